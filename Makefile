@@ -1,0 +1,92 @@
+# Every target sets up what it needs in .venv and is quick the second time. `make` alone lists them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+
+# How long the simulation runs inside `make test`, and how many kills its crash proof makes (`prove-crash` makes 300).
+SIMULATION_SECONDS ?= 60
+CRASH_KILLS ?= 20
+# Passed on: make bench ARGS="--only publish", make up ARGS="--port-offset 1000"
+ARGS ?=
+
+RUN := .venv/.run
+DEV := .venv/.dev
+BENCH := .venv/.bench
+
+.PHONY: help setup dev up test check format bench soak clean lock
+.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(RUN) ## make .venv with the program, .venv/bin/penstock, and nothing else
+
+dev: $(DEV) ## setup, and what tests and checks need
+
+up: $(RUN) ## run a node in the foreground, data in ./penstock-data
+	@exec $(BIN)/penstock up $(ARGS)
+
+test: check ## checks, tests, a minute of simulation, a short crash proof
+	@scripts/need strace gcc
+	$(BIN)/pytest
+	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
+	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
+
+check: $(DEV) ## ruff, mypy --strict, import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy $(wildcard src tests bench examples)
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEV) ## put the code in house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(BENCH) ## Penstock beside nsqd, Redis and NATS on this machine
+	$(BIN)/python -m bench $(ARGS)
+
+soak: $(DEV) ## simulation seeds until stopped
+	$(BIN)/python -m tests.simulation --forever $(ARGS)
+
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign ## every proof below
+
+prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
+prove-columns: $(DEV) ## Python lines executed do not grow with the messages
+prove-mutants: $(DEV) ## planted bugs are found by the simulation
+prove-fsync: $(DEV) ## every OK of an fsync topic follows its fdatasync
+prove-wheel: $(DEV) ## the built wheel works in an empty environment
+prove-foreign: $(DEV) ## pyarrow and Polars read the segments without Penstock
+prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign:
+	@scripts/need strace gcc
+	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
+
+lock: $(DEV) ## pin the dependencies again after a change in pyproject.toml
+	scripts/lock $(ARGS)
+
+clean: ## remove .venv, caches and build outputs (data stays)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: each is newer than the lock it was made from.
+$(BIN)/python:
+	@scripts/need ensurepip
+	$(PYTHON) -m venv .venv
+
+$(RUN): requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
+	$(PIP) -r requirements.lock -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): requirements-dev.lock $(RUN)
+	$(PIP) -r requirements-dev.lock
+	@touch $@
+
+# A peer that cannot be had on this machine is reported by the benchmark as missing, so this may fail.
+$(BENCH): requirements-bench.lock $(DEV)
+	-@scripts/need gcc redis-server go
+	-$(PIP) -r requirements-bench.lock
+	@touch $@
