@@ -1,0 +1,64 @@
+"""Time and turns: the only way the node learns what time it is or asks to be called later.
+
+`Clock` is a seam. `LoopClock` stands on an asyncio loop; the simulation has one with virtual time. Nothing below
+`node` may call `time`, `asyncio.sleep` or a loop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+
+
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """Make it not happen."""
+
+
+class Clock(Protocol):
+    """Wall time for records and due times, monotonic time for deadlines and windows, and calls at a time."""
+
+    def now(self) -> int:
+        """Return wall-clock nanoseconds since 1970."""
+
+    def monotonic(self) -> int:
+        """Return nanoseconds that never go back; deadlines of leases are counted in these."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn of the loop."""
+
+    def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> Timer:
+        """Call once the monotonic clock has reached this time, never before."""
+
+
+class LoopClock:
+    """The real clock, on an asyncio loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now = time.time_ns
+        self.monotonic = time.monotonic_ns
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn of the loop."""
+        self._loop.call_soon(call)
+
+    def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> Timer:
+        """Call once the monotonic clock has reached this time, never before."""
+        delay_ns = monotonic_ns - time.monotonic_ns()
+
+        def due() -> None:
+            # The loop's timers have millisecond grain and may fire a little early.
+            if time.monotonic_ns() < monotonic_ns:
+                self._loop.call_later(0.0002, due)
+            else:
+                call()
+
+        return self._loop.call_later(max(delay_ns, 0) / SECOND, due)

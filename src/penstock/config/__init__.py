@@ -1,0 +1,26 @@
+"""The configuration of one node: a frozen tree of values, how it is loaded, and where each value came from."""
+
+from penstock.config.check import check, is_loopback
+from penstock.config.keys import KEYS, Key
+from penstock.config.load import Loaded, load
+from penstock.config.quantity import format_duration, format_size, parse_duration, parse_size
+from penstock.config.tree import ApiConfig, Config, LogConfig, NodeConfig, NsqConfig, TopicConfig
+
+__all__ = [
+    "KEYS",
+    "ApiConfig",
+    "Config",
+    "Key",
+    "Loaded",
+    "LogConfig",
+    "NodeConfig",
+    "NsqConfig",
+    "TopicConfig",
+    "check",
+    "format_duration",
+    "format_size",
+    "is_loopback",
+    "load",
+    "parse_duration",
+    "parse_size",
+]

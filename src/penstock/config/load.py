@@ -1,0 +1,170 @@
+"""Loading: defaults < file (TOML) < environment < flags, with the origin of every value kept.
+
+The only module that reads the environment. Errors name the source, the key, the reason and what to write instead.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from penstock.config.check import check
+from penstock.config.keys import ENVIRONMENT_PREFIX, KEYS, SECTIONS, Key, nearest, value_of
+from penstock.config.quantity import parse_duration, parse_size
+from penstock.config.tree import Config
+from penstock.errors import ConfigError
+
+DEFAULT_FILE = "penstock.toml"
+#: Names the file itself, so it is no key of the tree.
+ENVIRONMENT_FILE = "PENSTOCK_CONFIG"
+#: Names the node that commands speak to; a node itself has no use for it.
+ENVIRONMENT_URL = "PENSTOCK_URL"
+
+
+class Loaded(NamedTuple):
+    """A configuration and the origin of each value, by dotted name."""
+
+    config: Config
+    origin: Mapping[str, str]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (name, value as text, origin) of every key."""
+        return [(name, key.text(value_of(self.config, name)), self.origin[name]) for name, key in KEYS.items()]
+
+
+def load(
+    file: str | None = None,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Return the checked configuration: defaults < file < environment < flags (by dotted name).
+
+    Without `file` the variable PENSTOCK_CONFIG names it, else ./penstock.toml is taken if it is there.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, object] = {name: key.default for name, key in KEYS.items()}
+    origin = dict.fromkeys(KEYS, "default")
+    named = file or environment.get(ENVIRONMENT_FILE)
+    for name, value, source in (
+        *_from_file(named or DEFAULT_FILE, required=bool(named)),
+        *_from_environment(environment),
+        *_from_flags(flags or {}),
+    ):
+        values[name] = _converted(KEYS[name], value, source)
+        origin[name] = source
+    if origin["topic.retention_bytes"] != "default" and origin["topic.retention_hard"] == "default":
+        values["topic.retention_hard"] = True
+        origin["topic.retention_hard"] = "follows topic.retention_bytes"
+    config = _built(values)
+    check(config)
+    return Loaded(config, origin)
+
+
+def _from_file(path: str, *, required: bool) -> Iterator[tuple[str, object, str]]:
+    try:
+        with open(path, "rb") as file:
+            tree = tomllib.load(file)
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"{path}: no such file; name another with --config, or leave it out") from None
+        return
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    source = f"file {path}"
+    for name, value in tree.items():
+        if name in SECTIONS:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{source}: {name} is a section; write [{name}] and its keys below it")
+            for inner, inner_value in value.items():
+                yield _known(f"{name}.{inner}", source), inner_value, source
+        else:
+            yield _known(name, source), value, source
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
+    by_variable = {key.environment: name for name, key in KEYS.items()}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (ENVIRONMENT_FILE, ENVIRONMENT_URL):
+            continue
+        source = f"environment {variable}"
+        if variable not in by_variable:
+            raise ConfigError(f"{source} is not a setting{nearest(variable, [*by_variable, ENVIRONMENT_FILE])}")
+        yield by_variable[variable], text, source
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
+    for name, value in flags.items():
+        yield _known(name, "flag"), value, "flag"
+
+
+def _known(name: str, source: str) -> str:
+    if name in KEYS:
+        return name
+    if name in SECTIONS:
+        inside = ", ".join(key for key in KEYS if key.startswith(f"{name}."))
+        raise ConfigError(f"{source}: {name} is a section, not a setting; its settings are {inside}")
+    raise ConfigError(f"{source}: {name} is not a setting{nearest(name, [*KEYS, *SECTIONS])}")
+
+
+def _converted(key: Key, value: object, source: str) -> object:
+    # The environment and flags bring everything as text; a file says what it means.
+    typed = source.startswith("file ")
+    try:
+        match value, key.kind:
+            case (str(), "duration"):
+                value = parse_duration(value)
+            case (str(), "size"):
+                value = parse_size(value)
+            case (int() | float(), "duration") if value > 0 and not isinstance(value, bool):
+                raise ConfigError(f'{value} has no unit; write a text like "{value}s"')
+            case (str(), "switch") if not typed:
+                value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+            case (str(), "number") if not typed and value.isascii() and value.isdigit():
+                value = int(value)
+        return msgspec.convert(value, key.type)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{source}: {key.name} {_shown(key, value)}; it must be {_wanted(key, value)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {key.name}: {error}") from None
+
+
+def _wanted(key: Key, value: object) -> str:
+    if key.kind == "choice":
+        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(key.type))
+    if type(value) is int and key.least is not None and value < key.least:
+        return f"at least {key.text(key.least)}"
+    if type(value) is int and key.most is not None and value > key.most:
+        return f"at most {key.text(key.most)}"
+    return {
+        "duration": 'a duration, like "30s"',
+        "size": 'a size, like "64MiB"',
+        "switch": "true or false",
+        "number": "a whole number",
+    }.get(key.kind, "text")
+
+
+def _shown(key: Key, value: object) -> str:
+    names = {str: "text", bool: "a switch", int: "a number", float: "a number", list: "a list", dict: "a section"}
+    name = names.get(type(value), "a time")
+    if key.kind == "secret":
+        return f"is {name}"
+    if type(value) is int and key.kind in ("duration", "size", "number"):
+        return f"is {key.text(value)}"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return f"is {text}" if key.kind == "choice" else f"is {text}, {name}"
+
+
+def _built(values: Mapping[str, object]) -> Config:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, field = KEYS[name].field.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[field] = value
+    return msgspec.convert(tree, Config)

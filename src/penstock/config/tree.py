@@ -1,0 +1,127 @@
+"""The configuration of one node as a frozen tree of values in base units, with the defaults.
+
+Knows neither files nor the environment. A duration's field is `<key>_ns`; outside, its key has no suffix.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.settings import GIB, HOUR_NS, MINUTE_NS, SECOND_NS, Compression, Durability, TopicSettings
+
+MILLISECOND_NS = 1_000_000
+KIB = 1 << 10
+MIB = 1 << 20
+
+#: A field of this kind is `<key>_ns` in the tree and a text like "30s" under `<key>` outside.
+Duration = Annotated[int, Meta(ge=0, extra={"kind": "duration"})]
+Size = Annotated[int, Meta(ge=0, extra={"kind": "size"})]
+SomeSize = Annotated[int, Meta(ge=1, extra={"kind": "size"})]
+Count = Annotated[int, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Secret = Annotated[str, Meta(extra={"kind": "secret"})]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the tree, written as a table in the file."""
+
+
+class LogConfig(Section, frozen=True, kw_only=True):
+    """What the node says about itself."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class NodeConfig(Section, frozen=True, kw_only=True):
+    """Limits and habits of the node as a whole."""
+
+    #: Acks are written this often; 0 = in the turn of the ack, before any later reply on that connection.
+    ack_flush_ns: Duration = 10 * MILLISECOND_NS
+    #: Input that was read and is not stored yet; beyond it, publishes are refused.
+    memory_input_bytes: SomeSize = 256 * MIB
+    #: Batches kept for subscriptions that read close to the end of the log.
+    cache_bytes: Size = 128 * MIB
+    #: What damage to synced data means: go on without it and report it, or refuse to start.
+    recovery: Literal["cut", "strict"] = "cut"
+    #: How long a stopping node waits for consumers to finish what they hold.
+    drain_timeout_ns: Duration = 5 * SECOND_NS
+
+
+class TopicConfig(Section, frozen=True, kw_only=True):
+    """What a topic starts with unless its creator says otherwise."""
+
+    durability: Durability = "os"
+    compression: Compression = "none"
+    segment_bytes: Annotated[int, Meta(ge=64 * KIB, le=1 << 31, extra={"kind": "size"})] = 64 * MIB
+    retention_age_ns: Duration = 24 * HOUR_NS
+    retention_bytes: Size = GIB
+    #: `retention_bytes` also bounds a topic without subscriptions; on when that key is set by the user.
+    retention_hard: bool = False
+
+    def settings(self) -> TopicSettings:
+        """Return the settings of a topic nobody chose anything for."""
+        return TopicSettings(**msgspec.structs.asdict(self))
+
+
+class ApiConfig(Section, frozen=True, kw_only=True):
+    """The admin HTTP listener."""
+
+    address: str = "127.0.0.1"
+    port: Port = 7070
+
+
+class NsqConfig(Section, frozen=True, kw_only=True):
+    """The NSQ listeners and the limits of their protocol."""
+
+    address: str = "127.0.0.1"
+    tcp_port: Port = 4150
+    http_port: Port = 4151
+    max_msg_size: SomeSize = MIB
+    max_body_size: SomeSize = 5 * MIB
+    max_rdy_count: Annotated[int, Meta(ge=1)] = 2500
+    msg_timeout_ns: Duration = 60 * SECOND_NS
+    max_msg_timeout_ns: Duration = 15 * MINUTE_NS
+    max_req_timeout_ns: Duration = HOUR_NS
+    heartbeat_interval_ns: Duration = 30 * SECOND_NS
+    max_heartbeat_interval_ns: Duration = 60 * SECOND_NS
+    max_output_buffer_size: SomeSize = 64 * KIB
+    max_output_buffer_timeout_ns: Duration = 30 * SECOND_NS
+    #: Consumers in one channel; 0 = no limit.
+    max_channel_consumers: Count = 0
+    #: Bytes a connection may leave unread before the node stops producing for it.
+    max_client_output_size: SomeSize = 16 * MIB
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole tree."""
+
+    data_dir: str = "./penstock-data"
+    #: Added to every port that is not 0 (0 = any free port).
+    port_offset: Count = 0
+    #: What clients must show; needed as soon as anything listens beyond this machine.
+    token: Secret = ""
+    #: Listen beyond this machine without TLS.
+    insecure: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    log: LogConfig = LogConfig()
+    node: NodeConfig = NodeConfig()
+    topic: TopicConfig = TopicConfig()
+    api: ApiConfig = ApiConfig()
+    nsq: NsqConfig = NsqConfig()
+
+    def listen_port(self, port: int) -> int:
+        """Return the port to bind: with the offset added, unless any free one is asked for."""
+        return port + self.port_offset if port else 0
+
+    def listeners(self) -> dict[str, tuple[str, int]]:
+        """Return (address, port to bind) of every listener, by the key of its port."""
+        return {
+            "api.port": (self.api.address, self.listen_port(self.api.port)),
+            "nsq.tcp_port": (self.nsq.address, self.listen_port(self.nsq.tcp_port)),
+            "nsq.http_port": (self.nsq.address, self.listen_port(self.nsq.http_port)),
+        }

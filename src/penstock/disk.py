@@ -1,0 +1,257 @@
+"""Files, as the log, the journal and the registry see them: a seam the simulation replaces.
+
+A `File` is append-only plus positioned reads. Blocking work goes through `submit`, which runs it on a named pool
+of threads and calls back on the loop; the loop itself only ever writes to the page cache and reads small things.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from penstock.message import Buffer
+
+T = TypeVar("T")
+
+#: One thread per kind of work: syncs must not queue behind reads, and never two fdatasyncs of one node at a time.
+POOLS = ("sync", "read", "seal")
+
+#: The kernel takes at most this many pieces in one writev.
+WRITEV_PARTS_MAX = 1024
+
+
+#: Linux only; ctypes lets go of the interpreter lock during the call, which may block when the queue is full.
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+class File(Protocol):
+    """One open file."""
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Write all parts at the end and return how many bytes; after an error nothing of them remains."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read at most this much."""
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+
+    def truncate(self, length: int) -> None:
+        """Cut the file."""
+
+    def sync(self) -> None:
+        """Return once the data survives a power loss. Blocking: call it through `Disk.submit`, or at start."""
+
+    def write_back(self, position: int, length: int) -> None:
+        """Start writing a range to the disk without waiting for it; a hint that may do nothing. Call it on a pool."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Disk(Protocol):
+    """A directory tree with the few operations the node needs."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for appending and reading; FileNotFoundError unless it exists or `create`."""
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or directory is there."""
+
+    def list(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted; empty if it does not exist."""
+
+    def make(self, path: str) -> None:
+        """Make a directory and its parents."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` by `old` in one step."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with everything in it; nothing happens if it is gone already."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return once names made, renamed or removed there survive a power loss."""
+
+    def free_bytes(self, path: str) -> int:
+        """Return how much may still be written."""
+
+    def boot_id(self) -> str:
+        """Return a text that changes when the machine restarts and unsynced bytes may be gone."""
+
+    def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run blocking work on a pool of POOLS, then call `done(result, error)` on the loop."""
+
+
+class LocalFile:
+    """A file of the local file system."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._end = os.lseek(fd, 0, os.SEEK_END)
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Write all parts at the end and return how many bytes; after an error nothing of them remains."""
+        before = self._end
+        try:
+            if len(parts) == 1:
+                self._end += os.write(self._fd, parts[0])
+            else:
+                for at in range(0, len(parts), WRITEV_PARTS_MAX):
+                    self._end += os.writev(self._fd, parts[at : at + WRITEV_PARTS_MAX])
+            written = self._end - before
+            wanted = sum(len(part) for part in parts)
+            if written < wanted:  # a full disk or a signal: finish, or learn why not
+                rest = memoryview(b"".join(bytes(part) for part in parts))[written:]
+                while rest:
+                    count = os.write(self._fd, rest)
+                    self._end += count
+                    rest = rest[count:]
+            return wanted
+        except OSError:
+            self._end = before
+            os.ftruncate(self._fd, before)
+            raise
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read at most this much."""
+        return os.pread(self._fd, length, position)
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        return self._end
+
+    def truncate(self, length: int) -> None:
+        """Cut the file."""
+        os.ftruncate(self._fd, length)
+        self._end = length
+
+    def sync(self) -> None:
+        """Return once the data survives a power loss."""
+        os.fdatasync(self._fd)
+
+    def write_back(self, position: int, length: int) -> None:
+        """Start writing a range to the disk without waiting for it; a hint that may do nothing. Call it on a pool."""
+        if _sync_file_range is not None:
+            _sync_file_range(self._fd, position, length, _SYNC_FILE_RANGE_WRITE)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
+
+
+class LocalDisk:
+    """The local file system, with one thread per pool."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+
+    def open(self, path: str, *, create: bool = False) -> LocalFile:
+        """Open for appending and reading; FileNotFoundError unless it exists or `create`."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return LocalFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or directory is there."""
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted; empty if it does not exist."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make(self, path: str) -> None:
+        """Make a directory and its parents."""
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` by `old` in one step."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with everything in it; nothing happens if it is gone already."""
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                for name in os.listdir(path):
+                    self.remove(os.path.join(path, name))
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def sync_directory(self, path: str) -> None:
+        """Return once names made, renamed or removed there survive a power loss."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        """Return how much may still be written."""
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def boot_id(self) -> str:
+        """Return a text that changes when the machine restarts and unsynced bytes may be gone."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:  # no such file outside Linux: every start then counts as a new boot
+            return os.urandom(16).hex()
+
+    def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run blocking work on a pool of POOLS, then call `done(result, error)` on the loop."""
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("this disk was opened without a loop, for reading")
+        executor = self._pools.get(pool)
+        if executor is None:
+            executor = self._pools[pool] = ThreadPoolExecutor(1, thread_name_prefix=f"penstock-{pool}")
+
+        def deliver(future: Future[Any]) -> None:
+            error = future.exception()
+            result = None if error else future.result()
+            try:
+                loop.call_soon_threadsafe(done, result, error)
+            except RuntimeError:  # the loop is closed: the process is on its way out
+                return
+
+        executor.submit(work).add_done_callback(deliver)
+
+    def close(self) -> None:
+        """Wait for the pools' work to end."""
+        for executor in self._pools.values():
+            executor.shutdown(wait=True)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Tell whether an error means that no more can be written for now."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Put a small file in place so that a crash leaves either the old or the new one, synced."""
+    temporary = path + ".new"
+    disk.remove(temporary)
+    file = disk.open(temporary, create=True)
+    try:
+        file.append([content])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(os.path.dirname(path))

@@ -1,0 +1,61 @@
+"""Everything that can go wrong, as one tree, and the one table from a reason to each dialect's way of saying it.
+
+A `Refusal` is the client's fault or the moment's (full, paused, unknown name); it carries a code from `REASONS`.
+The rest are ours: damage on disk, an unusable configuration, a broken promise of the code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PenstockError(Exception):
+    """The root: anything Penstock says went wrong."""
+
+
+class ConfigError(PenstockError):
+    """A setting, file, port or directory cannot be used; the text names it, the reason and the way out."""
+
+
+class CorruptionError(PenstockError):
+    """Bytes on disk are not what was written."""
+
+
+class InvariantError(PenstockError):
+    """The code broke a promise it makes to itself."""
+
+
+class Reason(NamedTuple):
+    """How a refusal shows outside: the HTTP status, and whether a retry may succeed."""
+
+    http: int
+    retry: bool
+
+
+#: Every code a refusal may carry. Dialects render it: NSQ by its own table, HTTP by the status here.
+REASONS: dict[str, Reason] = {
+    "bad_request": Reason(400, False),
+    "bad_name": Reason(400, False),
+    "bad_column": Reason(400, False),
+    "bad_offset": Reason(400, False),
+    "message_too_big": Reason(413, False),
+    "unauthorized": Reason(401, False),
+    "forbidden": Reason(403, False),
+    "not_found": Reason(404, False),
+    "conflict": Reason(409, False),
+    "not_leased": Reason(409, False),
+    "gone": Reason(410, False),
+    "rate_limited": Reason(429, True),
+    "memory_full": Reason(503, True),
+    "disk_full": Reason(507, True),
+    "stopping": Reason(503, True),
+}
+
+
+class Refusal(PenstockError):
+    """A request was not carried out, for a reason the caller can act on."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.reason = REASONS[code]

@@ -1,0 +1,203 @@
+"""The record: columns, ids, limits, and the two shapes a group of messages takes inside the node.
+
+`Rows` is what a decoder made and nobody stored yet; `Batch` is what the log holds. Both keep columns, never
+message objects. Knows nothing of files, sockets or delivery.
+
+Invariant: up to SMALL rows every column is a plain Python list; above that, numpy (cuts, times) and Arrow (the
+rest). Code that handles both has a twin for each, because a numpy or Arrow call costs more than a lone message may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+#: Below this many rows a Python loop beats numpy and Arrow call overhead (shared measurements: 0.5-3 us a call).
+SMALL = 16
+
+#: All columns of the record in the order of a full schema; the first four are in every segment.
+COLUMNS: Mapping[str, pa.DataType] = {
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "body": pa.binary(),
+    "source": pa.string(),
+    "due": pa.int64(),
+    "expires": pa.int64(),
+    "event_time": pa.int64(),
+    "key": pa.binary(),
+    "tag": pa.string(),
+    "headers": pa.binary(),
+    "traffic": pa.int64(),
+    "bucket": pa.int32(),
+    "route": pa.int64(),
+    "message_id": pa.binary(),
+    "dedup": pa.binary(),
+    "trace": pa.int64(),
+    "group": pa.binary(),
+}
+BASE_COLUMNS = ("offset", "timestamp", "body", "source")
+OPTIONAL_COLUMNS = tuple(name for name in COLUMNS if name not in BASE_COLUMNS)
+
+#: An id is shard * 2^48 + offset + 1, so it fits 63 bits and is never 0.
+OFFSET_BITS = 48
+OFFSET_MAX = (1 << OFFSET_BITS) - 2
+SHARD_MAX = (1 << 15) - 1
+TOPIC_NAME_BYTES_MAX = 1024
+
+Cuts: TypeAlias = "list[int] | npt.NDArray[np.int32]"
+Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
+Column: TypeAlias = "list[int | None] | list[bytes | None] | list[str | None] | pa.Array"
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+
+def id_of(shard: int, offset: int) -> int:
+    """Return the id that clients see for a row."""
+    return (shard << OFFSET_BITS) + offset + 1
+
+
+def place_of(id_: int) -> tuple[int, int]:
+    """Return the (shard, offset) behind an id."""
+    return (id_ - 1) >> OFFSET_BITS, (id_ - 1) & ((1 << OFFSET_BITS) - 1)
+
+
+class Rows:
+    """Messages decoded and not yet stored: bodies back to back, and the optional columns they bring."""
+
+    __slots__ = ("body", "columns", "count", "cuts", "sequence", "source")
+
+    def __init__(
+        self,
+        count: int,
+        cuts: Cuts,
+        body: Buffer,
+        source: str,
+        columns: Mapping[str, Column] | None = None,
+        sequence: bytes = b"",
+    ) -> None:
+        self.count = count
+        self.cuts = cuts
+        self.body = body
+        self.source = source
+        self.columns: Mapping[str, Column] = columns if columns is not None else {}
+        #: Producer sequence of an idempotent batch; it is stored with the batch and found again after a crash.
+        self.sequence = sequence
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes], source: str, columns: Mapping[str, Column] | None = None) -> Rows:
+        """Make rows of separate bodies; `columns` may hold lists whatever the count."""
+        count = len(bodies)
+        cuts: Cuts = [0, *accumulate(map(len, bodies))]
+        if count > SMALL:
+            cuts = np.array(cuts, np.int32)
+        if columns:
+            columns = {name: shaped(values, count, name) for name, values in columns.items()}
+        return cls(count, cuts, b"".join(bodies), source, columns)
+
+
+class Batch:
+    """Stored rows with offsets first .. first + count - 1, no holes inside."""
+
+    __slots__ = ("body", "columns", "count", "cuts", "first", "sequence", "source", "timestamp", "weight", "wire")
+
+    def __init__(
+        self,
+        first: int,
+        count: int,
+        timestamp: int | list[int] | npt.NDArray[np.int64],
+        cuts: Cuts,
+        body: Buffer,
+        source: str | Column,
+        columns: Mapping[str, Column],
+        weight: int,
+        sequence: bytes = b"",
+    ) -> None:
+        self.first = first
+        self.count = count
+        #: One time for all rows (a batch fresh from intake), or one per row (a batch merged by sealing).
+        self.timestamp = timestamp
+        self.cuts = cuts
+        self.body = body
+        #: One dialect for all rows, or one per row.
+        self.source = source
+        self.columns = columns
+        #: What the records before this batch would weigh in an NSQ queue file.
+        self.weight = weight
+        self.sequence = sequence
+        #: First-delivery frames, made once and shared by all subscriptions; keyed by the dialect that encoded them.
+        self.wire: dict[object, tuple[Buffer, Cuts]] = {}
+
+    @property
+    def end(self) -> int:
+        """The offset after the last row."""
+        return self.first + self.count
+
+    def row_body(self, row: int) -> bytes:
+        """Return one body; for single rows only, batches go through cuts and body."""
+        return bytes(memoryview(self.body)[int(self.cuts[row]) : int(self.cuts[row + 1])])
+
+    def row_time(self, row: int) -> int:
+        """Return the time one row was taken."""
+        return self.timestamp if isinstance(self.timestamp, int) else int(self.timestamp[row])
+
+    def row_value(self, name: str, row: int) -> int | bytes | str | None:
+        """Return one value of an optional column, None where it is absent or null."""
+        column = self.columns.get(name)
+        if column is None:
+            return None
+        value: int | bytes | str | None = column[row] if isinstance(column, list) else column[row].as_py()
+        return value
+
+    def row_source(self, row: int) -> str:
+        """Return the dialect that took one row."""
+        if isinstance(self.source, str):
+            return self.source
+        value = self.source[row]
+        return str(value if isinstance(self.source, list) else cast("pa.Scalar", value).as_py())
+
+
+def shaped(values: Column, count: int, name: str) -> Column:
+    """Return a column in the shape its row count asks for: a list up to SMALL rows, Arrow above."""
+    if count <= SMALL:
+        return values if isinstance(values, list) else values.to_pylist()
+    return values if isinstance(values, pa.Array) else pa.array(values, COLUMNS[name])
+
+
+def int64s(column: Column) -> tuple[Offsets, npt.NDArray[np.bool_]]:
+    """Return a numeric column as (values, valid); nulls read as 0."""
+    array = column if isinstance(column, pa.Array) else pa.array(column, pa.int64())
+    valid = np.asarray(array.is_valid())
+    return np.asarray(array.fill_null(0), dtype=np.int64), valid
+
+
+def gathered(pieces: Sequence[Rows]) -> Rows:
+    """Return several groups of rows as one, in order. They must agree in their columns and carry no sequence."""
+    if len(pieces) == 1:
+        return pieces[0]
+    count = sum(piece.count for piece in pieces)
+    body = b"".join([piece.body for piece in pieces])
+    cuts: Cuts
+    if count <= SMALL:
+        cuts = [0]
+        for piece in pieces:
+            base = cuts[-1]
+            cuts.extend([base + cut for cut in piece.cuts[1:]])
+    else:
+        sizes = np.concatenate([np.diff(np.asarray(piece.cuts, np.int32)) for piece in pieces])
+        cuts = np.zeros(count + 1, np.int32)
+        np.cumsum(sizes, out=cuts[1:])
+    columns = {name: _joined([p.columns[name] for p in pieces], count, name) for name in pieces[0].columns}
+    return Rows(count, cuts, body, pieces[0].source, columns)
+
+
+def _joined(parts: list[Column], count: int, name: str) -> Column:
+    if count <= SMALL:
+        return [value for part in parts for value in part]
+    return pa.concat_arrays([part if isinstance(part, pa.Array) else pa.array(part, COLUMNS[name]) for part in parts])
+
+
+Done: TypeAlias = Callable[["BaseException | None"], None]
