@@ -1,0 +1,231 @@
+"""The catalog: topics, subscriptions and the routing mapping, kept in a registry.
+
+Owns the names of the keys and the order of changes, so that a crash between two of them leaves nothing half made that
+anybody could see. Knows nothing of logs or delivery.
+Invariant: a number is given to one topic, or one subscription, ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.errors import CorruptionError, Refusal
+from penstock.registry.records import (
+    RoutingMapping,
+    SubscriptionRecord,
+    TopicRecord,
+    check_name,
+    check_subscription_settings,
+    check_topic_settings,
+    decoded,
+    encoded,
+    mapping_clashes,
+    mapping_problems,
+    replaced_mapping,
+)
+from penstock.registry.registry import Cancel, Event, Registry
+from penstock.settings import SubscriptionSettings, TopicSettings
+
+TOPICS = "topic/"
+SUBSCRIPTIONS = "subscription/"
+MAPPING = "routing/mapping"
+TOPIC_COUNTER = "counter/topic"
+SUBSCRIPTION_COUNTER = "counter/subscription"
+#: With the sign bit free, an incarnation fits every int64 column and offset document.
+INCARNATION_BITS = 63
+
+_log = logging.getLogger(__name__)
+
+
+class Catalog:
+    """Everything a node knows by name."""
+
+    def __init__(self, registry: Registry, clock: Clock, random: Random) -> None:
+        self.registry = registry
+        self._clock = clock
+        self._random = random
+
+    def topics(self) -> list[TopicRecord]:
+        """Return all topics, by name."""
+        return [decoded(entry.value, TopicRecord, key) for key, entry in self.registry.list(TOPICS).items()]
+
+    def topic(self, name: str) -> TopicRecord | None:
+        """Return the topic of this name, or None."""
+        entry = self.registry.get(TOPICS + name)
+        return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
+
+    def create_topic(self, name: str, settings: TopicSettings) -> TopicRecord:
+        """Make a topic with a number and an incarnation of its own."""
+        check_name(name)
+        check_topic_settings(settings)
+        if self.registry.get(TOPICS + name):
+            raise Refusal("conflict", f"topic {name} exists already")
+        record = TopicRecord(
+            name=name,
+            number=self._next_number(TOPIC_COUNTER),
+            incarnation=self._random.getrandbits(INCARNATION_BITS),
+            settings=settings,
+            orphan_from=(0,) * settings.shards,
+            created_ns=self._clock.now(),
+        )
+        self.registry.put(TOPICS + name, encoded(record), if_revision=0)
+        return record
+
+    def update_topic(
+        self,
+        name: str,
+        *,
+        settings: TopicSettings | None = None,
+        orphan_from: Sequence[int] | None = None,
+        gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> TopicRecord:
+        """Change what is given and return the new record; `gate=None` takes the gate away."""
+        key = TOPICS + name
+        entry = self.registry.get(key)
+        if entry is None:
+            raise Refusal("not_found", f"there is no topic {name}")
+        record = decoded(entry.value, TopicRecord, key)
+        if settings is not None:
+            check_topic_settings(settings)
+            if settings.shards != record.settings.shards:
+                raise Refusal("bad_request", f"topic {name} has {record.settings.shards} shards, for good")
+            record = msgspec.structs.replace(record, settings=settings)
+        if orphan_from is not None:
+            record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
+        if gate is not msgspec.UNSET:
+            record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
+        if encoded(record) != entry.value:
+            self.registry.put(key, encoded(record), if_revision=entry.revision)
+        return record
+
+    def delete_topic(self, name: str) -> TopicRecord:
+        """Remove a topic with its subscriptions and return what it was."""
+        record = self.topic(name)
+        if record is None:
+            raise Refusal("not_found", f"there is no topic {name}")
+        # The topic first: after a crash in between, its subscriptions belong to a number nobody has any more.
+        self.registry.delete(TOPICS + name)
+        for key in self.registry.list(_subscriptions_of(record)):
+            self.registry.delete(key)
+        return record
+
+    def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
+        """Return the subscriptions of a topic, by name."""
+        listed = self.registry.list(_subscriptions_of(topic))
+        return [decoded(entry.value, SubscriptionRecord, key) for key, entry in listed.items()]
+
+    def subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord | None:
+        """Return the subscription of this name, or None."""
+        key = _subscriptions_of(topic) + name
+        entry = self.registry.get(key)
+        return decoded(entry.value, SubscriptionRecord, key) if entry else None
+
+    def create_subscription(
+        self, topic: TopicRecord, name: str, settings: SubscriptionSettings, starts: Sequence[int]
+    ) -> SubscriptionRecord:
+        """Make a subscription with a number of its own that begins at these offsets, one per shard."""
+        check_name(name, "subscription")
+        check_subscription_settings(settings)
+        current = self.topic(topic.name)
+        if current is None or current.number != topic.number:
+            raise Refusal("not_found", f"there is no topic {topic.name} any more")
+        key = _subscriptions_of(topic) + name
+        if self.registry.get(key):
+            raise Refusal("conflict", f"topic {topic.name} has a subscription {name} already")
+        record = SubscriptionRecord(
+            topic_number=topic.number,
+            name=name,
+            number=self._next_number(SUBSCRIPTION_COUNTER),
+            settings=settings,
+            starts=_per_shard(topic, starts),
+            created_ns=self._clock.now(),
+        )
+        self.registry.put(key, encoded(record), if_revision=0)
+        return record
+
+    def update_subscription(self, topic: TopicRecord, name: str, settings: SubscriptionSettings) -> SubscriptionRecord:
+        """Change the settings and return the new record."""
+        check_subscription_settings(settings)
+        key = _subscriptions_of(topic) + name
+        entry = self.registry.get(key)
+        if entry is None:
+            raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
+        record = msgspec.structs.replace(decoded(entry.value, SubscriptionRecord, key), settings=settings)
+        if encoded(record) != entry.value:
+            self.registry.put(key, encoded(record), if_revision=entry.revision)
+        return record
+
+    def delete_subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord:
+        """Remove a subscription and return what it was."""
+        record = self.subscription(topic, name)
+        if record is None:
+            raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
+        self.registry.delete(_subscriptions_of(topic) + name)
+        return record
+
+    def sweep(self) -> int:
+        """Remove subscriptions whose topic is gone (a crash inside `delete_topic`); return how many."""
+        numbers = {str(topic.number) for topic in self.topics()}
+        orphans = [key for key in self.registry.list(SUBSCRIPTIONS) if key.split("/")[1] not in numbers]
+        for key in orphans:
+            self.registry.delete(key)
+        return len(orphans)
+
+    def mapping(self) -> RoutingMapping:
+        """Return the routing mapping; one without types where none is set."""
+        entry = self.registry.get(MAPPING)
+        return decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
+
+    def set_mapping(self, traffic_types: Mapping[str, int], *, force: bool = False) -> RoutingMapping:
+        """Replace the routing mapping; moving a type to another bit, or reusing a bit, only with `force`."""
+        if problems := mapping_problems(traffic_types):
+            raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
+        entry = self.registry.get(MAPPING)
+        old = decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
+        if not force and (clashes := mapping_clashes(old, traffic_types)):
+            raise Refusal(
+                "conflict",
+                "producers and consumers would disagree: " + "; ".join(clashes) + ". Choose free bits, or force it",
+            )
+        mapping = replaced_mapping(old, traffic_types)
+        if mapping != old:
+            self.registry.put(MAPPING, encoded(mapping), if_revision=entry.revision if entry else 0)
+        return mapping
+
+    def watch_mapping(self, on_mapping: Callable[[RoutingMapping], None]) -> Cancel:
+        """Report each new mapping from now on; one that cannot be read is logged, and the last one stays."""
+
+        def on_events(events: Sequence[Event]) -> None:
+            last = next((event for event in reversed(events) if event.key == MAPPING), None)
+            if last is None:
+                return
+            try:
+                mapping = RoutingMapping() if last.value is None else decoded(last.value, RoutingMapping, MAPPING)
+            except CorruptionError as error:
+                _log.error("routing mapping of revision %d ignored: %s", last.revision, error)
+                return
+            on_mapping(mapping)
+
+        return self.registry.watch(MAPPING, self.registry.revision, on_events)
+
+    def _next_number(self, counter: str) -> int:
+        # Counted before it is used: a crash in between burns a number, which costs nothing.
+        entry = self.registry.get(counter)
+        number = int(entry.value) + 1 if entry else 1
+        self.registry.put(counter, str(number).encode(), if_revision=entry.revision if entry else 0)
+        return number
+
+
+def _subscriptions_of(topic: TopicRecord) -> str:
+    return f"{SUBSCRIPTIONS}{topic.number}/"
+
+
+def _per_shard(record: TopicRecord, offsets: Sequence[int]) -> tuple[int, ...]:
+    if len(offsets) != record.settings.shards or any(offset < 0 for offset in offsets):
+        raise Refusal("bad_offset", f"topic {record.name} takes {record.settings.shards} offsets, one per shard")
+    return tuple(offsets)

@@ -1,0 +1,266 @@
+"""The embedded registry: a dictionary in memory and an append-only file beside the log.
+
+For one node alone. Changes are few, so each is synced before it returns, on the caller's turn.
+Invariant: the dictionary is what the synced file says; a change is in both or in neither.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.disk import Disk, File, is_full, replace_file
+from penstock.errors import ConfigError, PenstockError, Refusal
+from penstock.registry.frames import HEADER, Change, frame, scan
+from penstock.registry.registry import KEY_BYTES_MAX, VALUE_BYTES_MAX, Cancel, Entry, Event, OnEvents
+
+#: Changes kept for watchers that come back; more than an operator makes while a node restarts.
+HISTORY_EVENTS_MAX = 1000
+#: A file smaller than this is not worth compacting.
+COMPACT_BYTES_MIN = 64 * 1024
+
+
+class EmbeddedRegistry:
+    """The registry of a node that stands alone."""
+
+    def __init__(self, disk: Disk, clock: Clock, path: str, file: File, read_only: bool) -> None:
+        self.path = path
+        #: Bytes of an unfinished change that were cut at start; its writer never got an answer.
+        self.cut_bytes = 0
+        self._disk = disk
+        self._clock = clock
+        self._file = file
+        self._read_only = read_only
+        self._entries: dict[str, Entry] = {}
+        self._frame_bytes: dict[str, int] = {}
+        self._live_bytes = len(HEADER)
+        self._revision = 0
+        self._history: deque[Event] = deque()
+        #: Every change after this revision is in the history.
+        self._history_from = 0
+        self._watchers: list[_Watcher] = []
+        self._compact_at = COMPACT_BYTES_MIN
+        self._broken = ""
+
+    @classmethod
+    def open(cls, disk: Disk, clock: Clock, path: str, *, read_only: bool = False) -> EmbeddedRegistry:
+        """Open the file, or make an empty one; an unfinished last change is cut.
+
+        With `read_only` nothing on disk is touched, so it may be used beside a running node.
+        """
+        try:
+            if not read_only:
+                disk.make(os.path.dirname(path))
+                disk.remove(path + ".new")
+                if not disk.exists(path):
+                    replace_file(disk, path, HEADER)
+            file = disk.open(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be opened ({error.strerror or error}); check data_dir") from error
+        registry = cls(disk, clock, path, file, read_only)
+        try:
+            registry._load()
+        except BaseException:
+            registry.close()
+            raise
+        return registry
+
+    def close(self) -> None:
+        """Close the file and drop all watchers."""
+        for watcher in self._watchers:
+            watcher.cancelled = True
+        self._watchers.clear()
+        self._file.close()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change; 0 before the first."""
+        return self._revision
+
+    def get(self, key: str) -> Entry | None:
+        """Return the entry, or None."""
+        return self._entries.get(key)
+
+    def list(self, prefix: str) -> dict[str, Entry]:
+        """Return all entries whose key starts so, by key in order."""
+        return {key: self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)}
+
+    def put(self, key: str, value: bytes, if_revision: int | None = None) -> int:
+        """Set a value and return the new revision; Refusal("conflict") unless the entry is at `if_revision`."""
+        _check_key(key)
+        if len(value) > VALUE_BYTES_MAX:
+            raise Refusal(
+                "bad_request", f"the value of {key} has {len(value)} bytes, at most {VALUE_BYTES_MAX} are taken"
+            )
+        self._check_revision(key, if_revision)
+        return self._change(key, bytes(value))
+
+    def delete(self, key: str, if_revision: int | None = None) -> int:
+        """Remove an entry and return the revision then; without `if_revision` it may be gone already."""
+        _check_key(key)
+        self._check_revision(key, if_revision)
+        return self._change(key, None) if key in self._entries else self._revision
+
+    def watch(self, prefix: str, from_revision: int, on_events: OnEvents) -> Cancel:
+        """Report every change after a revision, in order, in later turns of the loop, until cancelled."""
+        if not self._history_from <= from_revision <= self._revision:
+            raise Refusal(
+                "gone",
+                f"changes after revision {from_revision} are not known here (only {self._history_from} to "
+                f"{self._revision}); list again and watch from the current revision",
+            )
+        watcher = _Watcher(self._clock, prefix, on_events)
+        self._watchers.append(watcher)
+        for event in self._history:
+            if event.revision > from_revision:
+                watcher.add(event)
+
+        def cancel() -> None:
+            watcher.cancelled = True
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return cancel
+
+    def _load(self) -> None:
+        data = _whole(self._file)
+        changes, end = scan(data, self.path)
+        for change, size in changes:
+            self._apply(change, size)
+        self.cut_bytes = len(data) - end
+        if self.cut_bytes and not self._read_only:
+            self._file.truncate(end)
+            self._file.sync()
+        self._compact_at = max(COMPACT_BYTES_MIN, 2 * self._live_bytes)
+
+    def _check_revision(self, key: str, if_revision: int | None) -> None:
+        if self._read_only:
+            raise Refusal("forbidden", f"{self.path} was opened for reading only")
+        if self._broken:
+            raise PenstockError(self._broken)
+        entry = self._entries.get(key)
+        actual = entry.revision if entry else 0
+        if if_revision is not None and if_revision != actual:
+            state = f"is at revision {actual}" if actual else "does not exist"
+            wanted = f"revision {if_revision}" if if_revision else "that it does not exist"
+            raise Refusal("conflict", f"{key} {state}, the request expected {wanted}; read it again")
+
+    def _change(self, key: str, value: bytes | None) -> int:
+        change = Change(self._revision + 1, key, value)
+        size = self._write(change)
+        event = self._apply(change, size)
+        for watcher in self._watchers:
+            watcher.add(event)
+        if self._file.size() > self._compact_at:
+            self._compact()
+        return self._revision
+
+    def _write(self, change: Change) -> int:
+        before = self._file.size()
+        data = frame(change, before)
+        try:
+            self._file.append([data])
+            self._file.sync()
+        except OSError as error:
+            self._cut_back(before)
+            text = f"{self.path} cannot be written ({error.strerror or error})"
+            if is_full(error):
+                raise Refusal("disk_full", f"{text}; free some space and try again") from error
+            raise PenstockError(f"{text}; nothing was changed. Check the disk") from error
+        return len(data)
+
+    def _cut_back(self, length: int) -> None:
+        # What was written and not synced must not come back at the next start: its writer is told that it failed.
+        try:
+            self._file.truncate(length)
+            self._file.sync()
+        except OSError as error:
+            self._broken = (
+                f"{self.path} could be neither written nor cut ({error.strerror or error}); "
+                "no change is taken until the node is restarted. Check the disk"
+            )
+
+    def _apply(self, change: Change, size: int) -> Event:
+        event = Event(change.key, change.value, change.revision)
+        self._revision = change.revision
+        if not change.key:  # the end of a compacted start: what stands before it is no complete history
+            self._history.clear()
+            self._history_from = change.revision
+            self._live_bytes += size
+            return event
+        self._live_bytes -= self._frame_bytes.pop(change.key, 0)
+        if change.value is None:
+            self._entries.pop(change.key, None)
+        else:
+            self._entries[change.key] = Entry(change.value, change.revision)
+            self._frame_bytes[change.key] = size
+            self._live_bytes += size
+        self._history.append(event)
+        if len(self._history) > HISTORY_EVENTS_MAX:
+            self._history_from = self._history.popleft().revision
+        return event
+
+    def _compact(self) -> None:
+        data = bytearray(HEADER)
+        by_revision = sorted(self._entries.items(), key=lambda item: item[1].revision)
+        for key, entry in by_revision:
+            data += frame(Change(entry.revision, key, entry.value), len(data))
+        data += frame(Change(self._revision, "", None), len(data))
+        self._live_bytes = len(data)
+        self._compact_at = max(COMPACT_BYTES_MIN, 2 * self._live_bytes)
+        try:
+            replace_file(self._disk, self.path, bytes(data))
+        except OSError as error:
+            if self._disk.exists(self.path + ".new"):  # not renamed: the old file stands and is complete
+                self._compact_at = self._file.size() + COMPACT_BYTES_MIN
+            else:
+                self._broken = (
+                    f"{self.path} was compacted, but its directory could not be synced ({error.strerror or error}); "
+                    "no change is taken until the node is restarted. Check the disk"
+                )
+            return
+        old, self._file = self._file, self._disk.open(self.path)
+        old.close()
+
+
+class _Watcher:
+    """One who watches a prefix, and what it has not been told yet."""
+
+    def __init__(self, clock: Clock, prefix: str, on_events: OnEvents) -> None:
+        self.cancelled = False
+        self._call_soon: Callable[[Callable[[], None]], None] = clock.call_soon
+        self._prefix = prefix
+        self._on_events = on_events
+        self._pending: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        if not event.key.startswith(self._prefix):
+            return
+        self._pending.append(event)
+        if len(self._pending) == 1:
+            self._call_soon(self._tell)
+
+    def _tell(self) -> None:
+        events, self._pending = self._pending, []
+        if not self.cancelled:
+            self._on_events(events)
+
+
+def _check_key(key: str) -> None:
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:
+        raise Refusal("bad_request", f"{key!r} is no registry key: it is not UTF-8 text") from None
+    if not 0 < length <= KEY_BYTES_MAX:
+        raise Refusal("bad_request", f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {length}")
+
+
+def _whole(file: File) -> bytes:
+    parts = []
+    position = 0
+    while part := file.read(position, 1 << 24):
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)

@@ -1,0 +1,147 @@
+"""What the registry holds: one record per topic and per subscription, and the routing mapping.
+
+Values and their rules only; where they are kept and how they change is the catalog's. A record is msgpack by
+field name.
+Invariant: a record that was made here passes its own checks when it is read back.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from penstock.errors import CorruptionError, Refusal
+from penstock.message import SHARD_MAX, TOPIC_NAME_BYTES_MAX
+from penstock.settings import SubscriptionSettings, TopicSettings
+
+TRAFFIC_BITS = 64
+
+
+class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic: its number names its directory, its incarnation tells it from a deleted one of the same name."""
+
+    name: str
+    number: int
+    incarnation: int
+    settings: TopicSettings
+    #: Per shard: where the next subscription starts while there is none.
+    orphan_from: tuple[int, ...]
+    #: Per shard: the offset no subscription passes while the topic is paused.
+    gate: tuple[int, ...] | None = None
+    created_ns: int
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One subscription of a topic."""
+
+    topic_number: int
+    name: str
+    number: int
+    settings: SubscriptionSettings
+    #: Per shard: the first offset that is its to deliver.
+    starts: tuple[int, ...]
+    created_ns: int
+
+
+class RoutingMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which bit of a message's 64 traffic bits each traffic type is."""
+
+    traffic_types: dict[str, int] = {}
+    #: Types that were removed: messages in the log and producers may still carry their bits.
+    retired: dict[str, int] = {}
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+def encoded(record: msgspec.Struct) -> bytes:
+    """Return a record as it is kept."""
+    return msgspec.msgpack.encode(record)
+
+
+def decoded(value: bytes, kind: type[Record], key: str) -> Record:
+    """Return a kept record; `key` is for the error."""
+    try:
+        return msgspec.msgpack.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(
+            f"registry entry {key} cannot be read ({error}): it is damaged, or a newer version wrote it"
+        ) from error
+
+
+def check_name(name: str, what: str = "topic") -> None:
+    """Refuse a name that no dialect could carry safely: 1 to 1024 bytes of UTF-8 without control characters."""
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise Refusal("bad_name", f"{name!r} is no {what} name: it is not UTF-8 text") from None
+    if not 0 < length <= TOPIC_NAME_BYTES_MAX:
+        raise Refusal("bad_name", f"a {what} name has 1 to {TOPIC_NAME_BYTES_MAX} bytes, not {length}")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise Refusal("bad_name", f"{name!r} is no {what} name: it holds control characters")
+
+
+def check_topic_settings(settings: TopicSettings) -> None:
+    """Refuse settings no topic could work with."""
+    _check_counts(settings, {"shards": 1, "segment_bytes": 1, "memory_rows": 1})
+    if settings.shards > SHARD_MAX + 1:
+        raise Refusal("bad_request", f"shards is {settings.shards}; it must be at most {SHARD_MAX + 1}")
+
+
+def check_subscription_settings(settings: SubscriptionSettings) -> None:
+    """Refuse settings no subscription could work with."""
+    _check_counts(settings, {"lease_ns": 1, "lease_max_ns": 1})
+    if settings.lease_ns > settings.lease_max_ns:
+        raise Refusal("bad_request", f"lease_ns {settings.lease_ns} is above lease_max_ns {settings.lease_max_ns}")
+    if settings.dead_letter:
+        check_name(settings.dead_letter, "dead-letter topic")
+
+
+def mapping_problems(traffic_types: Mapping[str, int]) -> list[str]:
+    """Return everything that is wrong with a mapping, one sentence each."""
+    problems = []
+    names_by_bit: dict[int, list[str]] = {}
+    for name, bit in sorted(traffic_types.items()):
+        if not name or not name.isprintable():
+            problems.append(f"{name!r} is no traffic type name")
+        if type(bit) is not int or not 0 <= bit < TRAFFIC_BITS:
+            problems.append(f"{name} is bit {bit!r}; bits are 0 to {TRAFFIC_BITS - 1}")
+        else:
+            names_by_bit.setdefault(bit, []).append(name)
+    for bit, names in sorted(names_by_bit.items()):
+        if len(names) > 1:
+            problems.append(f"bit {bit} is given to {' and '.join(names)}")
+    return problems
+
+
+def mapping_clashes(old: RoutingMapping, traffic_types: Mapping[str, int]) -> list[str]:
+    """Return where a new mapping gives a known name or bit another meaning, one sentence each."""
+    clashes = []
+    known = {**old.retired, **old.traffic_types}
+    owner = {bit: name for name, bit in known.items()}
+    for name, bit in sorted(traffic_types.items()):
+        if known.get(name, bit) != bit:
+            clashes.append(f"{name} moves from bit {known[name]} to {bit}")
+        elif owner.get(bit, name) != name:
+            clashes.append(f"bit {bit} of {owner[bit]} is reused for {name}")
+    return clashes
+
+
+def replaced_mapping(old: RoutingMapping, traffic_types: Mapping[str, int]) -> RoutingMapping:
+    """Return the new mapping, which remembers the bits it no longer uses."""
+    bits = set(traffic_types.values())
+    retired = {
+        name: bit
+        for name, bit in {**old.retired, **old.traffic_types}.items()
+        if name not in traffic_types and bit not in bits
+    }
+    return RoutingMapping(traffic_types=dict(traffic_types), retired=retired)
+
+
+def _check_counts(settings: msgspec.Struct, least: Mapping[str, int]) -> None:
+    for name, value in msgspec.structs.asdict(settings).items():
+        if type(value) is int and not least.get(name, 0) <= value < 1 << 63:
+            raise Refusal("bad_request", f"{name} is {value}; it must be at least {least.get(name, 0)}")

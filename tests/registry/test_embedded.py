@@ -1,0 +1,497 @@
+"""The embedded registry: revisions, restarts, torn and damaged files, failing disks, watching."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.disk import LocalDisk
+from penstock.errors import ConfigError, CorruptionError, PenstockError, Refusal
+from penstock.registry.embedded import COMPACT_BYTES_MIN, HISTORY_EVENTS_MAX, EmbeddedRegistry
+from penstock.registry.frames import HEADER
+from penstock.registry.registry import Event
+from tests.registry.parts import FaultyDisk, TurnClock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "data" / "registry")
+
+
+@pytest.fixture
+def clock() -> TurnClock:
+    return TurnClock()
+
+
+def opened(path: str, clock: TurnClock | None = None, disk: LocalDisk | None = None) -> EmbeddedRegistry:
+    return EmbeddedRegistry.open(disk or LocalDisk(), clock or TurnClock(), path)
+
+
+def state(registry: EmbeddedRegistry) -> dict[str, bytes]:
+    return {key: entry.value for key, entry in registry.list("").items()}
+
+
+@contextmanager
+def refusal(code: str) -> Iterator[None]:
+    with pytest.raises(Refusal) as caught:
+        yield
+    assert caught.value.code == code
+
+
+def test_what_was_put_is_there_after_a_restart(path: str) -> None:
+    registry = opened(path)
+    assert registry.put("a", b"1") == 1
+    assert registry.put("b", b"2") == 2
+    assert registry.put("a", b"3") == 3
+    assert registry.delete("b") == 4
+    # No close: a killed process closes nothing.
+    again = opened(path)
+    assert state(again) == {"a": b"3"}
+    assert again.get("a") == (b"3", 3)
+    assert again.get("b") is None
+    assert again.revision == 4
+    assert again.put("c", b"4") == 5
+
+
+def test_a_change_is_synced_before_it_returns(path: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    disk.done.clear()
+    registry.put("a", b"1")
+    assert disk.done == ["append", "sync"]
+    registry.delete("a")
+    assert disk.done == ["append", "sync"] * 2
+
+
+def test_a_killed_process_keeps_every_change_it_reported(path: str) -> None:
+    program = (
+        "import sys; from penstock.disk import LocalDisk; from penstock.registry import EmbeddedRegistry\n"
+        "from tests.registry.parts import TurnClock\n"
+        "registry = EmbeddedRegistry.open(LocalDisk(), TurnClock(), sys.argv[1])\n"
+        "for number in range(10**9):\n"
+        "    registry.put(f'key-{number % 50}', str(number).encode() * 40); print(number, flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        reported = -1
+        for line in child.stdout:
+            reported = int(line)
+            if reported == 700:
+                child.kill()
+    assert reported >= 700
+    registry = opened(path)
+    assert registry.revision >= reported + 1
+    last = registry.get(f"key-{reported % 50}")
+    assert last is not None
+    assert int(last.value[: len(last.value) // 40]) >= reported
+
+
+def test_list_returns_a_prefix_in_order(path: str) -> None:
+    registry = opened(path)
+    for key in ("t/b", "t/a", "s/a", "t", "tt"):
+        registry.put(key, key.encode())
+    assert list(registry.list("t/")) == ["t/a", "t/b"]
+    assert list(registry.list("")) == ["s/a", "t", "t/a", "t/b", "tt"]
+
+
+def test_a_put_expecting_another_revision_is_a_conflict(path: str) -> None:
+    registry = opened(path)
+    first = registry.put("a", b"1", if_revision=0)
+    with refusal("conflict"):
+        registry.put("a", b"2", if_revision=0)
+    second = registry.put("a", b"2", if_revision=first)
+    with refusal("conflict"):
+        registry.put("a", b"3", if_revision=first)
+    with refusal("conflict"):
+        registry.delete("a", if_revision=first)
+    with refusal("conflict"):
+        registry.put("missing", b"3", if_revision=second)
+    assert state(registry) == {"a": b"2"}
+    registry.delete("a", if_revision=second)
+    with refusal("conflict"):
+        registry.delete("a", if_revision=second)
+    assert registry.put("a", b"4", if_revision=0) == 4
+
+
+def test_deleting_what_is_not_there_changes_nothing(path: str) -> None:
+    registry = opened(path)
+    registry.put("a", b"1")
+    assert registry.delete("b") == 1
+    assert registry.revision == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 2049, "\ud800"])
+def test_a_key_that_cannot_be_kept_is_refused(path: str, key: str) -> None:
+    registry = opened(path)
+    with refusal("bad_request"):
+        registry.put(key, b"")
+    with refusal("bad_request"):
+        registry.delete(key)
+
+
+def test_a_value_beyond_the_limit_is_refused_and_one_at_the_limit_is_kept(path: str) -> None:
+    registry = opened(path)
+    with refusal("bad_request"):
+        registry.put("k" * 2048, b"x" * ((1 << 20) + 1))
+    registry.put("k" * 2048, b"x" * (1 << 20))
+    assert state(opened(path)) == {"k" * 2048: b"x" * (1 << 20)}
+
+
+# Torn and damaged files
+
+
+def three_changes(path: str) -> tuple[bytes, list[int]]:
+    registry = opened(path)
+    ends = [os.path.getsize(path)]
+    for change in (("a", b"first"), ("b", b"second \x00\xff"), ("a", b"third" * 9)):
+        registry.put(*change)
+        ends.append(os.path.getsize(path))
+    registry.close()
+    return Path(path).read_bytes(), ends
+
+
+STATES = [{}, {"a": b"first"}, {"a": b"first", "b": b"second \x00\xff"}, {"a": b"third" * 9, "b": b"second \x00\xff"}]
+
+
+def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_stands(path: str) -> None:
+    data, ends = three_changes(path)
+    for length in range(len(HEADER), len(data) + 1):
+        Path(path).write_bytes(data[:length])
+        whole = max(index for index, end in enumerate(ends) if end <= length)
+        registry = opened(path)
+        assert state(registry) == STATES[whole]
+        assert registry.revision == whole
+        assert registry.cut_bytes == length - ends[whole]
+        # What comes next is not written behind the torn bytes.
+        registry.put("next", b"value")
+        registry.close()
+        again = opened(path)
+        assert state(again) == {**STATES[whole], "next": b"value"}
+        assert again.cut_bytes == 0
+        again.close()
+
+
+@pytest.mark.parametrize("tail", [b"\x00" * 500, b"\xff" * 500, bytes(range(256)) * 2])
+def test_blocks_that_were_never_written_are_cut(path: str, tail: bytes) -> None:
+    data, _ = three_changes(path)
+    Path(path).write_bytes(data + tail)
+    registry = opened(path)
+    assert state(registry) == STATES[3]
+    assert registry.cut_bytes == len(tail)
+    assert os.path.getsize(path) == len(data)
+
+
+@given(st.data())
+def test_a_flipped_bit_is_never_served(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = str(tmp_path_factory.mktemp("flip") / "registry")
+    good, ends = three_changes(path)
+    bit = data.draw(st.integers(0, len(good) * 8 - 1))
+    bad = bytearray(good)
+    bad[bit // 8] ^= 1 << bit % 8
+    Path(path).write_bytes(bad)
+    if bit // 8 < ends[2]:
+        with pytest.raises(CorruptionError) as caught:
+            opened(path)
+        assert path in str(caught.value)
+        assert Path(path).read_bytes() == bytes(bad)
+    else:  # in the last change: not to be told from a torn write, so it is cut, and said
+        registry = opened(path)
+        assert state(registry) == STATES[2]
+        assert registry.cut_bytes == len(good) - ends[2]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_as_a_file_open_or_are_called_damaged(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("garbage") / "registry"
+    for data in (content, HEADER + content):
+        path.write_bytes(data)
+        try:
+            registry = opened(str(path))
+        except CorruptionError as error:
+            assert str(path) in str(error)
+            assert path.read_bytes() == data
+        else:
+            assert state(registry) == {}
+            registry.close()
+
+
+def test_damage_in_the_middle_names_the_file_the_place_and_the_way_out(path: str) -> None:
+    data, ends = three_changes(path)
+    bad = bytearray(data)
+    bad[ends[1] + 12] ^= 0x40
+    Path(path).write_bytes(bad)
+    with pytest.raises(CorruptionError) as caught:
+        opened(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: damaged at byte {ends[1]}; 1 changes before it are good")
+    assert f"from byte {ends[2]} on" in message
+    assert "`penstock restore`" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "cut off after 0 bytes"),
+        (HEADER[:5], "cut off after 5 bytes"),
+        (b"<html>", "not a registry; it starts with b'<html>'"),
+        (b"penstock registry 27\nxyz", 'a registry of format "27", this program knows "1"'),
+    ],
+)
+def test_a_file_that_is_no_registry_is_refused_and_left_alone(path: str, content: bytes, said: str) -> None:
+    opened(path).close()
+    Path(path).write_bytes(content)
+    with pytest.raises(CorruptionError) as caught:
+        opened(path)
+    assert str(caught.value).startswith(f"{path}: {said}")
+    assert Path(path).read_bytes() == content
+
+
+def test_a_place_that_cannot_hold_a_registry_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be opened .*check data_dir"):
+        opened(str(tmp_path / "file" / "registry"))
+    (tmp_path / "registry").mkdir()
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        opened(str(tmp_path / "registry"))
+
+
+# Reading beside a writer
+
+
+def test_a_reader_beside_the_writer_changes_nothing(path: str) -> None:
+    data, _ = three_changes(path)
+    Path(path).write_bytes(data + b"torn")
+    reader = EmbeddedRegistry.open(LocalDisk(), TurnClock(), path, read_only=True)
+    assert state(reader) == STATES[3]
+    with refusal("forbidden"):
+        reader.put("a", b"")
+    with refusal("forbidden"):
+        reader.delete("a")
+    assert Path(path).read_bytes() == data + b"torn"
+    with pytest.raises(ConfigError):
+        EmbeddedRegistry.open(LocalDisk(), TurnClock(), path + "-none", read_only=True)
+
+
+# Failing disks
+
+
+@pytest.mark.parametrize("where", ["append", "sync"])
+def test_a_full_disk_refuses_the_change_and_recovers(path: str, where: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    registry.put("a", b"1")
+    disk.fail[where] = [errno.ENOSPC]
+    with refusal("disk_full"):
+        registry.put("a", b"2")
+    assert state(registry) == {"a": b"1"}
+    assert state(opened(path)) == {"a": b"1"}
+    assert registry.put("a", b"3") == 2
+    assert state(opened(path)) == {"a": b"3"}
+
+
+def test_a_failing_disk_is_reported_and_the_change_is_not_there(path: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    disk.fail["sync"] = [errno.EIO]
+    with pytest.raises(PenstockError, match=r"cannot be written .* nothing was changed"):
+        registry.put("a", b"1")
+    assert state(registry) == {}
+    assert state(opened(path)) == {}
+
+
+def test_after_a_change_that_can_be_neither_written_nor_cut_nothing_is_taken(path: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    disk.fail = {"sync": [errno.EIO], "truncate": [errno.EIO]}
+    with pytest.raises(PenstockError):
+        registry.put("a", b"1")
+    with pytest.raises(PenstockError, match="until the node is restarted"):
+        registry.put("a", b"1")
+    assert registry.get("a") is None
+
+
+# Compaction
+
+
+def grown(registry: EmbeddedRegistry, writes: int, size: int = 1000) -> None:
+    for number in range(writes):
+        registry.put(f"key-{number % 5}", bytes([number % 256]) * size)
+
+
+def test_the_file_stays_near_what_is_alive(path: str) -> None:
+    registry = opened(path)
+    grown(registry, 2000)
+    assert os.path.getsize(path) <= COMPACT_BYTES_MIN + 1100
+    before = state(registry), registry.revision
+    again = opened(path)
+    assert (state(again), again.revision) == before
+    assert again.list("") == registry.list("")
+
+
+def test_a_large_registry_is_compacted_at_twice_its_live_size(path: str) -> None:
+    registry = opened(path)
+    for number in range(200):
+        registry.put(f"kept-{number}", b"x" * 1000)
+    live = os.path.getsize(path)
+    grown(registry, 1000)
+    assert os.path.getsize(path) <= 2 * (live + 6000) + 1100
+    assert state(opened(path)) == state(registry)
+
+
+def test_compaction_keeps_the_revision_when_the_last_changes_were_deletes(path: str) -> None:
+    registry = opened(path)
+    registry.put("kept", b"1")
+    for _ in range(70):
+        registry.put("a", b"x" * 1000)
+        registry.delete("a")
+    assert os.path.getsize(path) < 70_000
+    assert opened(path).revision == registry.revision == 141
+
+
+@pytest.mark.parametrize("where", ["append", "sync", "rename"])
+def test_a_failed_compaction_leaves_the_old_file_in_use(path: str, where: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    grown(registry, 60)
+    # The first append and sync are the change's own, the second those of the new file.
+    disk.fail[where] = [errno.ENOSPC] if where == "rename" else [0, errno.ENOSPC]
+    registry.put("large", b"x" * COMPACT_BYTES_MIN)
+    assert not disk.fail[where]
+    assert state(opened(path)) == state(registry)
+    registry.delete("large")
+    grown(registry, 200)
+    assert os.path.getsize(path) <= COMPACT_BYTES_MIN + 1100
+    assert state(opened(path)) == state(registry)
+
+
+def test_a_compaction_whose_rename_may_be_undone_takes_no_more_changes(path: str) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, disk=disk)
+    disk.fail["sync_directory"] = [errno.EIO]
+    with pytest.raises(PenstockError, match="directory could not be synced"):
+        grown(registry, 100)
+    assert state(opened(path)) == state(registry)
+
+
+def test_what_a_crash_left_of_a_compaction_is_removed(path: str) -> None:
+    registry = opened(path)
+    registry.put("a", b"1")
+    Path(path + ".new").write_bytes(HEADER + b"half")
+    assert state(opened(path)) == {"a": b"1"}
+    assert not os.path.exists(path + ".new")
+
+
+# Watching
+
+
+def test_a_watcher_sees_changes_of_its_prefix_in_order_in_a_later_turn(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    seen: list[Event] = []
+    registry.watch("t/", 0, seen.extend)
+    registry.put("t/a", b"1")
+    registry.put("s/a", b"2")
+    registry.delete("t/a")
+    assert seen == []
+    clock.turn()
+    assert seen == [("t/a", b"1", 1), ("t/a", None, 3)]
+    registry.put("t/b", b"4")
+    clock.turn()
+    assert seen[2:] == [("t/b", b"4", 4)]
+
+
+def test_a_watcher_resumes_from_a_revision_also_across_a_restart(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    for number in range(10):
+        registry.put("a", str(number).encode())
+    for resumed in (registry, opened(path, clock)):
+        seen: list[Event] = []
+        resumed.watch("", 7, seen.extend)
+        clock.turn()
+        assert seen == [("a", b"7", 8), ("a", b"8", 9), ("a", b"9", 10)]
+
+
+def test_past_and_new_changes_reach_a_watcher_once_and_in_order(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    registry.put("a", b"1")
+    seen: list[Event] = []
+    registry.watch("", 0, seen.extend)
+    registry.put("a", b"2")
+    clock.turn()
+    clock.turn()
+    assert [event.revision for event in seen] == [1, 2]
+
+
+def test_a_cancelled_watcher_hears_nothing_more(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    seen: list[Event] = []
+    cancel = registry.watch("", 0, seen.extend)
+    registry.put("a", b"1")
+    cancel()
+    cancel()
+    registry.put("a", b"2")
+    clock.turn()
+    assert seen == []
+
+
+def test_a_watcher_may_change_the_registry(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    seen: list[Event] = []
+
+    def answer(events: Sequence[Event]) -> None:
+        for _ in events:
+            registry.put("b", b"")
+
+    registry.watch("a", 0, answer)
+    registry.watch("b", 0, seen.extend)
+    registry.put("a", b"1")
+    clock.turn()
+    clock.turn()
+    assert seen == [("b", b"", 2)]
+
+
+def test_a_revision_that_is_no_longer_known_is_gone(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    for _ in range(HISTORY_EVENTS_MAX + 5):
+        registry.put("a", b"1")
+    with refusal("gone"):
+        registry.watch("", 4, lambda events: None)
+    seen: list[Event] = []
+    registry.watch("", 5, seen.extend)
+    clock.turn()
+    assert [event.revision for event in seen] == list(range(6, HISTORY_EVENTS_MAX + 6))
+
+
+def test_changes_compacted_away_are_gone_after_a_restart(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    grown(registry, 100)
+    registry.watch("", 50, lambda events: None)
+    again = opened(path, clock)
+    with refusal("gone"):
+        again.watch("", 50, lambda events: None)
+    again.watch("", again.revision, lambda events: None)
+
+
+def test_a_revision_of_the_future_is_gone(path: str, clock: TurnClock) -> None:
+    with refusal("gone"):
+        opened(path, clock).watch("", 1, lambda events: None)
+
+
+def test_a_closed_registry_tells_nobody(path: str, clock: TurnClock) -> None:
+    registry = opened(path, clock)
+    seen: list[Event] = []
+    registry.watch("", 0, seen.extend)
+    registry.put("a", b"1")
+    registry.close()
+    clock.turn()
+    assert seen == []
