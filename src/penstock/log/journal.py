@@ -1,0 +1,317 @@
+"""The journal of one subscription's delivery state: a snapshot, then updates, in frames like the log's.
+
+Owns the journal's files and their generations. Knows nothing of what the entries mean.
+Invariant: recovery returns the newest snapshot that is whole and every whole update after it, in order; a file is
+removed only once a newer snapshot survives a power loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.clock import Clock
+from penstock.disk import Disk, File, is_full
+from penstock.errors import CorruptionError, Refusal
+from penstock.log.decode import Frame, frames
+from penstock.log.frame import VERSION, Template
+from penstock.log.layout import metadata_bytes_at
+from penstock.message import SMALL, Buffer, Done
+
+SUFFIX = ".journal"
+COLUMNS = ("op", "first", "last", "attempts", "due")
+SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS], metadata={"penstock.version": str(VERSION)})
+
+#: A journal smaller than this is never worth compacting.
+SMALL_BYTES = 64 << 10
+#: Entries held back while the disk is full; beyond it the caller learns of it.
+HELD_MAX = 1 << 20
+#: File names end here on common file systems, with room for generation and suffix.
+NAME_BYTES_MAX = 180
+
+Entry = tuple[int, int, int, int, int]
+Entries = npt.NDArray[np.int64]
+
+_SCHEMA_MESSAGE = SCHEMA.serialize().to_pybytes()
+_TEMPLATE: Template | None = None
+
+
+class Journal:
+    """Updates appended to the newest generation's file."""
+
+    def __init__(self, disk: Disk, clock: Clock, directory: str, name: str) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._directory = directory
+        self._name = file_name(name)
+        self._generation = 0
+        self._file: File | None = None
+        self._count = 0
+        self._snapshot_bytes = 0
+        self._held: list[Entry] = []
+        self._named = False
+        self._syncing = False
+        self._waiting: list[Done] = []
+        self._full_bytes = 0
+        #: Bytes that recovery cut from the end because they were not whole.
+        self.cut_bytes = 0
+
+    @classmethod
+    def open(cls, disk: Disk, clock: Clock, directory: str, name: str) -> tuple[Journal, Entries]:
+        """Open a journal, or recover what is left of it; blocking."""
+        journal = cls(disk, clock, directory, name)
+        return journal, journal._recover()
+
+    @property
+    def bytes(self) -> int:
+        """The size of the newest generation."""
+        return self._file.size() if self._file is not None else 0
+
+    @property
+    def bloated(self) -> bool:
+        """Whether a compaction would pay."""
+        return self.bytes > max(SMALL_BYTES, 2 * self._snapshot_bytes, self._full_bytes)
+
+    def append(self, entries: Sequence[Entry] | Entries) -> None:
+        """Write updates as one frame to the page cache; on a full disk they are held back and written later."""
+        if self._held:
+            entries = [*self._held, *_tuples(entries)]
+        if not len(entries):
+            return
+        try:
+            self._open_file().append(_encoded(self._count, entries))
+        except OSError as error:
+            self._hold(error, entries)
+            return
+        self._held = []
+        self._count += len(entries)
+
+    def sync(self, done: Done) -> None:
+        """Call back once everything appended so far survives a power loss; calls meanwhile share the next sync."""
+        self._waiting.append(done)
+        if not self._syncing:
+            self._start_sync()
+
+    def compact(self, entries: Entries) -> None:
+        """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
+        old, old_path = self._file, self._path()
+        generation = self._generation + 1
+        path = self._path(generation)
+        self._disk.remove(path)
+        file = self._disk.open(path, create=True)
+        try:
+            size = file.append([_SCHEMA_MESSAGE, *_encoded(0, np.asarray(entries, np.int64).reshape(-1, 5))])
+        except OSError as error:
+            file.close()
+            self._disk.remove(path)
+            if not is_full(error):
+                raise
+            # No room for a copy: go on with the old one, and try again when it has grown by as much.
+            self._full_bytes = 2 * self.bytes
+            return
+        self._file, self._generation, self._count = file, generation, len(entries)
+        self._snapshot_bytes, self._full_bytes, self._named = size, 0, False
+        self._held = []
+
+        def work() -> None:
+            file.sync()
+            self._disk.sync_directory(self._directory)
+
+        def finished(_: None, error: BaseException | None) -> None:
+            if old is not None:
+                old.close()
+            if error is None:
+                self._named = True
+                self._disk.remove(old_path)
+
+        self._disk.submit("seal", work, finished)
+
+    def close(self) -> None:
+        """Sync and close; blocking."""
+        if self._file is not None:
+            if self._held:
+                self.append([])
+            self._file.sync()
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Remove the journal for good."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        for generation in self._generations():
+            self._disk.remove(self._path(generation))
+
+    def _path(self, generation: int | None = None) -> str:
+        number = self._generation if generation is None else generation
+        return os.path.join(self._directory, f"{self._name}.{number}{SUFFIX}")
+
+    def _open_file(self) -> File:
+        if self._file is None:
+            file = self._disk.open(self._path(), create=True)
+            if file.size() == 0:
+                try:
+                    self._snapshot_bytes = file.append([_SCHEMA_MESSAGE, *_encoded(0, np.zeros((0, 5), np.int64))])
+                except OSError:
+                    file.close()
+                    raise
+            self._file = file
+        return self._file
+
+    def _hold(self, error: OSError, entries: Sequence[Entry] | Entries) -> None:
+        if not is_full(error):
+            raise error
+        self._held = _tuples(entries)
+        if len(self._held) > HELD_MAX:
+            raise Refusal(
+                "disk_full", f"no space left in {self._directory} for the delivery journal. Free some space there."
+            ) from error
+
+    def _start_sync(self) -> None:
+        group, self._waiting = self._waiting, []
+        if self._held:
+            self.append([])
+        if self._held or self._file is None:
+            error = OSError("the journal's last entries are not written: the disk is full") if self._held else None
+            for done in group:
+                done(error)
+            return
+        self._syncing = True
+        file, named, generation = self._file, self._named, self._generation
+
+        def work() -> None:
+            file.sync()
+            if not named:
+                self._disk.sync_directory(self._directory)
+
+        def finished(_: None, error: BaseException | None) -> None:
+            self._syncing = False
+            self._named = self._named or (error is None and generation == self._generation)
+            for done in group:
+                done(error)
+            if self._waiting and not self._syncing:
+                self._start_sync()
+
+        self._disk.submit("sync", work, finished)
+
+    def _generations(self) -> list[int]:
+        """Return the generations on disk, newest first."""
+        found = []
+        for name in self._disk.list(self._directory):
+            if name.startswith(self._name + ".") and name.endswith(SUFFIX):
+                number = name[len(self._name) + 1 : -len(SUFFIX)]
+                if number.isdigit():
+                    found.append(int(number))
+        return sorted(found, reverse=True)
+
+    def _recover(self) -> Entries:
+        entries: Entries | None = None
+        for generation in self._generations():
+            path = self._path(generation)
+            if entries is not None:
+                self._disk.remove(path)
+                continue
+            file = self._disk.open(path)
+            data = file.read(0, file.size())
+            found, good, snapshot_bytes = recovered(data)
+            if found is None:
+                # Its snapshot never became whole: the generation before it is still there.
+                self.cut_bytes += len(data)
+                file.close()
+                self._disk.remove(path)
+                continue
+            self.cut_bytes += len(data) - good
+            file.truncate(good)
+            self._file, self._generation, self._snapshot_bytes = file, generation, snapshot_bytes
+            self._count, self._named = len(found), True
+            entries = found
+        return np.zeros((0, 5), np.int64) if entries is None else entries
+
+
+class MemoryJournal(Journal):
+    """A journal that keeps nothing, for topics that keep nothing."""
+
+    @property
+    def bloated(self) -> bool:
+        """Whether a compaction would pay: never."""
+        return False
+
+    def append(self, entries: Sequence[Entry] | Entries) -> None:
+        """Forget the entries."""
+
+    def sync(self, done: Done) -> None:
+        """Call back at once."""
+        done(None)
+
+    def compact(self, entries: Entries) -> None:
+        """Do nothing."""
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+def recovered(data: bytes) -> tuple[Entries | None, int, int]:
+    """Return (entries, good bytes, bytes of the snapshot) of a journal file; None if its snapshot is not whole."""
+    try:
+        start = metadata_bytes_at(data, 0)
+        if data[:start] != _SCHEMA_MESSAGE:
+            schema = pa.ipc.read_schema(pa.py_buffer(data[:start]))
+            if schema.names != list(COLUMNS):
+                raise CorruptionError("the journal has other columns")
+    except (CorruptionError, pa.ArrowInvalid, OSError):
+        return None, 0, 0
+    pieces: list[Entries] = []
+    good, snapshot_bytes = start, 0
+    try:
+        for frame in frames(data, start):
+            pieces.append(_decoded(data, frame))
+            good = frame.end
+            snapshot_bytes = snapshot_bytes or good
+    except CorruptionError:
+        pass  # a torn tail: what comes after the last whole frame was never promised
+    if not pieces:
+        return None, 0, 0
+    return np.concatenate(pieces), good, snapshot_bytes
+
+
+def file_name(name: str) -> str:
+    """Return a journal's name as part of a file name."""
+    safe = quote(name, safe="")
+    if len(safe) <= NAME_BYTES_MAX:
+        return safe
+    return safe[: NAME_BYTES_MAX - 40] + "~" + hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _encoded(first: int, entries: Sequence[Entry] | Entries) -> list[Buffer]:
+    global _TEMPLATE
+    template = _TEMPLATE
+    if template is None:
+        template = _TEMPLATE = Template(SCHEMA, 0)
+    if isinstance(entries, np.ndarray):
+        return template.encode_integers(first, entries.T)
+    if len(entries) > SMALL:
+        return template.encode_integers(first, np.array(entries, np.int64).T)
+    return template.encode_integers(first, list(zip(*entries, strict=True)))
+
+
+def _decoded(data: bytes, frame: Frame) -> Entries:
+    layout = frame.layout
+    if layout.columns != len(COLUMNS):
+        raise CorruptionError("the journal's frame has other columns")
+    table = np.empty((frame.rows, len(COLUMNS)), np.int64)
+    entries = layout.buffers.unpack_from(data, frame.at + layout.buffers_at)
+    base = frame.at + layout.body_at
+    for number in range(len(COLUMNS)):
+        table[:, number] = np.frombuffer(data, "<i8", frame.rows, base + entries[4 * number + 2])
+    return table
+
+
+def _tuples(entries: Sequence[Entry] | Entries) -> list[Entry]:
+    return [tuple(entry) for entry in (entries.tolist() if isinstance(entries, np.ndarray) else entries)]

@@ -1,0 +1,167 @@
+"""The manifest of a shard: which files, in which generation, hold which offsets.
+
+Owns the file `manifest` and the names of segment files. Knows nothing of what is in them.
+Invariant: it is replaced by rename, and a file it names is only removed long after it stopped naming it, so a
+reader that trusts it finds what it names.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.disk import Disk, replace_file
+from penstock.errors import CorruptionError
+
+FILE = "manifest"
+DATA_SUFFIX = ".arrows"
+INDEX_SUFFIX = ".index"
+NEW_SUFFIX = ".new"
+
+#: No row at all, as the range of times of an empty segment.
+NO_TIME = 0
+
+
+class Damage(NamedTuple):
+    """Rows that were stored and cannot be read any more."""
+
+    first: int
+    end: int
+    reason: str
+
+
+class SegmentInfo(msgspec.Struct, kw_only=True):
+    """What a reader must know of one segment before it opens it."""
+
+    first: int
+    #: The offset after the last row; for the open segment the index file knows better.
+    end: int
+    generation: int
+    #: Closed and synced: the file never changes again.
+    sealed: bool
+    columns: list[str]
+    rows: int
+    batches: int
+    bytes: int
+    ts_min: int
+    ts_max: int
+    due_max: int
+    #: NSQ byte position of the first row.
+    weight: int
+    sequences: bool = False
+    compression: str = "none"
+    #: Damaged ranges; the segment's other offsets from `first` to `end` are all there.
+    holes: list[Damage] = []
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """All segments of a shard in order."""
+
+    version: int = 1
+    shard: int = 0
+    start: int = 0
+    #: What the next segment begins with, as far as closed segments tell.
+    end: int = 0
+    weight: int = 0
+    segments: list[SegmentInfo] = []
+
+    def encoded(self) -> bytes:
+        """Return the file's content."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def decoded(content: bytes, path: str) -> Manifest:
+    """Return the manifest in a file's content."""
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptionError(f"{path} is not a manifest: {error}") from error
+    if manifest.version != 1:
+        raise CorruptionError(f"{path} has version {manifest.version}; this Penstock reads version 1. Upgrade it.")
+    return manifest
+
+
+def load(disk: Disk, directory: str) -> Manifest | None:
+    """Return a shard's manifest, None if it has none."""
+    path = os.path.join(directory, FILE)
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return decoded(file.read(0, file.size()), path)
+    finally:
+        file.close()
+
+
+def stem(first: int, generation: int) -> str:
+    """Return a segment's file name without its suffix."""
+    return f"{first:020d}.{generation}"
+
+
+def parsed(name: str) -> tuple[int, int, str] | None:
+    """Return (first, generation, suffix) of a segment's data or index file, None for any other name."""
+    head, dot, suffix = name.rpartition(".")
+    first, _, generation = head.partition(".")
+    if not dot or "." + suffix not in (DATA_SUFFIX, INDEX_SUFFIX) or not (first.isdigit() and generation.isdigit()):
+        return None
+    return int(first), int(generation), "." + suffix
+
+
+class ManifestWriter:
+    """Replaces a shard's manifest from a thread, the newest content last; a burst of changes makes two writes."""
+
+    def __init__(self, disk: Disk, directory: str, content: Callable[[], bytes]) -> None:
+        self._disk = disk
+        self._path = os.path.join(directory, FILE)
+        self._content = content
+        # A write in a thread and the last one at closing may meet; the newer content must win.
+        self._lock = threading.Lock()
+        self._version = 0
+        self._written = 0
+        self._busy = False
+        self._again = False
+        self._stopped = False
+        #: The last write did not succeed; the manifest on disk is older than the shard.
+        self.failed = False
+
+    def start(self) -> None:
+        """Have the manifest written soon."""
+        if self._busy or self._stopped:
+            self._again = True
+            return
+        self._busy = True
+        self._version += 1
+        version, content = self._version, self._content()
+        self._disk.submit("sync", lambda: self._write(version, content), self._finished)
+
+    def write(self) -> None:
+        """Write the manifest now; blocking."""
+        self._version += 1
+        self._write(self._version, self._content())
+
+    def _write(self, version: int, content: bytes) -> None:
+        with self._lock:
+            if version > self._written:
+                replace_file(self._disk, self._path, content)
+                self._written = version
+
+    def stop(self) -> None:
+        """Let no write start any more."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Write the last content and stop; blocking."""
+        self.write()
+        self.stop()
+
+    def _finished(self, _: object, error: BaseException | None) -> None:
+        self._busy = False
+        self.failed = error is not None
+        if self._again and not self._stopped:
+            self._again = False
+            self.start()

@@ -1,0 +1,127 @@
+"""A shard of a `memory` topic: the newest rows, in memory only.
+
+Owns the bound on rows. Of the disk it uses the state file alone, so that its offsets are never used twice.
+Invariant: it never holds more than `memory_rows` rows, except for one batch that is larger by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+import numpy as np
+
+from penstock.clock import Clock
+from penstock.disk import Disk
+from penstock.log.journal import Journal, MemoryJournal
+from penstock.log.recovery import Recovered
+from penstock.log.shard import Shard, shaped_rows
+from penstock.log.state import RESERVED_BLOCK, StateFile
+from penstock.log.weight import weigh
+from penstock.message import Batch, Done, Offsets, Rows, int64s
+from penstock.settings import TopicSettings
+
+
+class MemoryShard(Shard):
+    """An ordered piece of a topic that nobody asked to keep."""
+
+    @classmethod
+    def begin(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        path: str,
+        number: int,
+        settings: TopicSettings,
+        state: StateFile,
+        weigh_headers: bool,
+    ) -> Self:
+        """Start empty, beyond every offset that was ever given out; blocking."""
+        found = Recovered()
+        found.end = state.state.reserved_end
+        shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, 0)
+        state.state.reserved_end = found.end + RESERVED_BLOCK
+        state.replace()
+        shard._usable_end = state.state.reserved_end
+        return shard
+
+    def append(self, rows: Rows, now_ns: int) -> Batch:
+        """Keep rows, and drop the oldest beyond the bound."""
+        first, count = self.end, rows.count
+        self._reserve_for(first + count)
+        columns, cuts = shaped_rows(rows)
+        batch = Batch(first, count, now_ns, cuts, rows.body, rows.source, columns, self.weight, rows.sequence)
+        self.weight += weigh(count, len(rows.body), columns.get("headers"), weigh_headers=self.weigh_headers)
+        tail = self._tail
+        tail.add(batch)
+        self.end = self.readable_end = first + count
+        while tail.rows > self.settings.memory_rows and len(tail) > 1:
+            self.dropped_rows += tail.drop_oldest().count
+        self.start = tail.start
+        return batch
+
+    def when_durable(self, done: Done) -> None:
+        """Call back at once: nothing was promised."""
+        done(None)
+
+    def fetch(self, offset: int, done: Callable[[], None]) -> None:
+        """Call back in the next turn: what is not in memory is gone."""
+        self._clock.call_soon(done)
+
+    def find(self, offset: int) -> Batch | int:
+        """Return the batch at an offset, or the first after it, else the end."""
+        batch = self._tail.at(max(offset, self._tail.start))
+        return batch if batch is not None else self.readable_end
+
+    def offset_at(self, time_ns: int) -> int:
+        """Return the first offset whose row was taken at or after a time."""
+        return next((b.first for b in self._batches() if isinstance(b.timestamp, int) and b.timestamp >= time_ns), self.end)
+
+    def due_rows(self, from_offset: int, after_ns: int) -> tuple[Offsets, Offsets]:
+        """Return (offsets, due times) of rows from an offset on that are due after a time."""
+        offsets, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for batch in self._batches():
+            if "due" in batch.columns:
+                due, valid = int64s(batch.columns["due"])
+                rows = np.arange(batch.first, batch.end)
+                chosen = valid & (due > after_ns) & (rows >= from_offset)
+                offsets.append(rows[chosen])
+                times.append(due[chosen])
+        return np.concatenate(offsets), np.concatenate(times)
+
+    def recent(self, since_ns: int) -> Iterator[Batch]:
+        """Yield the batches with rows at or after a time."""
+        return (b for b in self._batches() if isinstance(b.timestamp, int) and b.timestamp >= since_ns)
+
+    def roll(self) -> None:
+        """Do nothing: there are no segments."""
+
+    def tick(self, now_ns: int) -> None:
+        """Do nothing: there is nothing to write."""
+
+    def retain(self, needed_from: int | None, now_ns: int) -> int:
+        """Drop nothing: only the bound on rows counts."""
+        return 0
+
+    def stored_bytes(self) -> int:
+        """Return about how much memory the rows take."""
+        return self._tail.bytes
+
+    def rows_between(self, start: int, end: int) -> int:
+        """Return how many rows with start <= offset < end are held: there are no holes in memory."""
+        return max(0, min(end, self.end) - max(start, self.start))
+
+    def journal(self, name: str) -> tuple[Journal, Offsets]:
+        """Return a journal that keeps nothing."""
+        return MemoryJournal(self._disk, self._clock, self.path, name), np.zeros((0, 5), np.int64)
+
+    def close(self) -> None:
+        """End; the rows are gone with it."""
+        self._state.close()
+
+    def _reserve_for(self, end: int) -> None:
+        if end > self._usable_end - RESERVED_BLOCK // 4:
+            self._reserve(end)
+
+    def _batches(self) -> Iterator[Batch]:
+        return iter(self._tail)

@@ -1,0 +1,215 @@
+"""Start of a shard: from the files a stopped, killed or powered-off process left to a log that can go on.
+
+Owns the order in which manifest, state, index and data are believed. Knows nothing of caches or callbacks.
+Invariant: no damaged row is ever counted readable, and no offset that may have been given out is given out again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.disk import Disk
+from penstock.errors import CorruptionError
+from penstock.log import manifest as manifests
+from penstock.log.index import Index
+from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage, Manifest
+from penstock.log.scan import Scan
+from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, columns_of, decoder_of
+from penstock.log.state import State
+from penstock.log.weight import weigh
+
+
+class Recovered:
+    """What a shard begins with."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.open: Segment | None = None
+        self.end = 0
+        self.weight = 0
+        self.cut_bytes = 0
+        self.damaged: list[Damage] = []
+        #: Files that nothing refers to any more; a reader may still have them open.
+        self.stale: list[str] = []
+        #: Rows may have been given out that are gone: the next offset must come from beyond the reserved block.
+        self.jump = False
+
+
+def recover(disk: Disk, directory: str, state: State, *, weigh_headers: bool) -> Recovered:
+    """Return the shard's segments, scanned where they were not sealed."""
+    return _Recovery(disk, directory, state, weigh_headers).run()
+
+
+class _Recovery:
+    def __init__(self, disk: Disk, directory: str, state: State, weigh_headers: bool) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.state = state
+        self.weigh_headers = weigh_headers
+        self.found = Recovered()
+
+    def run(self) -> Recovered:
+        found = self.found
+        manifest = self.manifest()
+        files = self.files(manifest)
+        found.end, found.weight = manifest.end, manifest.weight
+        for info in manifest.segments:
+            if info.sealed:
+                segment = Segment.of(self.disk, self.directory, info)
+                self.check_presence(segment, files)
+                found.segments.append(segment)
+                found.end = max(found.end, info.end)
+        tail = sorted(first for first in files if first >= found.end)
+        for number, first in enumerate(tail):
+            if not self.take(first, files[first], last=first == tail[-1]):
+                for later in tail[number + 1 :]:
+                    self.discard(later, files[later])
+                break
+        for segment in found.segments:
+            found.damaged += segment.holes
+        return found
+
+    def manifest(self) -> Manifest:
+        try:
+            return manifests.load(self.disk, self.directory) or Manifest()
+        except CorruptionError:
+            # The manifest can be rebuilt: every segment is then scanned as if it had not been sealed.
+            return Manifest()
+
+    def files(self, manifest: Manifest) -> dict[int, int]:
+        """Return the generation in use of each data file; everything else of ours becomes stale."""
+        listed = {info.first: info.generation for info in manifest.segments}
+        present: dict[int, list[int]] = {}
+        names = self.disk.list(self.directory)
+        for name in names:
+            if name.endswith(NEW_SUFFIX):
+                self.disk.remove(os.path.join(self.directory, name))
+            parsed = manifests.parsed(name)
+            if parsed and parsed[2] == DATA_SUFFIX:
+                present.setdefault(parsed[0], []).append(parsed[1])
+        used = {
+            first: listed.get(first, max(generations))
+            for first, generations in present.items()
+            if first in listed or first >= manifest.end
+        }
+        used = {first: generation for first, generation in used.items() if generation in present[first]}
+        for name in names:
+            parsed = manifests.parsed(name)
+            if parsed and used.get(parsed[0]) != parsed[1]:
+                self.found.stale.append(os.path.join(self.directory, name))
+        return used
+
+    def check_presence(self, segment: Segment, files: dict[int, int]) -> None:
+        if segment.first not in files:
+            segment.holes = [Damage(segment.first, segment.end, "the file is missing")]
+            segment.bytes = segment.batches = 0
+            segment.index = Index()
+
+    def take(self, first: int, generation: int, *, last: bool) -> bool:
+        """Scan one segment that was not sealed; False if the log is cut in it."""
+        segment, size, known = self.opened(first, generation)
+        state = self.state
+        synced = size if state.clean or state.synced_segment > first else 0
+        if state.synced_segment == first and not state.clean:
+            synced = state.synced_position
+        try:
+            columns, _, compression = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
+        except CorruptionError as error:
+            return self.schema_lost(segment, size, synced, known, str(error))
+        open_file = segment.file
+        segment = Segment(self.disk, self.directory, first, generation, columns)
+        segment.file, segment.compression = open_file, compression
+        scan = segment.scanned(size, synced, known)
+        self.adopt(segment, scan, known, size)
+        cut = bool(scan.cut_reason)
+        if not segment.batches and not segment.holes:
+            segment.close()
+            self.remove(segment)
+            return not cut
+        jump = scan.lost or (cut and (not scan.torn or (len(known) > 0 and known[len(known) - 1].end > scan.end)))
+        self.found.jump = self.found.jump or jump
+        goes_on = (last or cut) and not (scan.ended or scan.holes or scan.lost or jump)
+        if goes_on:
+            segment.sync()
+            segment.synced_bytes = segment.bytes
+            self.found.open = segment
+        else:
+            self.close(segment, scan)
+        return not cut
+
+    def opened(self, first: int, generation: int) -> tuple[Segment, int, Index]:
+        segment = Segment(self.disk, self.directory, first, generation, ("offset", "timestamp", "body", "source"))
+        segment.file = self.disk.open(segment.path())
+        try:
+            index_file = self.disk.open(segment.path(INDEX_SUFFIX))
+        except FileNotFoundError:
+            return segment, segment.file.size(), Index()
+        try:
+            known = Index.salvaged(index_file.read(0, index_file.size()))
+        finally:
+            index_file.close()
+        return segment, segment.file.size(), known
+
+    def adopt(self, segment: Segment, scan: Scan, known: Index, size: int) -> None:
+        """Give a segment what its scan found, and cut what is not part of the log."""
+        segment.index = scan.index
+        segment.end = scan.end
+        segment.batches = len(scan.index)
+        segment.holes = scan.holes
+        segment.sequences = scan.sequences
+        segment.due_max = scan.due_max
+        segment.used = scan.used
+        segment.weight = self.found.weight if scan.weight is None else scan.weight
+        if segment.batches:
+            segment.ts_min, segment.ts_max = min(scan.index.ts_min), max(scan.index.ts_max)
+        segment.bytes = size
+        if scan.cut_reason:
+            self.found.cut_bytes += size - scan.good_bytes
+            segment.file.truncate(scan.good_bytes)  # type: ignore[union-attr]
+            segment.bytes = scan.good_bytes
+        segment.replace_index()
+        self.found.end = max(self.found.end, scan.end)
+        if scan.last is not None:
+            data, frame = scan.last
+            batch = decoder_of(segment.columns).batch(data, frame)
+            added = weigh(
+                batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=self.weigh_headers
+            )
+            self.found.weight = batch.weight + added
+
+    def close(self, segment: Segment, scan: Scan) -> None:
+        if not scan.ended and not scan.holes and not scan.lost:
+            segment.finish()
+        segment.sync()
+        segment.close()
+        segment.synced_bytes = segment.bytes
+        segment.sealed = True
+        self.found.segments.append(segment)
+
+    def schema_lost(self, segment: Segment, size: int, synced: int, known: Index, reason: str) -> bool:
+        """Treat a segment whose first bytes are bad: damage if they were synced, else the end of the log."""
+        segment.close()
+        if synced == 0:
+            self.found.cut_bytes += size
+            self.found.jump = self.found.jump or len(known) > 0
+            self.remove(segment)
+            return False
+        segment.end = max(segment.first, known[len(known) - 1].end if len(known) else 0)
+        segment.holes = [Damage(segment.first, segment.end, reason)]
+        segment.index, segment.sealed = Index(), True
+        self.found.jump = True
+        self.found.end = max(self.found.end, segment.end)
+        self.found.segments.append(segment)
+        return True
+
+    def discard(self, first: int, generation: int) -> None:
+        """Drop a segment that comes after a cut."""
+        segment, size, known = self.opened(first, generation)
+        segment.close()
+        self.found.cut_bytes += size
+        self.found.jump = self.found.jump or len(known) > 0
+        self.remove(segment)
+
+    def remove(self, segment: Segment) -> None:
+        self.disk.remove(segment.path())
+        self.disk.remove(segment.path(INDEX_SUFFIX))

@@ -1,0 +1,157 @@
+"""A walk through a segment's bytes from batch to batch, as recovery, `verify` and a lost index need it.
+
+Owns the rule of what is damage and what is a cut tail. Knows nothing of files beyond a function that reads.
+Invariant: a batch is counted good only if its CRC is right and it goes on where the one before it ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from penstock.errors import CorruptionError
+from penstock.log.decode import Decoder, Frame, frame_at
+from penstock.log.index import Index
+from penstock.log.layout import END_OF_STREAM, layout_at
+from penstock.log.manifest import Damage
+
+#: Bytes looked at in one go; large enough to make the reads cheap, small enough to bound the memory.
+WINDOW_BYTES = 8 << 20
+
+Read = Callable[[int, int], bytes]
+
+
+class Scan:
+    """What a walk found."""
+
+    def __init__(self, first: int, start: int) -> None:
+        self.index = Index()
+        #: The offset after the last good batch.
+        self.end = first
+        #: The position after the last good batch.
+        self.good_bytes = start
+        self.holes: list[Damage] = []
+        #: The end-of-stream marker was met.
+        self.ended = False
+        #: Why the walk stopped early; empty if it came to the end.
+        self.cut_reason = ""
+        #: The bytes after the cut are the beginning of a batch that was never written in full.
+        self.torn = False
+        #: Damaged bytes held rows whose number nobody knows.
+        self.lost = False
+        self.used: set[str] = set()
+        self.due_max = 0
+        self.sequences = False
+        #: NSQ byte position of the first good batch.
+        self.weight: int | None = None
+        #: The last good batch, for what must be known of its rows.
+        self.last: tuple[bytes, Frame] | None = None
+
+
+class _Walker:
+    def __init__(self, read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int) -> None:
+        self.read = read
+        self.decoder = decoder
+        self.start = start
+        self.size = size
+        self.synced = min(synced, size)
+        self.found = Scan(first, start)
+        self.pending = ""
+
+    def walk(self, known: Index) -> Scan:
+        position = self.start
+        while position < self.size:
+            step = self.window(position)
+            if step is None:
+                break
+            if step > 0:
+                position += step
+                continue
+            # Nothing good here: the index, or else the synced position, says where the next batch begins.
+            number = bisect_right(known.positions, position)
+            place = known.positions[number] if number < len(known) else self.synced
+            if not position < place < self.size:
+                break
+            position = place
+        if self.pending:
+            end = known[len(known) - 1].end if len(known) else self.found.end
+            self.found.lost = end <= self.found.end
+            self.found.holes.append(Damage(self.found.end, max(end, self.found.end), self.pending))
+            self.found.end = max(end, self.found.end)
+        return self.found
+
+    def window(self, position: int) -> int | None:
+        """Take the good batches of one window; return how far they reach, 0 at damage, None at the end."""
+        length = min(WINDOW_BYTES, self.size - position)
+        data = self.read(position, length)
+        taken: list[Frame] = []
+        at = 0
+        verdict: int | None = 0
+        while at < len(data):
+            if data[at : at + 8] == END_OF_STREAM:
+                self.found.ended = True
+                verdict = None
+                break
+            try:
+                frame = frame_at(data, at, len(data))
+                self.accept(data, frame, position)
+            except CorruptionError as error:
+                more = declared(data, at)
+                if at == 0 and len(data) < more <= self.size - position:
+                    data = self.read(position, more)
+                    if len(data) >= more:
+                        continue
+                if at == 0 or position + len(data) >= self.size:
+                    verdict = self.bad(position + at, str(error), torn=more == 0 or more > self.size - position - at)
+                break
+            taken.append(frame)
+            at = frame.end
+        self.summarise(data, taken)
+        return verdict if verdict is None else at
+
+    def accept(self, data: bytes, frame: Frame, position: int) -> None:
+        found = self.found
+        if frame.first < found.end or frame.rows <= 0:
+            raise CorruptionError("the batch repeats offsets")
+        low, high = self.decoder.times(data, frame)
+        if frame.first > found.end:
+            found.holes.append(Damage(found.end, frame.first, self.pending or "a batch is missing"))
+        self.pending = ""
+        if found.weight is None:
+            found.weight = frame.layout.weight(data, frame.at)
+        found.index.add(frame.first, frame.rows, position + frame.at, frame.end - frame.at, low, high)
+        found.end = frame.first + frame.rows
+        found.good_bytes = position + frame.end
+        found.last = (data, frame)
+
+    def bad(self, position: int, reason: str, *, torn: bool) -> int | None:
+        """Decide between damage and a cut; 0 means damage, None the cut."""
+        if position < self.synced:
+            self.pending = self.pending or reason
+            return 0
+        self.found.cut_reason = reason
+        self.found.torn = torn
+        return None
+
+    def summarise(self, data: bytes, taken: list[Frame]) -> None:
+        found = self.found
+        if any(frame.layout.sequence_bytes for frame in taken):
+            found.sequences = True
+        if taken and len(self.decoder.columns) > 4:
+            for batch in self.decoder.batches(data, taken):
+                found.used.update(batch.columns)
+                found.due_max = max(found.due_max, self.decoder.due_max(batch))
+
+
+def scan(read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int, known: Index) -> Scan:
+    """Walk a segment from its first batch on; before `synced` a bad batch is damage, after it the end."""
+    return _Walker(read, decoder, first, start, size, synced).walk(known)
+
+
+def declared(data: bytes, at: int) -> int:
+    """Return how long the message at a position says it is, 0 if it does not even say that."""
+    try:
+        layout = layout_at(data, at)
+    except CorruptionError:
+        return 0
+    return layout.body_at + layout.body_bytes(data, at)

@@ -1,0 +1,327 @@
+"""One segment: a plain Arrow IPC stream on disk, its index, and what the manifest says of it.
+
+Owns the segment's two files. Knows nothing of other segments, caches or durability.
+Invariant: between `first` and `end` every offset is stored exactly once, except for the damaged ranges in `holes`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.disk import Disk, File
+from penstock.errors import CorruptionError
+from penstock.log.decode import Decoder, Frame, frame_at, largest
+from penstock.log.frame import VERSION, schema_of, template_of
+from penstock.log.index import Index
+from penstock.log.layout import END_OF_STREAM, metadata_bytes_at
+from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
+from penstock.log.scan import Scan, scan
+from penstock.message import BASE_COLUMNS, COLUMNS, Batch
+
+_DECODERS: dict[tuple[str, ...], Decoder] = {}
+#: A node meets few schemas; the bound only guards against a flood of odd ones.
+DECODERS_MAX = 256
+#: The schema message of all columns has about 2 KB.
+SCHEMA_BYTES_MAX = 64 << 10
+#: Frames checked between two pauses: about 0.3 ms with the interpreter lock held.
+PAUSE_FRAMES = 96
+
+
+def decoder_of(columns: Sequence[str]) -> Decoder:
+    """Return the decoder for a segment's columns."""
+    key = tuple(columns)
+    found = _DECODERS.get(key)
+    if found is None:
+        if len(_DECODERS) >= DECODERS_MAX:
+            _DECODERS.clear()
+        found = _DECODERS[key] = Decoder(key)
+    return found
+
+
+class Segment:
+    """A run of offsets in one file."""
+
+    def __init__(self, disk: Disk, directory: str, first: int, generation: int, columns: Sequence[str]) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.first = first
+        self.end = first
+        self.generation = generation
+        self.columns = tuple(columns)
+        self.column_set = frozenset(columns)
+        self.sealed = False
+        self.bytes = 0
+        self.batches = 0
+        self.ts_min = 0
+        self.ts_max = 0
+        self.due_max = 0
+        self.weight = 0
+        self.sequences = False
+        self.compression = "none"
+        self.holes: list[Damage] = []
+        #: Columns that batches brought; the next segment starts with these.
+        self.used: set[str] = set()
+        self.index: Index | None = None
+        #: Entries of the index that are in its file already.
+        self.indexed = 0
+        self.synced_bytes = 0
+        #: The directory entry is synced as well.
+        self.named = False
+        self.written_back = 0
+        self.opened_ns = 0
+        self.file: File | None = None
+        self._index_file: File | None = None
+        self._template = template_of(self.columns)
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, first: int, columns: Sequence[str], weight: int) -> Segment:
+        """Make the file of a new segment, with its schema in it."""
+        segment = cls(disk, directory, first, 0, columns)
+        segment.weight = weight
+        segment.index = Index()
+        disk.remove(segment.path(INDEX_SUFFIX))
+        file = disk.open(segment.path(), create=True)
+        try:
+            file.truncate(0)
+            segment.bytes = file.append([schema_of(segment.columns).serialize().to_pybytes()])
+        except OSError:
+            file.close()
+            disk.remove(segment.path())
+            raise
+        segment.file = file
+        return segment
+
+    @classmethod
+    def of(cls, disk: Disk, directory: str, info: SegmentInfo) -> Segment:
+        """Return the closed segment that a manifest describes; nothing is read yet."""
+        segment = cls(disk, directory, info.first, info.generation, info.columns)
+        segment.end = info.end
+        segment.sealed = info.sealed
+        segment.bytes = segment.synced_bytes = info.bytes
+        segment.batches = info.batches
+        segment.ts_min, segment.ts_max, segment.due_max = info.ts_min, info.ts_max, info.due_max
+        segment.weight = info.weight
+        segment.sequences = info.sequences
+        segment.compression = info.compression
+        segment.holes = list(info.holes)
+        segment.used = set(info.columns)
+        segment.named = True
+        return segment
+
+    def info(self) -> SegmentInfo:
+        """Return what the manifest says of this segment."""
+        return SegmentInfo(
+            first=self.first,
+            end=self.end,
+            generation=self.generation,
+            sealed=self.sealed,
+            columns=list(self.columns),
+            rows=self.rows,
+            batches=self.batches,
+            bytes=self.bytes,
+            ts_min=self.ts_min,
+            ts_max=self.ts_max,
+            due_max=self.due_max,
+            weight=self.weight,
+            sequences=self.sequences,
+            compression=self.compression,
+            holes=list(self.holes),
+        )
+
+    def path(self, suffix: str = DATA_SUFFIX) -> str:
+        """Return the path of one of the segment's files."""
+        return os.path.join(self.directory, stem(self.first, self.generation) + suffix)
+
+    @property
+    def rows(self) -> int:
+        """How many rows can be read."""
+        return self.end - self.first - sum(hole.end - hole.first for hole in self.holes)
+
+    def rows_between(self, start: int, end: int) -> int:
+        """Return how many readable rows lie in a range of offsets."""
+        start, end = max(start, self.first), min(end, self.end)
+        if start >= end:
+            return 0
+        lost = sum(max(0, min(end, hole.end) - max(start, hole.first)) for hole in self.holes)
+        return end - start - lost
+
+    def damage(self, found: Damage) -> bool:
+        """Note a damaged range; False if it was known."""
+        if any(hole.first <= found.first and found.end <= hole.end for hole in self.holes):
+            return False
+        self.holes.append(found)
+        self.holes.sort()
+        return True
+
+    def append(self, batch: Batch, time_ns: int) -> None:
+        """Write one batch to the page cache; OSError leaves everything as it was."""
+        sequence = batch.sequence
+        template = template_of(self.columns, len(sequence)) if sequence else self._template
+        position = self.bytes
+        size = self.file.append(template.encode(batch))  # type: ignore[union-attr]
+        self.index.add(batch.first, batch.count, position, size, time_ns, time_ns)  # type: ignore[union-attr]
+        self.bytes = position + size
+        self.end = batch.first + batch.count
+        if not self.batches:
+            self.ts_min = self.ts_max = time_ns
+        elif time_ns > self.ts_max:
+            self.ts_max = time_ns
+        elif time_ns < self.ts_min:
+            self.ts_min = time_ns
+        self.batches += 1
+        if batch.columns:
+            self.used.update(batch.columns)
+            due = batch.columns.get("due")
+            if due is not None:
+                self.due_max = max(self.due_max, largest(due))
+        if sequence:
+            self.sequences = True
+
+    def write_index(self, end: int) -> None:
+        """Append to the index file what is missing there of the entries that end at or before an offset."""
+        index = self.index
+        if index is None or self.indexed == len(index):
+            return
+        stop = len(index) if end >= self.end else index.at(end)
+        if stop <= self.indexed:
+            return
+        if self._index_file is None:
+            self._index_file = self.disk.open(self.path(INDEX_SUFFIX), create=True)
+        self._index_file.append([index.encoded(self.indexed, stop)])
+        self.indexed = stop
+
+    def replace_index(self) -> None:
+        """Write the whole index anew, as recovery does."""
+        self.close_index()
+        self.disk.remove(self.path(INDEX_SUFFIX))
+        self.indexed = 0
+        self.write_index(self.end)
+
+    def finish(self) -> None:
+        """End the stream with its marker; no append may follow."""
+        self.bytes += self.file.append([END_OF_STREAM])  # type: ignore[union-attr]
+
+    def sync(self) -> None:
+        """Return once the data survives a power loss; blocking."""
+        self.file.sync()  # type: ignore[union-attr]
+        if not self.named:
+            self.disk.sync_directory(self.directory)
+            self.named = True
+
+    def close_index(self) -> None:
+        """Close the index file."""
+        if self._index_file is not None:
+            self._index_file.close()
+            self._index_file = None
+
+    def close(self) -> None:
+        """Close the files."""
+        self.close_index()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def entries(self) -> Index:
+        """Return the index, from memory, from its file, or by scanning the segment; may block."""
+        index = self.index
+        if index is None:
+            index = self._load_index() if self.batches else Index()
+        if index is None:
+            index = self.scanned(self.bytes, self.bytes, Index()).index
+        self.index = index
+        return index
+
+    def forget_index(self) -> None:
+        """Free the memory of a closed segment's index; it is read again when needed."""
+        if self.sealed and self.file is None:
+            self.index = None
+
+    def load(
+        self, start: int, stop: int, pause: Callable[[], None] | None = None
+    ) -> tuple[bytes, list[Frame], list[Damage]]:
+        """Read the batches of entries start .. stop-1 and check them; blocking, on any thread."""
+        index = self.entries()
+        if start >= stop:
+            return b"", [], []
+        position = index.positions[start]
+        wanted = index.positions[stop - 1] + index.lengths[stop - 1] - position
+        data = self.read(position, wanted)
+        found: list[Frame] = []
+        damaged: list[Damage] = []
+        for number in range(start, stop):
+            if pause is not None and (number - start) % PAUSE_FRAMES == PAUSE_FRAMES - 1:
+                pause()
+            at = index.positions[number] - position
+            try:
+                frame = frame_at(data, at, min(len(data), at + index.lengths[number]))
+                if (frame.first, frame.rows) != (index.firsts[number], index.counts[number]):
+                    raise CorruptionError("the batch holds other offsets than the index says")
+                found.append(frame)
+            except CorruptionError as error:
+                first = index.firsts[number]
+                damaged.append(Damage(first, first + index.counts[number], str(error)))
+        return data, found, damaged
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read some bytes of the data file; blocking, on any thread."""
+        # Opened anew each time: the loop may close its own handle while a thread reads.
+        file = self.disk.open(self.path())
+        try:
+            data = file.read(position, length)
+            while len(data) < length:
+                more = file.read(position + len(data), length - len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        finally:
+            file.close()
+
+    def _load_index(self) -> Index | None:
+        """Return the index from its file if all of it is good and it covers the segment."""
+        try:
+            file = self.disk.open(self.path(INDEX_SUFFIX))
+        except FileNotFoundError:
+            return None
+        try:
+            index, whole = Index.decoded(file.read(0, file.size()))
+        finally:
+            file.close()
+        complete = whole and len(index) == self.batches
+        return index if complete and (not len(index) or index[len(index) - 1].end <= self.end) else None
+
+    def scanned(self, size: int, synced: int, known: Index) -> Scan:
+        """Walk the data file from its first batch on; blocking, on any thread."""
+        _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
+        return scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known)
+
+
+def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:
+    """Return (columns, bytes of the schema message, compression) from the start of a segment file."""
+    try:
+        size = metadata_bytes_at(head, 0)
+        if size == 0 or len(head) < size:
+            raise CorruptionError("the schema is cut short")
+        schema = pa.ipc.read_schema(pa.py_buffer(head[:size]))
+    except (pa.ArrowInvalid, OSError, CorruptionError) as error:
+        raise CorruptionError(f"{path} does not begin with a schema: {error}") from error
+    metadata = schema.metadata or {}
+    version = metadata.get(b"penstock.version", b"?").decode()
+    if version != str(VERSION):
+        raise CorruptionError(f"{path} has record version {version}; this Penstock reads version {VERSION}")
+    wrong = [field.name for field in schema if COLUMNS.get(field.name) != field.type]
+    if wrong or tuple(schema.names[:4]) != BASE_COLUMNS:
+        raise CorruptionError(f"{path} has columns that are none of the record's: {', '.join(wrong) or schema.names}")
+    return tuple(schema.names), size, metadata.get(b"penstock.compression", b"none").decode()
+
+
+def times_of(batch: Batch) -> tuple[int, int]:
+    """Return the earliest and the latest time in a batch."""
+    if isinstance(batch.timestamp, int):
+        return batch.timestamp, batch.timestamp
+    times = np.asarray(batch.timestamp)
+    return int(times.min()), int(times.max())

@@ -1,0 +1,90 @@
+"""What a shard must know about its own past: the reserved offsets, how far it is synced, and how it ended.
+
+Owns the file `state`: one checked line per change, the last good one counts; replaced as a whole when it grows.
+Knows nothing of segments. Invariant: a line never claims more than was true when it was written, so losing the last
+ones only makes recovery more careful; the reserved end alone must be synced before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from penstock.disk import Disk, File, replace_file
+
+FILE = "state"
+#: Offsets are reserved ahead in blocks of this many, with one fsync each.
+RESERVED_BLOCK = 1 << 24
+#: A line is about 150 bytes and comes every two seconds on a busy shard: about one replacement an hour.
+STATE_BYTES_MAX = 256 << 10
+
+
+class State(msgspec.Struct, kw_only=True):
+    """One line of the state file."""
+
+    #: No offset from here on was ever given out.
+    reserved_end: int = 0
+    #: Everything in segments before this one, and its bytes before the position, survives a power loss.
+    synced_segment: int = 0
+    synced_position: int = 0
+    boot: str = ""
+    clean: bool = False
+
+
+class StateFile:
+    """The state of one shard, on disk."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = os.path.join(directory, FILE)
+        self._file: File | None = None
+        self.found = False
+        self.state = State()
+        try:
+            file = disk.open(self._path)
+        except FileNotFoundError:
+            return
+        try:
+            self._recover(file.read(0, file.size()))
+        finally:
+            file.close()
+
+    def replace(self) -> None:
+        """Write the state as the file's only line; synced when this returns."""
+        self.close()
+        replace_file(self._disk, self._path, _line(self.state))
+        self._file = self._disk.open(self._path)
+
+    def note(self) -> None:
+        """Add the state as a line to the page cache; losing it is harmless unless it is synced on purpose."""
+        if self._file is None or self._file.size() > STATE_BYTES_MAX:
+            self.replace()
+        else:
+            self._file.append([_line(self.state)])
+
+    def sync(self) -> None:
+        """Return once the last line survives a power loss."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _recover(self, content: bytes) -> None:
+        for line in content.splitlines():
+            try:
+                if line[:9] == b"%08x " % crc32c(line[9:]):
+                    self.state = msgspec.json.decode(line[9:], type=State)
+                    self.found = True
+            except msgspec.MsgspecError:
+                continue
+
+
+def _line(state: State) -> bytes:
+    content = msgspec.json.encode(state)
+    return b"%08x %b\n" % (crc32c(content), content)

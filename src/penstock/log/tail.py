@@ -1,0 +1,90 @@
+"""The newest batches of a shard, in memory, in order.
+
+Owns what of the end of the log needs no disk. Knows nothing of segments. Invariant: it holds every stored row from
+`start` on, so a miss below `start` means "on disk" and a miss above it means "nothing there".
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from penstock.message import Batch
+
+#: What a batch costs beside its bytes: the object, its cuts, its dict of columns.
+BATCH_OVERHEAD_BYTES = 600
+#: Dropped places at the front before the arrays are moved up; amortises the move.
+GAP_MAX = 4096
+
+
+class Tail:
+    """A bounded run of batches at the end of the log."""
+
+    def __init__(self, start: int) -> None:
+        #: From this offset on, everything stored is here.
+        self.start = start
+        self.bytes = 0
+        self.rows = 0
+        self._firsts = array("q")
+        self._batches: list[Batch | None] = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._batches) - self._head
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(self._head, len(self._batches)):
+            batch = self._batches[number]
+            if batch is not None:
+                yield batch
+
+    def add(self, batch: Batch) -> None:
+        """Append the newest batch."""
+        self._firsts.append(batch.first)
+        self._batches.append(batch)
+        self.bytes += cost(batch)
+        self.rows += batch.count
+
+    def at(self, offset: int) -> Batch | None:
+        """Return the batch that holds an offset, or the first one after it; `offset` is not below `start`."""
+        number = bisect_right(self._firsts, offset, self._head) - 1
+        if number >= self._head:
+            batch = self._batches[number]
+            if batch is not None and offset < batch.first + batch.count:
+                return batch
+        number += 1
+        return self._batches[number] if number < len(self._batches) else None
+
+    def drop_oldest(self) -> Batch:
+        """Forget the oldest batch."""
+        batch = self._batches[self._head]
+        assert batch is not None
+        self._batches[self._head] = None
+        self._head += 1
+        self.bytes -= cost(batch)
+        self.rows -= batch.count
+        self.start = batch.end
+        if self._head >= GAP_MAX and 2 * self._head > len(self._batches):
+            del self._batches[: self._head]
+            del self._firsts[: self._head]
+            self._head = 0
+        return batch
+
+    def drop_from(self, offset: int) -> None:
+        """Forget every batch that begins at or after an offset."""
+        while len(self) and self._firsts[-1] >= offset:
+            batch = self._batches.pop()
+            self._firsts.pop()
+            assert batch is not None
+            self.bytes -= cost(batch)
+            self.rows -= batch.count
+        self.start = min(self.start, offset)
+
+
+def cost(batch: Batch) -> int:
+    """Return about how many bytes of memory a batch holds."""
+    size = BATCH_OVERHEAD_BYTES + len(batch.body) + 8 * batch.count
+    for column in batch.columns.values():
+        size += 64 * batch.count if isinstance(column, list) else column.nbytes
+    return size
