@@ -1,0 +1,93 @@
+"""How much the node takes in: memory for input not yet stored, messages a second, bytes a message.
+
+Pure counters, time passed in. Knows nothing of connections or topics; what to do with a refusal is the caller's.
+Invariant: all or nothing. A group of messages is never let in in part.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from penstock.errors import InvariantError, Refusal
+from penstock.message import Rows
+
+SECOND_NS = 1_000_000_000
+
+
+class InputMemory:
+    """A bound on the bytes taken in and not yet stored, shared by all connections."""
+
+    __slots__ = ("bytes_max", "refused", "refused_bytes", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        #: Takes that did not fit, and what they asked for.
+        self.refused = 0
+        self.refused_bytes = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve memory, or count a refusal and return False."""
+        if self.used + size_bytes > self.bytes_max:
+            self.refused += 1
+            self.refused_bytes += size_bytes
+            return False
+        self.used += size_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        """Return memory that was taken."""
+        if size_bytes > self.used:
+            raise InvariantError(f"{size_bytes} bytes of input given back, but only {self.used} are taken")
+        self.used -= size_bytes
+
+
+class RateWindow:
+    """At most `rate` messages in each second of the monotonic clock; 0 means no limit.
+
+    A group larger than a whole window would never fit. It is let in by an untouched window and paid for by the
+    windows after it, so that the rate holds over time and no client waits for ever.
+    """
+
+    __slots__ = ("_used", "_window", "rate", "refused")
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.refused = 0
+        self._window = 0
+        self._used = 0
+
+    def allow(self, count: int, monotonic_ns: int) -> bool:
+        """Let all messages of a group in, or none."""
+        rate = self.rate
+        if not rate:
+            return True
+        window = monotonic_ns // SECOND_NS
+        if window > self._window:
+            # What earlier windows had in excess is paid before anything else.
+            self._used = max(0, self._used - rate * (window - self._window))
+            self._window = window
+        if self._used and self._used + count > rate:
+            self.refused += count
+            return False
+        self._used += count
+        return True
+
+
+def oversized(rows: Rows, message_bytes_max: int) -> Refusal | None:
+    """Return the refusal of a group that holds a body above the limit, None if there is none."""
+    cuts = rows.cuts
+    if isinstance(cuts, list):
+        largest = max((end - start for start, end in pairwise(cuts)), default=0)
+    else:
+        largest = int(np.diff(cuts).max(initial=0))
+    return size_refusal(largest, message_bytes_max)
+
+
+def size_refusal(size_bytes: int, message_bytes_max: int) -> Refusal | None:
+    """Return the refusal of one body above the limit, None if it fits."""
+    if size_bytes <= message_bytes_max:
+        return None
+    return Refusal("message_too_big", f"a message of {size_bytes} bytes is over the limit of {message_bytes_max}")
