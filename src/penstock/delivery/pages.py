@@ -1,0 +1,311 @@
+"""The state of every row a subscription was handed and has not finished, as arrays in pages of 65,536 offsets.
+
+Owns state, attempts, holder and deadline per row, and the legal moves between states. Knows nothing of consumers'
+credit, of bodies, or of time: deadlines are numbers passed in.
+
+Invariant: a row without a page is either finished (below the cursor) or not yet seen (at or above it); DONE is 0,
+so a fresh page, the dummy slot of a shrunk page and "no page" all read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.message import Offsets
+
+DONE, READY, LEASED, WAITING, MOVING = range(5)
+
+PAGE_BITS = 16
+PAGE_ROWS = 1 << PAGE_BITS
+PAGE_MASK = PAGE_ROWS - 1
+
+#: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
+SHRINK_ROWS = PAGE_ROWS >> 6
+
+Mask = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.int64]
+
+
+class Page:
+    """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
+
+    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "state")
+
+    def __init__(self) -> None:
+        self.state = np.zeros(PAGE_ROWS, np.uint8)
+        self.attempts = np.zeros(PAGE_ROWS, np.uint16)
+        self.holder = np.zeros(PAGE_ROWS, np.uint16)
+        #: LEASED: monotonic time of expiry. WAITING: wall-clock time the row is due.
+        self.deadline = np.zeros(PAGE_ROWS, np.int64)
+        #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
+        self.limit: npt.NDArray[np.int64] | None = None
+        self.left = 0
+        self.index: Index | None = None
+
+    def find(self, rows: Index) -> Index:
+        """Return where rows of this page stand in the arrays."""
+        if self.index is None:
+            return rows
+        last = len(self.index)
+        at = np.searchsorted(self.index, rows)
+        at[self.index[np.minimum(at, last - 1)] != rows] = last
+        return at
+
+    def find_one(self, row: int) -> int:
+        """Return where one row stands."""
+        if self.index is None:
+            return row
+        at = int(np.searchsorted(self.index, row))
+        return at if at < len(self.index) and self.index[at] == row else len(self.index)
+
+    def rows(self) -> Index:
+        """Return the rows of this page that are not done, ascending."""
+        if self.index is None:
+            return np.flatnonzero(self.state)
+        rows: Index = self.index[self.state[:-1] != DONE]
+        return rows
+
+    def shrink(self) -> None:
+        """Keep only what is left, to give the memory back."""
+        rows = self.rows()
+        at = self.find(rows)
+
+        def kept(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+            short = np.zeros(len(rows) + 1, values.dtype)
+            short[:-1] = values[at]
+            return short
+
+        self.state = kept(self.state)  # type: ignore[assignment]
+        self.attempts = kept(self.attempts)  # type: ignore[assignment]
+        self.holder = kept(self.holder)  # type: ignore[assignment]
+        self.deadline = kept(self.deadline)  # type: ignore[assignment]
+        if self.limit is not None:
+            self.limit = kept(self.limit)  # type: ignore[assignment]
+        self.index = rows
+
+
+class Pages:
+    """All pages of one subscription over one shard. Every move costs as much as the rows it touches."""
+
+    __slots__ = ("_pages", "current")
+
+    def __init__(self) -> None:
+        self._pages: dict[int, Page] = {}
+        #: Number of the page the cursor is in: it stays, empty or not, so that lone messages do not remake it.
+        self.current = -1
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def count(self, state: int) -> int:
+        """Return how many rows are in a state (tests and recovery; costs a scan)."""
+        return sum(int((page.state == state).sum()) for page in self._pages.values())
+
+    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int) -> None:
+        """Lease rows that were never seen: their first attempt."""
+        at, end = first, first + count
+        while at < end:
+            page = self._page_at(at)
+            low = at & PAGE_MASK
+            high = min(PAGE_ROWS, low + end - at)
+            if high - low == 1:
+                page.state[low] = LEASED
+                page.attempts[low] = 1
+                page.holder[low] = holder
+                page.deadline[low] = deadline_ns
+                if page.limit is not None:
+                    page.limit[low] = 0
+            else:
+                rows = slice(low, high)
+                page.state[rows] = LEASED
+                page.attempts[rows] = 1
+                page.holder[rows] = holder
+                page.deadline[rows] = deadline_ns
+                if page.limit is not None:
+                    page.limit[rows] = 0
+            page.left += high - low
+            at += high - low
+
+    def hold(self, offsets: Offsets, state: int, attempts: int | Offsets = 0, due_ns: int | Offsets = 0) -> None:
+        """Take rows that have no state yet (just passed by the cursor, or recovered) into READY or WAITING."""
+        for number, part, rows in _split(offsets):
+            page = self._dense(number)
+            page.state[rows] = state
+            page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
+            page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
+            page.left += len(rows)
+
+    def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
+        """Lease rows that are READY and return which attempt this is for each."""
+        attempts = np.empty(len(offsets), np.uint16)
+        for number, part, rows in _split(offsets):
+            page = self._pages[number]
+            at = page.find(rows)
+            page.state[at] = LEASED
+            page.attempts[at] = np.minimum(page.attempts[at] + 1, ATTEMPTS_MAX)
+            page.holder[at] = holder
+            page.deadline[at] = deadline_ns
+            if page.limit is not None:
+                page.limit[at] = 0
+            attempts[part] = page.attempts[at]
+        return attempts
+
+    def ready(self, offsets: Offsets) -> Mask:
+        """Tell which rows are READY; others were finished since they were queued."""
+        return self._mask(offsets, lambda page, at: page.state[at] == READY)
+
+    def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
+        """Return how often each row was leased."""
+        attempts = np.zeros(len(offsets), np.uint16)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None:
+                attempts[part] = page.attempts[page.find(rows)]
+        return attempts
+
+    def leased(self, offsets: Offsets, holder: int) -> Mask:
+        """Tell which rows this holder has on lease."""
+        return self._mask(offsets, lambda page, at: (page.state[at] == LEASED) & (page.holder[at] == holder))
+
+    def state_of(self, offset: int) -> tuple[int, int]:
+        """Return (state, holder) of one row."""
+        page = self._pages.get(offset >> PAGE_BITS)
+        if page is None:
+            return DONE, 0
+        at = page.find_one(offset & PAGE_MASK)
+        return int(page.state[at]), int(page.holder[at])
+
+    def finish_one(self, offset: int, holder: int) -> bool:
+        """Finish one row if this holder has it on lease."""
+        number = offset >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            return False
+        at = page.find_one(offset & PAGE_MASK)
+        if page.state[at] != LEASED or page.holder[at] != holder:
+            return False
+        page.state[at] = DONE
+        self._less(number, page, 1)
+        return True
+
+    def finish(self, offsets: Offsets) -> None:
+        """Finish rows that have a state; the caller has checked which."""
+        for number, _, rows in _split(offsets):
+            page = self._pages[number]
+            page.state[page.find(rows)] = DONE
+            self._less(number, page, len(rows))
+
+    def move(self, offsets: Offsets, state: int, due_ns: int | Offsets = 0) -> None:
+        """Put rows that have a state into another one."""
+        for number, part, rows in _split(offsets):
+            page = self._pages[number]
+            at = page.find(rows)
+            page.state[at] = state
+            page.deadline[at] = due_ns if isinstance(due_ns, int) else due_ns[part]
+
+    def waiting(self, offsets: Offsets) -> Mask:
+        """Tell which rows are WAITING."""
+        return self._mask(offsets, lambda page, at: page.state[at] == WAITING)
+
+    def expired(self, offsets: Offsets, holder: int, deadline_ns: int) -> Mask:
+        """Tell which rows are still on the lease that ends at this deadline."""
+        return self._mask(
+            offsets,
+            lambda page, at: (
+                (page.state[at] == LEASED) & (page.holder[at] == holder) & (page.deadline[at] == deadline_ns)
+            ),
+        )
+
+    def extend(self, offsets: Offsets, now_ns: int, lease_ns: int, lease_max_ns: int, grain_ns: int) -> Offsets:
+        """Move the deadline of leased rows to a lease from now, not past `lease_max_ns` after delivery; return them."""
+        deadlines = np.empty(len(offsets), np.int64)
+        for number, part, rows in _split(offsets):
+            page = self._pages[number]
+            at = page.find(rows)
+            if page.limit is None:
+                page.limit = np.zeros(len(page.state), np.int64)
+            old = page.deadline[at]
+            limit = np.where(page.limit[at] == 0, old - lease_ns + lease_max_ns, page.limit[at])
+            page.limit[at] = limit
+            new = np.minimum(-(-(now_ns + lease_ns) // grain_ns) * grain_ns, limit)
+            page.deadline[at] = new
+            deadlines[part] = new
+        return deadlines
+
+    def held(self, below: int | None = None) -> Offsets:
+        """Return all rows that have a state, ascending, optionally only those below an offset."""
+        parts = [(number << PAGE_BITS) + self._pages[number].rows() for number in sorted(self._pages)]
+        rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return rows if below is None else rows[rows < below]
+
+    def details(self, offsets: Offsets) -> tuple[Offsets, Offsets, Offsets, Offsets]:
+        """Return (state, attempts, deadline, holder) of rows."""
+        out = np.zeros((4, len(offsets)), np.int64)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None:
+                at = page.find(rows)
+                out[0, part], out[1, part] = page.state[at], page.attempts[at]
+                out[2, part], out[3, part] = page.deadline[at], page.holder[at]
+        return out[0], out[1], out[2], out[3]
+
+    def _mask(self, offsets: Offsets, test: object) -> Mask:
+        mask = np.zeros(len(offsets), np.bool_)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None:
+                mask[part] = test(page, page.find(rows))  # type: ignore[operator]
+        return mask
+
+    def _page_at(self, offset: int) -> Page:
+        number = offset >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = Page()
+        if number > self.current:
+            left, self.current = self.current, number
+            old = self._pages.get(left)
+            if old is not None:
+                self._less(left, old, 0)
+        return page
+
+    def _dense(self, number: int) -> Page:
+        page = self._page_at(number << PAGE_BITS)
+        if page.index is not None:  # rows come back to a page that had shrunk: only after a recovery
+            full = Page()
+            rows = page.index
+            full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
+            full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
+            full.left = page.left
+            self._pages[number] = page = full
+        return page
+
+    def _less(self, number: int, page: Page, count: int) -> None:
+        page.left -= count
+        if number >= self.current:
+            return
+        if page.left == 0:
+            del self._pages[number]
+        elif page.left <= SHRINK_ROWS and page.index is None:
+            page.shrink()
+
+
+#: Clients read attempts as signed 16 bit, and Youzan's record keeps 12 bits: the counter stops here.
+ATTEMPTS_MAX = 4000
+
+
+def _split(offsets: Offsets) -> Iterator[tuple[int, slice | Mask, Index]]:
+    """Yield (page number, which of the offsets, rows in that page)."""
+    if len(offsets) == 0:
+        return
+    low, high = int(offsets[0]) >> PAGE_BITS, int(offsets[-1]) >> PAGE_BITS
+    if low == high and (len(offsets) < 3 or bool((offsets >> PAGE_BITS == low).all())):
+        yield low, slice(None), offsets & PAGE_MASK
+        return
+    numbers = offsets >> PAGE_BITS
+    for number in np.unique(numbers).tolist():
+        mask = numbers == number
+        yield number, mask, offsets[mask] & PAGE_MASK

@@ -1,0 +1,38 @@
+"""The `shared` policy: whoever has room takes the next rows; those who wait longest come first."""
+
+from __future__ import annotations
+
+from penstock.delivery.cursor import Now
+from penstock.delivery.policies.policy import Dealer
+
+
+class Shared:
+    """Competing consumers, in turns."""
+
+    def deal(self, dealer: Dealer, budget: int, now: Now) -> int:
+        """Hand out up to `budget` rows and return how many."""
+        line = dealer.line
+        dealt = 0
+        while line and dealt < budget:
+            consumer = line[0]
+            room = consumer.room
+            if room <= 0:
+                line.popleft()
+                consumer.queued = False
+                continue
+            deliveries = dealer.take(min(room, budget - dealt), consumer, now)
+            if not deliveries:
+                break
+            count = 0
+            for delivery in deliveries:
+                count += delivery.count
+            dealt += count
+            consumer.in_flight += count
+            consumer.received += count
+            line.popleft()
+            if consumer.room > 0:
+                line.append(consumer)
+            else:
+                consumer.queued = False
+            consumer.deliver(deliveries)
+        return dealt

@@ -1,0 +1,81 @@
+"""What a subscription refuses before dispatch: traffic types, time to live, rows not yet due.
+
+`sift` judges the rows of one batch, once, when the cursor passes them (ruling 12). Pure: columns in, row numbers out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.message import Batch, Offsets, int64s
+
+_NONE = np.empty(0, np.int64)
+
+#: One verdict per row from the traffic bits (nulls as 0), and the same for a single row.
+TrafficTest = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+
+
+class Sifted(NamedTuple):
+    """Offsets of one batch by what happens to them next."""
+
+    ready: Offsets
+    waiting: Offsets
+    waiting_due_ns: Offsets
+    filtered: Offsets
+    expired: Offsets
+
+
+class Rules(NamedTuple):
+    """The tests of one subscription; None and 0 mean that a test is not asked for."""
+
+    traffic: TrafficTest | None = None
+    ttl_ns: int = 0
+    max_attempts: int = 0
+
+    def concerns(self, batch: Batch) -> bool:
+        """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""
+        columns = batch.columns
+        return (
+            self.traffic is not None
+            or self.ttl_ns > 0
+            or (bool(columns) and ("due" in columns or "expires" in columns))
+        )
+
+    def expired(self, batch: Batch, rows: slice | Offsets, now_ns: int) -> npt.NDArray[np.bool_]:
+        """Tell which rows are too old to be delivered."""
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        over = np.zeros(count, np.bool_)
+        if self.ttl_ns:
+            taken = batch.timestamp
+            over |= (taken if isinstance(taken, int) else np.asarray(taken)[rows]) + self.ttl_ns <= now_ns
+        column = batch.columns.get("expires")
+        if column is not None:
+            expires, valid = int64s(column)
+            over |= valid[rows] & (expires[rows] <= now_ns)
+        return over
+
+    def sift(self, batch: Batch, start: int, stop: int, now_ns: int) -> Sifted:
+        """Judge rows start .. stop - 1 of a batch."""
+        rows = slice(start, stop)
+        offsets = np.arange(batch.first + start, batch.first + stop)
+        passed = np.ones(len(offsets), np.bool_)
+        filtered = expired = _NONE
+        if self.traffic is not None:
+            column = batch.columns.get("traffic")
+            bits = np.zeros(len(offsets), np.int64) if column is None else int64s(column)[0][rows]
+            passed = self.traffic(bits)
+            filtered = offsets[~passed]
+        if self.ttl_ns or "expires" in batch.columns:
+            over = self.expired(batch, rows, now_ns) & passed
+            expired = offsets[over]
+            passed &= ~over
+        column = batch.columns.get("due")
+        if column is None:
+            return Sifted(offsets[passed], _NONE, _NONE, filtered, expired)
+        due, valid = int64s(column)
+        later = valid[rows] & (due[rows] > now_ns) & passed
+        return Sifted(offsets[passed & ~later], offsets[later], due[rows][later], filtered, expired)

@@ -1,0 +1,83 @@
+"""What delivery needs of a shard and of its journal, and what it hands to a consumer. Contracts only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.message import Batch, Done, Offsets
+
+Entry = tuple[int, int, int, int, int]
+
+
+class Source(Protocol):
+    """One shard, as a reader sees it."""
+
+    number: int
+
+    @property
+    def start(self) -> int:
+        """First offset still kept."""
+
+    @property
+    def readable_end(self) -> int:
+        """Rows below it may be delivered."""
+
+    def read(self, offset: int) -> Batch | None:
+        """Return the batch in memory that holds `offset` or comes next after it."""
+
+    def fetch(self, offset: int, done: Callable[[], None]) -> None:
+        """Bring the batch at `offset` into memory, then call `done`."""
+
+    def rows_between(self, first: int, end: int) -> int:
+        """Return how many rows are stored in a range of offsets."""
+
+
+class JournalFile(Protocol):
+    """Where delivery state is written; see `journal` for what the five numbers mean."""
+
+    @property
+    def bloated(self) -> bool:
+        """Whether a snapshot would make the file at least half as large."""
+
+    def append(self, entries: Sequence[Entry] | npt.NDArray[np.int64]) -> None:
+        """Write entries as one frame."""
+
+    def compact(self, entries: npt.NDArray[np.int64]) -> None:
+        """Start anew with a snapshot."""
+
+    def sync(self, done: Done) -> None:
+        """Call `done` once everything written survives a power loss."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def remove(self) -> None:
+        """Close the file and delete it."""
+
+
+class Delivery:
+    """Rows of one batch on their way to one consumer, leased to it."""
+
+    __slots__ = ("attempts", "batch", "count", "rows", "shard")
+
+    def __init__(
+        self, shard: int, batch: Batch, rows: slice | Offsets, count: int, attempts: int | npt.NDArray[np.uint16]
+    ) -> None:
+        self.shard = shard
+        self.batch = batch
+        #: A slice of the batch, or picked rows.
+        self.rows = rows
+        self.count = count
+        #: The same for all rows, or one each.
+        self.attempts = attempts
+
+    def offsets(self) -> list[int]:
+        """Return the offset of each row."""
+        first = self.batch.first
+        if isinstance(self.rows, slice):
+            return list(range(first + self.rows.start, first + self.rows.stop))
+        return [first + row for row in self.rows.tolist()]

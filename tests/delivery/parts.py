@@ -1,0 +1,178 @@
+"""A shard in memory and a journal in a list, as delivery sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.cursor import Cursor, Now
+from penstock.delivery.rules import Rules
+from penstock.delivery.source import Delivery, Entry
+from penstock.delivery.subscription import Subscription
+from penstock.message import Batch, Column, Done, Offsets, Rows
+from penstock.settings import SubscriptionSettings
+
+SECOND = 1_000_000_000
+NONE = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class MemoryShard:
+    """Batches in a list; with `cold` they have to be fetched first."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.start = 0
+        self.batches: list[Batch] = []
+        self.end = 0
+        self.cold = False
+        self.fetches: list[Callable[[], None]] = []
+
+    @property
+    def readable_end(self) -> int:
+        return self.end
+
+    def put(self, bodies: Sequence[bytes], columns: dict[str, Column] | None = None, taken_ns: int = 0) -> Batch:
+        rows = Rows.of(bodies, "test", columns)
+        batch = Batch(self.end, rows.count, taken_ns, rows.cuts, rows.body, "test", rows.columns, 0)
+        self.batches.append(batch)
+        self.end += rows.count
+        return batch
+
+    def hole(self, count: int) -> None:
+        self.end += count
+
+    def read(self, offset: int) -> Batch | None:
+        if self.cold:
+            return None
+        return next((batch for batch in self.batches if batch.end > offset), None)
+
+    def fetch(self, offset: int, done: Callable[[], None]) -> None:
+        self.fetches.append(done)
+
+    def warm(self) -> None:
+        self.cold = False
+        fetches, self.fetches = self.fetches, []
+        for done in fetches:
+            done()
+
+    def rows_between(self, first: int, end: int) -> int:
+        return sum(max(0, min(b.end, end) - max(b.first, first)) for b in self.batches)
+
+
+class ListJournal:
+    """Keeps entries, as the file would."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.bloated = False
+        self.compactions = 0
+
+    def append(self, entries: Sequence[Entry] | npt.NDArray[np.int64]) -> None:
+        self.entries += [tuple(int(v) for v in entry) for entry in entries]  # type: ignore[misc]
+
+    def compact(self, entries: npt.NDArray[np.int64]) -> None:
+        self.entries = [tuple(entry) for entry in entries.tolist()]
+        self.compactions += 1
+        self.bloated = False
+
+    def sync(self, done: Done) -> None:
+        done(None)
+
+    def close(self) -> None:
+        pass
+
+    def remove(self) -> None:
+        self.entries = []
+
+    def array(self) -> npt.NDArray[np.int64]:
+        return np.array(self.entries, np.int64).reshape(-1, 5)
+
+
+class Receiver:
+    """A consumer that remembers what it got."""
+
+    def __init__(self, bench: Bench, lease_ns: int, credit: int) -> None:
+        self.bench = bench
+        self.got: list[tuple[int, bytes, int]] = []
+        self.consumer = Consumer(self._deliver, lease_ns)
+        bench.subscription.join(self.consumer)
+        bench.subscription.set_credit(self.consumer, credit)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            rows = range(delivery.rows.start, delivery.rows.stop) if isinstance(delivery.rows, slice) else delivery.rows
+            for number, row in enumerate(rows):
+                tries = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
+                self.got.append((delivery.batch.first + int(row) + 1, delivery.batch.row_body(int(row)), tries))
+
+    def take(self) -> list[bytes]:
+        self.bench.pump()
+        got, self.got = self.got, []
+        self.last = [id_ for id_, _, _ in got]
+        self.tries = [tries for _, _, tries in got]
+        return [body for _, body, _ in got]
+
+    def ack(self, ids: list[int]) -> list[int]:
+        return self.bench.subscription.ack(self.consumer, ids)
+
+    def release(self, ids: list[int], delay_ns: int = 0) -> list[int]:
+        return self.bench.subscription.release(self.consumer, ids, delay_ns, self.bench.now)
+
+    def extend(self, ids: list[int]) -> list[int]:
+        return self.bench.subscription.extend(self.consumer, ids, self.consumer.lease_ns, self.bench.now)
+
+    def leave(self) -> None:
+        self.bench.subscription.leave(self.consumer, self.bench.now)
+
+
+class Bench:
+    """One subscription over one shard, with the clock in your hand."""
+
+    def __init__(self, settings: SubscriptionSettings | None = None, rules: Rules | None = None) -> None:
+        self.shard = MemoryShard()
+        self.journal = ListJournal()
+        self.settings = settings or SubscriptionSettings()
+        self.rules = rules or Rules(ttl_ns=self.settings.ttl_ns, max_attempts=self.settings.max_attempts)
+        self.now = Now(1_000 * SECOND, 1_700_000_000 * SECOND)
+        self.buried: list[Offsets] = []
+        self.woken = 0
+        self.subscription = self._open()
+
+    def _open(self, due: tuple[Offsets, Offsets] = NONE) -> Subscription:
+        subscription = Subscription("audit", 1, self.settings)
+        cursor = Cursor(self.shard, self.journal, self.rules, self._wake, lambda _, rows: self.buried.append(rows))
+        cursor.recover(self.journal.array(), 0, due, self.now)
+        subscription.cursors.append(cursor)
+        return subscription
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.subscription.cursors[0]
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def crash(self, *, flush: bool = True, due: tuple[Offsets, Offsets] = NONE) -> None:
+        """Come up again with what the journal says."""
+        if flush:
+            self.cursor.flush(self.now)
+        self.subscription = self._open(due)
+
+    def receiver(self, credit: int = 1000, lease_ns: int = 60 * SECOND) -> Receiver:
+        return Receiver(self, lease_ns, credit)
+
+    def advance(self, ns: int) -> None:
+        self.now = Now(self.now.monotonic_ns + ns, self.now.wall_ns + ns)
+        self.subscription.expire(self.now)
+        self.cursor.pop_due(self.now.wall_ns)
+
+    def pump(self) -> None:
+        while self.subscription.pump(self.now):
+            pass
+
+    def sums_hold(self) -> bool:
+        counts = self.subscription.counts()
+        return counts.pop("passed") == sum(counts.values())
