@@ -1,0 +1,214 @@
+"""The node: puts registry, log, intake and delivery together; the only place that knows all of them.
+
+Its seams are clock, disk and randomness, so that the simulation runs the very same node. Dialects, the API and the
+CLI talk to it and to `Topic`; it never talks to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from random import Random
+
+from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.config import Config
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.cursor import Now
+from penstock.disk import Disk
+from penstock.errors import Refusal
+from penstock.intake.ledger import Ledger
+from penstock.intake.limits import InputMemory
+from penstock.message import Rows
+from penstock.registry.catalog import Catalog
+from penstock.registry.embedded import EmbeddedRegistry
+from penstock.registry.records import RoutingMapping
+from penstock.settings import TopicSettings
+from penstock.topic import Published, Topic
+
+#: Acks are written, leases end and the log does its chores this often while there is something to do.
+TICK_NS = 10 * MILLISECOND
+
+#: History is looked over this often.
+RETAIN_NS = 10 * SECOND
+
+_log = logging.getLogger("penstock.node")
+
+
+class Node:
+    """A running node without its listeners."""
+
+    def __init__(self, config: Config, clock: Clock, disk: Disk, random: Random) -> None:
+        self.config = config
+        self.clock = clock
+        self.disk = disk
+        self.started_ns = clock.now()
+        self.stopping = False
+        self.ledger = Ledger()
+        self.input_memory = InputMemory(config.node.memory_input_bytes)
+        self.topics: dict[str, Topic] = {}
+        self.bugs = 0
+        self._active: dict[Topic, None] = {}
+        self._ticker: Timer | None = None
+        disk.make(config.data_dir)
+        registry = EmbeddedRegistry.open(disk, clock, f"{config.data_dir}/registry")
+        self.catalog = Catalog(registry, clock, random)
+        self.mapping = self.catalog.mapping().traffic_types
+        self._unwatch = self.catalog.watch_mapping(self._remap)
+        self._open_topics()
+        self._retainer = clock.call_at(clock.monotonic() + RETAIN_NS, self._retain)
+
+    def _open_topics(self) -> None:
+        self.catalog.sweep()
+        known = set()
+        for record in self.catalog.topics():
+            if record.settings.ephemeral:
+                self.catalog.delete_topic(record.name)
+                continue
+            for subscription in self.catalog.subscriptions(record):
+                if subscription.settings.ephemeral:
+                    self.catalog.delete_subscription(record, subscription.name)
+            known.add(str(record.number))
+            self.topics[record.name] = Topic(self, record, self._path(record.number))
+        for name in self.disk.list(f"{self.config.data_dir}/topics"):
+            if name not in known:  # deleted, and the process died before the data was
+                self.disk.remove(f"{self.config.data_dir}/topics/{name}")
+
+    def _path(self, number: int) -> str:
+        return f"{self.config.data_dir}/topics/{number}"
+
+    def now(self) -> Now:
+        """Return this moment on both clocks."""
+        return Now(self.clock.monotonic(), self.clock.now())
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much of the log one shard may keep in memory."""
+        return max(self.config.node.cache_bytes // 4, 1 << 20)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, *, create: bool = False, settings: TopicSettings | None = None) -> Topic:
+        """Return a topic; with `create` it is made if there is none of this name."""
+        topic = self.topics.get(name)
+        if topic is None:
+            if not create:
+                raise Refusal("not_found", f"there is no topic {name!r}")
+            topic = self.create_topic(name, settings)
+        return topic
+
+    def create_topic(self, name: str, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic; what is not chosen comes from the node's configuration."""
+        if self.stopping:
+            raise Refusal("stopping", "the node is stopping")
+        record = self.catalog.create_topic(name, settings or self.config.topic.settings())
+        topic = self.topics[name] = Topic(self, record, self._path(record.number))
+        _log.info("topic %s created", name)
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Drop a topic with everything in it."""
+        topic = self.topic(name)
+        self.catalog.delete_topic(name)
+        del self.topics[name]
+        self._active.pop(topic, None)
+        topic.delete()
+        self.disk.remove(topic.path)
+        _log.info("topic %s deleted", name)
+
+    def publish_dead(self, name: str, rows: Rows, done: Published) -> None:
+        """Publish to a dead-letter topic, which is made durable if it has to be made."""
+        try:
+            topic = self.topic(name, create=True, settings=TopicSettings(durability="fsync"))
+        except Refusal as refusal:
+            done(None, refusal)
+            return
+        topic.publish(rows, self, done)
+
+    # --- routing --------------------------------------------------------------------------------------------------
+
+    def _remap(self, mapping: RoutingMapping) -> None:
+        self.mapping = mapping.traffic_types
+        for topic in self.topics.values():
+            topic.apply_rules()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def look_after(self, topic: Topic) -> None:
+        """Tick a topic until it says that nothing is left to do."""
+        if topic not in self._active:
+            self._active[topic] = None
+            if self._ticker is None:
+                self._ticker = self.clock.call_at(self.clock.monotonic() + self._tick_ns(), self._tick)
+
+    def _tick_ns(self) -> int:
+        flush_ns = self.config.node.ack_flush_ns
+        return min(flush_ns, TICK_NS) if flush_ns else TICK_NS
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self.now()
+        for topic in list(self._active):
+            if topic.deleted or not topic.tick(now):
+                self._active.pop(topic, None)
+        if self._active and not self.stopping:
+            self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
+
+    def _retain(self) -> None:
+        for topic in list(self.topics.values()):
+            topic.retain()
+        if not self.stopping:
+            self._retainer = self.clock.call_at(self.clock.monotonic() + RETAIN_NS, self._retain)
+
+    # --- trouble --------------------------------------------------------------------------------------------------
+
+    def count_fault(self, dialect: str, code: str, text: str, peer: str) -> None:
+        """Count what a client did wrong."""
+        self.ledger.add(f"{dialect}:{code}", "", 1, self.clock.now(), f"{peer}: {text}")
+
+    def report_bug(self, where: str, error: Exception) -> None:
+        """Count and log a failure that should not exist; the node goes on."""
+        self.bugs += 1
+        self.ledger.add("bug", "", 1, self.clock.now(), f"{where}: {error!r}")
+        _log.error("%s failed: %s", where, "".join(traceback.format_exception(error)))
+
+    def damage(self) -> list[str]:
+        """Return what is known to be damaged on disk, one line each."""
+        return [
+            f"topic {topic.name} shard {shard.number}: {damage}"
+            for topic in self.topics.values()
+            for shard in topic.shards
+            for damage in shard.damaged
+        ]
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take nothing more in and hand nothing more out; what consumers hold they may still finish."""
+        self.stopping = True
+        for consumer in self._consumers():
+            consumer.blocked = True
+
+    def held(self) -> int:
+        """Return how many rows connected consumers hold."""
+        return sum(consumer.in_flight for consumer in self._consumers())
+
+    def _consumers(self) -> list[Consumer]:
+        return [
+            consumer
+            for topic in self.topics.values()
+            for subscription in topic.subscriptions.values()
+            for consumer in subscription.consumers.values()
+        ]
+
+    def close(self, done: Callable[[], None] | None = None) -> None:
+        """Write everything down; nothing may use the node afterwards."""
+        self.stopping = True
+        for timer in (self._ticker, self._retainer):
+            if timer is not None:
+                timer.cancel()
+        self._unwatch()
+        for topic in self.topics.values():
+            topic.close()
+        if done is not None:
+            done()

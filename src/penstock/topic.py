@@ -1,0 +1,590 @@
+"""A topic at work: its shards, what comes in, its subscriptions, and the timers between them.
+
+The path of a message reads here: `publish` -> gather -> `_store` -> the log -> `_stored` -> `pump` -> consumers.
+Everything runs on the node's loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+
+from penstock.clock import SECOND, Timer
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.cursor import Cursor, Now
+from penstock.delivery.dead import Origin, dead_letters
+from penstock.delivery.due import Calendar
+from penstock.delivery.journal import REMOVED
+from penstock.delivery.rules import Rules
+from penstock.delivery.subscription import Subscription
+from penstock.errors import Refusal
+from penstock.filters.traffic import TrafficFilter, verdicts
+from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
+from penstock.intake.gather import Gather
+from penstock.intake.limits import RateWindow
+from penstock.intake.spread import spread
+from penstock.log.shard import Shard
+from penstock.message import Batch, Offsets, Rows, id_of, int64s
+from penstock.registry.records import SubscriptionRecord, TopicRecord
+from penstock.settings import SubscriptionSettings, TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.node import Node
+
+#: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
+QUIET_NS = 5 * SECOND
+
+#: Due rows are looked for at least this often while any wait, in case the wall clock jumps.
+DUE_CHECK_NS = SECOND
+
+
+class Receipt:
+    """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
+
+    __slots__ = ("count", "elsewhere", "first_id", "weight")
+
+    def __init__(self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None) -> None:
+        self.first_id = first_id
+        self.count = count
+        #: NSQ byte position of the batch they are in.
+        self.weight = weight
+        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
+        self.elsewhere = elsewhere
+
+    def ids(self) -> list[int]:
+        """Return the id of each row, in order."""
+        elsewhere = self.elsewhere or {}
+        ids, next_id = [], self.first_id
+        for row in range(self.count + len(elsewhere)):
+            if row in elsewhere:
+                ids.append(elsewhere[row])
+            else:
+                ids.append(next_id)
+                next_id += 1
+        return ids
+
+
+Published = Callable[[Receipt | None, BaseException | None], None]
+Owner = tuple[Published, int, int]
+
+
+class Topic:
+    """One topic of a running node."""
+
+    def __init__(self, node: Node, record: TopicRecord, path: str) -> None:
+        self.node = node
+        self.record = record
+        self.path = path
+        self.name = record.name
+        self.deleted = False
+        self.published = 0
+        self.published_bytes = 0
+        self.subscriptions: dict[str, Subscription] = {}
+        self._clock = node.clock
+        config = node.config.node
+        self.shards = [
+            Shard.open(
+                node.disk,
+                node.clock,
+                f"{path}/{number}",
+                number,
+                record.settings,
+                strict=config.recovery == "strict",
+                weigh_headers=record.settings.extend != "off",
+                cache_bytes=node.cache_bytes,
+            )
+            for number in range(record.settings.shards)
+        ]
+        self._gathers = [Gather(self._clock, partial(self._store, shard), node.input_memory) for shard in self.shards]
+        self._rate = RateWindow(record.settings.rate) if record.settings.rate else None
+        self._dedup: Dedup | None = None
+        self._calendars: list[Calendar | None] = [None] * len(self.shards)
+        self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._next_home = 0
+        self._evictions: dict[Consumer, Callable[[], None]] = {}
+        self._pumping: set[Subscription] = set()
+        self._alarm: Timer | None = None
+        self._alarm_ns = 0
+        self._active_ns = 0
+        for shard in self.shards:
+            shard.on_readable = self.pump_all
+        self._recover()
+
+    def _recover(self) -> None:
+        """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
+        now = self.node.now()
+        due = []
+        for shard in self.shards:
+            offsets, due_ns = shard.due_rows(shard.start, now.wall_ns)
+            due.append((offsets, due_ns))
+            if len(offsets):
+                self._wait_for(shard.number, due_ns, offsets)
+            for batch in shard.recent(now.wall_ns - self.settings.dedup_window_ns):
+                self._dedups().stored(shard.number, batch)
+        for record in self.node.catalog.subscriptions(self.record):
+            if not record.settings.ephemeral:
+                self._open_subscription(record, due)
+
+    @property
+    def settings(self) -> TopicSettings:
+        """What the user chose."""
+        return self.record.settings
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+        """Take rows in; `done` hears once they are as durable as the topic promises, or why not."""
+        if self.deleted or self.node.stopping:
+            code = "stopping" if self.node.stopping else "gone"
+            self._refuse(Refusal(code, f"topic {self.name} takes nothing: it is {code}"), rows.count, done)
+            return
+        if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
+            text = f"topic {self.name} takes {self.settings.rate} messages a second; try again in a second"
+            self._refuse(Refusal("rate_limited", text), rows.count, done)
+            return
+        if len(self.shards) == 1:
+            self._offer(0, rows, publisher, done)
+        elif shard is not None:
+            self._offer(shard, rows, publisher, done)
+        elif "key" in rows.columns and not rows.sequence:
+            self._spread(rows, publisher, done)
+        else:
+            self._offer(self._home_of(publisher), rows, publisher, done)
+
+    def _offer(self, number: int, rows: Rows, publisher: object, done: Published) -> None:
+        try:
+            self._gathers[number].offer(rows, done, publisher)
+        except Refusal as refusal:
+            self._refuse(refusal, rows.count, done)
+
+    def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
+        """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused."""
+        parts = spread(rows, len(self.shards), self._home_of(publisher))
+        if len(parts) == 1:
+            self._offer(parts[0][0], rows, publisher, done)
+            return
+        ids: dict[int, int] = {}
+        left = len(parts)
+        failure: BaseException | None = None
+
+        def stored(places: list[int], receipt: Receipt | None, error: BaseException | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if receipt is not None:
+                ids.update(zip(places, receipt.ids(), strict=True))
+            if left == 0:
+                done(Receipt(0, 0, 0, ids) if failure is None else None, failure)
+
+        for number, part, places in parts:
+            self._offer(number, part, publisher, partial(stored, places))
+
+    def _home_of(self, publisher: object) -> int:
+        # A publisher keeps its shard, so its messages keep their order (ruling 27).
+        home = self._homes.get(publisher)
+        if home is None:
+            home = self._homes[publisher] = self._next_home
+            self._next_home = (home + 1) % len(self.shards)
+        return home
+
+    def _refuse(self, refusal: Refusal, count: int, done: Published) -> None:
+        self.node.ledger.add(refusal.code, self.name, count, self._clock.now(), str(refusal))
+        done(None, refusal)
+
+    def _store(self, shard: Shard, rows: Rows, owners: Sequence[Owner]) -> None:
+        found = NO_DUPLICATES
+        now_ns = self._clock.now()
+        if rows.sequence or "dedup" in rows.columns:
+            found = self._dedups().check(rows)
+        kept = found.unique(rows) if found else rows
+        batch = None
+        if kept.count:
+            try:
+                batch = shard.append(kept, now_ns)
+            except Refusal as refusal:
+                self.node.ledger.add(refusal.code, self.name, kept.count, now_ns, str(refusal))
+                for done, _, _ in owners:
+                    done(None, refusal)
+                return
+            self.published += batch.count
+            self.published_bytes += len(batch.body)
+            if self._dedup is not None:
+                self._dedup.stored(shard.number, batch)
+            if "due" in batch.columns:
+                self._note_due(shard, batch, now_ns)
+        if found:
+            self.node.ledger.add("duplicate", self.name, rows.count - kept.count, now_ns)
+        self._touch()
+        shard.when_durable(partial(self._stored, shard, batch, owners, found, rows.count))
+
+    def _note_due(self, shard: Shard, batch: Batch, now_ns: int) -> None:
+        due_ns, valid = int64s(batch.columns["due"])
+        later = valid & (due_ns > now_ns)
+        if later.any():
+            self._wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
+
+    def _stored(
+        self,
+        shard: Shard,
+        batch: Batch | None,
+        owners: Sequence[Owner],
+        found: Duplicates,
+        count: int,
+        error: BaseException | None = None,
+    ) -> None:
+        first = batch.first if batch is not None else 0
+        weight = batch.weight if batch is not None else 0
+        ids = [id_of(*place) for place in found.places(count, shard.number, first)] if found else None
+        for done, row, rows in owners:
+            if error is not None:
+                done(None, Refusal("disk_full", f"topic {self.name} could not be synced: {error}"))
+            elif ids is not None:
+                done(Receipt(0, 0, weight, dict(enumerate(ids[row : row + rows]))), None)
+            else:
+                done(Receipt(id_of(shard.number, first + row), rows, weight), None)
+        self.pump_all()
+
+    def _dedups(self) -> Dedup:
+        if self._dedup is None:
+            self._dedup = Dedup(self.settings.dedup_window_ns)
+        return self._dedup
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def pump_all(self) -> None:
+        """Hand out what is new to every subscription with room."""
+        if not self.subscriptions:
+            return
+        now = None
+        for subscription in list(self.subscriptions.values()):
+            if subscription.wants:
+                now = now or self.node.now()
+                self._pump(subscription, now)
+
+    def pump(self, subscription: Subscription) -> None:
+        """Hand out what one subscription can."""
+        if subscription.wants:
+            self._pump(subscription, self.node.now())
+
+    def _pump(self, subscription: Subscription, now: Now) -> None:
+        self._touch()
+        if subscription.pump(now):
+            self._wake(subscription)
+
+    def _wake(self, subscription: Subscription) -> None:
+        """Go on with a subscription in the next turn."""
+        if subscription not in self._pumping:
+            self._pumping.add(subscription)
+            self._clock.call_soon(partial(self._go_on, subscription))
+
+    def _go_on(self, subscription: Subscription) -> None:
+        self._pumping.discard(subscription)
+        if not self.deleted:
+            self.pump(subscription)
+
+    def settle(self, subscription: Subscription) -> None:
+        """Write acks down before anything later is answered, where the node is told to."""
+        if self.node.config.node.ack_flush_ns == 0:
+            now = self.node.now()
+            for cursor in subscription.cursors:
+                if cursor.dirty:
+                    cursor.flush(now)
+
+    # --- subscriptions --------------------------------------------------------------------------------------------
+
+    def subscribe(self, name: str, settings: SubscriptionSettings | None = None) -> Subscription:
+        """Return a subscription, made now if there is none of this name."""
+        subscription = self.subscriptions.get(name)
+        return subscription if subscription is not None else self.create_subscription(name, settings)
+
+    def create_subscription(self, name: str, settings: SubscriptionSettings | None = None) -> Subscription:
+        """Make a subscription: the first gets what the topic kept for it, later ones begin at the end (ruling 14)."""
+        self._check_alive()
+        starts = (
+            tuple(shard.end for shard in self.shards)
+            if self.subscriptions
+            else tuple(
+                max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
+            )
+        )
+        record = self.node.catalog.create_subscription(self.record, name, settings or SubscriptionSettings(), starts)
+        now = self.node.now()
+        due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
+        return self._open_subscription(record, due)
+
+    def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
+        subscription = Subscription(record.name, record.number, record.settings)
+        now = self.node.now()
+        rules = self._rules(record.settings)
+        for shard, start, rows_due in zip(self.shards, record.starts, due, strict=True):
+            journal, entries = shard.journal(f"s{record.number}")
+            cursor = Cursor(shard, journal, rules, partial(self._wake, subscription), partial(self._bury, subscription))
+            cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
+            cursor.recover(entries, start, rows_due, now)
+            subscription.cursors.append(cursor)
+        self.subscriptions[record.name] = subscription
+        self._touch()
+        self._arm()
+        return subscription
+
+    def _rules(self, settings: SubscriptionSettings) -> Rules:
+        traffic = None
+        if settings.traffic is not None:
+            mapping = self.node.mapping
+            mask = TrafficFilter(settings.traffic.allowed, settings.traffic.is_default).mask(mapping)
+            traffic = partial(verdicts, mask=mask, is_default=settings.traffic.is_default)
+        return Rules(traffic, settings.ttl_ns, settings.max_attempts)
+
+    def apply_rules(self) -> None:
+        """Judge from now on by the mapping and settings of this moment."""
+        for subscription in self.subscriptions.values():
+            rules = self._rules(subscription.settings)
+            for cursor in subscription.cursors:
+                cursor.rules = rules
+
+    def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
+        """Change what a subscription does from now on."""
+        subscription = self.subscription(name)
+        self.node.catalog.update_subscription(self.record, name, settings)
+        subscription.settings = settings
+        self.apply_rules()
+        self.pump(subscription)
+        return subscription
+
+    def subscription(self, name: str) -> Subscription:
+        """Return a subscription that must exist."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise Refusal("not_found", f"topic {self.name} has no subscription {name!r}")
+        return subscription
+
+    def attach(self, subscription: Subscription, consumer: Consumer, evict: Callable[[], None]) -> None:
+        """Let a consumer in; `evict` is called if the subscription or the topic goes away under it."""
+        self._check_alive()
+        subscription.join(consumer)
+        self._evictions[consumer] = evict
+
+    def detach(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Let a consumer go; the last one takes an ephemeral subscription with it."""
+        self._evictions.pop(consumer, None)
+        subscription.leave(consumer, self.node.now())
+        if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
+            return
+        if subscription.settings.ephemeral and not subscription.consumers:
+            self.delete_subscription(subscription.name)
+        else:
+            self._wake(subscription)
+
+    def delete_subscription(self, name: str) -> None:
+        """Drop a subscription and hang up on its consumers."""
+        subscription = self.subscription(name)
+        self.node.catalog.delete_subscription(self.record, name)
+        del self.subscriptions[name]
+        self._close_subscription(subscription, forget=True)
+        if not self.subscriptions:
+            self._set_orphan_from(tuple(shard.end for shard in self.shards))
+            if self.settings.ephemeral:
+                self.node.delete_topic(self.name)
+
+    def _close_subscription(self, subscription: Subscription, *, forget: bool) -> None:
+        for consumer in list(subscription.consumers.values()):
+            evict = self._evictions.pop(consumer, None)
+            consumer.gone = True
+            if evict is not None:
+                evict()
+        for cursor in subscription.cursors:
+            cursor.close(forget=forget, now=self.node.now())
+
+    def _set_orphan_from(self, offsets: tuple[int, ...]) -> None:
+        if not self.settings.ephemeral:
+            self.record = self.node.catalog.update_topic(self.name, orphan_from=offsets)
+        else:
+            self.record = msgspec.structs.replace(self.record, orphan_from=offsets)
+
+    # --- pause, empty, retention ----------------------------------------------------------------------------------
+
+    def pause(self, *, paused: bool) -> None:
+        """Keep what comes from now on in the topic, or let it flow again."""
+        settings = msgspec.structs.replace(self.settings, paused=paused)
+        gate = tuple(shard.end for shard in self.shards) if paused else None
+        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate)
+        for subscription in self.subscriptions.values():
+            for cursor in subscription.cursors:
+                cursor.gate = gate[cursor.source.number] if gate is not None else None
+        self.pump_all()
+
+    def update(self, settings: TopicSettings) -> None:
+        """Change settings that may change while messages flow."""
+        if settings.durability != self.settings.durability:
+            raise Refusal("bad_request", f"topic {self.name} is {self.settings.durability!r} for good; make a new one")
+        if settings.paused != self.settings.paused:
+            raise Refusal("bad_request", "use pause and resume for that")
+        self.record = self.node.catalog.update_topic(self.name, settings=settings)
+        self._rate = RateWindow(settings.rate) if settings.rate else None
+        for shard in self.shards:
+            shard.settings = settings
+
+    def empty(self) -> None:
+        """Let go of what no subscription has yet."""
+        self._set_orphan_from(tuple(shard.end for shard in self.shards))
+
+    def depth(self) -> int:
+        """Return the rows that no subscription has."""
+        if not self.subscriptions:
+            bounds = zip(self.shards, self.record.orphan_from, strict=True)
+            return sum(shard.rows_between(max(start, shard.start), shard.end) for shard, start in bounds)
+        if self.record.gate is None:
+            return 0
+        return sum(s.rows_between(g, s.end) for s, g in zip(self.shards, self.record.gate, strict=True) if g < s.end)
+
+    def retain(self) -> None:
+        """Drop history that is neither needed nor young."""
+        now_ns = self._clock.now()
+        for number, shard in enumerate(self.shards):
+            cursors = [subscription.cursors[number] for subscription in self.subscriptions.values()]
+            needed = min((cursor.floor for cursor in cursors), default=None)
+            calendar = self._calendars[number]
+            if needed is None and not self.settings.retention_hard:
+                needed = self.record.orphan_from[number]
+            if calendar is not None and len(calendar) and needed is not None and not cursors:
+                needed = min(needed, self.record.orphan_from[number])
+            dropped = shard.retain(needed, now_ns)
+            if dropped:
+                for cursor in cursors:
+                    if cursor.cursor < shard.start:
+                        lost = cursor.finish_below(shard.start, REMOVED)
+                        self.node.ledger.add("retention", self.name, sum(lost.values()), now_ns)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _wait_for(self, number: int, due_ns: Offsets, offsets: Offsets) -> None:
+        calendar = self._calendars[number]
+        if calendar is None:
+            calendar = self._calendars[number] = Calendar(self._clock.now())
+        calendar.put(due_ns, offsets)
+        self._arm()
+
+    def wait(self, delay_ns: int) -> None:
+        """Take note that a row was released with a delay."""
+        if delay_ns > 0:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Set the alarm for the next row that becomes due."""
+        soonest: int | None = None
+        for calendar in self._calendars:
+            if calendar is not None and len(calendar):
+                soonest = _sooner(soonest, calendar.next_ns())
+        for subscription in self.subscriptions.values():
+            for cursor in subscription.cursors:
+                soonest = _sooner(soonest, cursor.next_due_ns())
+        if soonest is None:
+            return
+        delay_ns = min(max(soonest - self._clock.now(), 0), DUE_CHECK_NS)
+        at_ns = self._clock.monotonic() + delay_ns
+        if self._alarm is not None:
+            if self._alarm_ns <= at_ns:
+                return
+            self._alarm.cancel()
+        self._alarm_ns = at_ns
+        self._alarm = self._clock.call_at(at_ns, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self.deleted:
+            return
+        wall_ns = self._clock.now()
+        for number, calendar in enumerate(self._calendars):
+            arrived = calendar.pop(wall_ns) if calendar is not None and len(calendar) else ()
+            for subscription in self.subscriptions.values():
+                cursor = subscription.cursors[number]
+                if len(arrived):
+                    cursor.arrive(np.asarray(arrived, np.int64))
+                cursor.pop_due(wall_ns)
+        self.pump_all()
+        self._arm()
+
+    def _touch(self) -> None:
+        """Ask to be looked after."""
+        self._active_ns = self._clock.monotonic()
+        self.node.look_after(self)
+
+    def tick(self, now: Now) -> bool:
+        """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
+        leased = False
+        for subscription in list(self.subscriptions.values()):
+            expired = subscription.expired_leases
+            subscription.expire(now)
+            for cursor in subscription.cursors:
+                leased = leased or cursor.leased > 0
+                if cursor.dirty:
+                    cursor.flush(now)
+            if subscription.expired_leases > expired:
+                self.pump(subscription)
+        for shard in self.shards:
+            shard.tick(now.wall_ns)
+        return leased or now.monotonic_ns - self._active_ns < QUIET_NS
+
+    # --- dead letters ---------------------------------------------------------------------------------------------
+
+    def _bury(self, subscription: Subscription, cursor: Cursor, offsets: Offsets) -> None:
+        """Copy rows that failed too often to the dead-letter topic, then finish them here."""
+        batch = cursor.source.read(int(offsets[0]))
+        if batch is None:
+            cursor.unbury(offsets, self.node.now())
+            return
+        origin = Origin(self.name, self.record.incarnation, cursor.source.number, subscription.name)
+        attempts = cursor.attempts(offsets).tolist()
+        reason = f"{subscription.settings.max_attempts} attempts failed"
+        rows = dead_letters(batch, (offsets - batch.first).tolist(), attempts, origin, reason)
+
+        def done(receipt: Receipt | None, error: BaseException | None) -> None:
+            if error is None:
+                cursor.bury(offsets)
+                self.node.ledger.add("dead_letter", self.name, len(offsets), self._clock.now(), reason)
+            else:
+                cursor.unbury(offsets, self.node.now())
+                self._arm()
+            self._touch()
+
+        name = subscription.settings.dead_letter or f"{self.name}.dead"
+        # Not inside the look for rows that found them: the dead-letter topic may be this one.
+        self._clock.call_soon(partial(self.node.publish_dead, name, rows, done))
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write everything down; a clean end."""
+        for subscription in self.subscriptions.values():
+            self._close_subscription(subscription, forget=False)
+        for shard in self.shards:
+            shard.close()
+        self._stop()
+
+    def delete(self) -> None:
+        """Hang up on everybody and drop the data."""
+        self.deleted = True
+        for subscription in self.subscriptions.values():
+            self._close_subscription(subscription, forget=True)
+        self.subscriptions.clear()
+        for shard in self.shards:
+            shard.delete()
+        self._stop()
+
+    def _stop(self) -> None:
+        self.deleted = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _check_alive(self) -> None:
+        if self.deleted:
+            raise Refusal("gone", f"topic {self.name} was deleted")
+
+
+def _sooner(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)

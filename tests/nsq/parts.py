@@ -1,0 +1,167 @@
+"""NSQ clients against the real connection class, on a clock in your hand and real files."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from penstock.config import Config, NsqConfig
+from penstock.config.tree import NodeConfig
+from penstock.dialects.nsq.server import READ_BYTES_MAX, Connection, Server
+from penstock.node import Node
+from tests.fakes import FakeClock, FakeDisk
+
+SECOND = 1_000_000_000
+
+
+class Broker:
+    """A node with its NSQ server, and a way to kill it."""
+
+    def __init__(self, path: Path, *, ack_flush_ns: int = 0, **nsq: Any) -> None:
+        self.clock = FakeClock()
+        self.disk = FakeDisk(self.clock)
+        self.config = Config(data_dir=str(path), nsq=NsqConfig(**nsq), node=NodeConfig(ack_flush_ns=ack_flush_ns))
+        self.start()
+
+    def start(self) -> None:
+        self.node = Node(self.config, self.clock, self.disk, random.Random(1))
+        self.server = Server(self.node, self.config.nsq)
+
+    def kill(self) -> None:
+        """Die as kill -9 does, and start again on the same files."""
+        self.clock._soon.clear()
+        self.clock._later.clear()
+        self.disk.work.clear()
+        self.start()
+
+    def client(self, *, magic: bool = True) -> Client:
+        client = Client(self)
+        if magic:
+            client.send(b"  V2")
+        return client
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(int(seconds * SECOND))
+
+
+class Client:
+    """The far end of a connection; it is also the transport."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.connection: Connection = broker.server.connect()
+        self.out = bytearray()
+        self.closed = False
+        self.connection.connection_made(cast(Any, self))
+
+    # what the connection asks of a transport
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 5)
+
+    def write(self, data: bytes) -> None:
+        self.out += memoryview(data)
+
+    def write_eof(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.closed:
+            self.closed = True
+        self.broker.clock.call_soon(lambda: self.connection.connection_lost(None))
+
+    # what a test does with it
+
+    def send(self, data: bytes) -> None:
+        for at in range(0, len(data), READ_BYTES_MAX):
+            part = data[at : at + READ_BYTES_MAX]
+            buffer = self.connection.get_buffer(-1)
+            buffer[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+        self.broker.clock.run()
+
+    def frames(self) -> list[tuple[int, bytes]]:
+        """Take the frames that have come, heartbeats left out."""
+        self.broker.clock.run()
+        frames = []
+        while len(self.out) >= 8:
+            size, kind = struct.unpack_from(">II", self.out)
+            assert len(self.out) >= 4 + size
+            data = bytes(self.out[8 : 4 + size])
+            del self.out[: 4 + size]
+            if data != b"_heartbeat_":
+                frames.append((kind, data))
+        return frames
+
+    def replies(self) -> list[str]:
+        """Take responses and errors as text."""
+        return [data.decode() for kind, data in self.frames() if kind != 2]
+
+    def messages(self) -> list[Message]:
+        """Take messages; nothing else may have come."""
+        frames = self.frames()
+        assert all(kind == 2 for kind, _ in frames), frames
+        return [Message(data) for _, data in frames]
+
+    def identify(self, **body: Any) -> Any:
+        data = msgspec.json.encode({"feature_negotiation": True, **body})
+        self.send(b"IDENTIFY\n" + struct.pack(">I", len(data)) + data)
+        reply = self.replies()[0]
+        return msgspec.json.decode(reply) if reply.startswith("{") else reply
+
+    def pub(self, topic: str, *bodies: bytes) -> None:
+        self.send(b"".join(pub(topic, body) for body in bodies))
+
+    def mpub(self, topic: str, bodies: list[bytes]) -> None:
+        items = b"".join(struct.pack(">I", len(body)) + body for body in bodies)
+        self.send(f"MPUB {topic}\n".encode() + struct.pack(">II", len(items) + 4, len(bodies)) + items)
+
+    def sub(self, topic: str, channel: str, rdy: int | None = None) -> None:
+        self.send(f"SUB {topic} {channel}\n".encode())
+        assert self.replies() == ["OK"]
+        if rdy is not None:
+            self.send(b"RDY %d\n" % rdy)
+
+    def fin(self, *messages: Message) -> None:
+        self.send(b"".join(b"FIN " + message.id + b"\n" for message in messages))
+
+    def hang_up(self) -> None:
+        self.closed = True
+        self.connection.connection_lost(None)
+        self.broker.clock.run()
+
+
+class Message:
+    """A message frame taken apart."""
+
+    def __init__(self, data: bytes) -> None:
+        self.time_ns, self.attempts = struct.unpack_from(">qH", data)
+        self.id = data[10:26]
+        self.body = data[26:]
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return f"PUB {topic}\n".encode() + struct.pack(">I", len(body)) + body
+
+
+def dpub(topic: str, delay_ms: int, body: bytes) -> bytes:
+    return f"DPUB {topic} {delay_ms}\n".encode() + struct.pack(">I", len(body)) + body
