@@ -19,7 +19,6 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Cursor, Now
 from penstock.delivery.dead import Origin, dead_letters
 from penstock.delivery.due import Calendar
-from penstock.delivery.journal import REMOVED
 from penstock.delivery.rules import Rules
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
@@ -106,11 +105,16 @@ class Topic:
         self._calendars: list[Calendar | None] = [None] * len(self.shards)
         self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._next_home = 0
+        self._dropped = [0] * len(self.shards)
         self._evictions: dict[Consumer, Callable[[], None]] = {}
+        self._followers: list[Callable[[], None]] = []
         self._pumping: set[Subscription] = set()
         self._alarm: Timer | None = None
         self._alarm_ns = 0
+        #: Something happened since the last tick, and when that was last seen.
+        self._busy = False
         self._active_ns = 0
+        self._synced = record.settings.durability == "fsync"
         for shard in self.shards:
             shard.on_readable = self.pump_all
         self._recover()
@@ -119,12 +123,13 @@ class Topic:
         """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
         now = self.node.now()
         due = []
+        last_ns = max(shard.last_ns for shard in self.shards)
         for shard in self.shards:
             offsets, due_ns = shard.due_rows(shard.start, now.wall_ns)
             due.append((offsets, due_ns))
             if len(offsets):
                 self._wait_for(shard.number, due_ns, offsets)
-            for batch in shard.recent(now.wall_ns - self.settings.dedup_window_ns):
+            for batch in shard.recent(last_ns - self.settings.dedup_window_ns):
                 self._dedups().stored(shard.number, batch)
         for record in self.node.catalog.subscriptions(self.record):
             if not record.settings.ephemeral:
@@ -147,26 +152,20 @@ class Topic:
             text = f"topic {self.name} takes {self.settings.rate} messages a second; try again in a second"
             self._refuse(Refusal("rate_limited", text), rows.count, done)
             return
-        if len(self.shards) == 1:
-            self._offer(0, rows, publisher, done)
+        if len(self._gathers) == 1:
+            self._gathers[0].offer(rows, done, publisher)
         elif shard is not None:
-            self._offer(shard, rows, publisher, done)
+            self._gathers[shard].offer(rows, done, publisher)
         elif "key" in rows.columns and not rows.sequence:
             self._spread(rows, publisher, done)
         else:
-            self._offer(self._home_of(publisher), rows, publisher, done)
-
-    def _offer(self, number: int, rows: Rows, publisher: object, done: Published) -> None:
-        try:
-            self._gathers[number].offer(rows, done, publisher)
-        except Refusal as refusal:
-            self._refuse(refusal, rows.count, done)
+            self._gathers[self._home_of(publisher)].offer(rows, done, publisher)
 
     def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
         """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused."""
         parts = spread(rows, len(self.shards), self._home_of(publisher))
         if len(parts) == 1:
-            self._offer(parts[0][0], rows, publisher, done)
+            self._gathers[parts[0][0]].offer(rows, done, publisher)
             return
         ids: dict[int, int] = {}
         left = len(parts)
@@ -182,7 +181,7 @@ class Topic:
                 done(Receipt(0, 0, 0, ids) if failure is None else None, failure)
 
         for number, part, places in parts:
-            self._offer(number, part, publisher, partial(stored, places))
+            self._gathers[number].offer(part, partial(stored, places), publisher)
 
     def _home_of(self, publisher: object) -> int:
         # A publisher keeps its shard, so its messages keep their order (ruling 27).
@@ -201,7 +200,7 @@ class Topic:
         now_ns = self._clock.now()
         if rows.sequence or "dedup" in rows.columns:
             found = self._dedups().check(rows)
-        kept = found.unique(rows) if found else rows
+        kept = rows if found is NO_DUPLICATES else found.unique(rows)
         batch = None
         if kept.count:
             try:
@@ -217,10 +216,14 @@ class Topic:
                 self._dedup.stored(shard.number, batch)
             if "due" in batch.columns:
                 self._note_due(shard, batch, now_ns)
-        if found:
+        if kept is not rows:
             self.node.ledger.add("duplicate", self.name, rows.count - kept.count, now_ns)
-        self._touch()
-        shard.when_durable(partial(self._stored, shard, batch, owners, found, rows.count))
+        if not self._busy:
+            self._touch()
+        if self._synced:
+            shard.when_durable(partial(self._stored, shard, batch, owners, found, rows.count))
+        else:
+            self._stored(shard, batch, owners, found, rows.count)
 
     def _note_due(self, shard: Shard, batch: Batch, now_ns: int) -> None:
         due_ns, valid = int64s(batch.columns["due"])
@@ -239,7 +242,9 @@ class Topic:
     ) -> None:
         first = batch.first if batch is not None else 0
         weight = batch.weight if batch is not None else 0
-        ids = [id_of(*place) for place in found.places(count, shard.number, first)] if found else None
+        ids = None
+        if found is not NO_DUPLICATES:
+            ids = [id_of(*place) for place in found.places(count, shard.number, first)]
         for done, row, rows in owners:
             if error is not None:
                 done(None, Refusal("disk_full", f"topic {self.name} could not be synced: {error}"))
@@ -257,22 +262,31 @@ class Topic:
     # --- out ------------------------------------------------------------------------------------------------------
 
     def pump_all(self) -> None:
-        """Hand out what is new to every subscription with room."""
+        """Hand out what is new to every subscription with room, and tell those who follow the log."""
+        if self._followers:
+            for told in list(self._followers):
+                told()
         if not self.subscriptions:
             return
         now = None
-        for subscription in list(self.subscriptions.values()):
-            if subscription.wants:
+        for subscription in tuple(self.subscriptions.values()):
+            if subscription.can_give():
                 now = now or self.node.now()
                 self._pump(subscription, now)
 
+    def follow(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` whenever more may be readable; returns what ends it. A follower is no subscription."""
+        self._followers.append(told)
+        return partial(self._followers.remove, told)
+
     def pump(self, subscription: Subscription) -> None:
         """Hand out what one subscription can."""
-        if subscription.wants:
+        if subscription.can_give():
             self._pump(subscription, self.node.now())
 
     def _pump(self, subscription: Subscription, now: Now) -> None:
-        self._touch()
+        if not self._busy:
+            self._touch()
         if subscription.pump(now):
             self._wake(subscription)
 
@@ -287,9 +301,9 @@ class Topic:
         if not self.deleted:
             self.pump(subscription)
 
-    def settle(self, subscription: Subscription) -> None:
-        """Write acks down before anything later is answered, where the node is told to."""
-        if self.node.config.node.ack_flush_ns == 0:
+    def settle(self, subscription: Subscription, *, always: bool = False) -> None:
+        """Write acks down before anything later is answered, where the node or the caller asks for that."""
+        if always or self.node.config.node.ack_flush_ns == 0:
             now = self.node.now()
             for cursor in subscription.cursors:
                 if cursor.dirty:
@@ -302,16 +316,22 @@ class Topic:
         subscription = self.subscriptions.get(name)
         return subscription if subscription is not None else self.create_subscription(name, settings)
 
-    def create_subscription(self, name: str, settings: SubscriptionSettings | None = None) -> Subscription:
-        """Make a subscription: the first gets what the topic kept for it, later ones begin at the end (ruling 14)."""
+    def create_subscription(
+        self, name: str, settings: SubscriptionSettings | None = None, *, earliest: bool = False
+    ) -> Subscription:
+        """Make a subscription: the first gets what the topic kept for it, later ones begin at the end (ruling 14).
+
+        With `earliest` it gets everything that is kept.
+        """
         self._check_alive()
-        starts = (
-            tuple(shard.end for shard in self.shards)
-            if self.subscriptions
-            else tuple(
+        if earliest:
+            starts = tuple(shard.start for shard in self.shards)
+        elif self.subscriptions:
+            starts = tuple(shard.end for shard in self.shards)
+        else:
+            starts = tuple(
                 max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
             )
-        )
         record = self.node.catalog.create_subscription(self.record, name, settings or SubscriptionSettings(), starts)
         now = self.node.now()
         due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
@@ -397,6 +417,8 @@ class Topic:
             consumer.gone = True
             if evict is not None:
                 evict()
+        while subscription.polls:  # whoever waits learns that there is nothing to wait for
+            subscription.polls.popleft().done([])
         for cursor in subscription.cursors:
             cursor.close(forget=forget, now=self.node.now())
 
@@ -436,29 +458,30 @@ class Topic:
     def depth(self) -> int:
         """Return the rows that no subscription has."""
         if not self.subscriptions:
-            bounds = zip(self.shards, self.record.orphan_from, strict=True)
-            return sum(shard.rows_between(max(start, shard.start), shard.end) for shard, start in bounds)
+            return sum(self._unread(shard) for shard in self.shards)
         if self.record.gate is None:
             return 0
         return sum(s.rows_between(g, s.end) for s, g in zip(self.shards, self.record.gate, strict=True) if g < s.end)
 
     def retain(self) -> None:
-        """Drop history that is neither needed nor young."""
+        """Drop history that is neither needed nor young (ruling 13)."""
         now_ns = self._clock.now()
         for number, shard in enumerate(self.shards):
-            cursors = [subscription.cursors[number] for subscription in self.subscriptions.values()]
-            needed = min((cursor.floor for cursor in cursors), default=None)
-            calendar = self._calendars[number]
-            if needed is None and not self.settings.retention_hard:
-                needed = self.record.orphan_from[number]
-            if calendar is not None and len(calendar) and needed is not None and not cursors:
-                needed = min(needed, self.record.orphan_from[number])
-            dropped = shard.retain(needed, now_ns)
-            if dropped:
-                for cursor in cursors:
-                    if cursor.cursor < shard.start:
-                        lost = cursor.finish_below(shard.start, REMOVED)
-                        self.node.ledger.add("retention", self.name, sum(lost.values()), now_ns)
+            floors = [subscription.cursors[number].floor for subscription in self.subscriptions.values()]
+            if floors:
+                shard.retain(min(floors), now_ns)
+            elif not self.settings.retention_hard:
+                shard.retain(self.record.orphan_from[number], now_ns)
+            else:
+                unread = self._unread(shard)
+                shard.retain(None, now_ns)
+                lost = unread - self._unread(shard)
+                if lost:
+                    self.node.ledger.add("retention", self.name, lost, now_ns)
+
+    def _unread(self, shard: Shard) -> int:
+        """Return the rows of a shard that the next first subscription would get."""
+        return shard.rows_between(max(self.record.orphan_from[shard.number], shard.start), shard.end)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -511,12 +534,15 @@ class Topic:
 
     def _touch(self) -> None:
         """Ask to be looked after."""
-        self._active_ns = self._clock.monotonic()
+        self._busy = True
         self.node.look_after(self)
 
     def tick(self, now: Now) -> bool:
         """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
         leased = False
+        if self._busy:
+            self._busy = False
+            self._active_ns = now.monotonic_ns
         for subscription in list(self.subscriptions.values()):
             expired = subscription.expired_leases
             subscription.expire(now)
@@ -526,8 +552,12 @@ class Topic:
                     cursor.flush(now)
             if subscription.expired_leases > expired:
                 self.pump(subscription)
-        for shard in self.shards:
+        for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
+            dropped = shard.dropped_rows - self._dropped[number]
+            if dropped:  # a memory topic is full: the oldest rows went
+                self._dropped[number] += dropped
+                self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
         return leased or now.monotonic_ns - self._active_ns < QUIET_NS
 
     # --- dead letters ---------------------------------------------------------------------------------------------
@@ -578,6 +608,8 @@ class Topic:
 
     def _stop(self) -> None:
         self.deleted = True
+        for told in list(self._followers):
+            told()
         if self._alarm is not None:
             self._alarm.cancel()
 

@@ -116,6 +116,10 @@ class Cursor:
 
     # --- handing out ----------------------------------------------------------------------------------------------
 
+    def more(self) -> bool:
+        """Tell whether a look for rows may find some."""
+        return bool(self._again) or self._more()
+
     def take(self, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
         """Lease up to `limit` rows to a holder; an empty list means that nothing is there now."""
         out: list[Delivery] = []
@@ -143,7 +147,9 @@ class Cursor:
     def _more(self) -> bool:
         if self._fresh:
             return True
-        end = self._end()
+        end = self.source.readable_end
+        if self.gate is not None and self.gate < end:
+            end = self.gate
         return self.cursor < end and not self._fetching and self._nothing_at != (self.cursor, end)
 
     def _end(self) -> int:

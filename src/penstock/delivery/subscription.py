@@ -124,10 +124,14 @@ class Subscription:
                 break
         return out
 
-    @property
-    def wants(self) -> bool:
-        """Whether anybody could be given something."""
-        return bool(self.line or self.polls)
+    def can_give(self) -> bool:
+        """Tell whether somebody has room and something may be there for him."""
+        if not (self.line or self.polls):
+            return False
+        for cursor in self.cursors:  # noqa: SIM110 - any() would cost a generator for every message
+            if cursor.more():
+                return True
+        return False
 
     def poll(self, limit: int, lease_ns: int, done: Callable[[list[Delivery]], None]) -> Poll:
         """Ask once for rows that no connection will hold: they are acked by receipt, also after a restart."""

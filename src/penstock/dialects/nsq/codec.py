@@ -409,6 +409,10 @@ def messages(
 def _few_messages(
     first_id: int, count: int, time: Times, attempts: Attempts, cuts: Cuts, body: Buffer
 ) -> tuple[Buffer, Cuts]:
+    if count == 1 and type(body) is bytes and type(attempts) is int:
+        at = time if isinstance(time, int) else int(time[0])
+        wire = _HEAD(len(body) + 30, MESSAGE, at, attempts, b"%016x" % first_id) + body
+        return wire, [0, len(wire)]
     edges = cuts if isinstance(cuts, list) else cuts.tolist()
     whole = body if isinstance(body, bytes) else bytes(memoryview(body))
     out = []

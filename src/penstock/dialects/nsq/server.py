@@ -61,7 +61,6 @@ class Connection(asyncio.BufferedProtocol):
         self._last_read_ns = 0
         self._blocked_ns = 0
         self._timer: Timer | None = None
-        self._beat_armed_ns = 0
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -115,9 +114,6 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._inside = False
             self._flush()
-        if self._beat_armed_ns != self._beat_ns() and self._timer is not None and not self._closing:
-            self._timer.cancel()
-            self._arm_beat()
 
     def eof_received(self) -> bool:
         """Let asyncio close the other half too."""
@@ -156,6 +152,12 @@ class Connection(asyncio.BufferedProtocol):
         elif self._transport is not None and not self._closing:
             self._transport.write(data)
 
+    def retime(self) -> None:
+        """Beat at the interval that was just agreed on."""
+        if self._timer is not None and not self._closing:
+            self._timer.cancel()
+            self._arm_beat()
+
     def hang_up(self) -> None:
         """Close once everything sent has left."""
         if self._closing:
@@ -191,8 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.session.agreed.heartbeat_ns or self._server.config.heartbeat_interval_ns
 
     def _arm_beat(self) -> None:
-        self._beat_armed_ns = self._beat_ns()
-        self._timer = self._clock.call_at(self._clock.monotonic() + self._beat_armed_ns, self._beat)
+        self._timer = self._clock.call_at(self._clock.monotonic() + self._beat_ns(), self._beat)
 
     def _beat(self) -> None:
         if self._transport is None:

@@ -34,6 +34,9 @@ class Link(Protocol):
     def write(self, data: Buffer) -> None:
         """Send bytes."""
 
+    def retime(self) -> None:
+        """Beat at the interval that was just agreed on."""
+
     def hang_up(self) -> None:
         """Close once everything sent has left."""
 
@@ -111,6 +114,7 @@ class Session:
         except Faulty as faulty:
             self.fail(faulty.code, str(faulty))
             return
+        self._link.retime()
         self.send(frame(RESPONSE, reply(self.agreed, self._config)) if self.agreed.negotiated else OK)
 
     def auth(self, args: list[bytes], body: bytes) -> None:
