@@ -125,6 +125,7 @@ def test_caller_gets_its_own_array_and_the_calendar_does_not_keep_the_given_one(
     due_ns[:], offsets[:] = 0, -1
     got = calendar.pop(NOW + 49)
     assert got.tolist() == list(range(50))
+    assert got.base is None  # A view would keep the whole run in memory.
     got[:] = -1
     assert calendar.pop(NOW + 99).tolist() == list(range(50, 100))
 

@@ -424,3 +424,11 @@ def test_random_moves_agree_with_a_slow_model(seed: int) -> None:
         assert bench.cursor.leased == len(model.owner)
     done = sum(state == "done" for state in model.state.values())
     assert bench.subscription.counts()["acked"] == done
+
+
+def test_one_look_hands_out_no_more_than_a_socket_should_get(bench: Bench) -> None:
+    bench.shard.put([b"x" * 400_000] * 20)
+    receiver = bench.receiver()
+    out = bench.cursor.take(100, receiver.consumer.holder, SECOND, bench.now)
+    assert sum(delivery.count for delivery in out) == 2
+    assert len(receiver.take()) == 18

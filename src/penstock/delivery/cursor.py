@@ -22,12 +22,15 @@ from penstock.delivery.lease import GRAIN_NS, Leases, deadline_after
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Pages
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, Entry, JournalFile, Source
-from penstock.message import Batch, Offsets
+from penstock.message import Batch, Cuts, Offsets
 
 _NONE = np.empty(0, np.int64)
 
 #: What a look for rows returns when another look at once would find none either.
 NOTHING_NOW = -1
+
+#: One look hands out at most about this much, so that a consumer whose socket fills up is noticed in time.
+TAKE_BYTES_MAX = 1 << 20
 
 #: Dead letters are tried again after this long when their topic refuses them.
 DEAD_RETRY_NS = 1_000_000_000
@@ -137,6 +140,8 @@ class Cursor:
                 break
             limit -= count
             self.leased += count
+            if count and len(out[-1].batch.body) > TAKE_BYTES_MAX:
+                break
         if out:
             # A row that keeps coming back must not starve the new ones, nor the other way round: they take turns.
             self._turn = not self._turn
@@ -187,6 +192,8 @@ class Cursor:
             self._judge(batch, row, stop, now)
             return 0
         count = min(limit, stop - row)
+        if len(batch.body) > TAKE_BYTES_MAX:
+            count = _within(batch.cuts, row, count)
         self._pages.lease_fresh(first, count, holder, deadline_ns)
         self._leases.add_range(holder, first, count, deadline_ns)
         self.cursor = first + count
@@ -233,6 +240,8 @@ class Cursor:
         batch = self._batch_at(first)
         if batch is None:
             return NOTHING_NOW
+        if len(batch.body) > TAKE_BYTES_MAX:
+            limit = _within(batch.cuts, first - batch.first, limit) if batch.first <= first else limit
         part = piece[: min(limit, int(np.searchsorted(piece, batch.end)))]
         if batch.first > first:  # damaged: these rows cannot be read any more
             part = piece[: int(np.searchsorted(piece, batch.first))]
@@ -549,6 +558,12 @@ class Cursor:
         if self._skips:
             entries.append(np.array([(HOLE, skip, skip, 0, 0) for skip in sorted(self._skips)], np.int64))
         return np.concatenate(entries)
+
+
+def _within(cuts: Cuts, row: int, count: int) -> int:
+    """Return how many rows from `row` on stay within TAKE_BYTES_MAX, at least one."""
+    most = int(np.searchsorted(cuts, int(cuts[row]) + TAKE_BYTES_MAX, side="right")) - 1 - row
+    return max(1, min(count, most))
 
 
 def _replace_head(queue: deque[Offsets], rest: Offsets) -> None:
