@@ -21,6 +21,9 @@ T = TypeVar("T")
 #: One thread per kind of work: syncs must not queue behind reads, and never two fdatasyncs of one node at a time.
 POOLS = ("sync", "read", "seal")
 
+#: A thread that has not heard yet may put a file into a directory on its way out; so often it is emptied again.
+REMOVE_TRIES = 100
+
 #: The kernel takes at most this many pieces in one writev.
 WRITEV_PARTS_MAX = 1024
 
@@ -104,7 +107,10 @@ class LocalFile:
         before = self._end
         try:
             if len(parts) == 1:
-                self._end += os.write(self._fd, parts[0])
+                written = os.write(self._fd, parts[0])
+                self._end += written
+                if written == len(parts[0]):  # the way of a lone message
+                    return written
             else:
                 for at in range(0, len(parts), WRITEV_PARTS_MAX):
                     self._end += os.writev(self._fd, parts[at : at + WRITEV_PARTS_MAX])
@@ -182,15 +188,20 @@ class LocalDisk:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory with everything in it; nothing happens if it is gone already."""
-        try:
-            if os.path.isdir(path) and not os.path.islink(path):
-                for name in os.listdir(path):
-                    self.remove(os.path.join(path, name))
-                os.rmdir(path)
-            else:
-                os.unlink(path)
-        except FileNotFoundError:
-            pass
+        for left in reversed(range(REMOVE_TRIES)):
+            try:
+                if os.path.isdir(path) and not os.path.islink(path):
+                    for name in os.listdir(path):
+                        self.remove(os.path.join(path, name))
+                    os.rmdir(path)
+                else:
+                    os.unlink(path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or not left:
+                    raise
 
     def sync_directory(self, path: str) -> None:
         """Return once names made, renamed or removed there survive a power loss."""

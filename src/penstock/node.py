@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from random import Random
 
-from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.config import Config
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Now
@@ -20,6 +20,7 @@ from penstock.errors import Refusal
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
 from penstock.message import Rows
+from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping
@@ -29,8 +30,8 @@ from penstock.topic import Published, Topic
 #: Acks are written, leases end and the log does its chores this often while there is something to do.
 TICK_NS = 10 * MILLISECOND
 
-#: History is looked over this often.
-RETAIN_NS = 10 * SECOND
+#: History is looked over no more often than this, whatever the configuration asks for.
+RETAIN_NS_MIN = 10 * MILLISECOND
 
 _log = logging.getLogger("penstock.node")
 
@@ -48,6 +49,8 @@ class Node:
         self.input_memory = InputMemory(config.node.memory_input_bytes)
         self.topics: dict[str, Topic] = {}
         self.bugs = 0
+        #: Redrives under way, by dead-letter topic.
+        self.redrives: dict[str, Redrive] = {}
         self._active: dict[Topic, None] = {}
         self._ticker: Timer | None = None
         disk.make(config.data_dir)
@@ -56,7 +59,8 @@ class Node:
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
         self._open_topics()
-        self._retainer = clock.call_at(clock.monotonic() + RETAIN_NS, self._retain)
+        resume(self)
+        self._retainer = clock.call_at(clock.monotonic() + self._retain_ns(), self._retain)
 
     def _open_topics(self) -> None:
         self.catalog.sweep()
@@ -154,11 +158,14 @@ class Node:
         if self._active and not self.stopping:
             self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
 
+    def _retain_ns(self) -> int:
+        return max(self.config.node.retention_check_ns, RETAIN_NS_MIN)
+
     def _retain(self) -> None:
         for topic in list(self.topics.values()):
             topic.retain()
         if not self.stopping:
-            self._retainer = self.clock.call_at(self.clock.monotonic() + RETAIN_NS, self._retain)
+            self._retainer = self.clock.call_at(self.clock.monotonic() + self._retain_ns(), self._retain)
 
     # --- trouble --------------------------------------------------------------------------------------------------
 

@@ -45,15 +45,19 @@ DUE_CHECK_NS = SECOND
 class Receipt:
     """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
 
-    __slots__ = ("count", "elsewhere", "first_id", "weight")
+    __slots__ = ("count", "elsewhere", "first_id", "repeated", "weight")
 
-    def __init__(self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None, repeated: int = 0
+    ) -> None:
         self.first_id = first_id
         self.count = count
         #: NSQ byte position of the batch they are in.
         self.weight = weight
         #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
         self.elsewhere = elsewhere
+        #: How many of the rows repeat an older message, and were not stored again.
+        self.repeated = repeated
 
     def ids(self) -> list[int]:
         """Return the id of each row, in order."""
@@ -99,7 +103,9 @@ class Topic:
             )
             for number in range(record.settings.shards)
         ]
-        self._gathers = [Gather(self._clock, partial(self._store, shard), node.input_memory) for shard in self.shards]
+        self._gathers = [
+            Gather(self._clock, partial(self._store, shard), node.input_memory, self._refuse) for shard in self.shards
+        ]
         self._rate = RateWindow(record.settings.rate) if record.settings.rate else None
         self._dedup: Dedup | None = None
         self._calendars: list[Calendar | None] = [None] * len(self.shards)
@@ -169,16 +175,18 @@ class Topic:
             return
         ids: dict[int, int] = {}
         left = len(parts)
+        repeated = 0
         failure: BaseException | None = None
 
         def stored(places: list[int], receipt: Receipt | None, error: BaseException | None) -> None:
-            nonlocal left, failure
+            nonlocal left, failure, repeated
             left -= 1
             failure = failure or error
             if receipt is not None:
                 ids.update(zip(places, receipt.ids(), strict=True))
+                repeated += receipt.repeated
             if left == 0:
-                done(Receipt(0, 0, 0, ids) if failure is None else None, failure)
+                done(Receipt(0, 0, 0, ids, repeated) if failure is None else None, failure)
 
         for number, part, places in parts:
             self._gathers[number].offer(part, partial(stored, places), publisher)
@@ -206,7 +214,7 @@ class Topic:
             try:
                 batch = shard.append(kept, now_ns)
             except Refusal as refusal:
-                self.node.ledger.add(refusal.code, self.name, kept.count, now_ns, str(refusal))
+                self.node.ledger.add(refusal.code, self.name, rows.count, now_ns, str(refusal))
                 for done, _, _ in owners:
                     done(None, refusal)
                 return
@@ -249,7 +257,7 @@ class Topic:
             if error is not None:
                 done(None, Refusal("disk_full", f"topic {self.name} could not be synced: {error}"))
             elif ids is not None:
-                done(Receipt(0, 0, weight, dict(enumerate(ids[row : row + rows]))), None)
+                done(Receipt(0, 0, weight, dict(enumerate(ids[row : row + rows])), found.among(row, rows)), None)
             else:
                 done(Receipt(id_of(shard.number, first + row), rows, weight), None)
         self.pump_all()
@@ -346,7 +354,7 @@ class Topic:
             cursor = Cursor(shard, journal, rules, partial(self._wake, subscription), partial(self._bury, subscription))
             cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
             cursor.recover(entries, start, rows_due, now)
-            subscription.cursors.append(cursor)
+            subscription.add(cursor)
         self.subscriptions[record.name] = subscription
         self._touch()
         self._arm()
@@ -432,6 +440,8 @@ class Topic:
 
     def pause(self, *, paused: bool) -> None:
         """Keep what comes from now on in the topic, or let it flow again."""
+        if paused and self.record.gate is not None:
+            return  # a second pause must not let through what came since the first
         settings = msgspec.structs.replace(self.settings, paused=paused)
         gate = tuple(shard.end for shard in self.shards) if paused else None
         self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate)

@@ -47,6 +47,8 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     cache_bytes: Size = 128 * MIB
     #: What damage to synced data means: go on without it and report it, or refuse to start.
     recovery: Literal["cut", "strict"] = "cut"
+    #: History is looked over this often, and what retention lets go is dropped.
+    retention_check_ns: Duration = 10 * SECOND_NS
     #: How long a stopping node waits for consumers to finish what they hold.
     drain_timeout_ns: Duration = 5 * SECOND_NS
 

@@ -60,6 +60,11 @@ class Subscription:
         self._session = Consumer(_nobody, settings.lease_ns, "sessions")
         self._session.holder = SESSION
 
+    def add(self, cursor: Cursor) -> None:
+        """Take in the cursor of one shard; what it recovered on lease belongs to sessions."""
+        self.cursors.append(cursor)
+        self._session.in_flight += cursor.leased
+
     # --- who is here ----------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer) -> None:

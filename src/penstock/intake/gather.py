@@ -9,12 +9,12 @@ Invariant: rows are stored in the order they were offered, whatever their size, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from penstock.clock import MILLISECOND, Clock
 from penstock.errors import PenstockError, Refusal
 from penstock.intake.limits import InputMemory
-from penstock.message import Rows, gathered
+from penstock.message import SMALL, Rows, gathered
 
 #: A larger piece is stored as it is: one more copy would cost more than one more append.
 PIECE_ROWS_MAX = 1024
@@ -28,25 +28,29 @@ ROW_BYTES = 16
 #: While no second publisher was seen for this long, there is nothing to wait for.
 ALONE_NS = 10 * MILLISECOND
 
-#: Called with the offset of the first of one's rows, or with None and what went wrong.
-Stored: TypeAlias = Callable[["int | None", "BaseException | None"], None]
+#: What a publisher is told: where its rows went, which is the store's affair, or None and what went wrong.
+T = TypeVar("T")
+Stored: TypeAlias = Callable[[T | None, "BaseException | None"], None]
 #: Whom to tell, the first of his rows in the group, and how many they are.
-Owner: TypeAlias = tuple[Stored, int, int]
+Owner: TypeAlias = tuple[Stored[T], int, int]
 #: Appends a group and sees to it that each owner is told once; it may only raise before it told anybody.
-Store: TypeAlias = Callable[[Rows, list[Owner]], None]
+Store: TypeAlias = Callable[[Rows, list[Owner[T]]], None]
 
 #: Rows, whom to tell, and the bytes taken for them.
-_Piece: TypeAlias = tuple[Rows, Stored, int]
+_Piece: TypeAlias = tuple[Rows, Stored[T], int]
 
 
-class Gather:
-    """The rows of one topic that are not stored yet."""
+class Gather(Generic[T]):
+    """The rows of one shard that are not stored yet."""
 
-    def __init__(self, clock: Clock, store: Store, memory: InputMemory) -> None:
+    def __init__(
+        self, clock: Clock, store: Store[T], memory: InputMemory, refuse: Callable[[Refusal, int, Stored[T]], None]
+    ) -> None:
         self._clock = clock
         self._store = store
         self._memory = memory
-        self._pending: list[_Piece] = []
+        self._refuse = refuse
+        self._pending: list[_Piece[T]] = []
         self._armed = False
         self._storing = False
         self._publisher = 0
@@ -56,18 +60,19 @@ class Gather:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def offer(self, rows: Rows, done: Stored, publisher: object) -> None:
-        """Take rows in: a lone publisher's at once, otherwise with all others of this turn.
+    def offer(self, rows: Rows, done: Stored[T], publisher: object) -> None:
+        """Take rows in: a lone publisher's few at once, otherwise with all others of this turn.
 
+        Many rows are worth the wait even from one publisher: its next command is probably in the same read.
         The rows must own their bytes; a view of a shared receive buffer would change under them.
         """
-        if self._alone(id(publisher)) and not self._pending and not self._storing:
+        if self._alone(id(publisher)) and rows.count <= SMALL and not self._pending and not self._storing:
             self._put([rows], [(done, 0, rows.count)])
             return
         size_bytes = _size_bytes(rows)
         if not self._memory.take(size_bytes):
             text = f"input not yet stored fills its {self._memory.bytes_max} bytes: publish again in a moment"
-            done(None, Refusal("memory_full", text))
+            self._refuse(Refusal("memory_full", text), rows.count, done)
             return
         self._pending.append((rows, done, size_bytes))
         if not self._armed:
@@ -81,7 +86,7 @@ class Gather:
         pending, self._pending = self._pending, []
         broken: Exception | None = None
         for pieces in _groups(pending):
-            owners: list[Owner] = []
+            owners: list[Owner[T]] = []
             first = 0
             for rows, done, _ in pieces:
                 owners.append((done, first, rows.count))
@@ -108,11 +113,11 @@ class Gather:
         self._offered_ns = now_ns
         return now_ns >= self._shared_until_ns
 
-    def _put(self, pieces: list[Rows], owners: list[Owner]) -> None:
+    def _put(self, pieces: list[Rows], owners: list[Owner[T]]) -> None:
         """Store one group. A refusal is the owners' business; anything else also goes up, after they were told."""
         self._storing = True
         try:
-            self._store(gathered(pieces), owners)
+            self._store(pieces[0] if len(pieces) == 1 else gathered(pieces), owners)
         except PenstockError as refused:
             _tell(owners, refused)
         except Exception as error:
@@ -122,7 +127,7 @@ class Gather:
             self._storing = False
 
 
-def _groups(pending: list[_Piece]) -> Iterator[list[_Piece]]:
+def _groups(pending: list[_Piece[T]]) -> Iterator[list[_Piece[T]]]:
     """Cut the list where neighbours cannot be merged."""
     start = count = size_bytes = 0
     for at, (rows, _, bytes_) in enumerate(pending):
@@ -140,17 +145,14 @@ def _groups(pending: list[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _alike(one: Rows, other: Rows) -> bool:
-    return (
-        one.count <= PIECE_ROWS_MAX
-        and other.count <= PIECE_ROWS_MAX
-        and not one.sequence
-        and not other.sequence
-        and one.source == other.source
-        and one.columns.keys() == other.columns.keys()
-    )
+    if one.count > PIECE_ROWS_MAX or other.count > PIECE_ROWS_MAX or one.source is not other.source:
+        return False
+    if not one.columns and not other.columns:
+        return not one.sequence and not other.sequence
+    return not one.sequence and not other.sequence and one.columns.keys() == other.columns.keys()
 
 
-def _tell(owners: list[Owner], error: BaseException) -> None:
+def _tell(owners: list[Owner[T]], error: BaseException) -> None:
     for done, _, _ in owners:
         done(None, error)
 

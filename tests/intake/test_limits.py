@@ -1,0 +1,104 @@
+"""Bounds on memory, rate and size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvariantError
+from penstock.intake.limits import SECOND_NS, InputMemory, RateWindow, oversized, size_refusal
+from penstock.message import SMALL, Rows
+
+
+def test_memory_is_taken_up_to_the_bound_and_given_back() -> None:
+    memory = InputMemory(100)
+    assert memory.take(60)
+    assert memory.take(40)
+    assert not memory.take(1)
+    memory.give(40)
+    assert memory.take(40)
+    assert memory.used == 100
+
+
+def test_refused_memory_is_counted_and_not_taken() -> None:
+    memory = InputMemory(100)
+    assert memory.take(90)
+    assert not memory.take(20)
+    assert not memory.take(30)
+    assert (memory.used, memory.refused, memory.refused_bytes) == (90, 2, 50)
+
+
+def test_giving_back_more_than_was_taken_is_a_broken_promise() -> None:
+    memory = InputMemory(100)
+    memory.take(10)
+    with pytest.raises(InvariantError, match="11 bytes"):
+        memory.give(11)
+
+
+def test_rate_fills_up_within_a_second_and_starts_anew_with_the_next() -> None:
+    window = RateWindow(10)
+    assert window.allow(6, 5 * SECOND_NS)
+    assert window.allow(4, 6 * SECOND_NS - 1)
+    assert not window.allow(1, 6 * SECOND_NS - 1)
+    assert window.allow(10, 6 * SECOND_NS)
+
+
+def test_group_is_let_in_whole_or_not_at_all() -> None:
+    window = RateWindow(10)
+    assert window.allow(6, 0)
+    assert not window.allow(5, 0)
+    assert window.refused == 5
+    assert window.allow(4, 0)
+
+
+def test_group_larger_than_the_rate_passes_once_and_is_paid_by_later_seconds() -> None:
+    window = RateWindow(10)
+    assert window.allow(35, 0)
+    assert not window.allow(1, 1 * SECOND_NS)
+    assert not window.allow(1, 2 * SECOND_NS)
+    # 35 messages at 10 a second take three seconds and half of the fourth.
+    assert window.allow(5, 3 * SECOND_NS)
+    assert not window.allow(1, 3 * SECOND_NS)
+    assert window.allow(10, 4 * SECOND_NS)
+
+
+def test_rate_zero_is_no_limit() -> None:
+    window = RateWindow(0)
+    assert all(window.allow(1_000_000, 0) for _ in range(10))
+
+
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 3 * SECOND_NS), st.integers(1, 20)), max_size=60))
+def test_rate_holds_over_any_whole_number_of_seconds(rate: int, groups: list[tuple[int, int]]) -> None:
+    window, now_ns, taken = RateWindow(rate), 0, dict[int, int]()
+    for step_ns, count in groups:
+        now_ns += step_ns
+        if window.allow(count, now_ns):
+            taken[now_ns // SECOND_NS] = taken.get(now_ns // SECOND_NS, 0) + count
+    for first in taken:
+        for last in taken:
+            passed = sum(count for second, count in taken.items() if first <= second <= last)
+            # One group may be let in ahead of its time.
+            assert passed <= rate * max(0, last - first + 1) + 20
+
+
+@pytest.mark.parametrize("count", [1, SMALL, SMALL + 1, 100])
+def test_one_body_above_the_limit_refuses_the_group(count: int) -> None:
+    bodies = [b"x" * 10] * count
+    assert oversized(Rows.of(bodies, "nsq"), 10) is None
+    bodies[count // 2] = b"x" * 11
+    refusal = oversized(Rows.of(bodies, "nsq"), 10)
+    assert refusal is not None
+    assert refusal.code == "message_too_big"
+    assert str(refusal) == "a message of 11 bytes is over the limit of 10"
+
+
+def test_no_rows_are_not_too_big() -> None:
+    assert oversized(Rows.of([], "nsq"), 0) is None
+
+
+def test_single_size_is_judged_alike() -> None:
+    assert size_refusal(10, 10) is None
+    refusal = size_refusal(11, 10)
+    assert refusal is not None
+    assert refusal.code == "message_too_big"
