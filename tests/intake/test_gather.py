@@ -32,7 +32,7 @@ class Shelf:
         self.error: Exception | None = None
         self.during: Callable[[], None] | None = None
 
-    def store(self, group: Rows, owners: list[Owner]) -> None:
+    def store(self, group: Rows, owners: list[Owner[int]]) -> None:
         if self.error is not None:
             raise self.error
         first = len(self.bodies)
@@ -61,7 +61,7 @@ class Bench:
         )
         self.told: list[tuple[object, int | None, BaseException | None]] = []
 
-    def done(self, name: object) -> Stored:
+    def done(self, name: object) -> Stored[int]:
         return lambda first, error: self.told.append((name, first, error))
 
     def offer(self, name: bytes, count: int = 1, publisher: object = A, **extra: object) -> None:
@@ -231,7 +231,7 @@ def test_broken_store_is_heard_of_and_harms_no_other_group(bench: Bench) -> None
     bench.shelf.error = ValueError("a bug")
     store = bench.gather._store
 
-    def once(group: Rows, owners: list[Owner]) -> None:
+    def once(group: Rows, owners: list[Owner[int]]) -> None:
         try:
             store(group, owners)
         finally:

@@ -145,7 +145,7 @@ def _groups(pending: list[_Piece[T]]) -> Iterator[list[_Piece[T]]]:
 
 
 def _alike(one: Rows, other: Rows) -> bool:
-    if one.count > PIECE_ROWS_MAX or other.count > PIECE_ROWS_MAX or one.source is not other.source:
+    if one.count > PIECE_ROWS_MAX or other.count > PIECE_ROWS_MAX or one.source != other.source:
         return False
     if not one.columns and not other.columns:
         return not one.sequence and not other.sequence
