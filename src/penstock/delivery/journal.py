@@ -10,6 +10,7 @@ replay in any cut of whole frames gives a state that was true at some moment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,19 +96,13 @@ def replay(entries: npt.NDArray[np.int64], start: int) -> State:
     return State(cursor, rows, attempts, due_ns, held, counts)
 
 
-def snapshot(state: State) -> npt.NDArray[np.int64]:
-    """Return the entries that say a state as shortly as possible."""
-    floor = int(state.rows[0]) if len(state.rows) else state.cursor
+def snapshot(
+    floor: int, counts: Mapping[int, int], gaps: Sequence[Entry], kept: Sequence[Entry]
+) -> npt.NDArray[np.int64]:
+    """Return the entries a journal begins anew with."""
     entries: list[Entry] = [(START, floor, floor, 0, 0)]
-    entries.extend((COUNT, op, value, 0, 0) for op, value in state.counts.items() if value)
-    edges = np.concatenate((state.rows, [state.cursor]))
-    gaps = np.flatnonzero(np.diff(edges) > 1)
-    # The rows between two unfinished ones are finished; why is in the counts.
-    entries.extend((HOLE, int(edges[i]) + 1, int(edges[i + 1]) - 1, 0, 0) for i in gaps)
-    told = (state.attempts > 0) | (state.due_ns > 0)
-    for op, mask in ((RELEASED, told & ~state.held), (HELD, state.held)):
-        entries.extend(pending(op, state.rows[mask], state.attempts[mask], state.due_ns[mask]))
-    return np.array(entries, np.int64).reshape(-1, 5)
+    entries.extend((COUNT, op, value, 0, 0) for op, value in counts.items() if value)
+    return np.array([*entries, *gaps, *kept], np.int64).reshape(-1, 5)
 
 
 def _merged(first: Offsets, last: Offsets, floor: int) -> tuple[Offsets, Offsets]:

@@ -237,9 +237,22 @@ class Pages:
 
     def held(self, below: int | None = None) -> Offsets:
         """Return all rows that have a state, ascending, optionally only those below an offset."""
-        parts = [(number << PAGE_BITS) + self._pages[number].rows() for number in sorted(self._pages)]
+        parts = [first + rows for first, _, rows in self.walk()]
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return rows if below is None else rows[rows < below]
+
+    def walk(self) -> Iterator[tuple[int, Page, Index]]:
+        """Yield (first offset of a page, the page, its rows that have a state), in order."""
+        for number in sorted(self._pages):
+            rows = self._pages[number].rows()
+            if len(rows):
+                yield number << PAGE_BITS, self._pages[number], rows
+
+    def first(self) -> int | None:
+        """Return the lowest row that has a state."""
+        for first, _, rows in self.walk():
+            return first + int(rows[0])
+        return None
 
     def details(self, offsets: Offsets) -> tuple[Offsets, Offsets, Offsets, Offsets]:
         """Return (state, attempts, deadline, holder) of rows."""
@@ -297,15 +310,17 @@ class Pages:
 ATTEMPTS_MAX = 4000
 
 
-def _split(offsets: Offsets) -> Iterator[tuple[int, slice | Mask, Index]]:
-    """Yield (page number, which of the offsets, rows in that page)."""
+def _split(offsets: Offsets) -> Iterator[tuple[int, slice, Index]]:
+    """Yield (page number, which of the offsets, rows in that page) for each run of offsets in one page."""
     if len(offsets) == 0:
         return
-    low, high = int(offsets[0]) >> PAGE_BITS, int(offsets[-1]) >> PAGE_BITS
-    if low == high and (len(offsets) < 3 or bool((offsets >> PAGE_BITS == low).all())):
-        yield low, slice(None), offsets & PAGE_MASK
+    if len(offsets) == 1:
+        offset = int(offsets[0])
+        yield offset >> PAGE_BITS, slice(0, 1), offsets & PAGE_MASK
         return
     numbers = offsets >> PAGE_BITS
-    for number in np.unique(numbers).tolist():
-        mask = numbers == number
-        yield number, mask, offsets[mask] & PAGE_MASK
+    cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    start = 0
+    for stop in (*cuts.tolist(), len(offsets)):
+        yield int(numbers[start]), slice(start, stop), offsets[start:stop] & PAGE_MASK
+        start = stop

@@ -164,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._flush()
         self._closing = True
+        self.session.close()
         if self._transport is not None:
             # Closing with unread input would reset the connection, and the peer might never see the last frame:
             # so close our half, let the rest of its input run out, and end when it does or does not.

@@ -98,7 +98,12 @@ class Session:
         """Forget the connection; what it held goes to the others."""
         self.closed = True
         self._promised.clear()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
         if self.topic is not None and self.subscription is not None and self.consumer is not None:
+            self.topic.settle(self.subscription)
             self.topic.detach(self.subscription, self.consumer)
         self.topic = self.subscription = self.consumer = None
 
@@ -301,6 +306,7 @@ class Session:
     def fail(self, code: str, text: str) -> None:
         """Send a fatal error and hang up."""
         self.closed = True
+        self._leave()
         self._node.count_fault("nsq", code, text, self.name)
         self.send(error(code, text))
         if self._promised:
