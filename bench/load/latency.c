@@ -1,0 +1,234 @@
+#define _GNU_SOURCE
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "consumer.h"
+#include "modes.h"
+#include "publisher.h"
+
+/* First allocations are no part of a steady rate, and neither is how long a server holds back the very last
+ * messages: the load begins this much before what is measured and ends this much after it. */
+#define WARM_UP_NS 300000000LL
+#define COOL_DOWN_NS 300000000LL
+#define NEIGHBOUR_PAUSE_US 1000
+/* What falls due while the consumer looks may come this much later and is still counted, as late as it is. */
+#define LATE_GRACE_SECONDS 3
+
+static void start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    if (pthread_create(thread, NULL, run, argument))
+        die("cannot start a thread");
+}
+
+static void sleep_until(int64_t at_ns)
+{
+    struct timespec t = {at_ns / 1000000000, at_ns % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+struct pace {
+    int64_t start_ns, end_ns;
+    int fd;
+};
+
+/* Replies are read and checked beside the sending, so that the server never waits for the generator. */
+static void *drain_replies(void *argument)
+{
+    static char bytes[64 << 10];
+    int fd = *(int *)argument;
+    size_t fill = 0;
+    for (long replies = 0; replies < opt.count;) {
+        fill += receive(fd, bytes + fill, sizeof bytes - fill);
+        size_t used = speech->scan(bytes, fill, &replies);
+        memmove(bytes, bytes + used, fill -= used);
+    }
+    return NULL;
+}
+
+/* A message is stamped when it is sent; one that fell due while an earlier send was blocked is stamped with the
+ * time it was due, so a server that stops reading cannot hide the wait. */
+static void *send_paced(void *argument)
+{
+    struct pace *pace = argument;
+    struct block block = block_make();
+    int64_t step_ns = 1000000000LL / opt.rate;
+    size_t stamp_at = block.unit_bytes - speech->trailer - (size_t)opt.size;
+    prctl(PR_SET_TIMERSLACK, 1000);
+    for (long sent = 0; sent < opt.count;) {
+        int64_t due_ns = pace->start_ns + sent * step_ns, now = now_ns(), slept = now < due_ns;
+        if (slept)
+            sleep_until(due_ns), now = now_ns();
+        long ready = (now - pace->start_ns) / step_ns + 1 - sent, room = (long)block.units, i;
+        if (ready > opt.count - sent)
+            ready = opt.count - sent;
+        for (i = 0; i < ready && i < room; i++) {
+            int64_t stamp_ns = slept ? now : pace->start_ns + (sent + i) * step_ns;
+            memcpy(block.bytes + (size_t)i * block.unit_bytes + stamp_at, &stamp_ns, 8);
+        }
+        send_all(pace->fd, block.bytes, (size_t)i * block.unit_bytes);
+        sent += i;
+    }
+    pace->end_ns = now_ns();
+    return NULL;
+}
+
+static void take_nsq(struct consumer *c, struct times *times)
+{
+    while (c->messages < opt.count)
+        consumer_step(c, times);
+    consumer_close(c);
+}
+
+struct text {
+    const char *at, *end;
+};
+
+/* The number of a RESP header of this kind, -1 where the reply is not whole yet. */
+static long resp_number(struct text *text, char kind)
+{
+    const char *line_end = text->at < text->end ? memchr(text->at, '\n', (size_t)(text->end - text->at)) : NULL;
+    if (!line_end)
+        return -1;
+    if (*text->at != kind)
+        die("expected %c, the server answered %.*s", kind, (int)(line_end - text->at), text->at);
+    long number = atol(text->at + 1);
+    text->at = line_end + 1;
+    return number;
+}
+
+static const char *resp_bulk(struct text *text, long *size)
+{
+    *size = resp_number(text, '$');
+    if (*size < 0 || text->end - text->at < *size + 2)
+        return NULL;
+    const char *bytes = text->at;
+    text->at += *size + 2;
+    return bytes;
+}
+
+/* One XREAD reply: [[stream, [[id, [field, body]] ...]]]. Returns its messages, 0 while it is not whole. */
+static long xread_reply(struct text text, char *last_id, struct times *times, int64_t now)
+{
+    char id[64] = "";
+    long size, entries;
+    if (resp_number(&text, '*') < 0 || resp_number(&text, '*') < 0 || !resp_bulk(&text, &size))
+        return 0;
+    entries = resp_number(&text, '*');
+    size_t measured = times->count;
+    for (long i = 0; i < entries; i++) {
+        const char *bytes;
+        int64_t sent_ns;
+        if (resp_number(&text, '*') < 0 || !(bytes = resp_bulk(&text, &size)))
+            return times->count = measured, 0;
+        memcpy(id, bytes, (size_t)size);
+        id[size] = 0;
+        if (resp_number(&text, '*') < 0 || !resp_bulk(&text, &size) || !(bytes = resp_bulk(&text, &size)))
+            return times->count = measured, 0;
+        memcpy(&sent_ns, bytes, 8);
+        times_between(times, sent_ns, now);
+    }
+    if (entries > 0)
+        strcpy(last_id, id);
+    return entries < 0 ? 0 : entries;
+}
+
+static void take_redis(int fd, struct times *times)
+{
+    size_t room = 4 << 20, fill;
+    char *bytes = malloc(room), last_id[64] = "0-0", line[512];
+    for (long got = 0, entries; got < opt.count; got += entries) {
+        int size = sprintf(line,
+                           "*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$4\r\n1000\r\n$5\r\nBLOCK\r\n$5\r\n20000\r\n"
+                           "$7\r\nSTREAMS\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
+                           strlen(opt.topic), opt.topic, strlen(last_id), last_id);
+        send_all(fd, line, (size_t)size);
+        fill = 0;
+        do {
+            fill += receive(fd, bytes + fill, room - fill);
+            entries = xread_reply((struct text){bytes, bytes + fill}, last_id, times, now_ns());
+        } while (!entries);
+    }
+}
+
+void mode_paced(void)
+{
+    struct times times = {0};
+    struct pace pace = {.fd = greeted()};
+    pthread_t sender, drain;
+    int is_nsq = !strcmp(opt.dialect, "nsq");
+    struct consumer c = {0};
+    opt.count = (long)((opt.seconds + (double)(WARM_UP_NS + COOL_DOWN_NS) / 1e9) * (double)opt.rate);
+    if (is_nsq) {
+        c = consumer_open(0);
+        consumer_ready(&c);
+    } else {
+        c.fd = greeted();
+    }
+    pace.start_ns = now_ns();
+    times.from_ns = pace.start_ns + WARM_UP_NS;
+    times.until_ns = times.from_ns + (int64_t)(opt.seconds * 1e9);
+    start_thread(&sender, send_paced, &pace);
+    start_thread(&drain, drain_replies, &pace.fd);
+    if (is_nsq)
+        take_nsq(&c, &times);
+    else
+        take_redis(c.fd, &times);
+    pthread_join(sender, NULL);
+    pthread_join(drain, NULL);
+    printf("\"messages\":%ld,\"seconds\":%.6f", opt.count, (double)(pace.end_ns - pace.start_ns) / 1e9);
+    times_print(&times);
+}
+
+/* Bodies begin with the wall-clock ns at which they fall due; what was due before the consumer came does not count. */
+void mode_late(void)
+{
+    struct consumer c = consumer_open(0);
+    int64_t start_ns = now_ns();
+    struct times times = {.from_ns = wall_ns()};
+    times.until_ns = times.from_ns + (int64_t)(opt.seconds * 1e9);
+    c.clock = wall_ns;
+    consumer_ready(&c);
+    for (double left; (left = opt.seconds + LATE_GRACE_SECONDS - seconds_since(start_ns)) > 0;) {
+        struct pollfd ready = {c.fd, POLLIN, 0};
+        if (poll(&ready, 1, (int)(left * 1000) + 1))
+            consumer_step(&c, &times);
+    }
+    consumer_close(&c);
+    printf("\"messages\":%zu,\"seconds\":%.6f", times.count, opt.seconds);
+    times_print(&times);
+}
+
+static void *pipeline(void *argument)
+{
+    publisher_run(argument);
+    return NULL;
+}
+
+void mode_neighbour(void)
+{
+    struct times times = {0};
+    struct publisher busy = publisher_open();
+    struct block block = block_make();
+    int fd = greeted();
+    pthread_t thread;
+    start_thread(&thread, pipeline, &busy);
+    usleep((useconds_t)(WARM_UP_NS / 1000));
+    int64_t end_ns = now_ns() + (int64_t)(opt.seconds * 1e9) - WARM_UP_NS - 100000000LL;
+    for (size_t unit = 0; now_ns() < end_ns; unit = (unit + 1) % block.units) {
+        int64_t sent_ns = now_ns();
+        send_all(fd, block.bytes + unit * block.unit_bytes, block.unit_bytes);
+        await_reply(fd);
+        times_add(&times, now_ns() - sent_ns);
+        usleep(NEIGHBOUR_PAUSE_US);
+    }
+    pthread_join(thread, NULL);
+    printf("\"messages\":%ld,\"seconds\":%.6f,\"probes\":%zu", publisher_messages(&busy), seconds_since(busy.start_ns),
+           times.count);
+    times_print(&times);
+}

@@ -1,0 +1,12 @@
+/* The modes that have a file of their own. */
+#ifndef LOAD_MODES_H
+#define LOAD_MODES_H
+
+void mode_paced(void);     /* latency.c: a fixed rate in, latency at a consumer out */
+void mode_late(void);      /* latency.c: how late messages with a due time arrive */
+void mode_neighbour(void); /* latency.c: publish and wait beside a pipelining connection */
+void mode_disk(void);      /* probe.c: the disk's own fdatasync */
+void mode_sink(void);      /* probe.c: answers publishes without looking at them */
+void mode_source(void);    /* probe.c: delivers messages as fast as they are taken */
+
+#endif

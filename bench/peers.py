@@ -1,0 +1,297 @@
+"""The servers of a benchmark: how each is started, asked to stop, killed and started again.
+
+All listen on loopback on free ports and keep their data below `bench/build/data`, on the disk of the checkout.
+This is the only module that knows a server's command line. Knows no row and no target.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
+
+from bench import generator, measure, supply
+from bench.generator import LoadFailed, Run
+from bench.measure import Sample
+from bench.ports import free_offset, free_port, owns_port
+from bench.supply import Missing
+
+Durability = Literal["os", "fsync"]
+
+START_SECONDS_MAX = 30.0
+#: nsqd writes its memory queues to disk when it is asked to stop.
+STOP_SECONDS_MAX = 60.0
+
+_topics = itertools.count(1)
+
+
+class Server:
+    """One server process with its own data directory; the same directory across restarts."""
+
+    name: ClassVar[str]
+    dialect: ClassVar[str]
+
+    def __init__(self, durability: Durability = "os") -> None:
+        self.durability = durability
+        #: Raises Missing before anything is started.
+        self.program = self.find()
+        data = supply.BUILD / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = Path(tempfile.mkdtemp(prefix=self.name + "-", dir=data))
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def find(cls) -> Path:
+        """Return its program; raises Missing where there is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def version(cls) -> str:
+        """Return the first version number that its program prints."""
+        said = subprocess.run([cls.find(), "--version"], capture_output=True, text=True, timeout=30, check=False)
+        found = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+        return found.group() if found else "unknown"
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def topic(self) -> str:
+        """Return the name of a topic that nobody used yet, ready to be published to."""
+        return f"bench{next(_topics)}"
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self.process.pid
+
+    def start(self, wait: bool = True) -> None:
+        """Start it, and unless told otherwise return when it takes connections."""
+        with (self.data / "server.log").open("ab") as log:
+            # The server ends with the benchmark, even when that is killed.
+            prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+            self.process = subprocess.Popen([*prefix, *self.command()], stdout=log, stderr=log, cwd=self.data)
+        if wait:
+            self._await_port()
+
+    def stop(self) -> None:
+        """Ask it to stop and wait until it has."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it as a power cut would, page cache kept."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        """Kill it and throw its data away."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def load(self, mode: str, **options: str | float) -> Run:
+        """Run the load generator against it."""
+        run = generator.load(mode, dialect=self.dialect, port=self.port, **options)
+        # Another server may have the port; its numbers must not pass as this one's.
+        if not owns_port(self.pid, self.port):
+            raise LoadFailed(f"{self.name} does not listen on port {self.port}: {self._last_words()}")
+        return run
+
+    def sample(self, mode: str, **options: str | float) -> Sample:
+        """Run the load generator and count the CPU time that it cost the server."""
+        measure.settle(self.pid)
+        before_ns = measure.cpu_ns(self.pid)
+        run = self.load(mode, **options)
+        measure.settle(self.pid)
+        cpu_us = (measure.cpu_ns(self.pid) - before_ns) / 1000
+        if run.redelivered:
+            raise LoadFailed(f"{self.name} delivered {run.redelivered} messages again")
+        messages = run.published or run.messages
+        return Sample(messages / run.seconds, cpu_us / messages, run.p50_us, run.p99_us)
+
+    def sample_fresh(self, mode: str, options: Mapping[str, str | float]) -> Sample:
+        """Run the load generator on a topic that nobody used yet."""
+        return self.sample(mode, topic=self.topic(), **options)
+
+    def _await_port(self) -> None:
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end and self._alive():
+            if owns_port(self.pid, self.port):
+                return
+            time.sleep(0.02)
+        raise Missing(f"{self.name} did not start: {self._last_words()}")
+
+    def _alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _last_words(self) -> str:
+        lines = (self.data / "server.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(number)
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+class Nsqd(Server):
+    """nsqd 1.3.0 with its defaults: 10,000 messages of a queue in memory, the rest in files."""
+
+    name = "nsqd"
+    dialect = "nsq"
+    #: Options beside the addresses.
+    extra: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.nsqd()
+
+    def command(self) -> list[str]:
+        addresses = [f"--tcp-address=127.0.0.1:{self.port}", f"--http-address=127.0.0.1:{free_port()}"]
+        return [str(self.program), f"--data-path={self.data}", *addresses, *self.extra]
+
+
+class NsqdInMemory(Nsqd):
+    """nsqd that never writes a queue to a file: faster than its defaults, and it keeps nothing."""
+
+    name = "nsqd in memory"
+    extra = ("--mem-queue-size=100000000",)
+
+
+class Redis(Server):
+    """Redis Streams with an append-only file: written before the reply (os), or synced too (fsync).
+
+    Snapshots and rewrites of the file are off, which favours it.
+    """
+
+    name = "redis"
+    dialect = "redis"
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.redis()
+
+    def command(self) -> list[str]:
+        listen = ["--port", str(self.port), "--bind", "127.0.0.1", "--daemonize", "no", "--dir", str(self.data)]
+        sync = "always" if self.durability == "fsync" else "no"
+        keep = ["--save", "", "--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]
+        return [str(self.program), *listen, *keep]
+
+
+class Nats(Server):
+    """NATS JetStream with file storage, synced in the background as by default."""
+
+    name = "nats"
+    dialect = "nats"
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.nats()
+
+    def command(self) -> list[str]:
+        return [str(self.program), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.data)]
+
+    def topic(self) -> str:
+        """Return a fresh subject with a stream behind it."""
+        name = super().topic()
+        stream = {"name": name, "subjects": [name], "storage": "file", "num_replicas": 1}
+        body = msgspec.json.encode(stream)
+        hello = b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.a 1\r\n'
+        request = b"PUB $JS.API.STREAM.CREATE.%s _INBOX.a %d\r\n%s\r\n" % (name.encode(), len(body), body)
+        with socket.create_connection(("127.0.0.1", self.port), 5) as line:
+            line.sendall(hello + request)
+            answer = b""
+            while b'"type"' not in answer:
+                answer += line.recv(65536) or b'"type" connection closed'
+        if b'"created"' not in answer:
+            raise Missing(f"nats made no stream: {answer[-200:].decode(errors='replace')}")
+        return name
+
+
+class Penstock(Server):
+    """This project's node; topics made by the first publish get the durability it was started with."""
+
+    name = "penstock"
+    dialect = "nsq"
+    nsq_port: ClassVar[int] = 4150
+    #: Every port of the node; an offset is good when all of them are free.
+    ports: ClassVar[tuple[int, ...]] = (4150, 4151, 4152, 4160, 4161, 7070, 7071)
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.offset = free_offset(self.ports)
+        self.port = self.nsq_port + self.offset
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.penstock()
+
+    def command(self) -> list[str]:
+        place = ["--data", str(self.data / "node"), "--port-offset", str(self.offset)]
+        return [str(self.program), "up", *place, "--durability", self.durability, "--quiet"]
+
+
+class Fleet:
+    """The servers of one row that could be started, and why the others could not."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, Server] = {}
+        self.missing: dict[str, str] = {}
+
+    def turns(self, mode: str, options: Mapping[str, str | float]) -> dict[str, Callable[[], Sample]]:
+        """Return one run of the load generator on a fresh topic per server, under its name."""
+        return self.each(lambda server: server.sample_fresh(mode, options))
+
+    def each(self, turn: Callable[[Server], Sample]) -> dict[str, Callable[[], Sample]]:
+        """Return one turn per server, under its name."""
+        return {name: partial(turn, server) for name, server in self.servers.items()}
+
+
+@contextlib.contextmanager
+def fleet(*kinds: type[Server], durability: Durability = "os") -> Iterator[Fleet]:
+    """Start one server of each kind for a row; a kind that cannot be had is noted as missing."""
+    made = Fleet()
+    try:
+        for kind in kinds:
+            try:
+                server = made.servers[kind.name] = kind(durability)
+                server.start()
+            except Missing as reason:
+                made.missing[kind.name] = str(reason)
+                broken = made.servers.pop(kind.name, None)
+                if broken is not None:
+                    broken.remove()
+        yield made
+    finally:
+        for server in made.servers.values():
+            server.remove()
+
+
+def versions() -> dict[str, str]:
+    """Return the version of every server that this machine has."""
+    found = {}
+    for kind in (Nsqd, Redis, Nats, Penstock):
+        with contextlib.suppress(Missing):
+            found[kind.name] = kind.version()
+    return found

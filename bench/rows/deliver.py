@@ -1,0 +1,35 @@
+"""Deliver and FIN a backlog that a restarted server reads back from its files (page cache warm)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench import measure
+from bench.measure import Sample, interleaved
+from bench.peers import Nsqd, Penstock, Server, fleet
+from bench.plan import Plan
+from bench.report import Result, at_least, rate, ratio, result
+
+RDY = 2500
+#: The backlog is filled in batches; how it came is no part of what is measured.
+FILL_BATCH = 200
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """Fill a channel, restart the server, take everything."""
+
+    def turn(server: Server) -> Sample:
+        count = plan.deliver_ours if isinstance(server, Penstock) else plan.deliver_peer
+        topic = server.topic()
+        # The channel exists first, so that the peer keeps the backlog there and need not move it while it delivers.
+        server.load("sub", topic=topic, count=0)
+        server.load("pub", topic=topic, batch=FILL_BATCH, count=count)
+        measure.settle(server.pid)
+        server.restart()
+        measure.quiet()
+        return server.sample("sub", topic=topic, rdy=RDY, count=count)
+
+    with fleet(Nsqd, Penstock) as made:
+        numbers = interleaved(plan.rounds, made.each(turn))
+    goals = [at_least(6, ratio(rate(numbers, "penstock"), rate(numbers, "nsqd")))]
+    yield result("deliver", f"deliver + FIN, RDY {RDY}, backlog read back from disk", numbers, goals, made.missing)

