@@ -250,6 +250,10 @@ class Topic:
     ) -> None:
         first = batch.first if batch is not None else 0
         weight = batch.weight if batch is not None else 0
+        if batch is not None and error is None and "due" in batch.columns:
+            now = self.node.now()
+            for subscription in self.subscriptions.values():
+                subscription.cursors[shard.number].look_at(batch, now)
         ids = None
         if found is not NO_DUPLICATES:
             ids = [id_of(*place) for place in found.places(count, shard.number, first)]

@@ -20,7 +20,7 @@ from penstock.delivery.due import Calendar
 from penstock.delivery.journal import ACKED, DEAD, EXPIRED, FILTERED, HELD, HOLE, RELEASED, REMOVED, START
 from penstock.delivery.lease import GRAIN_NS, Leases, deadline_after
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
-from penstock.delivery.rules import Rules
+from penstock.delivery.rules import Rules, Sifted
 from penstock.delivery.source import Delivery, Entry, JournalFile, Source
 from penstock.message import Batch, Cuts, Offsets
 
@@ -31,6 +31,9 @@ NOTHING_NOW = -1
 
 #: One look hands out at most about this much, so that a consumer whose socket fills up is noticed in time.
 TAKE_BYTES_MAX = 1 << 20
+
+#: Batches in a row that may give nothing before other connections get their turn.
+LOOKS_MAX = 16
 
 #: Dead letters are tried again after this long when their topic refuses them.
 DEAD_RETRY_NS = 1_000_000_000
@@ -77,6 +80,7 @@ class Cursor:
         self._skips: set[int] = set()
         #: Rows below it were judged and may go out straight from the batch.
         self._judged_to = 0
+        self._judged_ns = 0
         self._fetching = False
         self._nothing_at = (-1, -1)
         self._turn = True
@@ -118,6 +122,19 @@ class Cursor:
         self.passed = sum(self.counts.values()) + len(rows)
         if self.ready:
             self._again.append(rows[ready])
+        if self.rules.traffic is None:
+            self._pass_waiting(due)
+
+    def _pass_waiting(self, due: tuple[Offsets, Offsets]) -> None:
+        """Pass the rows right after the cursor that all wait for their time, without reading them."""
+        ahead = int(np.searchsorted(due[0], self.cursor))
+        offsets = due[0][ahead:]
+        in_a_row = int((offsets == self.cursor + np.arange(len(offsets))).sum())
+        if in_a_row:
+            self._pages.hold(offsets[:in_a_row], WAITING, 0, due[1][ahead : ahead + in_a_row])
+            self.cursor += in_a_row
+            self.passed += in_a_row
+            self.waiting += in_a_row
 
     # --- handing out ----------------------------------------------------------------------------------------------
 
@@ -129,6 +146,7 @@ class Cursor:
         """Lease up to `limit` rows to a holder; an empty list means that nothing is there now."""
         out: list[Delivery] = []
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
+        looks = LOOKS_MAX
         while limit > 0:
             if self._again and (self._turn or not self._more()):
                 count = self._take_queued(self._again, out, limit, holder, deadline_ns, now)
@@ -140,6 +158,11 @@ class Cursor:
                 break
             if count == NOTHING_NOW:
                 break
+            if count == 0:
+                looks -= 1
+                if looks == 0:  # much is filtered out or not due: others shall have their turn
+                    self._wake()
+                    break
             limit -= count
             self.leased += count
             if count and len(out[-1].batch.body) > TAKE_BYTES_MAX:
@@ -190,6 +213,10 @@ class Cursor:
         first = self.cursor
         row = first - batch.first
         stop = min(batch.count, end - batch.first)
+        if self.rules.ages(batch):  # what was young enough a moment ago may have grown too old
+            stop = min(stop, row + limit)
+            if self._judged_ns != now.wall_ns:
+                self._judged_to = first
         if self._judged_to <= first and (self._skips or self.rules.concerns(batch)):
             self._judge(batch, row, stop, now)
             return 0
@@ -206,14 +233,12 @@ class Cursor:
     def _judge(self, batch: Batch, row: int, stop: int, now: Now) -> None:
         """Apply the rules to the rest of a batch; the cursor passes it unless all of it may go out as it is."""
         sifted = self.rules.sift(batch, row, stop, now.wall_ns)
-        ready = sifted.ready
         if self._skips:
-            skipped = np.array(sorted(o for o in self._skips if batch.first + row <= o < batch.first + stop), np.int64)
-            self._skips.difference_update(skipped.tolist())
-            ready = np.setdiff1d(ready, skipped, assume_unique=True)
-            self.counts[REMOVED] += len(skipped)  # written down when they were removed
+            sifted = self._without_skips(sifted, batch.first + row, batch.first + stop)
+        ready = sifted.ready
         if len(ready) == stop - row:
             self._judged_to = batch.first + stop
+            self._judged_ns = now.wall_ns
             return
         self.passed += stop - row
         self.cursor = batch.first + stop
@@ -227,6 +252,25 @@ class Cursor:
             self._pages.hold(ready, READY)
             self.ready += len(ready)
             self._fresh.append(ready)
+
+    def look_at(self, batch: Batch, now: Now) -> None:
+        """Pass a batch that was just stored and brings due times: its rows wait here, not behind the cursor."""
+        if self.cursor == batch.first and batch.end <= self._end() and self._judged_to <= batch.first:
+            self._judge(batch, 0, batch.count, now)
+
+    def _without_skips(self, sifted: Sifted, first: int, end: int) -> Sifted:
+        """Take out what was removed before the cursor came here; that was written down then."""
+        skipped = np.array(sorted(offset for offset in self._skips if first <= offset < end), np.int64)
+        self._skips.difference_update(skipped.tolist())
+        self.counts[REMOVED] += len(skipped)
+        later = ~np.isin(sifted.waiting, skipped)
+        return Sifted(
+            np.setdiff1d(sifted.ready, skipped, assume_unique=True),
+            sifted.waiting[later],
+            sifted.waiting_due_ns[later],
+            np.setdiff1d(sifted.filtered, skipped, assume_unique=True),
+            np.setdiff1d(sifted.expired, skipped, assume_unique=True),
+        )
 
     def _take_queued(
         self, queue: deque[Offsets], out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Now
@@ -343,7 +387,9 @@ class Cursor:
         good = self._pages.leased(offsets, holder)
         mine = offsets[good]
         if len(mine):
-            deadlines = self._pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, GRAIN_NS)
+            # A connection's leases are all of one length; how long a session asked for at first is not known any more.
+            begun = None if holder == SESSION else lease_ns
+            deadlines = self._pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, GRAIN_NS, begun)
             for deadline_ns in np.unique(deadlines).tolist():
                 part = mine[deadlines == deadline_ns]
                 self._leases.add(holder, part, deadline_ns, again=True)

@@ -219,8 +219,13 @@ class Pages:
             ),
         )
 
-    def extend(self, offsets: Offsets, now_ns: int, lease_ns: int, lease_max_ns: int, grain_ns: int) -> Offsets:
-        """Move the deadline of leased rows to a lease from now, not past `lease_max_ns` after delivery; return them."""
+    def extend(
+        self, offsets: Offsets, now_ns: int, lease_ns: int, lease_max_ns: int, grain_ns: int, begun_ns: int | None
+    ) -> Offsets:
+        """Move the deadline of leased rows to a lease from now, not past `lease_max_ns` after delivery; return them.
+
+        `begun_ns` is how long they were leased for at first; where that is not known, the first extend counts instead.
+        """
         deadlines = np.empty(len(offsets), np.int64)
         for number, part, rows in _split(offsets):
             page = self._pages[number]
@@ -228,7 +233,8 @@ class Pages:
             if page.limit is None:
                 page.limit = np.zeros(len(page.state), np.int64)
             old = page.deadline[at]
-            limit = np.where(page.limit[at] == 0, old - lease_ns + lease_max_ns, page.limit[at])
+            from_ns = old - begun_ns if begun_ns is not None else now_ns
+            limit = np.where(page.limit[at] == 0, from_ns + lease_max_ns, page.limit[at])
             page.limit[at] = limit
             new = np.minimum(-(-(now_ns + lease_ns) // grain_ns) * grain_ns, limit)
             page.deadline[at] = new

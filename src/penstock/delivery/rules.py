@@ -45,6 +45,10 @@ class Rules(NamedTuple):
             or (bool(columns) and ("due" in columns or "expires" in columns))
         )
 
+    def ages(self, batch: Batch) -> bool:
+        """Tell whether a verdict on a row of the batch may be another one later."""
+        return self.ttl_ns > 0 or (bool(batch.columns) and "expires" in batch.columns)
+
     def expired(self, batch: Batch, rows: slice | Offsets, now_ns: int) -> npt.NDArray[np.bool_]:
         """Tell which rows are too old to be delivered."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

@@ -66,10 +66,17 @@ class Gather(Generic[T]):
         Many rows are worth the wait even from one publisher: its next command is probably in the same read.
         The rows must own their bytes; a view of a shared receive buffer would change under them.
         """
-        if self._alone(id(publisher)) and rows.count <= SMALL and not self._pending and not self._storing:
+        now_ns = self._clock.monotonic()
+        if id(publisher) != self._publisher:
+            if now_ns - self._offered_ns < ALONE_NS:
+                self._shared_until_ns = now_ns + ALONE_NS
+            self._publisher = id(publisher)
+        self._offered_ns = now_ns
+        alone = now_ns >= self._shared_until_ns
+        if alone and rows.count <= SMALL and not self._pending and not self._storing:
             self._put([rows], [(done, 0, rows.count)])
             return
-        size_bytes = _size_bytes(rows)
+        size_bytes = _size_bytes(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
         if not self._memory.take(size_bytes):
             text = f"input not yet stored fills its {self._memory.bytes_max} bytes: publish again in a moment"
             self._refuse(Refusal("memory_full", text), rows.count, done)
@@ -103,15 +110,6 @@ class Gather(Generic[T]):
     def _turn(self) -> None:
         self._armed = False
         self.flush()
-
-    def _alone(self, publisher: int) -> bool:
-        now_ns = self._clock.monotonic()
-        if publisher != self._publisher:
-            if now_ns - self._offered_ns < ALONE_NS:
-                self._shared_until_ns = now_ns + ALONE_NS
-            self._publisher = publisher
-        self._offered_ns = now_ns
-        return now_ns >= self._shared_until_ns
 
     def _put(self, pieces: list[Rows], owners: list[Owner[T]]) -> None:
         """Store one group. A refusal is the owners' business; anything else also goes up, after they were told."""

@@ -93,17 +93,8 @@ class Connection(asyncio.BufferedProtocol):
     def receive(self, data: bytes) -> None:
         """Handle bytes, whatever their way here was."""
         if not self._greeted:
-            self._greeting += data
-            if len(self._greeting) < len(MAGIC) and MAGIC.startswith(self._greeting):
-                return
-            if not self._greeting.startswith(MAGIC):
-                self._server.node.count_fault("nsq", "E_BAD_PROTOCOL", repr(self._greeting[:16]), self.session.name)
-                self.write(error("E_BAD_PROTOCOL", "this port speaks NSQ V2: send two spaces, V, 2 first"))
-                self.hang_up()
-                return
-            self._greeted = True
-            data, self._greeting = self._greeting[len(MAGIC) :], b""
-        if self._closing:
+            data = self._greet(data)
+        if self._closing or not data:
             return
         self._inside = True
         try:
@@ -113,7 +104,20 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up()
         finally:
             self._inside = False
-            self._flush()
+            if self._out:
+                self._flush()
+
+    def _greet(self, data: bytes) -> bytes:
+        """Look for the magic bytes and return what came after them."""
+        self._greeting += data
+        if self._greeting.startswith(MAGIC):
+            self._greeted = True
+            return self._greeting[len(MAGIC) :]
+        if not MAGIC.startswith(self._greeting):
+            self._server.node.count_fault("nsq", "E_BAD_PROTOCOL", repr(self._greeting[:16]), self.session.name)
+            self.write(error("E_BAD_PROTOCOL", "this port speaks NSQ V2: send two spaces, V, 2 first"))
+            self.hang_up()
+        return b""
 
     def eof_received(self) -> bool:
         """Let asyncio close the other half too."""

@@ -259,6 +259,10 @@ class Session:
         def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
             if refusal is None:
                 slot[0] = OK if replies == 1 else OK * replies
+                if len(self._promised) == 1 and self._promised[0] is slot:
+                    self._promised.clear()
+                    self._link.write(slot[0])
+                    return
             else:
                 # One frame per command, so that the client's count of replies stays right.
                 slot[0] = error(f"E_{word}_FAILED", f"{word} failed {refusal}") * replies
