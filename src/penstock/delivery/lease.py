@@ -35,12 +35,14 @@ class _Held:
 class Leases:
     """Expiry runs of one subscription over one shard."""
 
-    __slots__ = ("_deadlines", "_held", "_pages")
+    __slots__ = ("_deadlines", "_held", "_known", "_pages")
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._held: dict[int, _Held] = {}
         self._deadlines: list[tuple[int, int]] = []
+        #: What is in the heap: a holder that acks at once would otherwise add the same deadline with every message.
+        self._known: set[tuple[int, int]] = set()
 
     def add_range(self, holder: int, first: int, count: int, deadline_ns: int) -> None:
         """Note that a range of rows went out."""
@@ -50,7 +52,7 @@ class Leases:
         run = held.runs.get(deadline_ns)
         if run is None:
             held.runs[deadline_ns] = [[first, count]]
-            heapq.heappush(self._deadlines, (deadline_ns, holder))
+            self._watch(deadline_ns, holder)
         else:
             last = run[-1]
             if isinstance(last, list) and last[0] + last[1] == first:
@@ -67,7 +69,7 @@ class Leases:
         held = self._held.setdefault(holder, _Held())
         if deadline_ns not in held.runs:
             held.runs[deadline_ns] = []
-            heapq.heappush(self._deadlines, (deadline_ns, holder))
+            self._watch(deadline_ns, holder)
         held.runs[deadline_ns].append(offsets)
         held.rows += len(offsets)
         if not again:
@@ -95,7 +97,7 @@ class Leases:
         """Return (holder, rows) whose lease has ended; the caller moves them on and says `less`."""
         ended = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            deadline_ns, holder = heapq.heappop(self._deadlines)
+            deadline_ns, holder = self._next()
             held = self._held.get(holder)
             run = held.runs.pop(deadline_ns, None) if held is not None else None
             if held is None or run is None:
@@ -114,8 +116,19 @@ class Leases:
             held = self._held.get(holder)
             if held is not None and deadline_ns in held.runs:
                 return deadline_ns
-            heapq.heappop(self._deadlines)
+            self._next()
         return None
+
+    def _watch(self, deadline_ns: int, holder: int) -> None:
+        entry = (deadline_ns, holder)
+        if entry not in self._known:
+            self._known.add(entry)
+            heapq.heappush(self._deadlines, entry)
+
+    def _next(self) -> tuple[int, int]:
+        entry = heapq.heappop(self._deadlines)
+        self._known.discard(entry)
+        return entry
 
     def _clean(self, holder: int, held: _Held) -> None:
         held.rows = 0

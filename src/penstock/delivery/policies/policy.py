@@ -16,6 +16,9 @@ class Dealer(Protocol):
     #: Consumers that had room when they joined it, in turn.
     line: deque[Consumer]
 
+    def can_give(self) -> bool:
+        """Tell whether somebody has room and something may be there for him."""
+
     def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
         """Lease rows to a consumer."""
 

@@ -13,7 +13,7 @@ class Shared:
         """Hand out up to `budget` rows and return how many."""
         line = dealer.line
         dealt = 0
-        while line and dealt < budget:
+        while line and dealt < budget and dealer.can_give():
             consumer = line[0]
             room = consumer.room
             if room <= 0:
