@@ -29,6 +29,7 @@ class Commit:
         #: Segments with bytes that are not synced, oldest first.
         self.dirty: list[Segment] = []
         self.busy = False
+        self._again = False
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._waiting: list[Done] = []
@@ -48,10 +49,12 @@ class Commit:
             self.start(end)
 
     def start(self, end: int) -> None:
-        """Sync what is dirty, unless a sync is under way."""
+        """Sync what is dirty, now or right after the sync that is under way."""
+        if self.busy:
+            self._again = True
         if self.busy or not self.dirty:
             return
-        self.busy = True
+        self.busy, self._again = True, False
         group, self._waiting = self._waiting, []
         marks = [(segment, segment.bytes) for segment in self.dirty]
 
@@ -73,7 +76,7 @@ class Commit:
                 self._waiting = []
             for done in group:
                 done(error)
-            if self._waiting and not self.busy:
+            if self.dirty and (self._waiting or self._again):
                 self.start(self.dirty[-1].end)
 
         self._disk.submit("sync", work, finished)

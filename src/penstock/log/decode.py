@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import CorruptionError
 from penstock.log.frame import schema_of
-from penstock.log.layout import END_OF_STREAM, Layout, checked
+from penstock.log.layout import END_OF_STREAM, Layout
+from penstock.log.run import Frame, Run, frame_at
 from penstock.message import COLUMNS, SMALL, Batch, Column, Cuts
 
 #: Frames with fewer rows than this are worth merging when many of them are read.
@@ -28,22 +29,6 @@ MERGED_ROWS = 4096
 Matrix = npt.NDArray[np.int64]
 
 _I64 = struct.Struct("<q")
-
-
-class Frame(NamedTuple):
-    """An intact frame found in some bytes."""
-
-    at: int
-    end: int
-    layout: Layout
-    rows: int
-    first: int
-
-
-def frame_at(data: bytes, at: int, limit: int) -> Frame:
-    """Return the frame that begins at a position; CorruptionError if there is no intact one."""
-    layout, end = checked(data, at, limit)
-    return Frame(at, end, layout, layout.rows(data, at), layout.first(data, at))
 
 
 def frames(data: bytes, at: int = 0, limit: int | None = None) -> Iterator[Frame]:
@@ -85,15 +70,24 @@ class Decoder:
         self._optional = [place for place in places if place.name not in ("offset", "timestamp", "body", "source")]
         self._due = named.get("due")
 
-    def batches(self, data: bytes, found: Sequence[Frame], merged_rows: int = MERGED_ROWS) -> list[Batch]:
-        """Return the rows of these frames, with runs of small frames merged up to about `merged_rows`."""
+    def batches(self, data: bytes, runs: Sequence[Run], merged_rows: int = MERGED_ROWS) -> list[Batch]:
+        """Return the rows of these frames, with small frames that adjoin merged up to about `merged_rows`."""
         made: list[Batch] = []
-        for run in runs(found, merged_rows):
-            if len(run) > 1:
-                made.append(self.merged(data, run))
-            else:
-                made.append(self.batch(data, run[0]))
+        for run in _together(runs):
+            if not run.mergeable:
+                made += [self.batch(data, run.frame(number)) for number in range(len(run))]
+                continue
+            start = 0
+            before = np.cumsum(run.rows)
+            while start < len(run):
+                done = int(before[start - 1]) if start else 0
+                stop = max(start + 1, int(np.searchsorted(before, done + merged_rows, "right")))
+                made.append(self._some(data, run.part(start, stop)))
+                start = stop
         return made
+
+    def _some(self, data: bytes, run: Run) -> Batch:
+        return self.batch(data, run.frame(0)) if len(run) == 1 else self.merged(data, run)
 
     def batch(self, data: bytes, frame: Frame) -> Batch:
         """Return the rows of one frame; more than SMALL rows keep pointing into `data`."""
@@ -119,7 +113,19 @@ class Decoder:
                 columns[place.name] = _cells(data, base, rows, nodes[place.node + 1], place, entries)
         sources: list[str] = _cells(data, base, rows, 0, self._source, entries)
         source = sources[0] if sources.count(sources[0]) == rows else sources
-        return Batch(frame.first, rows, time, cuts, body, source, columns, weight, sequence)  # type: ignore[arg-type]
+        return Batch(frame.first, rows, time, cuts, body, source, columns, weight, sequence)
+
+    def run_times(self, data: bytes, run: Run) -> tuple[Matrix, Matrix]:
+        """Return the earliest and the latest time of each frame's rows."""
+        layout = run.layout
+        self._check(layout)
+        if not layout.compressed and layout.aligned and (run.rows == 1).all():
+            words = np.frombuffer(data, "<i8", len(data) // 8)
+            inside = words[((run.ats + layout.buffers_at) >> 3) + self._timestamp.values]
+            times = words[(run.ats + layout.body_at + inside) >> 3]
+            return times, times
+        both = [self.times(data, run.frame(number)) for number in range(len(run))]
+        return np.array([low for low, _ in both]), np.array([high for _, high in both])
 
     def times(self, data: bytes, frame: Frame) -> tuple[int, int]:
         """Return the earliest and the latest time of a frame's rows."""
@@ -152,31 +158,29 @@ class Decoder:
         validity = (base + entries[place.validity], entries[place.validity + 1])
         return nulls, validity, (base + entries[place.values], entries[place.values + 1])
 
-    def merged(self, data: bytes, run: Sequence[Frame]) -> Batch:
-        """Return the rows of adjoining frames of one layout as one batch; the work per frame is a few slices."""
-        layout = run[0].layout
+    def merged(self, data: bytes, run: Run) -> Batch:
+        """Return the rows of a mergeable run as one batch; there is no work in Python per frame."""
+        layout, ats, rows = run.layout, run.ats, run.rows
         self._check(layout)
-        ats = np.array([frame.at for frame in run], np.int64)
-        rows = np.array([frame.rows for frame in run], np.int64)
         words = np.frombuffer(data, "<i8", len(data) // 8)
         entries = words[((ats + layout.buffers_at) >> 3)[:, None] + np.arange(self._entries)]
         nodes = words[((ats + layout.nodes_at) >> 3)[:, None] + np.arange(2 * len(self.columns))]
-        run_ = _Run(data, words, ats + layout.body_at, rows, entries)
+        view = _Columns(data, words, ats + layout.body_at, rows, entries)
         count = int(rows.sum())
-        times = run_.integers(self._timestamp)
-        cuts, body = run_.texts(self._body)
-        source: str | Column = run_.constant(self._source) or _array("source", None, 0, run_.texts(self._source))
+        times = view.integers(self._timestamp)
+        cuts, body = view.texts(self._body)
+        source: str | Column = view.constant(self._source) or _array("source", None, 0, view.texts(self._source))
         columns: dict[str, Column] = {}
         for place in self._optional:
             nulls = int(nodes[:, place.node + 1].sum())
             if nulls == count:
                 continue
-            bitmap = run_.bitmap(place, nodes[:, place.node + 1]) if nulls else None
-            values = run_.integers(place) if place.width else run_.texts(place)
+            bitmap = view.bitmap(place, nodes[:, place.node + 1]) if nulls else None
+            values = view.integers(place) if place.width else view.texts(place)
             columns[place.name] = _array(place.name, bitmap, nulls, values)
         timestamp = int(times[0]) if (times == times[0]).all() else times
         return _small_if_few(
-            Batch(run[0].first, count, timestamp, cuts, body, source, columns, layout.weight(data, run[0].at))
+            Batch(int(run.firsts[0]), count, timestamp, cuts, body, source, columns, layout.weight(data, int(ats[0])))
         )
 
     def _check(self, layout: Layout) -> None:
@@ -230,37 +234,35 @@ def batch_of(batch: pa.RecordBatch, first: int, weight: int, sequence: bytes = b
     )
 
 
-def runs(found: Sequence[Frame], rows_max: int) -> Iterator[list[Frame]]:
-    """Cut frames into runs that may become one batch: adjoining, few rows each, same layout, without a sequence."""
-    run: list[Frame] = []
-    rows = 0
-    for frame in found:
-        if run:
-            last = run[-1]
-            together = (
-                frame.layout is last.layout
-                and frame.first == last.first + last.rows
-                and rows + frame.rows <= rows_max
-                and frame.rows < FEW_ROWS
-                and last.rows < FEW_ROWS
-                and _mergeable(frame)
+def _together(runs: Sequence[Run]) -> Iterator[Run]:
+    """Join runs that adjoin and may become one batch."""
+    pending: list[Run] = []
+    for run in runs:
+        if pending:
+            last = pending[-1]
+            joins = (
+                run.layout is last.layout
+                and run.mergeable
+                and int(run.firsts[0]) == int(last.firsts[-1] + last.rows[-1])
+                and int(run.rows[0]) < FEW_ROWS
+                and int(last.rows[-1]) < FEW_ROWS
             )
-            if not together:
-                yield run
-                run, rows = [], 0
-        run.append(frame)
-        rows += frame.rows
-    if run:
-        yield run
+            if not joins:
+                yield _joined_runs(pending)
+                pending = []
+        pending.append(run)
+    if pending:
+        yield _joined_runs(pending)
 
 
-def _mergeable(frame: Frame) -> bool:
-    layout = frame.layout
-    aligned = (layout.buffers_at | layout.nodes_at | layout.body_at | frame.at) & 7 == 0
-    return aligned and not layout.compressed and not layout.sequence_bytes
+def _joined_runs(runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        return runs[0]
+    columns = zip(*((run.ats, run.ends, run.rows, run.firsts) for run in runs), strict=True)
+    return Run(runs[0].layout, *(np.concatenate(column) for column in columns))
 
 
-class _Run:
+class _Columns:
     """The bytes of many frames of one layout, seen column by column."""
 
     def __init__(self, data: bytes, words: Matrix, bases: Matrix, rows: Matrix, entries: Matrix) -> None:
@@ -271,7 +273,8 @@ class _Run:
     def integers(self, place: _Place) -> npt.NDArray[np.signedinteger]:
         starts = self._bases + self._entries[:, place.values]
         if self._single and place.width == 8:
-            return self._words[starts >> 3]
+            gathered: Matrix = self._words[starts >> 3]
+            return gathered
         joined = self._joined(starts, self._rows * place.width)
         return np.frombuffer(joined, "<i8" if place.width == 8 else "<i4")
 
@@ -313,7 +316,8 @@ class _Run:
         joined = self._joined(self._bases + self._entries[:, place.values], 4 * (self._rows + 1))
         sizes = np.diff(np.frombuffer(joined, "<i4"))
         between = np.cumsum(self._rows + 1)[:-1] - 1
-        return np.delete(sizes, between)
+        kept: npt.NDArray[np.int32] = np.delete(sizes, between)
+        return kept
 
     def _joined(self, starts: Matrix, sizes: Matrix) -> pa.Buffer:
         """Copy slices that lie in order together: they and the gaps between them are one Arrow array, and taking
@@ -321,10 +325,10 @@ class _Run:
         cuts = np.empty(2 * len(starts), "<i4")
         cuts[0::2] = starts
         cuts[1::2] = starts + sizes
-        both = pa.Array.from_buffers(
-            pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(self._data)]
-        )
-        taken = both.take(pa.array(np.arange(0, len(cuts), 2)))
+        both = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(self._data)])
+        # Not pa.array: on an ndarray it imports numpy.ma at its first call, 0.1 s with the interpreter lock held.
+        even = pa.Array.from_buffers(pa.int64(), len(starts), [None, pa.py_buffer(np.arange(0, len(cuts), 2))])
+        taken = both.take(even)
         return taken.buffers()[2] or pa.py_buffer(b"")
 
 

@@ -75,8 +75,8 @@ def _of_large(segment: Segment, number: int, found: Found) -> bool:
 
 
 def _of_small(segment: Segment, start: int, stop: int, found: Found) -> None:
-    data, frames, _ = segment.load(start, stop)
-    for batch in decoder_of(segment.columns).batches(data, frames):
+    data, runs, _ = segment.load(start, stop)
+    for batch in decoder_of(segment.columns).batches(data, runs):
         column = batch.columns.get("due")
         if column is not None:
             due, valid = int64s(column)

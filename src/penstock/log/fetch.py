@@ -127,8 +127,8 @@ def load(segment: Segment, offset: int, limit: int | None, end: int) -> tuple[Ch
     stretch = index.positions[number] >> CHUNK_BITS
     start = bisect_left(index.positions, stretch << CHUNK_BITS, 0, count)
     stop = bisect_left(index.positions, (stretch + 1) << CHUNK_BITS, 0, count)
-    data, frames, damaged = segment.load(start, stop)
-    batches = decoder_of(segment.columns).batches(data, frames)
+    data, runs, damaged = segment.load(start, stop)
+    batches = decoder_of(segment.columns).batches(data, runs)
     low = min(offset, segment.first) if start == 0 else index[start - 1].end
     high = end if stop == count else index.firsts[stop]
     return Chunk(low, high, batches), damaged

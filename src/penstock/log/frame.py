@@ -18,7 +18,7 @@ import pyarrow as pa
 from fastcrc.crc32 import iscsi as crc32c
 
 from penstock.errors import InvariantError
-from penstock.log.layout import CRC_DIGITS, CRC_ZEROS, FIRST_AT, KEY, WEIGHT_AT, DIGITS, Layout, remember
+from penstock.log.layout import CRC_DIGITS, CRC_ZEROS, DIGITS, FIRST_AT, KEY, VALUE_BYTES, WEIGHT_AT, Layout, remember
 from penstock.message import COLUMNS, SMALL, Batch, Buffer, Column
 
 #: Version of the record's schema, kept in every segment's schema metadata.
@@ -30,6 +30,11 @@ PLANS_MAX = 512
 TEMPLATES_MAX = 256
 #: Wide enough for every column's share of absent rows, whatever its type.
 ZERO_WIDTH = 8
+#: Bodies smaller than this are copied into one piece: one CRC and one write instead of a dozen.
+JOINED_BYTES = 16 << 10
+#: Source columns kept per template, at most 11 bytes a row for the longest dialect's name.
+CONSTANTS_MAX = 64
+CONSTANT_ROWS_MAX = 4096
 
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
@@ -73,6 +78,8 @@ class Template:
             raise InvariantError("pyarrow wrote a message of another shape than asked for")
         remember(self.layout)
         self._head = raw[: self.layout.body_at]
+        self._fields = [(field.name, field.type) for field in schema]
+        self._constants: dict[tuple[str, int], tuple[Buffer, Buffer]] = {}
         self._plans: dict[tuple[object, ...], _Plan] = {}
 
     def encode(self, batch: Batch) -> list[Buffer]:
@@ -108,9 +115,7 @@ class Template:
         count = batch.count
         columns = batch.columns
         key: tuple[object, ...] = (count, batch.source, *columns) if columns else (count, batch.source)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plan(key, batch)
+        plan = self._plans.get(key) or self._plan(key, batch)
         frame = bytearray(plan.head)
         body = batch.body
         size = len(body)
@@ -122,16 +127,19 @@ class Template:
         else:
             times = (time,) * count if type(time) is int else time
             plan.base.pack_into(frame, plan.base_at, *range(first, first + count), *times, *batch.cuts)  # type: ignore[misc]
-        _I64.pack_into(frame, plan.body_entry_at + 8, size)
+        _I64.pack_into(frame, plan.body_size_at, size)
         frame += body
-        frame += PADS[-size & 7]
+        if size & 7:
+            frame += PADS[-size & 7]
         for column in plan.optional:
-            column.write(frame, columns[column.name], self.layout.body_at)
-        _I64.pack_into(frame, self.layout.body_bytes_at, len(frame) - self.layout.body_at)
+            column.write(frame, columns[column.name], plan.body_at)
+        _I64.pack_into(frame, plan.body_bytes_at, len(frame) - plan.body_at)
         if batch.sequence:
-            at = self.layout.value_at + WEIGHT_AT + DIGITS + 1
-            frame[at : at + len(batch.sequence)] = batch.sequence
-        return self._signed(frame, first, batch.weight)
+            frame[plan.sequence_at : plan.sequence_at + len(batch.sequence)] = batch.sequence
+        # The CRC last, over everything with its own digits as zeros.
+        frame[plan.first_at : plan.sequence_at - 1] = b"%016x %016x" % (first, batch.weight)
+        frame[plan.crc_at : plan.crc_at + CRC_DIGITS] = b"%08x" % crc32c(frame)
+        return frame
 
     def _signed(self, frame: bytearray, first: int, weight: int) -> bytearray:
         """Fill in the digits; the CRC last, over everything with its own digits as zeros."""
@@ -149,8 +157,7 @@ class Template:
     def _large(self, batch: Batch) -> list[Buffer]:
         count = batch.count
         pieces: list[Pieces | None] = []
-        for field in self.schema:
-            name = field.name
+        for name, type_ in self._fields:
             if name == "offset":
                 pieces.append((0, [None, np.arange(batch.first, batch.first + count, dtype="<i8").tobytes()]))
             elif name == "timestamp":
@@ -158,10 +165,10 @@ class Template:
             elif name == "body":
                 pieces.append((0, [None, *_body(batch)]))
             elif name == "source" and isinstance(batch.source, str):
-                pieces.append((0, [None, *_constant(batch.source, count)]))
+                pieces.append((0, [None, *self._constant(batch.source, count)]))
             else:
                 column = batch.source if name == "source" else batch.columns.get(name)
-                pieces.append(None if column is None else _pieces(column, field.type, count))  # type: ignore[arg-type]
+                pieces.append(None if column is None else _pieces(column, type_, count))
         return self._message(count, batch.first, batch.weight, batch.sequence, pieces)
 
     def _message(
@@ -178,7 +185,7 @@ class Template:
         for number, piece in enumerate(pieces):
             if piece is None:
                 nodes += (rows, rows)
-                buffers += _absent(self.schema.field(number).type, rows)
+                buffers += _absent(self._fields[number][1], rows)
                 continue
             nodes += (rows, piece[0])
             for buffer in piece[1]:
@@ -189,13 +196,30 @@ class Template:
                     if size & 7:
                         parts.append(PADS[-size & 7])
                     at += (size + 7) & ~7
-        parts[0] = self._patched(rows, at, first, weight, sequence, nodes, buffers)
+        head = self._patched(rows, at, first, weight, sequence, nodes, buffers)
+        value_at = self.layout.value_at
+        if at < JOINED_BYTES:
+            for part in parts:
+                head += part
+            head[value_at : value_at + CRC_DIGITS] = b"%08x" % crc32c(head)
+            return [head]
+        parts[0] = head
         crc = 0
         for part in parts:
             crc = crc32c(part, crc)
-        value_at = self.layout.value_at
-        parts[0][value_at : value_at + CRC_DIGITS] = b"%08x" % crc  # type: ignore[index]
+        head[value_at : value_at + CRC_DIGITS] = b"%08x" % crc
         return parts
+
+    def _constant(self, text: str, count: int) -> tuple[Buffer, Buffer]:
+        """Return cuts and data of a text that all rows have; busy dialects come with the same counts again."""
+        found = self._constants.get((text, count))
+        if found is None:
+            found = _constant(text, count)
+            if count <= CONSTANT_ROWS_MAX:
+                if len(self._constants) >= CONSTANTS_MAX:
+                    self._constants.clear()
+                self._constants[text, count] = found
+        return found
 
     def _patched(
         self, rows: int, size: int, first: int, weight: int, sequence: bytes, nodes: list[int], buffers: list[int]
@@ -217,7 +241,18 @@ class Template:
 class _Plan:
     """A small frame of one row count, dialect and set of columns, with all that does not depend on the rows' values."""
 
-    __slots__ = ("base", "base_at", "body_entry_at", "head", "optional")
+    __slots__ = (
+        "base",
+        "base_at",
+        "body_at",
+        "body_bytes_at",
+        "body_size_at",
+        "crc_at",
+        "first_at",
+        "head",
+        "optional",
+        "sequence_at",
+    )
 
     def __init__(self, schema: pa.Schema, layout: Layout, head: bytes, batch: Batch) -> None:
         count = batch.count
@@ -225,13 +260,20 @@ class _Plan:
         step = len(str(batch.source).encode())
         frame = bytearray(head)
         _I64.pack_into(frame, layout.rows_at, count)
+        self.body_at, self.body_bytes_at = layout.body_at, layout.body_bytes_at
+        self.crc_at = layout.value_at
+        self.first_at = layout.value_at + FIRST_AT
+        self.sequence_at = layout.value_at + VALUE_BYTES
         self.base = struct.Struct(f"<{2 * count}q{count + 1}i")
         self.base_at = len(frame)
         base = self.base_at - layout.body_at
         frame += bytes(_padded(self.base.size))
         source_cuts = len(frame) - layout.body_at
-        frame += _aligned(struct.pack(f"<{count + 1}i", *range(0, step * (count + 1), step or 1)[: count + 1]) if step
-                          else bytes(4 * (count + 1)))
+        frame += _aligned(
+            struct.pack(f"<{count + 1}i", *range(0, step * (count + 1), step or 1)[: count + 1])
+            if step
+            else bytes(4 * (count + 1))
+        )
         source_data = len(frame) - layout.body_at
         frame += _aligned(source)
         zeros = len(frame) - layout.body_at
@@ -240,7 +282,7 @@ class _Plan:
         self.optional: list[_Optional] = []
         nodes: list[int] = []
         buffers: list[int] = []
-        self.body_entry_at = 0
+        self.body_size_at = 0
         for field in schema:
             name = field.name
             entry_at = layout.buffers_at + 8 * len(buffers)
@@ -251,7 +293,7 @@ class _Plan:
             elif name == "timestamp":
                 buffers += (0, 0, base + 8 * count, 8 * count)
             elif name == "body":
-                self.body_entry_at = entry_at + 32
+                self.body_size_at = entry_at + 40
                 buffers += (0, 0, base + 16 * count, 4 * count + 4, 0, 0)
             elif name == "source":
                 buffers += (0, 0, source_cuts, 4 * count + 4, source_data, len(source))
@@ -265,7 +307,7 @@ class _Plan:
                 buffers += _absent(field.type, count, zeros)
         layout.nodes.pack_into(frame, layout.nodes_at, *nodes)
         layout.buffers.pack_into(frame, layout.buffers_at, *buffers)
-        _I64.pack_into(frame, self.body_entry_at, len(frame) - layout.body_at)
+        _I64.pack_into(frame, self.body_size_at - 8, len(frame) - layout.body_at)
         self.head = bytes(frame)
 
 
@@ -345,7 +387,7 @@ def _absent(type_: pa.DataType, rows: int, at: int = 0) -> list[int]:
 
 def _times(batch: Batch) -> bytes:
     if isinstance(batch.timestamp, int):
-        return np.full(batch.count, batch.timestamp, "<i8").tobytes()
+        return _I64.pack(batch.timestamp) * batch.count
     return np.asarray(batch.timestamp, "<i8").tobytes()
 
 

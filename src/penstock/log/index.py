@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ class Entry(NamedTuple):
     """One batch: its offsets, its bytes in the segment, its times."""
 
     first: int
-    count: int
+    rows: int
     position: int
     length: int
     ts_min: int
@@ -38,7 +39,7 @@ class Entry(NamedTuple):
     @property
     def end(self) -> int:
         """The offset after the last row."""
-        return self.first + self.count
+        return self.first + self.rows
 
 
 class Index:
@@ -76,6 +77,14 @@ class Index:
         self.ts_min.append(ts_min)
         self.ts_max.append(ts_max)
 
+    def extend(self, columns: Sequence[npt.NDArray[np.int64]]) -> None:
+        """Append many entries, given as six arrays."""
+        for column, values in zip(self._columns(), columns, strict=True):
+            column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.firsts, self.counts, self.positions, self.lengths, self.ts_min, self.ts_max
+
     def at(self, offset: int) -> int:
         """Return the number of the entry that holds an offset, or of the first one after it."""
         number = bisect_right(self.firsts, offset) - 1
@@ -90,13 +99,12 @@ class Index:
 
     def cut(self, length: int) -> None:
         """Forget all entries but the first `length`."""
-        for column in (self.firsts, self.counts, self.positions, self.lengths, self.ts_min, self.ts_max):
+        for column in self._columns():
             del column[length:]
 
     def encoded(self, start: int = 0, stop: int | None = None) -> bytes:
         """Return entries as the bytes of an index file."""
-        columns = (self.firsts, self.counts, self.positions, self.lengths, self.ts_min, self.ts_max)
-        table = np.array([column[start:stop] for column in columns], np.int64).reshape(FIELDS - 1, -1)
+        table = np.array([column[start:stop] for column in self._columns()], np.int64).reshape(FIELDS - 1, -1)
         return np.vstack([table, _checks(table)]).T.astype("<i8").tobytes()
 
     @classmethod
@@ -107,9 +115,7 @@ class Index:
         good = _checks(table[:-1]) == table[-1]
         count = usable if good.all() else int(good.argmin())
         index = cls()
-        columns = (index.firsts, index.counts, index.positions, index.lengths, index.ts_min, index.ts_max)
-        for column, values in zip(columns, table, strict=False):
-            column.frombytes(values[:count].astype(np.int64).tobytes())
+        index.extend(list(table[:-1, :count]))
         return index, count * ENTRY_BYTES == len(data)
 
     @classmethod

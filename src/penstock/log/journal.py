@@ -19,9 +19,10 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.disk import Disk, File, is_full
 from penstock.errors import CorruptionError, Refusal
-from penstock.log.decode import Frame, frames
+from penstock.log.decode import frames
 from penstock.log.frame import VERSION, Template
 from penstock.log.layout import metadata_bytes_at
+from penstock.log.run import Frame
 from penstock.message import SMALL, Buffer, Done
 
 SUFFIX = ".journal"
@@ -211,6 +212,11 @@ class Journal:
                     found.append(int(number))
         return sorted(found, reverse=True)
 
+    def _discard_above(self, generation: int) -> None:
+        for number in self._generations():
+            if number > generation:
+                self._disk.remove(self._path(number))
+
     def _recover(self) -> Entries:
         entries: Entries | None = None
         for generation in self._generations():
@@ -222,14 +228,15 @@ class Journal:
             data = file.read(0, file.size())
             found, good, snapshot_bytes = recovered(data)
             if found is None:
-                # Its snapshot never became whole: the generation before it is still there.
+                # Its snapshot never became whole: the generation before it is still there, and goes on above it.
                 self.cut_bytes += len(data)
+                self._generation = max(self._generation, generation + 1)
                 file.close()
-                self._disk.remove(path)
                 continue
             self.cut_bytes += len(data) - good
             file.truncate(good)
             self._file, self._generation, self._snapshot_bytes = file, generation, snapshot_bytes
+            self._discard_above(generation)
             self._count, self._named = len(found), True
             entries = found
         return np.zeros((0, 5), np.int64) if entries is None else entries
@@ -259,26 +266,25 @@ class MemoryJournal(Journal):
 
 def recovered(data: bytes) -> tuple[Entries | None, int, int]:
     """Return (entries, good bytes, bytes of the snapshot) of a journal file; None if its snapshot is not whole."""
+    # The schema is for other readers; the frames tell their own columns and are checked.
+    starts = [len(_SCHEMA_MESSAGE)]
     try:
-        start = metadata_bytes_at(data, 0)
-        if data[:start] != _SCHEMA_MESSAGE:
-            schema = pa.ipc.read_schema(pa.py_buffer(data[:start]))
-            if schema.names != list(COLUMNS):
-                raise CorruptionError("the journal has other columns")
-    except (CorruptionError, pa.ArrowInvalid, OSError):
-        return None, 0, 0
-    pieces: list[Entries] = []
-    good, snapshot_bytes = start, 0
-    try:
-        for frame in frames(data, start):
-            pieces.append(_decoded(data, frame))
-            good = frame.end
-            snapshot_bytes = snapshot_bytes or good
+        starts.insert(0, metadata_bytes_at(data, 0))
     except CorruptionError:
-        pass  # a torn tail: what comes after the last whole frame was never promised
-    if not pieces:
-        return None, 0, 0
-    return np.concatenate(pieces), good, snapshot_bytes
+        pass
+    for start in starts:
+        pieces: list[Entries] = []
+        good, snapshot_bytes = start, 0
+        try:
+            for frame in frames(data, start):
+                pieces.append(_decoded(data, frame))
+                good = frame.end
+                snapshot_bytes = snapshot_bytes or good
+        except CorruptionError:
+            pass  # a torn tail: what comes after the last whole frame was never promised
+        if pieces:
+            return np.concatenate(pieces), good, snapshot_bytes
+    return None, 0, 0
 
 
 def file_name(name: str) -> str:

@@ -154,11 +154,6 @@ class ManifestWriter:
         """Let no write start any more."""
         self._stopped = True
 
-    def close(self) -> None:
-        """Write the last content and stop; blocking."""
-        self.write()
-        self.stop()
-
     def _finished(self, _: object, error: BaseException | None) -> None:
         self._busy = False
         self.failed = error is not None

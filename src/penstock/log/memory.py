@@ -75,7 +75,7 @@ class MemoryShard(Shard):
 
     def offset_at(self, time_ns: int) -> int:
         """Return the first offset whose row was taken at or after a time."""
-        return next((b.first for b in self._batches() if isinstance(b.timestamp, int) and b.timestamp >= time_ns), self.end)
+        return next((batch.first for batch in self.recent(time_ns)), self.end)
 
     def due_rows(self, from_offset: int, after_ns: int) -> tuple[Offsets, Offsets]:
         """Return (offsets, due times) of rows from an offset on that are due after a time."""

@@ -11,6 +11,7 @@ import os
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import manifest as manifests
+from penstock.log.frame import schema_of
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage, Manifest
 from penstock.log.scan import Scan
@@ -47,11 +48,12 @@ class _Recovery:
         self.state = state
         self.weigh_headers = weigh_headers
         self.found = Recovered()
+        self.manifest = self.load_manifest()
+        self.listed = {info.first: info for info in self.manifest.segments}
 
     def run(self) -> Recovered:
-        found = self.found
-        manifest = self.manifest()
-        files = self.files(manifest)
+        found, manifest = self.found, self.manifest
+        files = self.files()
         found.end, found.weight = manifest.end, manifest.weight
         for info in manifest.segments:
             if info.sealed:
@@ -69,16 +71,16 @@ class _Recovery:
             found.damaged += segment.holes
         return found
 
-    def manifest(self) -> Manifest:
+    def load_manifest(self) -> Manifest:
         try:
             return manifests.load(self.disk, self.directory) or Manifest()
         except CorruptionError:
             # The manifest can be rebuilt: every segment is then scanned as if it had not been sealed.
             return Manifest()
 
-    def files(self, manifest: Manifest) -> dict[int, int]:
+    def files(self) -> dict[int, int]:
         """Return the generation in use of each data file; everything else of ours becomes stale."""
-        listed = {info.first: info.generation for info in manifest.segments}
+        listed = {first: info.generation for first, info in self.listed.items()}
         present: dict[int, list[int]] = {}
         names = self.disk.list(self.directory)
         for name in names:
@@ -90,7 +92,7 @@ class _Recovery:
         used = {
             first: listed.get(first, max(generations))
             for first, generations in present.items()
-            if first in listed or first >= manifest.end
+            if first in listed or first >= self.manifest.end
         }
         used = {first: generation for first, generation in used.items() if generation in present[first]}
         for name in names:
@@ -112,14 +114,22 @@ class _Recovery:
         synced = size if state.clean or state.synced_segment > first else 0
         if state.synced_segment == first and not state.clean:
             synced = state.synced_position
+        broken = ""
         try:
-            columns, _, compression = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
+            columns, start, compression = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
         except CorruptionError as error:
-            return self.schema_lost(segment, size, synced, known, str(error))
+            info, broken = self.listed.get(first), str(error)
+            if info is None or not size:
+                return self.schema_lost(segment, size, synced, known, broken)
+            # The manifest knows the columns too; the rewrite of the segment will heal its schema.
+            columns, compression = tuple(info.columns), info.compression
+            start = known.positions[0] if len(known) else len(schema_of(columns).serialize())
         open_file = segment.file
         segment = Segment(self.disk, self.directory, first, generation, columns)
         segment.file, segment.compression = open_file, compression
-        scan = segment.scanned(size, synced, known)
+        scan = segment.scanned(size, synced, known, start)
+        if broken and len(scan.index):
+            scan.holes.insert(0, Damage(first, first, broken))
         self.adopt(segment, scan, known, size)
         cut = bool(scan.cut_reason)
         if not segment.batches and not segment.holes:
@@ -172,9 +182,7 @@ class _Recovery:
         if scan.last is not None:
             data, frame = scan.last
             batch = decoder_of(segment.columns).batch(data, frame)
-            added = weigh(
-                batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=self.weigh_headers
-            )
+            added = weigh(batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=self.weigh_headers)
             self.found.weight = batch.weight + added
 
     def close(self, segment: Segment, scan: Scan) -> None:

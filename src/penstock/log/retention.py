@@ -12,9 +12,7 @@ from penstock.log.segment import Segment
 from penstock.settings import TopicSettings
 
 
-def droppable(
-    segments: Sequence[Segment], settings: TopicSettings, needed_from: int | None, now_ns: int
-) -> int:
+def droppable(segments: Sequence[Segment], settings: TopicSettings, needed_from: int | None, now_ns: int) -> int:
     """Return how many of the oldest segments are to be dropped; `needed_from` None means no subscription exists."""
     if needed_from is None and not settings.retention_hard:
         return 0

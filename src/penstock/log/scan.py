@@ -10,10 +10,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from penstock.errors import CorruptionError
-from penstock.log.decode import Decoder, Frame, frame_at
+from penstock.log.decode import Decoder
 from penstock.log.index import Index
 from penstock.log.layout import END_OF_STREAM, layout_at
 from penstock.log.manifest import Damage
+from penstock.log.run import Frame, Run, frame_at, run_from
 
 #: Bytes looked at in one go; large enough to make the reads cheap, small enough to bound the memory.
 WINDOW_BYTES = 8 << 20
@@ -84,7 +85,7 @@ class _Walker:
         """Take the good batches of one window; return how far they reach, 0 at damage, None at the end."""
         length = min(WINDOW_BYTES, self.size - position)
         data = self.read(position, length)
-        taken: list[Frame] = []
+        taken: list[Run] = []
         at = 0
         verdict: int | None = 0
         while at < len(data):
@@ -92,6 +93,11 @@ class _Walker:
                 self.found.ended = True
                 verdict = None
                 break
+            run = run_from(data, at, len(data))
+            if run is not None and self.accept_run(data, run, position):
+                taken.append(run)
+                at = int(run.ends[-1])
+                continue
             try:
                 frame = frame_at(data, at, len(data))
                 self.accept(data, frame, position)
@@ -104,10 +110,25 @@ class _Walker:
                 if at == 0 or position + len(data) >= self.size:
                     verdict = self.bad(position + at, str(error), torn=more == 0 or more > self.size - position - at)
                 break
-            taken.append(frame)
+            taken.append(Run.of(frame))
             at = frame.end
         self.summarise(data, taken)
         return verdict if verdict is None else at
+
+    def accept_run(self, data: bytes, run: Run, position: int) -> bool:
+        """Take many batches at once if they go on where the last one ended."""
+        found = self.found
+        if self.pending or int(run.firsts[0]) != found.end:
+            return False
+        if found.weight is None:
+            found.weight = run.layout.weight(data, int(run.ats[0]))
+        lengths = run.ends - run.ats
+        found.index.extend([run.firsts, run.rows, run.ats + position, lengths, *self.decoder.run_times(data, run)])
+        last = run.frame(len(run) - 1)
+        found.end = last.first + last.rows
+        found.good_bytes = position + last.end
+        found.last = (data, last)
+        return True
 
     def accept(self, data: bytes, frame: Frame, position: int) -> None:
         found = self.found
@@ -133,9 +154,9 @@ class _Walker:
         self.found.torn = torn
         return None
 
-    def summarise(self, data: bytes, taken: list[Frame]) -> None:
+    def summarise(self, data: bytes, taken: list[Run]) -> None:
         found = self.found
-        if any(frame.layout.sequence_bytes for frame in taken):
+        if any(run.layout.sequence_bytes for run in taken):
             found.sequences = True
         if taken and len(self.decoder.columns) > 4:
             for batch in self.decoder.batches(data, taken):

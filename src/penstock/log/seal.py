@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from penstock.disk import File
 from penstock.errors import CorruptionError
@@ -20,7 +21,7 @@ from penstock.log.decode import FEW_ROWS, largest
 from penstock.log.frame import schema_of, template_of
 from penstock.log.index import Index
 from penstock.log.layout import CRC_DIGITS, CRC_ZEROS, DIGITS, END_OF_STREAM, KEY, Layout
-from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage, SegmentInfo
+from penstock.log.manifest import INDEX_SUFFIX, NEW_SUFFIX, Damage, SegmentInfo
 from penstock.log.segment import Segment, decoder_of, times_of
 from penstock.message import Batch, Buffer
 
@@ -111,23 +112,22 @@ def _batches(segment: Segment, damaged: list[Damage]) -> Iterator[Batch]:
     """Yield the segment's rows in batches as large as they may become."""
     index = segment.entries()
     decoder = decoder_of(segment.columns)
+    rows_before = np.cumsum(np.array(index.counts)) - np.array(index.counts)
+    positions = np.array(index.positions)
     start = 0
     while start < len(index):
-        stop, rows = start, 0
-        while stop < len(index) and rows < MERGED_ROWS:
-            if stop > start and index.positions[stop] - index.positions[start] > MERGED_BYTES:
-                break
-            rows += index.counts[stop]
-            stop += 1
-        data, frames, bad = segment.load(start, stop, pause)
+        enough_rows = np.searchsorted(rows_before, rows_before[start] + MERGED_ROWS)
+        enough_bytes = np.searchsorted(positions, positions[start] + MERGED_BYTES, "right")
+        stop = max(start + 1, int(min(enough_rows, enough_bytes)))
+        data, runs, bad = segment.load(start, stop, pause)
         damaged += [damage for damage in bad if not any(h.first <= damage.first < h.end for h in segment.holes)]
-        yield from decoder.batches(data, frames, 2 * MERGED_ROWS)
+        yield from decoder.batches(data, runs, 2 * MERGED_ROWS)
         start = stop
 
 
 def _compressed(frame: list[Buffer], schema: pa.Schema, compression: str, batch: Batch) -> bytes:
     """Return the frame as pyarrow compresses it, with our value in its metadata and the CRC over the result."""
-    whole = pa.py_buffer(b"".join(frame))  # type: ignore[arg-type]
+    whole = pa.py_buffer(b"".join(frame))
     rows = pa.ipc.read_record_batch(whole, schema)
     value = b"%b %016x %016x %b" % (CRC_ZEROS, batch.first, batch.weight, batch.sequence)
     sink = pa.BufferOutputStream()

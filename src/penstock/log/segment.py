@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from penstock.disk import Disk, File
 from penstock.errors import CorruptionError
-from penstock.log.decode import Decoder, Frame, frame_at, largest
-from penstock.log.frame import VERSION, schema_of, template_of
+from penstock.log.decode import Decoder, largest
+from penstock.log.frame import VERSION, Template, schema_of, template_of
 from penstock.log.index import Index
 from penstock.log.layout import END_OF_STREAM, metadata_bytes_at
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
+from penstock.log.run import RUN_FRAMES, RUN_FRAMES_MIN, SMALL_BYTES, Run, frame_at, verified
 from penstock.log.scan import Scan, scan
 from penstock.message import BASE_COLUMNS, COLUMNS, Batch
 
@@ -27,8 +28,6 @@ _DECODERS: dict[tuple[str, ...], Decoder] = {}
 DECODERS_MAX = 256
 #: The schema message of all columns has about 2 KB.
 SCHEMA_BYTES_MAX = 64 << 10
-#: Frames checked between two pauses: about 0.3 ms with the interpreter lock held.
-PAUSE_FRAMES = 96
 
 
 def decoder_of(columns: Sequence[str]) -> Decoder:
@@ -75,7 +74,7 @@ class Segment:
         self.opened_ns = 0
         self.file: File | None = None
         self._index_file: File | None = None
-        self._template = template_of(self.columns)
+        self._template: Template | None = None
 
     @classmethod
     def create(cls, disk: Disk, directory: str, first: int, columns: Sequence[str], weight: int) -> Segment:
@@ -123,7 +122,7 @@ class Segment:
             rows=self.rows,
             batches=self.batches,
             bytes=self.bytes,
-            ts_min=self.ts_min,
+            ts_min=self.ts_min if self.file is None or not self.index else min(self.index.ts_min),
             ts_max=self.ts_max,
             due_max=self.due_max,
             weight=self.weight,
@@ -160,19 +159,19 @@ class Segment:
     def append(self, batch: Batch, time_ns: int) -> None:
         """Write one batch to the page cache; OSError leaves everything as it was."""
         sequence = batch.sequence
-        template = template_of(self.columns, len(sequence)) if sequence else self._template
+        template = self._template
+        if template is None:
+            template = self._template = template_of(self.columns)
+        if sequence:
+            template = template_of(self.columns, len(sequence))
         position = self.bytes
         size = self.file.append(template.encode(batch))  # type: ignore[union-attr]
         self.index.add(batch.first, batch.count, position, size, time_ns, time_ns)  # type: ignore[union-attr]
         self.bytes = position + size
         self.end = batch.first + batch.count
-        if not self.batches:
-            self.ts_min = self.ts_max = time_ns
-        elif time_ns > self.ts_max:
-            self.ts_max = time_ns
-        elif time_ns < self.ts_min:
-            self.ts_min = time_ns
         self.batches += 1
+        if time_ns > self.ts_max:
+            self.ts_max = time_ns
         if batch.columns:
             self.used.update(batch.columns)
             due = batch.columns.get("due")
@@ -203,6 +202,8 @@ class Segment:
 
     def finish(self) -> None:
         """End the stream with its marker; no append may follow."""
+        if self.index:
+            self.ts_min = min(self.index.ts_min)
         self.bytes += self.file.append([END_OF_STREAM])  # type: ignore[union-attr]
 
     def sync(self) -> None:
@@ -242,7 +243,7 @@ class Segment:
 
     def load(
         self, start: int, stop: int, pause: Callable[[], None] | None = None
-    ) -> tuple[bytes, list[Frame], list[Damage]]:
+    ) -> tuple[bytes, list[Run], list[Damage]]:
         """Read the batches of entries start .. stop-1 and check them; blocking, on any thread."""
         index = self.entries()
         if start >= stop:
@@ -250,21 +251,43 @@ class Segment:
         position = index.positions[start]
         wanted = index.positions[stop - 1] + index.lengths[stop - 1] - position
         data = self.read(position, wanted)
-        found: list[Frame] = []
+        found: list[Run] = []
         damaged: list[Damage] = []
-        for number in range(start, stop):
-            if pause is not None and (number - start) % PAUSE_FRAMES == PAUSE_FRAMES - 1:
+        large = np.flatnonzero(np.array(index.lengths[start:stop]) >= SMALL_BYTES) + start
+        number = start
+        while number < stop:
+            if pause is not None and number > start:
                 pause()
-            at = index.positions[number] - position
+            following = large[np.searchsorted(large, number, "right") :]
+            last = min(number + RUN_FRAMES, stop, int(following[0]) if len(following) else stop)
+            run = self._run(data, position, number, last) if last - number >= RUN_FRAMES_MIN else None
+            if run is not None:
+                found.append(run)
+            else:
+                self._each(data, position, number, last, found, damaged)
+            number = last
+        return data, found, damaged
+
+    def _run(self, data: bytes, position: int, start: int, stop: int) -> Run | None:
+        """Check many small batches at once; None if they must be looked at one by one."""
+        index = self.entries()
+        ats = np.array(index.positions[start:stop]) - position
+        run = verified(data, ats, ats + np.array(index.lengths[start:stop]))
+        if run is None or int(run.firsts[0]) != index.firsts[start]:
+            return None
+        return run if (run.rows == np.array(index.counts[start:stop])).all() else None
+
+    def _each(self, data: bytes, position: int, start: int, stop: int, found: list[Run], damaged: list[Damage]) -> None:
+        index = self.entries()
+        for number in range(start, stop):
+            at, first = index.positions[number] - position, index.firsts[number]
             try:
                 frame = frame_at(data, at, min(len(data), at + index.lengths[number]))
-                if (frame.first, frame.rows) != (index.firsts[number], index.counts[number]):
+                if (frame.first, frame.rows) != (first, index.counts[number]):
                     raise CorruptionError("the batch holds other offsets than the index says")
-                found.append(frame)
+                found.append(Run.of(frame))
             except CorruptionError as error:
-                first = index.firsts[number]
                 damaged.append(Damage(first, first + index.counts[number], str(error)))
-        return data, found, damaged
 
     def read(self, position: int, length: int) -> bytes:
         """Read some bytes of the data file; blocking, on any thread."""
@@ -294,9 +317,10 @@ class Segment:
         complete = whole and len(index) == self.batches
         return index if complete and (not len(index) or index[len(index) - 1].end <= self.end) else None
 
-    def scanned(self, size: int, synced: int, known: Index) -> Scan:
+    def scanned(self, size: int, synced: int, known: Index, start: int | None = None) -> Scan:
         """Walk the data file from its first batch on; blocking, on any thread."""
-        _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
+        if start is None:
+            _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
         return scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known)
 
 
@@ -307,16 +331,18 @@ def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:
         if size == 0 or len(head) < size:
             raise CorruptionError("the schema is cut short")
         schema = pa.ipc.read_schema(pa.py_buffer(head[:size]))
-    except (pa.ArrowInvalid, OSError, CorruptionError) as error:
+        types = {field.name: field.type for field in schema}
+        metadata = {key: value.decode() for key, value in (schema.metadata or {}).items()}
+    except (pa.ArrowException, OSError, UnicodeDecodeError, CorruptionError) as error:
         raise CorruptionError(f"{path} does not begin with a schema: {error}") from error
-    metadata = schema.metadata or {}
-    version = metadata.get(b"penstock.version", b"?").decode()
+    version = metadata.get(b"penstock.version", "?")
     if version != str(VERSION):
         raise CorruptionError(f"{path} has record version {version}; this Penstock reads version {VERSION}")
-    wrong = [field.name for field in schema if COLUMNS.get(field.name) != field.type]
-    if wrong or tuple(schema.names[:4]) != BASE_COLUMNS:
-        raise CorruptionError(f"{path} has columns that are none of the record's: {', '.join(wrong) or schema.names}")
-    return tuple(schema.names), size, metadata.get(b"penstock.compression", b"none").decode()
+    columns = tuple(types)
+    wrong = [name for name, type_ in types.items() if COLUMNS.get(name) != type_]
+    if wrong or columns[:4] != BASE_COLUMNS:
+        raise CorruptionError(f"{path} has columns that are none of the record's: {', '.join(wrong or columns)}")
+    return columns, size, metadata.get(b"penstock.compression", "none")
 
 
 def times_of(batch: Batch) -> tuple[int, int]:

@@ -6,7 +6,6 @@ Invariant: an offset names one row for ever; rows below `readable_end` are as sa
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +26,7 @@ from penstock.log.recovery import Recovered, recover
 from penstock.log.segment import Segment, decoder_of
 from penstock.log.state import RESERVED_BLOCK, StateFile
 from penstock.log.tail import Tail
-from penstock.log.weight import weigh
+from penstock.log.weight import EXTEND_BYTES, PLAIN_BYTES, weigh
 from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Cuts, Done, Offsets, Rows, shaped
 from penstock.settings import HOUR_NS, MINUTE_NS, TopicSettings
 
@@ -65,7 +64,7 @@ class Shard:
         self.end = found.end
         self.weight = found.weight
         self.weigh_headers = weigh_headers
-        self.settings = settings
+        self._settings = settings
         self.damaged: list[Damage] = found.damaged
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = found.cut_bytes
@@ -94,6 +93,7 @@ class Shard:
         self._doomed: list[tuple[int, list[str]]] = []
         self._loaded: OrderedDict[int, Segment] = OrderedDict()
         self._sealing: Segment | None = None
+        self._seal_wanted = True
         self._seal_after_ns = 0
         self._synced_ns = clock.monotonic()
         #: Offsets below this may be given out: that they are reserved is synced.
@@ -137,16 +137,34 @@ class Shard:
         shard._begin(boot, found.stale)
         return shard
 
+    @property
+    def settings(self) -> TopicSettings:
+        """How the topic keeps messages; may be changed while the shard is open, but not from or to `memory`."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self._grouped = settings.durability == "fsync"
+        if not self._grouped and self.readable_end < self.end:
+            self.readable_end = self.end
+            self.on_readable()
+
     def append(self, rows: Rows, now_ns: int) -> Batch:
         """Store rows at the end. Budget: 6 us for a lone message, of which the frame takes 3 and the write 2."""
         count = rows.count
         columns = rows.columns
         segment = self._open
-        if segment is None or segment.bytes >= self.settings.segment_bytes or not segment.column_set.issuperset(columns):
+        if (
+            segment is None
+            or segment.bytes >= self._settings.segment_bytes
+            or (columns and not segment.column_set.issuperset(columns))
+        ):
             segment = self._next_segment(columns)
         first = self.end
-        if first + count > self._usable_end - RESERVE_AHEAD:
-            self._reserve(first + count)
+        end = first + count
+        if end > self._usable_end - RESERVE_AHEAD:
+            self._reserve(end)
         cuts = rows.cuts
         body = rows.body
         if columns or (type(cuts) is list) != (count <= SMALL):
@@ -156,16 +174,20 @@ class Shard:
             segment.append(batch, now_ns)
         except OSError as error:
             raise self._refusal(error) from error
-        self._commit.touch(segment)
-        self.end = first + count
-        headers = columns.get("headers") if columns else None
-        self.weight += weigh(count, len(body), headers, weigh_headers=self.weigh_headers)
+        dirty = self._commit.dirty
+        if not dirty or dirty[-1] is not segment:
+            dirty.append(segment)
+        self.end = end
+        if columns:
+            self.weight += weigh(count, len(body), columns.get("headers"), weigh_headers=self.weigh_headers)
+        else:
+            self.weight += (EXTEND_BYTES if self.weigh_headers else PLAIN_BYTES) * count + len(body)
         tail = self._tail
         tail.add(batch)
         while tail.bytes > self._cache_bytes and len(tail) > 1:
             tail.drop_oldest()
         if not self._grouped:
-            self.readable_end = self.end
+            self.readable_end = end
         return batch
 
     def when_durable(self, done: Done) -> None:
@@ -188,6 +210,7 @@ class Shard:
     def find(self, offset: int) -> Batch | int:
         """Return the batch at an offset if it is in memory, else the first offset that must be read from disk."""
         tail = self._tail
+        offset = max(offset, self.start)
         while offset < self.readable_end:
             if offset >= tail.start:
                 batch = tail.at(offset)
@@ -289,7 +312,7 @@ class Shard:
         while self._doomed and self._doomed[0][0] <= monotonic_ns and not self._manifest.failed:
             for path in self._doomed.pop(0)[1]:
                 self._disk.remove(path)
-        if self._sealing is None and monotonic_ns >= self._seal_after_ns:
+        if self._seal_wanted and self._sealing is None and monotonic_ns >= self._seal_after_ns:
             self._seal_next()
 
     def retain(self, needed_from: int | None, now_ns: int) -> int:
@@ -310,6 +333,11 @@ class Shard:
         self._doom([path for segment in dropped for path in (segment.path(), segment.path(INDEX_SUFFIX))])
         self._manifest.start()
         return sum(segment.rows for segment in dropped)
+
+    @property
+    def last_ns(self) -> int:
+        """When the last row was taken; 0 if none is kept."""
+        return max((segment.ts_max for segment in self._segments() if segment.batches), default=0)
 
     def stored_bytes(self) -> int:
         """Return the size of all segments."""
@@ -341,9 +369,14 @@ class Shard:
             if not self._commit.busy:
                 segment.close()
         self._note_position()
-        self._manifest.close()
+        self._manifest.stop()
         self._state.state.clean = True
-        self._state.replace()
+        try:
+            self._manifest.write()
+            self._state.replace()
+        except OSError as error:  # a full disk: the next start recovers as after a crash
+            if not is_full(error):
+                raise
         self._state.close()
 
     def delete(self) -> None:
@@ -457,9 +490,13 @@ class Shard:
             self._write_index(segment)
             segment.sealed = True
             segment.close()
-            segment.forget_index()
+            if len(self._loaded) >= INDEXES_MAX or not seal.worthwhile(segment, self.settings.compression):
+                segment.forget_index()
+            else:  # its rewrite needs the index soon
+                self._loaded[segment.first] = segment
         self._note_synced()
         if settled:
+            self._seal_wanted = True
             self._manifest.start()
         if moved:
             self.on_readable()
@@ -491,12 +528,12 @@ class Shard:
                 self.sync_errors += 1
         self._commit.dirty.clear()
         self._tail.drop_from(self.readable_end)
-        self._tail.start = max(self._tail.start, self.end)
         self._commit.synced_end = self.end
 
     def _take_back(self, segment: Segment) -> None:
         index = segment.index
-        assert index is not None and segment.file is not None
+        if index is None or segment.file is None:
+            raise InvariantError("a segment with unsynced rows has its files open")
         index.cut(index.at(self.readable_end))
         if segment in self._closed:
             number = self._closed.index(segment)
@@ -532,13 +569,14 @@ class Shard:
             self._disk.submit("sync", lambda: file.write_back(start, end - start), _ignored)
 
     def _loaded_batch(self, segment: Segment, number: int) -> Batch | None:
-        data, frames, damaged = segment.load(number, number + 1)
+        data, runs, damaged = segment.load(number, number + 1)
         self.damage_found(segment, damaged)
-        return decoder_of(segment.columns).batch(data, frames[0]) if frames else None
+        return decoder_of(segment.columns).batch(data, runs[0].frame(0)) if runs else None
 
     def _seal_next(self) -> None:
         segment = next((s for s in self._closed if seal.worthwhile(s, self.settings.compression)), None)
         if segment is None:
+            self._seal_wanted = False
             return
         self._sealing = segment
         compression = self.settings.compression

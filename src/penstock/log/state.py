@@ -54,7 +54,7 @@ class StateFile:
     def replace(self) -> None:
         """Write the state as the file's only line; synced when this returns."""
         self.close()
-        replace_file(self._disk, self._path, _line(self.state))
+        replace_file(self._disk, self._path, line(self.state))
         self._file = self._disk.open(self._path)
 
     def note(self) -> None:
@@ -62,7 +62,7 @@ class StateFile:
         if self._file is None or self._file.size() > STATE_BYTES_MAX:
             self.replace()
         else:
-            self._file.append([_line(self.state)])
+            self._file.append([line(self.state)])
 
     def sync(self) -> None:
         """Return once the last line survives a power loss."""
@@ -76,15 +76,16 @@ class StateFile:
             self._file = None
 
     def _recover(self, content: bytes) -> None:
-        for line in content.splitlines():
+        for text in content.splitlines():
             try:
-                if line[:9] == b"%08x " % crc32c(line[9:]):
-                    self.state = msgspec.json.decode(line[9:], type=State)
+                if text[:9] == b"%08x " % crc32c(text[9:]):
+                    self.state = msgspec.json.decode(text[9:], type=State)
                     self.found = True
             except msgspec.MsgspecError:
                 continue
 
 
-def _line(state: State) -> bytes:
+def line(state: State) -> bytes:
+    """Return a state as a checked line of the file."""
     content = msgspec.json.encode(state)
     return b"%08x %b\n" % (crc32c(content), content)

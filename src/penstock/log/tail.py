@@ -43,7 +43,7 @@ class Tail:
         """Append the newest batch."""
         self._firsts.append(batch.first)
         self._batches.append(batch)
-        self.bytes += cost(batch)
+        self.bytes += cost(batch) if batch.columns else BATCH_OVERHEAD_BYTES + len(batch.body) + 8 * batch.count
         self.rows += batch.count
 
     def at(self, offset: int) -> Batch | None:

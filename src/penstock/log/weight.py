@@ -26,8 +26,9 @@ def weigh(count: int, body_bytes: int, headers: Column | None, *, weigh_headers:
     if headers is None:
         return total
     if isinstance(headers, pa.Array):
-        present = count - headers.null_count
-        return total + HEADER_LENGTH_BYTES * present + (pc.sum(pc.binary_length(headers)).as_py() or 0)
+        present = count - int(headers.null_count)
+        total += HEADER_LENGTH_BYTES * present + int(pc.sum(pc.binary_length(headers)).as_py() or 0)
+        return total
     for header in headers:
         if header is not None:
             total += HEADER_LENGTH_BYTES + len(header)  # type: ignore[arg-type]

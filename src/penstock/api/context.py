@@ -1,0 +1,56 @@
+"""What all requests of one API server share: the node, the measure of the loop, and the moment of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from zlib import crc32
+
+import penstock
+from penstock.config import Config
+from penstock.node import Node
+from penstock.observe.lag import LoopLag
+
+#: A publish of one request may be this large, or as large as an NSQ body if that may be larger.
+PUBLISH_BYTES_MAX = 16 << 20
+
+#: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
+PUBLISHERS = 64
+
+
+class Publisher:
+    """The one a topic gives a shard to; see ruling 27 of the design."""
+
+
+class Context:
+    """What a request needs besides itself."""
+
+    def __init__(self, node: Node, config: Config) -> None:
+        self.node = node
+        self.config = config
+        self.lag = LoopLag(node.clock)
+        self.version = penstock.__version__
+        self.publish_bytes_max = max(PUBLISH_BYTES_MAX, config.nsq.max_body_size)
+        self.message_bytes_max = config.nsq.max_msg_size
+        #: Done when the server ends; whoever waits, waits for this too.
+        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._publishers = [Publisher() for _ in range(PUBLISHERS)]
+        self._token = config.token.encode()
+
+    def publisher(self, client: tuple[str, int] | None) -> Publisher:
+        """Return the publisher of a connection: always the same one, so that its messages keep their order."""
+        return self._publishers[crc32(repr(client).encode()) % PUBLISHERS]
+
+    def allows(self, authorization: str) -> bool:
+        """Tell whether the header of a request shows the token, in a time that does not tell how nearly."""
+        if not self._token:
+            return True
+        scheme, _, shown = authorization.partition(" ")
+        given = shown.strip().encode("utf-8", "surrogateescape")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given, self._token)
+
+    def close(self) -> None:
+        """Let everybody who waits go."""
+        self.lag.stop()
+        if not self.closing.done():
+            self.closing.set_result(None)

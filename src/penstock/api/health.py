@@ -1,0 +1,86 @@
+"""Whether the process is up, whether the node can work, and its metrics: what machines ask."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from penstock.api.endpoint import Call, Endpoint, Reply
+from penstock.node import Node
+from penstock.observe.exposition import CONTENT_TYPE
+from penstock.observe.metrics import exposition
+
+#: Written and removed to see whether the disk takes data.
+PROBE = "writable.probe"
+
+#: A disk that does not answer in this time is not ready.
+PROBE_S_MAX = 5.0
+
+
+class Health(msgspec.Struct):
+    """The process answers."""
+
+    status: str
+    version: str
+
+
+class Readiness(msgspec.Struct):
+    """Whether the node can do its work; what stands against it only for those who show the token."""
+
+    ready: bool
+    problems: list[str]
+
+
+async def healthz(call: Call[None, None]) -> Health:
+    """Say that the process is up."""
+    return Health("ok", call.context.version)
+
+
+async def readyz(call: Call[None, None]) -> Reply:
+    """Say whether the node can do its work, and what stands against it."""
+    node = call.node
+    problems = [f"damaged: {damage}" for damage in node.damage()]
+    if node.stopping:
+        problems.append("the node is stopping")
+    problems += await _disk(node)
+    shown = problems if call.is_known else ["show the token to see what is wrong"] * bool(problems)
+    return Reply(msgspec.json.encode(Readiness(not problems, shown)), status=503 if problems else 200)
+
+
+async def metrics(call: Call[None, None]) -> Reply:
+    """Return the metrics in Prometheus' text format."""
+    text = exposition(call.node, call.context.lag, call.context.version)
+    return Reply(text.encode(), CONTENT_TYPE)
+
+
+async def _disk(node: Node) -> list[str]:
+    """Return what is wrong with the disk: a small file is written and removed."""
+    path = f"{node.config.data_dir}/{PROBE}"
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def work() -> None:
+        file = node.disk.open(path, create=True)
+        try:
+            file.append([b"penstock"])
+        finally:
+            file.close()
+            node.disk.remove(path)
+
+    def done(_: None, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    node.disk.submit("read", work, done)
+    try:
+        error = await asyncio.wait_for(ended, PROBE_S_MAX)
+    except TimeoutError:
+        return [f"the disk of {node.config.data_dir} did not answer in {PROBE_S_MAX:.0f} s"]
+    return [] if error is None else [f"{node.config.data_dir} cannot be written: {error}"]
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/healthz", healthz, "The process is up", Health, query=None, is_open=True),
+    Endpoint("GET", "/readyz", readyz, "The node can do its work", Readiness, query=None, is_open=True),
+    Endpoint("GET", "/metrics", metrics, "Prometheus metrics", query=None, media_type="text/plain"),
+)

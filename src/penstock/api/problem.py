@@ -1,0 +1,58 @@
+"""Errors as the API says them: {"error": {"code", "message"}}, with the status that `errors.REASONS` gives the code.
+
+Invariant: a message names the thing, the reason and, where there is one, the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from starlette.responses import Response
+
+from penstock.errors import REASONS, Refusal
+
+JSON = "application/json"
+
+#: Codes the HTTP layer itself gives, beside those of `errors.REASONS`.
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class Problem(msgspec.Struct):
+    """What went wrong."""
+
+    code: str
+    message: str
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every answer that is not a success."""
+
+    error: Problem
+
+
+def problem(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer for one error."""
+    # What a client sent may not be Unicode; what it gets back is.
+    shown = message.encode("utf-8", "backslashreplace").decode()
+    content = msgspec.json.encode(ErrorBody(Problem(code, shown)))
+    return Response(content, status, dict(headers or {}), JSON)
+
+
+def of_refusal(refusal: Refusal) -> Response:
+    """Return the answer for a refusal; a caller that may try again is told when."""
+    headers = {"Retry-After": "1"} if refusal.reason.retry else {}
+    if refusal.code == "unauthorized":
+        headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
+    return problem(REASONS[refusal.code].http, refusal.code, str(refusal), headers)
+
+
+def unknown(name: str, names: Iterable[str], what: str) -> Refusal:
+    """Return the refusal of a name nobody knows, with the nearest one that is known."""
+    known = sorted(names)
+    if not known:
+        return Refusal("bad_request", f"{name!r} is not known: no {what} is taken here")
+    close = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return Refusal("bad_request", f"{name!r} is no {what}; {hint}")

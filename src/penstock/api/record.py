@@ -1,0 +1,285 @@
+"""A message as JSON, both ways: one object with the columns of the record under their own names.
+
+Binary columns (body, key, message_id, dedup, group) are text where they are UTF-8, else base64 under `<name>_base64`.
+Invariant: the columns that were shown, published again, make the same row (but for its place, time and source).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.api import moment
+from penstock.api.problem import unknown
+from penstock.errors import Refusal
+from penstock.message import OPTIONAL_COLUMNS, Batch, Column, Rows, id_of
+
+SOURCE = "api"
+
+#: What NSQ can carry as the header of a message.
+HEADERS_BYTES_MAX = 65_534
+#: Keys, tags, ids: names of something, not data.
+NAME_BYTES_MAX = 4096
+BUCKET_MAX = 0xFFFF
+
+BINARY = ("body", "key", "message_id", "dedup", "group")
+TIMES = ("due", "expires", "event_time")
+#: 64 bits, shown without a sign and stored in an int64.
+BITS = ("traffic", "trace")
+
+Time = str | int | float
+#: Kept as it was sent, byte for byte.
+JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to publish."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    tag: str | None = None
+    headers: JsonObject = msgspec.field(default_factory=msgspec.Raw)
+    #: The bits as a number, or the names of the traffic types.
+    traffic: int | list[str] | None = None
+    due: Time | None = None
+    expires: Time | None = None
+    event_time: Time | None = None
+    bucket: int | None = None
+    route: int | None = None
+    message_id: str | None = None
+    message_id_base64: str | None = None
+    dedup: str | None = None
+    dedup_base64: str | None = None
+    trace: int | None = None
+    group: str | None = None
+    group_base64: str | None = None
+
+
+class Shown(msgspec.Struct, omit_defaults=True):
+    """A message as it is kept."""
+
+    id: str
+    shard: int
+    offset: int
+    timestamp: str
+    source: str
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    tag: str | UnsetType = UNSET
+    headers: JsonObject | UnsetType = UNSET
+    headers_base64: str | UnsetType = UNSET
+    traffic: int | UnsetType = UNSET
+    traffic_types: list[str] | UnsetType = UNSET
+    due: str | UnsetType = UNSET
+    expires: str | UnsetType = UNSET
+    event_time: str | UnsetType = UNSET
+    bucket: int | UnsetType = UNSET
+    route: int | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    message_id_base64: str | UnsetType = UNSET
+    dedup: str | UnsetType = UNSET
+    dedup_base64: str | UnsetType = UNSET
+    trace: int | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    group_base64: str | UnsetType = UNSET
+    #: Only on a message that is leased.
+    attempts: int | UnsetType = UNSET
+    receipt: str | UnsetType = UNSET
+
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def shown_id(id_: int) -> str:
+    """Return an id as clients see it: 16 hex digits, as in NSQ."""
+    return f"{id_:016x}"
+
+
+def read_id(text: str) -> int:
+    """Return the id behind its 16 hex digits."""
+    if len(text) != 16 or not all(digit in "0123456789abcdef" for digit in text):
+        raise Refusal("bad_request", f"{text!r} is no message id: it has 16 hex digits")
+    return int(text, 16)
+
+
+def rows_of(raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> Rows:
+    """Return the messages of an NDJSON body: all of them, or a refusal that names the first bad line."""
+    bodies: list[bytes] = []
+    columns: dict[str, list[Any]] = {}
+    for number, text in enumerate(raw.split(b"\n"), 1):
+        if not text or text.isspace():
+            continue
+        try:
+            bodies.append(_read(text, len(bodies), columns, mapping, now_ns))
+            size = len(bodies[-1])
+            if size > message_bytes_max:
+                raise Refusal("message_too_big", f"a message of {size} bytes is over the limit of {message_bytes_max}")
+        except Refusal as refusal:
+            raise Refusal(refusal.code, f"line {number}: {refusal}") from None
+    for values in columns.values():
+        values += [None] * (len(bodies) - len(values))
+    ready: dict[str, Column] = {name: columns[name] for name in OPTIONAL_COLUMNS if name in columns}
+    return Rows.of(bodies, SOURCE, ready)
+
+
+def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Shown:
+    """Return one stored row as JSON shows it."""
+    offset = batch.first + row
+    message = Shown(
+        shown_id(id_of(shard, offset)), shard, offset, moment.shown(batch.row_time(row)), batch.row_source(row)
+    )
+    _show_binary(message, "body", batch.row_body(row))
+    for name in batch.columns:
+        value = batch.row_value(name, row)
+        if value is None:
+            continue
+        if isinstance(value, bytes):
+            _show_headers(message, value) if name == "headers" else _show_binary(message, name, value)
+        elif isinstance(value, str):
+            setattr(message, name, value)
+        elif name in TIMES:
+            setattr(message, name, moment.shown(value))
+        else:
+            setattr(message, name, value & (1 << 64) - 1 if name in BITS else value)
+    if message.traffic is not UNSET and mapping:
+        bits = message.traffic
+        message.traffic_types = [name for name, bit in mapping.items() if bits >> bit & 1]
+    return message
+
+
+def bits_of(traffic: int | list[str], mapping: Mapping[str, int]) -> int:
+    """Return the 64 traffic bits, without a sign, of a number or of names."""
+    if isinstance(traffic, int):
+        if not 0 <= traffic < 1 << 64:
+            raise Refusal("bad_column", f"traffic {traffic} does not fit 64 bits")
+        return traffic
+    bits = 0
+    for name in traffic:
+        if name not in mapping:
+            if not mapping:
+                raise Refusal("bad_column", f"traffic type {name!r} is not known: no routing mapping is set")
+            raise Refusal("bad_column", str(unknown(name, mapping, "traffic type")))
+        bits |= 1 << mapping[name]
+    return bits
+
+
+def _read(text: bytes, row: int, columns: dict[str, list[Any]], mapping: Mapping[str, int], now_ns: int) -> bytes:
+    """Read one line: add its columns and return its body."""
+    line = _line(text)
+    body = _binary(line, "body", 0)
+    if body is None:
+        raise Refusal("bad_request", 'a message needs "body" (text) or "body_base64"')
+    found: dict[str, Any] = {name: _binary(line, name, NAME_BYTES_MAX) for name in BINARY if name != "body"}
+    for name in TIMES:
+        value = getattr(line, name)
+        if value is not None:
+            found[name] = moment.instant(value, name) if name == "event_time" else moment.moment(value, now_ns, name)
+    found["tag"] = line.tag
+    if line.tag is not None:
+        _check_size("tag", len(line.tag.encode()), NAME_BYTES_MAX)
+    found["headers"] = _headers(bytes(line.headers))
+    found["traffic"] = None if line.traffic is None else _signed(bits_of(line.traffic, mapping), "traffic")
+    found["trace"] = None if line.trace is None else _signed(line.trace, "trace")
+    found["bucket"] = _ranged("bucket", line.bucket, 0, BUCKET_MAX)
+    found["route"] = _ranged("route", line.route, -(1 << 63), moment.INT64_MAX)
+    for name, value in found.items():
+        if value is not None:
+            values = columns.setdefault(name, [])
+            values += [None] * (row - len(values))
+            values.append(value)
+    return body
+
+
+def _line(text: bytes) -> Line:
+    try:
+        return _DECODER.decode(text)
+    except msgspec.ValidationError as error:
+        raise _named(text, error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("bad_request", f"not a JSON object: {error}") from None
+
+
+def _named(text: bytes, error: msgspec.ValidationError) -> Refusal:
+    """Return the refusal of a line that is JSON and still no message; an unknown column gets its nearest name."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as worse:
+        return Refusal("bad_request", f"not a JSON object: {worse}")
+    if isinstance(value, dict):
+        for name in value:
+            if name not in Line.__struct_fields__:
+                return Refusal("bad_column", str(unknown(name, Line.__struct_fields__, "column")))
+    return Refusal("bad_column", str(error).replace("`$.", "`"))
+
+
+def _binary(line: Line, name: str, bytes_max: int) -> bytes | None:
+    text: str | None = getattr(line, name)
+    coded: str | None = getattr(line, name + "_base64")
+    if text is not None and coded is not None:
+        raise Refusal("bad_column", f"{name} and {name}_base64 are both set; choose one")
+    if coded is not None:
+        try:
+            value = base64.b64decode(coded, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise Refusal("bad_column", f"{name}_base64 is not base64: {error}") from None
+    elif text is not None:
+        value = text.encode()
+    else:
+        return None
+    if bytes_max:
+        _check_size(name, len(value), bytes_max)
+    return value
+
+
+def _headers(raw: bytes) -> bytes | None:
+    if not raw or raw == b"null":
+        return None
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("bad_column", f"headers are not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Refusal("bad_column", "headers must be an object")
+    _check_size("headers", len(raw), HEADERS_BYTES_MAX)
+    return raw
+
+
+def _check_size(name: str, size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise Refusal("bad_column", f"{name} has {size} bytes, at most {bytes_max} are taken")
+
+
+def _ranged(name: str, value: int | None, low: int, high: int) -> int | None:
+    if value is not None and not low <= value <= high:
+        raise Refusal("bad_column", f"{name} {value} is outside {low} to {high}")
+    return value
+
+
+def _signed(bits: int, name: str) -> int:
+    if not -(1 << 63) <= bits < 1 << 64:
+        raise Refusal("bad_column", f"{name} {bits} does not fit 64 bits")
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
+
+
+def _show_binary(message: Shown, name: str, value: bytes) -> None:
+    try:
+        setattr(message, name, value.decode())
+    except UnicodeDecodeError:
+        setattr(message, name + "_base64", base64.b64encode(value).decode("ascii"))
+
+
+def _show_headers(message: Shown, value: bytes) -> None:
+    try:
+        msgspec.json.decode(value)
+        message.headers = msgspec.Raw(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        message.headers_base64 = base64.b64encode(value).decode("ascii")

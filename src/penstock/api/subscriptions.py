@@ -1,0 +1,254 @@
+"""Subscriptions and their consumers over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from penstock.api import moment
+from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
+from penstock.api.setting import inward, outward, schema
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.subscription import Subscription
+from penstock.errors import Refusal
+from penstock.settings import SubscriptionSettings
+from penstock.topic import Topic
+
+SubscriptionSettingsText = Annotated[dict[str, Any], Meta(extra_json_schema=schema(SubscriptionSettings))]
+
+
+class SubscriptionBody(msgspec.Struct):
+    """A subscription to make."""
+
+    name: str
+    settings: SubscriptionSettingsText = {}
+
+
+class SubscriptionChange(msgspec.Struct):
+    """Settings to change; the others stay."""
+
+    settings: SubscriptionSettingsText
+
+
+class ConsumerInfo(msgspec.Struct):
+    """One receiver."""
+
+    topic: str
+    subscription: str
+    name: str
+    credit: int
+    in_flight: int
+    acked: int
+    released: int
+    expired: int
+
+
+class SubscriptionInfo(msgspec.Struct):
+    """A subscription in full. In `counts`, `passed` is the sum of the others, since the start or the last seek."""
+
+    topic: str
+    name: str
+    number: int
+    settings: SubscriptionSettingsText
+    depth: int
+    in_flight: int
+    waiting: int
+    released: int
+    expired_leases: int
+    counts: dict[str, int]
+    consumers: list[ConsumerInfo]
+    #: Leases by long poll, which no connection holds, and the polls that wait now.
+    sessions: ConsumerInfo
+    polls: int
+
+
+class SubscriptionList(msgspec.Struct):
+    """All subscriptions of a topic, by name."""
+
+    subscriptions: list[SubscriptionInfo]
+
+
+class ConsumerList(msgspec.Struct):
+    """Consumers that are connected."""
+
+    consumers: list[ConsumerInfo]
+
+
+class ConsumerQuery(msgspec.Struct):
+    """Whose consumers."""
+
+    topic: str | None = None
+    subscription: str | None = None
+
+
+class SeekBody(msgspec.Struct):
+    """Where to begin anew: "earliest", "latest", an offset, or a time. Without a shard: in all of them."""
+
+    to: str | int
+    shard: int | None = None
+
+
+async def list_subscriptions(call: Call[Nothing, None]) -> SubscriptionList:
+    """Show the subscriptions of a topic."""
+    topic = call.topic()
+    return SubscriptionList([_info(topic, topic.subscriptions[name]) for name in sorted(topic.subscriptions)])
+
+
+async def create_subscription(call: Call[Nothing, SubscriptionBody]) -> SubscriptionInfo:
+    """Make a subscription."""
+    topic = call.topic()
+    settings = inward(call.body.settings, SubscriptionSettings())
+    return _info(topic, topic.create_subscription(call.body.name, settings))
+
+
+async def show_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
+    """Show one subscription."""
+    return _info(*call.subscription())
+
+
+async def change_subscription(call: Call[Nothing, SubscriptionChange]) -> SubscriptionInfo:
+    """Change settings of a subscription."""
+    topic, subscription = call.subscription()
+    settings = inward(call.body.settings, subscription.settings)
+    return _info(topic, topic.update_subscription(subscription.name, settings))
+
+
+async def delete_subscription(call: Call[Nothing, None]) -> None:
+    """Drop a subscription and hang up on its consumers."""
+    topic, subscription = call.subscription()
+    topic.delete_subscription(subscription.name)
+
+
+async def pause_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
+    """Hand out nothing more."""
+    return _paused(call, paused=True)
+
+
+async def resume_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
+    """Hand out again."""
+    return _paused(call, paused=False)
+
+
+def _paused(call: Call[Nothing, None], *, paused: bool) -> SubscriptionInfo:
+    topic, subscription = call.subscription()
+    settings = msgspec.structs.replace(subscription.settings, paused=paused)
+    return _info(topic, topic.update_subscription(subscription.name, settings))
+
+
+async def empty_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
+    """Finish everything there is."""
+    topic, subscription = call.subscription()
+    subscription.empty()
+    topic.settle(subscription, always=True)
+    return _info(topic, subscription)
+
+
+async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
+    """Begin anew somewhere else; every shard is checked before any is moved."""
+    topic, subscription = call.subscription()
+    places = _places(topic, call.body, call.node.clock.now())
+    for shard, offset in places:
+        kept = topic.shards[shard]
+        if not kept.start <= offset <= kept.readable_end:
+            raise Refusal(
+                "bad_offset",
+                f"offset {offset} of shard {shard} is not kept; choose one from {kept.start} to {kept.readable_end}",
+            )
+    for shard, offset in places:
+        subscription.seek(shard, offset)
+    topic.pump(subscription)
+    return _info(topic, subscription)
+
+
+def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
+    if body.shard is not None and not 0 <= body.shard < len(topic.shards):
+        raise Refusal("bad_offset", f"there is no shard {body.shard}; topic {topic.name} has {len(topic.shards)}")
+    numbers = range(len(topic.shards)) if body.shard is None else [body.shard]
+    to = body.to
+    if isinstance(to, str) and to.lstrip("-").isdigit() and to.isascii():
+        to = int(to)
+    if isinstance(to, int):
+        if len(numbers) > 1:
+            raise Refusal("bad_request", f"an offset is of one shard; name it, 0 to {len(topic.shards) - 1}")
+        return [(numbers[0], to)]
+    if to == "earliest":
+        return [(number, topic.shards[number].start) for number in numbers]
+    if to == "latest":
+        return [(number, topic.shards[number].readable_end) for number in numbers]
+    try:
+        time_ns = moment.past(to, now_ns, "to")
+    except Refusal:
+        raise Refusal(
+            "bad_request",
+            f"{to!r} is no place to seek to: write earliest, latest, an offset, a time like 2026-01-31T12:00:00Z, "
+            "or a duration like 1h for an hour ago",
+        ) from None
+    shards = [topic.shards[number] for number in numbers]
+    return [(shard.number, min(max(shard.offset_at(time_ns), shard.start), shard.readable_end)) for shard in shards]
+
+
+async def list_consumers(call: Call[ConsumerQuery, None]) -> ConsumerList:
+    """Show who is connected."""
+    wanted = call.query
+    topics = call.node.topics.values() if wanted.topic is None else [call.node.topic(wanted.topic)]
+    return ConsumerList(
+        [
+            _consumer(topic, subscription, consumer)
+            for topic in topics
+            for subscription in topic.subscriptions.values()
+            if wanted.subscription in (None, subscription.name)
+            for consumer in subscription.consumers.values()
+        ]
+    )
+
+
+def _info(topic: Topic, subscription: Subscription) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        topic.name,
+        subscription.name,
+        subscription.number,
+        outward(subscription.settings),
+        subscription.depth(),
+        subscription.in_flight(),
+        subscription.waiting(),
+        subscription.released,
+        subscription.expired_leases,
+        subscription.counts(),
+        [_consumer(topic, subscription, consumer) for consumer in subscription.consumers.values()],
+        _consumer(topic, subscription, subscription.session),
+        len(subscription.polls),
+    )
+
+
+def _consumer(topic: Topic, subscription: Subscription, consumer: Consumer) -> ConsumerInfo:
+    return ConsumerInfo(
+        topic.name,
+        subscription.name,
+        consumer.name,
+        consumer.credit,
+        consumer.in_flight,
+        consumer.acked,
+        consumer.released,
+        consumer.expired,
+    )
+
+
+_ALL = PREFIX + "/topics/{topic}/subscriptions"
+_ONE = _ALL + "/{subscription}"
+_INFO = SubscriptionInfo
+ENDPOINTS = (
+    Endpoint("GET", _ALL, list_subscriptions, "List the subscriptions of a topic", SubscriptionList),
+    Endpoint("POST", _ALL, create_subscription, "Make a subscription", _INFO, body=SubscriptionBody, status=201),
+    Endpoint("GET", _ONE, show_subscription, "Show a subscription", _INFO),
+    Endpoint("PATCH", _ONE, change_subscription, "Change settings of a subscription", _INFO, body=SubscriptionChange),
+    Endpoint("DELETE", _ONE, delete_subscription, "Drop a subscription", status=204),
+    Endpoint("POST", f"{_ONE}/pause", pause_subscription, "Hand out nothing more", _INFO),
+    Endpoint("POST", f"{_ONE}/resume", resume_subscription, "Hand out again", _INFO),
+    Endpoint("POST", f"{_ONE}/empty", empty_subscription, "Finish everything there is", _INFO),
+    Endpoint("POST", f"{_ONE}/seek", seek_subscription, "Begin anew somewhere else", _INFO, body=SeekBody),
+    Endpoint(
+        "GET", f"{PREFIX}/consumers", list_consumers, "List connected consumers", ConsumerList, query=ConsumerQuery
+    ),
+)

@@ -1,0 +1,205 @@
+"""Topics over HTTP: what there is, and what an operator does with them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from penstock.api import moment
+from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
+from penstock.api.setting import inward, outward, schema
+from penstock.log.shard import Shard
+from penstock.settings import TopicSettings
+from penstock.topic import Topic
+
+PAGE_MAX = 10_000
+
+TopicSettingsText = Annotated[dict[str, Any], Meta(extra_json_schema=schema(TopicSettings))]
+
+
+class TopicBody(msgspec.Struct):
+    """A topic to make."""
+
+    name: str
+    settings: TopicSettingsText = {}
+
+
+class TopicChange(msgspec.Struct):
+    """Settings to change; the others stay."""
+
+    settings: TopicSettingsText
+
+
+class DamageInfo(msgspec.Struct):
+    """Offsets first .. end - 1 of a shard that cannot be read."""
+
+    first: int
+    end: int
+    reason: str
+
+
+class ShardInfo(msgspec.Struct):
+    """One ordered piece of a topic's log: offsets start .. end - 1, rows of them stored."""
+
+    number: int
+    start: int
+    end: int
+    readable_end: int
+    rows: int
+    bytes: int
+    damaged: list[DamageInfo]
+
+
+class TopicSummary(msgspec.Struct):
+    """A topic at a glance. `published` counts from the start of the process."""
+
+    name: str
+    published: int
+    depth: int
+    rows: int
+    bytes: int
+    subscriptions: list[str]
+    is_paused: bool
+
+
+class TopicInfo(msgspec.Struct):
+    """A topic in full. The incarnation is text because it may need more digits than a JSON number keeps."""
+
+    name: str
+    number: int
+    incarnation: str
+    created: str
+    settings: TopicSettingsText
+    published: int
+    published_bytes: int
+    depth: int
+    shards: list[ShardInfo]
+    subscriptions: list[str]
+
+
+class TopicPage(msgspec.Struct):
+    """Topics by name; `next` is the `after` of the following page, null at the end."""
+
+    topics: list[TopicSummary]
+    next: str | None
+
+
+class PageQuery(msgspec.Struct):
+    """Which part of a list by name."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 1000
+
+
+async def list_topics(call: Call[PageQuery, None]) -> TopicPage:
+    """Show topics by name."""
+    query = call.query
+    names = sorted(name for name in call.node.topics if name.startswith(query.prefix) and name > query.after)
+    page = names[: query.limit]
+    following = page[-1] if len(page) < len(names) else None
+    return TopicPage([_summary(call.node.topics[name]) for name in page], following)
+
+
+async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
+    """Make a topic; what is not chosen comes from the node's configuration."""
+    settings = inward(call.body.settings, call.node.config.topic.settings())
+    # A pause is more than a setting: it notes where the topic stood.
+    topic = call.node.create_topic(call.body.name, msgspec.structs.replace(settings, paused=False))
+    if settings.paused:
+        topic.pause(paused=True)
+    return info(topic)
+
+
+async def show_topic(call: Call[Nothing, None]) -> TopicInfo:
+    """Show one topic."""
+    return info(call.topic())
+
+
+async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
+    """Change settings of a topic."""
+    topic = call.topic()
+    settings = inward(call.body.settings, topic.settings)
+    topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
+    if settings.paused != topic.settings.paused:
+        topic.pause(paused=settings.paused)
+    return info(topic)
+
+
+async def delete_topic(call: Call[Nothing, None]) -> None:
+    """Drop a topic with everything in it."""
+    call.node.delete_topic(call.topic().name)
+
+
+async def pause_topic(call: Call[Nothing, None]) -> TopicInfo:
+    """Keep what comes from now on in the topic."""
+    call.topic().pause(paused=True)
+    return info(call.topic())
+
+
+async def resume_topic(call: Call[Nothing, None]) -> TopicInfo:
+    """Let messages flow to the subscriptions again."""
+    call.topic().pause(paused=False)
+    return info(call.topic())
+
+
+async def empty_topic(call: Call[Nothing, None]) -> TopicInfo:
+    """Let go of what no subscription has yet."""
+    call.topic().empty()
+    return info(call.topic())
+
+
+def info(topic: Topic) -> TopicInfo:
+    """Return all about a topic."""
+    record = topic.record
+    return TopicInfo(
+        topic.name,
+        record.number,
+        str(record.incarnation),
+        moment.shown(record.created_ns),
+        outward(topic.settings),
+        topic.published,
+        topic.published_bytes,
+        topic.depth(),
+        [_shard(shard) for shard in topic.shards],
+        sorted(topic.subscriptions),
+    )
+
+
+def _summary(topic: Topic) -> TopicSummary:
+    return TopicSummary(
+        topic.name,
+        topic.published,
+        topic.depth(),
+        sum(shard.rows_between(shard.start, shard.end) for shard in topic.shards),
+        sum(shard.stored_bytes() for shard in topic.shards),
+        sorted(topic.subscriptions),
+        topic.settings.paused,
+    )
+
+
+def _shard(shard: Shard) -> ShardInfo:
+    return ShardInfo(
+        shard.number,
+        shard.start,
+        shard.end,
+        shard.readable_end,
+        shard.rows_between(shard.start, shard.end),
+        shard.stored_bytes(),
+        [DamageInfo(damage.first, damage.end, damage.reason) for damage in shard.damaged],
+    )
+
+
+_ONE = PREFIX + "/topics/{topic}"
+ENDPOINTS = (
+    Endpoint("GET", f"{PREFIX}/topics", list_topics, "List topics by name", TopicPage, query=PageQuery),
+    Endpoint("POST", f"{PREFIX}/topics", create_topic, "Make a topic", TopicInfo, body=TopicBody, status=201),
+    Endpoint("GET", _ONE, show_topic, "Show a topic", TopicInfo),
+    Endpoint("PATCH", _ONE, change_topic, "Change settings of a topic", TopicInfo, body=TopicChange),
+    Endpoint("DELETE", _ONE, delete_topic, "Drop a topic with everything in it", status=204),
+    Endpoint("POST", f"{_ONE}/pause", pause_topic, "Keep what comes from now on in the topic", TopicInfo),
+    Endpoint("POST", f"{_ONE}/resume", resume_topic, "Let messages flow again", TopicInfo),
+    Endpoint("POST", f"{_ONE}/empty", empty_topic, "Let go of what no subscription has yet", TopicInfo),
+)

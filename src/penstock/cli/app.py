@@ -1,0 +1,103 @@
+"""The program: every command under its name, and what a failure looks like from outside.
+
+Invariant: what goes wrong for a known reason is one line on standard error and an exit code, never a traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import (
+    backup,
+    bench,
+    config,
+    doctor,
+    ledger,
+    log,
+    publish,
+    read,
+    redrive,
+    routing,
+    subscribe,
+    subscription,
+    topic,
+    up,
+)
+from penstock.cli.command import Json, remote
+from penstock.cli.failure import OK, REFUSED, USAGE, Failure
+from penstock.cli.printer import Printer, complain
+from penstock.errors import ConfigError, PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Penstock, a message broker: run a node, and speak to a running one.",
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 no node reachable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.command()(up.up)
+remote(app)(publish.pub)
+remote(app)(subscribe.sub)
+remote(app)(read.tail)
+remote(app)(read.peek)
+remote(app)(redrive.redrive)
+app.add_typer(topic.app, name="topic")
+app.add_typer(subscription.app, name="subscription")
+app.add_typer(routing.app, name="routing")
+remote(app)(ledger.ledger)
+app.add_typer(log.app, name="log")
+app.command()(backup.backup)
+app.command()(backup.restore)
+remote(app)(bench.bench)
+app.command()(doctor.doctor)
+app.add_typer(config.app, name="config")
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Print the version."""
+    Printer(json=json).done({"penstock": __version__}, f"penstock {__version__}")
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if show_version:
+        Printer().line(f"penstock {__version__}")
+        raise typer.Exit(OK)
+
+
+def run(arguments: list[str]) -> int:
+    """Carry out one command line and return its exit code."""
+    try:
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except typer.TyperException as error:
+        complain(_usage(error))
+        return USAGE
+    except typer.Abort:
+        return REFUSED
+    except Failure as failure:
+        complain(str(failure))
+        return failure.code
+    except ConfigError as error:
+        complain(str(error))
+        return USAGE
+    except PenstockError as error:
+        complain(str(error))
+        return REFUSED
+    return code if isinstance(code, int) else OK
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "penstock"
+    text = error.format_message().rstrip(".")
+    return f"{text}. `{path} --help` says how it is used." if text else f"`{path} --help` says how it is used."

@@ -1,0 +1,66 @@
+"""What `up` says once a node listens: where, and three commands to try."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+
+#: What is spoken behind each port.
+SPOKEN = {"api.port": "admin API", "nsq.tcp_port": "NSQ", "nsq.http_port": "NSQ HTTP"}
+DEFAULT_API_PORT = 7070
+
+Addresses = Mapping[str, tuple[str, int]]
+
+
+def places(config: Config, addresses: Addresses) -> dict[str, str]:
+    """Return where to reach each listener, by the key of its port."""
+    schemes = {"api.port": "https://" if config.tls_cert else "http://", "nsq.http_port": "http://"}
+    found = {}
+    for key, (address, port) in addresses.items():
+        host = f"[{address}]" if ":" in address else address
+        found[key] = f"{schemes.get(key, '')}{host}:{port}"
+    return found
+
+
+def show(config: Config, addresses: Addresses, version: str, stream: TextIO | None = None) -> None:
+    """Print the banner; in colour on a terminal."""
+    stream = stream if stream is not None else sys.stdout
+    reach = places(config, addresses)
+    head = f"Penstock {version} is up. Data in {config.data_dir}, durability {config.topic.durability}."
+    rows = [(SPOKEN[key], place) for key, place in reach.items()]
+    tries = suggestions(reach, addresses)
+    if stream.isatty():
+        _show_rich(stream, head, rows, tries)
+        return
+    lines = [head, *(f"  {what:<10} {place}" for what, place in rows)]
+    lines += ["Try:", *(f"  {line}" for line in tries), "Stop with Ctrl-C."]
+    stream.write("\n".join(lines) + "\n")
+    stream.flush()
+
+
+def suggestions(reach: Mapping[str, str], addresses: Addresses) -> list[str]:
+    """Return three commands that work against this very node."""
+    url = "" if addresses["api.port"] == ("127.0.0.1", DEFAULT_API_PORT) else f" --url {reach['api.port']}"
+    return [
+        f'penstock pub greetings "hello"{url}',
+        f"penstock sub greetings first --max 1{url}",
+        f"curl -d hello '{reach['nsq.http_port']}/pub?topic=greetings'",
+    ]
+
+
+def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: list[str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    console.print(Text(head, style="bold green"))
+    for what, place in rows:
+        console.print(Text.assemble(f"  {what:<10} ", (place, "cyan")))
+    console.print(Text("Try:", style="bold"))
+    for line in tries:
+        console.print(Text(f"  {line}"))
+    console.print(Text("Stop with Ctrl-C.", style="dim"))

@@ -1,0 +1,224 @@
+"""A node and its listeners in one process, from the lock on its data to the last sync.
+
+The only place that puts real clock, real disk, real sockets and a node together. Everything heavy is imported after
+the cheap things that can go wrong: directory and ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock import __version__
+from penstock.cli import banner, listeners
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.dialects.nsq.server import Server as NsqServer
+    from penstock.disk import LocalDisk
+    from penstock.node import Node
+
+#: How often a stopping node looks whether its consumers are done.
+DRAIN_STEP_S = 0.01
+
+#: Allocations before the youngest objects are looked at, and how often the older ones are; Python's own are 700, 10, 10.
+GC_THRESHOLDS = (100_000, 50, 100)
+
+
+def run(config: Config, ready_file: str | None = None, *, quiet: bool = False) -> None:
+    """Run a node until a signal asks it to stop."""
+    import uvloop
+
+    from penstock.observe.logging import set_up
+
+    set_up(config.log)
+    with claimed(config.data_dir):
+        listeners.probe(config)
+        if ready_file is not None:
+            _prepare_ready(ready_file)
+        _raise_open_files()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_life(config, ready_file, quiet=quiet))
+
+
+@contextmanager
+def claimed(path: str) -> Iterator[None]:
+    """Hold a data directory, made if there is none, against any other process."""
+    from penstock.log.lock import Lock
+
+    try:
+        lock = Lock(path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def _life(config: Config, ready_file: str | None, *, quiet: bool) -> None:
+    daemon = Daemon(config, asyncio.get_running_loop())
+    stopped = asyncio.Event()
+    _on_signals(stopped)
+    addresses = await daemon.listen()
+    # What is loaded by now stays for good: no collection needs to look at it again. And messages are no cycles, they
+    # go when the last reference does: looking through every recent batch for them cost more than carrying them.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    if ready_file is not None:
+        _write_ready(ready_file, config, addresses)
+    if not quiet:
+        banner.show(config, addresses, __version__)
+    await stopped.wait()
+    await daemon.stop()
+
+
+class Http(Protocol):
+    """A running HTTP listener."""
+
+    port: int
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class Daemon:
+    """A node with its listeners."""
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        from random import Random
+
+        from penstock.clock import LoopClock
+        from penstock.dialects.nsq.server import Server
+        from penstock.disk import LocalDisk
+        from penstock.node import Node
+
+        self.config = config
+        self._loop = loop
+        self._disk: LocalDisk = LocalDisk(loop)
+        try:
+            self.node: Node = Node(config, LoopClock(loop), self._disk, Random(os.urandom(32)))
+        except OSError as error:
+            raise unusable(config.data_dir, error) from error
+        self._nsq: NsqServer = Server(self.node, config.nsq)
+        self._acceptor: asyncio.Server | None = None
+        self._http: list[Http] = []
+        loop.set_exception_handler(self._bug)
+
+    async def listen(self) -> dict[str, tuple[str, int]]:
+        """Open for clients and return where: (address, port) by the key of the port."""
+        from penstock.api.server import serve
+        from penstock.dialects.nsq.http import serve_http
+
+        tcp_port = await self._accept()
+        ports = {"nsq.tcp_port": tcp_port}
+        starts: dict[str, Callable[[], Awaitable[Http]]] = {
+            "nsq.http_port": lambda: serve_http(self.node, self.config, tcp_port),
+            "api.port": lambda: serve(self.node, self.config),
+        }
+        for key, start in starts.items():
+            try:
+                server = await start()
+            except OSError as error:
+                raise listeners.refusal(self.config, key, error) from error
+            self._http.append(server)
+            ports[key] = server.port
+        return {key: (address, ports[key]) for key, (address, _) in self.config.listeners().items()}
+
+    async def _accept(self) -> int:
+        """Take NSQ connections, and return the port."""
+        sock = listeners.bind(self.config, "nsq.tcp_port")
+        port: int = sock.getsockname()[1]
+        try:
+            self._acceptor = await self._loop.create_server(self._nsq.connect, sock=sock, backlog=listeners.BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise listeners.refusal(self.config, "nsq.tcp_port", error) from error
+        return port
+
+    async def stop(self) -> None:
+        """Take nothing more in, let consumers finish what they hold, hang up, and write everything down."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self.node.stop()
+        end = self._loop.time() + self.config.node.drain_timeout_ns / 1e9
+        while self.node.held() and self._loop.time() < end:
+            await asyncio.sleep(DRAIN_STEP_S)
+        self._nsq.close()
+        for server in self._http:
+            await server.close()
+        closed = self._loop.create_future()
+        self.node.close(lambda: closed.set_result(None))
+        await closed
+        self._disk.close()
+
+    def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.node.report_bug("loop", error)
+        else:
+            loop.default_exception_handler(context)
+
+
+def unusable(path: str, error: OSError) -> ConfigError:
+    """Return the error about a data directory that the system does not let us use."""
+    return ConfigError(
+        f"data directory {path} cannot be used: {error.strerror or error}. "
+        f"Make it a directory this user can write to, or name another with --data."
+    )
+
+
+def _on_signals(stopped: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            # The next one ends the process at once, even while the loop is busy writing.
+            signal.signal(number, signal.SIG_DFL)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def _raise_open_files() -> None:
+    """Take as many open files as this process may have: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # some containers lie about what is allowed; the limit stays then
+        return
+
+
+def _write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+    import msgspec
+
+    document = {
+        "pid": os.getpid(),
+        "data_dir": os.path.abspath(config.data_dir),
+        "ports": {key: port for key, (_, port) in addresses.items()},
+        "url": banner.places(config, addresses)["api.port"],
+    }
+    # In one step: who waits for the file never reads half of it.
+    with open(path + ".new", "wb") as file:
+        file.write(msgspec.json.encode(document) + b"\n")
+    os.replace(path + ".new", path)
+
+
+def _prepare_ready(path: str) -> None:
+    """Take away what an earlier node left there, and see now rather than later whether it can be written."""
+    try:
+        open(path + ".new", "wb").close()
+        if os.path.exists(path):
+            os.unlink(path)
+    except OSError as error:
+        raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror}.") from error

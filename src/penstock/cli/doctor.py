@@ -1,0 +1,294 @@
+"""`penstock doctor`: whether this machine can run a node well, one line per finding, each with what to do.
+
+Looks at the machine and at a node that may be running on it; changes nothing but a probe file that it removes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from penstock.cli.client import Client, address_of
+from penstock.cli.clocks import kernel_says_synchronised
+from penstock.cli.command import Json
+from penstock.cli.config import File, Settings, flags
+from penstock.cli.failure import OK, REFUSED, Failure
+from penstock.cli.ports import Holder, holder
+from penstock.cli.printer import Printer, size
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+
+#: A node makes offsets, manifests and indexes ahead of the data; below this it would soon refuse publishes.
+FREE_BYTES_MIN = 256 << 20
+FREE_BYTES_LOW = 2 << 30
+#: One file per connection, three per shard; nsqd installations commonly have a few thousand clients.
+OPEN_FILES_LOW = 4096
+#: Group commit makes one sync serve many publishers, but each waits for one.
+SYNC_SLOW_NS = 20_000_000
+SYNC_COUNT = 64
+#: The first release of this program is younger than this (2026-01-01).
+CLOCK_LEAST_S = 1_767_225_600
+PACKAGES = (
+    "penstock",
+    "pyarrow",
+    "numpy",
+    "uvloop",
+    "msgspec",
+    "fastcrc",
+    "httptools",
+    "starlette",
+    "uvicorn",
+    "typer",
+    "rich",
+)
+#: File systems that forget everything with the machine, or cannot promise what a log needs.
+VOLATILE = ("tmpfs", "ramfs")
+REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
+
+RUNNING = "a node is running"
+
+Verdict = Literal["OK", "WARN", "FAIL"]
+COLOURS: dict[Verdict, str] = {"OK": "32", "WARN": "33", "FAIL": "31;1"}
+
+
+class Finding(NamedTuple):
+    """One line of the doctor's."""
+
+    verdict: Verdict
+    what: str
+    found: str
+    todo: str = ""
+
+
+class Readiness(msgspec.Struct):
+    """What a node says about itself."""
+
+    problems: list[str]
+
+
+def doctor(file: File = None, settings: Settings = None, json: Json = False) -> int:
+    """Look over this machine: configuration, ports, disk, clock, sync speed, limits, versions."""
+    found = list(examine(file, flags(settings)))
+    out = Printer(json=json)
+    document = [finding._asdict() for finding in found]
+    if json:
+        out.document(document)
+    else:
+        _show(out, found)
+    return REFUSED if any(finding.verdict == "FAIL" for finding in found) else OK
+
+
+def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
+    """Yield every finding, from the cheapest to the dearest."""
+    from penstock.config import load
+
+    yield versions()
+    try:
+        config = load(file, chosen).config
+    except ConfigError as error:
+        yield Finding("FAIL", "configuration", str(error), "correct it; `penstock config show` lists every setting")
+        return
+    yield Finding("OK", "configuration", "can be used")
+    yield open_files()
+    yield clock()
+    found = list(ports(config))
+    yield from found
+    if any(RUNNING in finding.found for finding in found):
+        yield node(config)
+    yield from directory(config.data_dir)
+
+
+def versions() -> Finding:
+    """Look at Python and the packages a node runs on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found, missing = [], []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    text = f"Python {platform.python_version()}, {', '.join(found)}"
+    # The program itself may be run from its sources.
+    if missing and missing != ["penstock"]:
+        return Finding("FAIL", "versions", f"{text}; missing: {', '.join(missing)}", "run `make setup`")
+    return Finding("OK", "versions", text)
+
+
+def open_files() -> Finding:
+    """Look at how many files and connections a node may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft} now, {'no limit' if hard == resource.RLIM_INFINITY else hard} once a node raises it"
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_LOW:
+        return Finding("WARN", "open files", text, f"raise the hard limit to {OPEN_FILES_LOW} or more (ulimit -Hn)")
+    return Finding("OK", "open files", text)
+
+
+def clock() -> Finding:
+    """Look at the wall clock, which due times and retention follow."""
+    now_s = time.time()
+    text = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_s))
+    if now_s < CLOCK_LEAST_S:
+        return Finding("FAIL", "clock", f"{text} is in the past", "set the clock before a node stamps messages with it")
+    synchronised = kernel_says_synchronised()
+    if synchronised is False:
+        todo = "run chrony or systemd-timesyncd, unless the host of this machine does"
+        return Finding("WARN", "clock", f"{text}, and the kernel knows of no time server", todo)
+    return Finding("OK", "clock", f"{text}{', synchronised' if synchronised else ''}")
+
+
+def ports(config: Config) -> Iterator[Finding]:
+    """Look at every listener: free, ours, or somebody else's."""
+    for key, (address, port) in config.listeners().items():
+        what = f"port {port}"
+        if not port:
+            yield Finding("OK", key, "any free port")
+            continue
+        other = holder(port)
+        if other is None and _can_bind(address, port):
+            yield Finding("OK", what, f"free for {key}")
+        elif other is not None and other.name == "penstock":
+            yield Finding("OK", what, f"held by {other}: {RUNNING}")
+        else:
+            yield Finding("FAIL", what, f"{key} is taken by {other or 'another process'}", _way_out(config, other))
+
+
+def node(config: Config) -> Finding:
+    """Ask the running node how it is."""
+    client = Client(address_of(config), config.token)
+    try:
+        answer = client.get("readyz", accept=(503,))
+        problems = answer.read(Readiness).problems
+    except Failure as failure:
+        return Finding("WARN", "node", str(failure), "look at its log")
+    finally:
+        client.close()
+    if problems:
+        return Finding("FAIL", "node", "; ".join(problems), "`penstock log verify` says more about damage")
+    return Finding("OK", "node", f"ready at {client.url}")
+
+
+def directory(path: str) -> Iterator[Finding]:
+    """Look at the place the data is kept: rights, kind, space, and how long a sync takes."""
+    place = _nearest(path)
+    shown = path if place == os.path.abspath(path) else f"{path} (to be made in {place})"
+    if not os.path.isdir(place):
+        yield Finding("FAIL", "data directory", f"{place} is no directory", "name another with --set data_dir=PATH")
+        return
+    if not os.access(place, os.W_OK | os.X_OK):
+        todo = "make it writable for this user, or name another with --set data_dir=PATH"
+        yield Finding("FAIL", "data directory", f"{shown} cannot be written to", todo)
+        return
+    yield _file_system(shown, place)
+    yield _space(place)
+    yield sync_speed(place)
+
+
+def sync_speed(place: str) -> Finding:
+    """Measure what an fsync topic waits for: small appends, each followed by fdatasync."""
+    probe = os.path.join(place, f".penstock-doctor-{os.getpid()}")
+    try:
+        taken_ns = sorted(_sync_times(probe))
+    except OSError as error:
+        return Finding("FAIL", "sync speed", f"{place}: {error.strerror}", "free space, or name another data directory")
+    finally:
+        if os.path.exists(probe):
+            os.unlink(probe)
+    p50_ns, p99_ns = taken_ns[len(taken_ns) // 2], taken_ns[len(taken_ns) * 99 // 100]
+    text = f"fdatasync p50 {p50_ns / 1e6:.2f} ms, p99 {p99_ns / 1e6:.2f} ms"
+    if p99_ns > SYNC_SLOW_NS:
+        todo = "put fsync topics on a faster disk, or publish to them in batches"
+        return Finding("WARN", "sync speed", text, todo)
+    return Finding("OK", "sync speed", f"{text}: about {1e9 / max(p50_ns, 1):,.0f} group commits a second")
+
+
+def _sync_times(probe: str) -> Iterator[int]:
+    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for _ in range(SYNC_COUNT):
+            os.write(fd, b"\0" * 4096)
+            before_ns = time.perf_counter_ns()
+            os.fdatasync(fd)
+            yield time.perf_counter_ns() - before_ns
+    finally:
+        os.close(fd)
+
+
+def _file_system(shown: str, place: str) -> Finding:
+    kind = _kind_of(place)
+    text = f"{shown} can be written to" + (f", on {kind}" if kind else "")
+    if kind in VOLATILE:
+        return Finding("WARN", "data directory", text, "everything there is gone after a restart of the machine")
+    if kind in REMOTE:
+        return Finding("WARN", "data directory", text, "use a local disk: locks and syncs are not what they seem there")
+    return Finding("OK", "data directory", text)
+
+
+def _space(place: str) -> Finding:
+    stat = os.statvfs(place)
+    free = stat.f_bavail * stat.f_frsize
+    text = f"{size(free)} free of {size(stat.f_blocks * stat.f_frsize)}"
+    if free < FREE_BYTES_MIN:
+        return Finding("FAIL", "disk space", text, "free some: a full disk refuses publishes")
+    if free < FREE_BYTES_LOW:
+        return Finding("WARN", "disk space", text, "watch it, or lower topic.retention_bytes")
+    return Finding("OK", "disk space", text)
+
+
+def _kind_of(place: str) -> str:
+    """Return the file system's kind, that of the longest mount point that holds the place."""
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8") as file:
+            mounts = [line.split()[1:3] for line in file]
+    except OSError:
+        return ""
+    for point, name in mounts:
+        point = point.replace("\\040", " ")
+        if len(point) >= len(best) and os.path.commonpath([place, point]) == point:
+            best, kind = point, name
+    return kind
+
+
+def _nearest(path: str) -> str:
+    """Return the path, or the first directory above it that exists."""
+    place = os.path.abspath(path)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return place
+
+
+def _can_bind(address: str, port: int) -> bool:
+    import socket
+
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError:
+        return False
+    return True
+
+
+def _way_out(config: Config, other: Holder | None) -> str:
+    stop = f"stop {other.name}" if other else "stop it"
+    return f"{stop}, or start with --port-offset {config.port_offset + 1000}"
+
+
+def _show(out: Printer, found: list[Finding]) -> None:
+    width = max(len(finding.what) for finding in found)
+    for finding in found:
+        verdict = f"{finding.verdict:<4}"
+        if out.terminal:
+            verdict = f"\x1b[{COLOURS[finding.verdict]}m{verdict}\x1b[0m"
+        todo = f" -> {finding.todo}" if finding.todo else ""
+        out.line(f"{verdict}  {finding.what:<{width}}  {finding.found}{todo}")

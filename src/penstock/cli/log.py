@@ -1,0 +1,135 @@
+"""`penstock log`: check and read what is on disk, beside a running node or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.command import Json
+from penstock.cli.data import Place, data_directory, places
+from penstock.cli.failure import OK, REFUSED, Failure
+from penstock.cli.printer import Printer, count, size
+
+if TYPE_CHECKING:
+    from penstock.log.verify import ShardReport
+
+app = typer.Typer(help="Check and read the log on disk, with or without a running node.", no_args_is_help=True)
+
+Directory = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="A data directory, or a directory inside one.",
+        show_default="as the configuration here says",
+    ),
+]
+#: As every command that looks at data takes it.
+Data = Annotated[str | None, typer.Option(help="The same.", metavar="DIR", show_default=False)]
+TopicName = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all")]
+ShardNumber = Annotated[int | None, typer.Option(min=0, help="Only of this shard.", show_default="all")]
+From = Annotated[int, typer.Option("--from", min=0, help="From this offset.")]
+To = Annotated[int | None, typer.Option("--to", min=0, help="Up to this offset, without it.", show_default="the end")]
+
+
+@app.command()
+def verify(
+    directory: Directory = None,
+    data: Data = None,
+    topic: TopicName = None,
+    json: Json = False,
+) -> int:
+    """Read every batch of every segment and check it; exit code 1 if anything is damaged."""
+    from penstock.log.verify import verify as check
+
+    found = places(data_directory(directory or data), topic)
+    reports = [(place, report) for place in found for report in check(place.directory).shards]
+    document = [
+        {"topic": place.topic, "shard": place.shard, "good": report.good, "report": report} for place, report in reports
+    ]
+    rows = [_row(place, report) for place, report in reports]
+    out = Printer(json=json)
+    out.table(document, ("topic", "shard", "segments", "rows", "bytes", "verdict"), rows, "there is no topic yet")
+    for place, report in reports if not json else ():
+        for line in _findings(report):
+            out.line(f"{place.topic}/{place.shard}: {line}")
+    return OK if all(report.good for _, report in reports) else REFUSED
+
+
+@app.command()
+def dump(
+    directory: Directory = None,
+    data: Data = None,
+    topic: TopicName = None,
+    shard: ShardNumber = None,
+    start: From = 0,
+    end: To = None,
+    json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = True,
+) -> None:
+    """Print rows with all their columns, one JSON object a line."""
+    from penstock.cli.rows import shown
+    from penstock.log.verify import dump as rows
+
+    out = Printer(json=json, hurry=False)
+    for place in _chosen(directory or data, topic, shard):
+        for row in rows(place.directory, start, end):
+            out.document({"topic": place.topic, **shown(row, place.shard)})
+    out.flush()
+
+
+@app.command()
+def cat(
+    directory: Directory = None,
+    data: Data = None,
+    topic: TopicName = None,
+    shard: ShardNumber = None,
+    start: From = 0,
+    end: To = None,
+    json: Json = False,
+) -> None:
+    """Print bodies, one a line."""
+    from penstock.cli.rows import shown
+    from penstock.log.verify import cat as bodies
+
+    out = Printer(json=json, hurry=False)
+    for place in _chosen(directory or data, topic, shard):
+        for body in bodies(place.directory, start, end):
+            if json:
+                out.document(shown({"body": body}, place.shard))
+            else:
+                out.bytes(body)
+    out.flush()
+
+
+def _chosen(directory: str | None, topic: str | None, shard: int | None) -> list[Place]:
+    found = places(data_directory(directory), topic)
+    if shard is None:
+        return found
+    wanted = [place for place in found if place.shard == shard]
+    if not wanted:
+        shards = ", ".join(sorted({str(place.shard) for place in found}))
+        raise Failure(f"there is no shard {shard} of {topic or 'any topic'}; there are: {shards or 'none'}")
+    return wanted
+
+
+def _row(place: Place, report: ShardReport) -> tuple[str, ...]:
+    return (
+        place.topic,
+        str(place.shard),
+        str(len(report.segments)),
+        str(sum(segment.rows for segment in report.segments)),
+        size(sum(segment.bytes for segment in report.segments)),
+        "good" if report.good else "DAMAGED",
+    )
+
+
+def _findings(report: ShardReport) -> Iterator[str]:
+    yield from report.problems
+    for segment in report.segments:
+        for damage in segment.bad:
+            yield f"{segment.name}: offsets {damage.first} to {damage.end - 1} cannot be read: {damage.reason}"
+        if not segment.index_good:
+            yield f"{segment.name}: its index does not match; the node makes a new one when it starts"
+        if segment.tail_bytes:
+            yield f"{segment.name}: {count(segment.tail_bytes, 'byte')} after the last whole batch"

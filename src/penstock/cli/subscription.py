@@ -1,0 +1,272 @@
+"""`penstock subscription`: make, look at, change, move and drop subscriptions; `penstock redrive` for dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.client import Client, part
+from penstock.cli.command import remote
+from penstock.cli.failure import USAGE, Failure
+from penstock.cli.printer import Printer, count
+from penstock.cli.settings import (
+    DeadLetter,
+    Lease,
+    LeaseMax,
+    MaxAttempts,
+    Traffic,
+    TrafficDefault,
+    Ttl,
+    chosen,
+)
+
+app = typer.Typer(help="Make, look at, change, move and drop subscriptions.", no_args_is_help=True)
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription.")]
+NoTraffic = Annotated[bool, typer.Option("--no-traffic", help="Take everything again: drop the traffic filter.")]
+
+
+class Consumer(msgspec.Struct):
+    """One receiver."""
+
+    name: str
+    credit: int
+    in_flight: int
+    acked: int
+
+
+class TrafficFilter(msgspec.Struct):
+    """The traffic types a subscription takes."""
+
+    allowed: list[str] = []
+    is_default: bool = False
+
+
+class Settings(msgspec.Struct):
+    """What a subscription was told, as far as it is shown."""
+
+    traffic: TrafficFilter | None
+    max_attempts: int
+    dead_letter: str
+    ttl: str
+    lease: str
+    lease_max: str
+    ephemeral: bool
+    paused: bool
+
+
+class Subscription(msgspec.Struct):
+    """One subscription in full."""
+
+    topic: str
+    name: str
+    settings: Settings
+    depth: int
+    in_flight: int
+    waiting: int
+    released: int
+    expired_leases: int
+    counts: dict[str, int]
+    consumers: list[Consumer]
+
+
+class Listing(msgspec.Struct):
+    """The subscriptions of a topic."""
+
+    subscriptions: list[Subscription]
+
+
+class RawListing(msgspec.Struct):
+    """The same, as the node said it."""
+
+    subscriptions: msgspec.Raw
+
+
+@remote(app, "create")
+def create(
+    client: Client,
+    out: Printer,
+    topic: TopicName,
+    name: Name,
+    traffic: Traffic = None,
+    traffic_default: TrafficDefault = None,
+    max_attempts: MaxAttempts = None,
+    dead_letter: DeadLetter = None,
+    ttl: Ttl = None,
+    lease: Lease = None,
+    lease_max: LeaseMax = None,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone with its last consumer.")] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Where it begins: earliest, latest, an offset, a time, or a duration ago.",
+            show_default="earliest for the first of a topic, else latest",
+        ),
+    ] = None,
+) -> None:
+    """Make a subscription."""
+    settings = chosen(
+        traffic=_traffic(traffic, traffic_default, None),
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        ttl=ttl,
+        lease=lease,
+        lease_max=lease_max,
+        ephemeral=ephemeral or None,
+    )
+    answer = client.call("POST", f"/topics/{part(topic)}/subscriptions", {"name": name, "settings": settings})
+    if start is not None:
+        answer = client.call("POST", f"{_path(topic, name)}/seek", {"to": start})
+    made = answer.read(Subscription)
+    out.done(answer.raw, f"subscription {name} of topic {topic} made: {count(made.depth, 'message')} to come")
+
+
+@remote(app, "list")
+def list_(client: Client, out: Printer, topic: TopicName) -> None:
+    """List the subscriptions of a topic."""
+    answer = client.get(f"/topics/{part(topic)}/subscriptions")
+    rows = [
+        (
+            one.name,
+            str(one.depth),
+            str(one.in_flight),
+            str(one.waiting),
+            str(one.counts.get("acked", 0)),
+            str(len(one.consumers)),
+            "paused" if one.settings.paused else "",
+        )
+        for one in answer.read(Listing).subscriptions
+    ]
+    columns = ("subscription", "ready", "leased", "waiting", "acked", "consumers", "")
+    out.table(answer.read(RawListing).subscriptions, columns, rows, f"topic {topic} has no subscription yet")
+
+
+@remote(app, "show")
+def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """Show one subscription: settings, counts, consumers."""
+    answer = client.get(_path(topic, name))
+    one = answer.read(Subscription)
+    settings = one.settings
+    dead = settings.dead_letter or f"{topic}.dead"
+    fields = {
+        "subscription": f"{one.name} of topic {one.topic}{' (paused)' if settings.paused else ''}",
+        "ready": str(one.depth),
+        "leased": str(one.in_flight),
+        "waiting": str(one.waiting),
+        "released": str(one.released),
+        "expired leases": str(one.expired_leases),
+        **{name.replace("_", "-"): str(number) for name, number in one.counts.items()},
+        "traffic": _shown(settings.traffic),
+        "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
+        "ttl": "none" if settings.ttl == "0" else settings.ttl,
+        "lease": f"{settings.lease}, at most {settings.lease_max}",
+    }
+    if settings.ephemeral:
+        fields["ephemeral"] = "gone with its last consumer"
+    for consumer in one.consumers:
+        fields[f"consumer {consumer.name}"] = (
+            f"credit {consumer.credit}, holds {consumer.in_flight}, acked {consumer.acked}"
+        )
+    out.fields(answer.raw, fields)
+
+
+@remote(app, "set")
+def set_(
+    client: Client,
+    out: Printer,
+    topic: TopicName,
+    name: Name,
+    traffic: Traffic = None,
+    traffic_default: TrafficDefault = None,
+    no_traffic: NoTraffic = False,
+    max_attempts: MaxAttempts = None,
+    dead_letter: DeadLetter = None,
+    ttl: Ttl = None,
+    lease: Lease = None,
+    lease_max: LeaseMax = None,
+) -> None:
+    """Change settings of a subscription; the others stay."""
+    settings = chosen(max_attempts=max_attempts, dead_letter=dead_letter, ttl=ttl, lease=lease, lease_max=lease_max)
+    if no_traffic:
+        if traffic or traffic_default is not None:
+            raise Failure("--no-traffic drops the filter, so no other --traffic option goes with it", USAGE)
+        settings["traffic"] = None
+    elif traffic is not None or traffic_default is not None:
+        old = client.get(_path(topic, name)).read(Subscription).settings.traffic
+        settings["traffic"] = _traffic(traffic, traffic_default, old)
+    if not settings:
+        text = "no setting was named; `penstock subscription set --help` lists them"
+        raise Failure(f"subscription {name} stays as it is: {text}", USAGE)
+    answer = client.call("PATCH", _path(topic, name), {"settings": settings})
+    out.done(answer.raw, f"subscription {name} of topic {topic}: {', '.join(settings)} changed")
+
+
+@remote(app, "pause")
+def pause(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """Hand out nothing more."""
+    answer = client.call("POST", f"{_path(topic, name)}/pause")
+    text = f"`penstock subscription resume {topic} {name}` lets it go on"
+    out.done(answer.raw, f"subscription {name} of topic {topic} is paused; {text}")
+
+
+@remote(app, "resume")
+def resume(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """Hand out again."""
+    answer = client.call("POST", f"{_path(topic, name)}/resume")
+    out.done(answer.raw, f"subscription {name} of topic {topic} goes on")
+
+
+@remote(app, "seek")
+def seek(
+    client: Client,
+    out: Printer,
+    topic: TopicName,
+    name: Name,
+    to: Annotated[
+        str, typer.Argument(help="earliest, latest, an offset, a time (2026-01-31T12:00:00Z), or a duration ago (1h).")
+    ],
+    shard: Annotated[int | None, typer.Option(min=0, help="Only in this shard.", show_default="all")] = None,
+) -> None:
+    """Begin anew somewhere else."""
+    answer = client.call("POST", f"{_path(topic, name)}/seek", chosen(to=to, shard=shard))
+    depth = answer.read(Subscription).depth
+    out.done(answer.raw, f"subscription {name} of topic {topic} begins anew: {count(depth, 'message')} to come")
+
+
+@remote(app, "empty")
+def empty(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """Finish everything there is, unread."""
+    answer = client.call("POST", f"{_path(topic, name)}/empty")
+    out.done(answer.raw, f"subscription {name} of topic {topic} is empty")
+
+
+@remote(app, "delete")
+def delete(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """Drop a subscription and hang up on its consumers."""
+    client.call("DELETE", _path(topic, name))
+    out.done({"deleted": name, "topic": topic}, f"subscription {name} of topic {topic} is gone")
+
+
+def _path(topic: str, name: str) -> str:
+    return f"/topics/{part(topic)}/subscriptions/{part(name)}"
+
+
+def _traffic(names: list[str] | None, is_default: bool | None, old: TrafficFilter | None) -> TrafficFilter | None:
+    """Return the filter that the options ask for; what they leave open stays as it was."""
+    if names is None and is_default is None:
+        return None
+    before = old or TrafficFilter()
+    return TrafficFilter(
+        before.allowed if names is None else names, before.is_default if is_default is None else is_default
+    )
+
+
+def _shown(traffic: TrafficFilter | None) -> str:
+    if traffic is None:
+        return "everything"
+    names = ", ".join(traffic.allowed) or "no type"
+    return f"{names}; without bits: {'taken' if traffic.is_default else 'passed over'}"

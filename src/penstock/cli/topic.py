@@ -1,0 +1,236 @@
+"""`penstock topic`: make, look at, change and drop topics of a running node."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.client import Answer, Client, part
+from penstock.cli.command import remote
+from penstock.cli.failure import USAGE, Failure
+from penstock.cli.printer import Printer, count, moment, size
+from penstock.cli.settings import (
+    Compression,
+    DedupWindow,
+    Durability,
+    Extend,
+    RetentionAge,
+    RetentionBytes,
+    SegmentBytes,
+    chosen,
+)
+
+app = typer.Typer(help="Make, look at, change and drop topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+
+
+class Shard(msgspec.Struct):
+    """One shard, as far as it is shown."""
+
+    number: int
+    start: int
+    end: int
+    rows: int
+    bytes: int
+    damaged: list[msgspec.Raw]
+
+
+class Summary(msgspec.Struct):
+    """One topic in a list."""
+
+    name: str
+    depth: int
+    rows: int
+    bytes: int
+    published: int
+    subscriptions: list[str]
+    is_paused: bool
+
+
+class Page(msgspec.Struct):
+    """Some of the topics."""
+
+    topics: list[Summary]
+    next: str | None = None
+
+
+class RawPage(msgspec.Struct):
+    """The same, as the node said it."""
+
+    topics: list[msgspec.Raw]
+
+
+class Topic(msgspec.Struct):
+    """One topic in full."""
+
+    name: str
+    number: int
+    created: str
+    settings: dict[str, str | int | bool]
+    published: int
+    depth: int
+    shards: list[Shard]
+    subscriptions: list[str]
+
+
+@remote(app, "create")
+def create(
+    client: Client,
+    out: Printer,
+    name: Name,
+    shards: Annotated[int | None, typer.Option(min=1, help="Ordered pieces, for good.", show_default="1")] = None,
+    durability: Durability = None,
+    retention_age: RetentionAge = None,
+    retention_bytes: RetentionBytes = None,
+    compression: Compression = None,
+    segment_bytes: SegmentBytes = None,
+    memory_rows: Annotated[int | None, typer.Option(min=1, help="Rows a memory topic holds at most.")] = None,
+    dedup_window: DedupWindow = None,
+    rate: Annotated[int | None, typer.Option(min=0, help="Messages a second it takes; 0 for no limit.")] = None,
+    extend: Extend = None,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone with its last subscription.")] = False,
+) -> None:
+    """Make a topic; what is not chosen comes from the node's configuration."""
+    settings = chosen(
+        shards=shards,
+        durability=durability,
+        retention_age=retention_age,
+        retention_bytes=retention_bytes,
+        compression=compression,
+        segment_bytes=segment_bytes,
+        memory_rows=memory_rows,
+        dedup_window=dedup_window,
+        rate=rate,
+        extend=extend,
+        ephemeral=ephemeral or None,
+    )
+    answer = client.call("POST", "/topics", {"name": name, "settings": settings})
+    made = answer.read(Topic)
+    out.done(answer.raw, f"topic {name} made: {count(len(made.shards), 'shard')}, {made.settings['durability']}")
+
+
+@remote(app, "list")
+def list_(
+    client: Client,
+    out: Printer,
+    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only topics whose names begin so.")] = "",
+) -> None:
+    """List topics."""
+    topics: list[Summary] = []
+    raw: list[msgspec.Raw] = []
+    after: str | None = ""
+    while after is not None:
+        answer = client.get("/topics", {"prefix": prefix, "after": after})
+        page = answer.read(Page)
+        topics += page.topics
+        raw += answer.read(RawPage).topics
+        after = page.next
+    rows = [
+        (
+            topic.name,
+            str(topic.rows),
+            size(topic.bytes),
+            str(topic.depth),
+            ", ".join(topic.subscriptions) or "-",
+            "paused" if topic.is_paused else "",
+        )
+        for topic in topics
+    ]
+    out.table(
+        raw, ("topic", "rows", "bytes", "no subscription has", "subscriptions", ""), rows, "there is no topic yet"
+    )
+
+
+@remote(app, "show")
+def show(client: Client, out: Printer, name: Name) -> None:
+    """Show one topic: settings, shards, subscriptions."""
+    _show(out, client.get(f"/topics/{part(name)}"))
+
+
+@remote(app, "set")
+def set_(
+    client: Client,
+    out: Printer,
+    name: Name,
+    retention_age: RetentionAge = None,
+    retention_bytes: RetentionBytes = None,
+    compression: Compression = None,
+    segment_bytes: SegmentBytes = None,
+    memory_rows: Annotated[int | None, typer.Option(min=1, help="Rows a memory topic holds at most.")] = None,
+    dedup_window: DedupWindow = None,
+    rate: Annotated[int | None, typer.Option(min=0, help="Messages a second it takes; 0 for no limit.")] = None,
+    extend: Extend = None,
+) -> None:
+    """Change settings of a topic; the others stay."""
+    settings = chosen(
+        retention_age=retention_age,
+        retention_bytes=retention_bytes,
+        compression=compression,
+        segment_bytes=segment_bytes,
+        memory_rows=memory_rows,
+        dedup_window=dedup_window,
+        rate=rate,
+        extend=extend,
+    )
+    if not settings:
+        raise Failure(
+            f"topic {name} stays as it is: no setting was named; `penstock topic set --help` lists them", USAGE
+        )
+    answer = client.call("PATCH", f"/topics/{part(name)}", {"settings": settings})
+    out.done(answer.raw, f"topic {name}: {', '.join(f'{key} = {value}' for key, value in settings.items())}")
+
+
+@remote(app, "pause")
+def pause(client: Client, out: Printer, name: Name) -> None:
+    """Keep what comes from now on in the topic."""
+    answer = client.call("POST", f"/topics/{part(name)}/pause")
+    out.done(answer.raw, f"topic {name} is paused; `penstock topic resume {name}` lets it flow again")
+
+
+@remote(app, "resume")
+def resume(client: Client, out: Printer, name: Name) -> None:
+    """Let messages flow to the subscriptions again."""
+    answer = client.call("POST", f"/topics/{part(name)}/resume")
+    out.done(answer.raw, f"topic {name} flows")
+
+
+@remote(app, "empty")
+def empty(client: Client, out: Printer, name: Name) -> None:
+    """Let go of what no subscription has yet."""
+    answer = client.call("POST", f"/topics/{part(name)}/empty")
+    out.done(answer.raw, f"topic {name} holds nothing back for its next subscription")
+
+
+@remote(app, "delete")
+def delete(client: Client, out: Printer, name: Name) -> None:
+    """Drop a topic with everything in it."""
+    client.call("DELETE", f"/topics/{part(name)}")
+    out.done({"deleted": name}, f"topic {name} is gone, with everything in it")
+
+
+def _show(out: Printer, answer: Answer) -> None:
+    topic = answer.read(Topic)
+    fields = {
+        "topic": topic.name,
+        "created": moment(topic.created),
+        "published": f"{topic.published} since the node started",
+        "no subscription has": str(topic.depth),
+        "subscriptions": ", ".join(topic.subscriptions) or "-",
+        "data in": f"topics/{topic.number}",
+    }
+    for shard in topic.shards:
+        damage = f", {len(shard.damaged)} damaged stretches: see `penstock log verify`" if shard.damaged else ""
+        fields[f"shard {shard.number}"] = (
+            f"offsets {shard.start} to {shard.end - 1}, {shard.rows} rows, {size(shard.bytes)}{damage}"
+            if shard.rows
+            else f"empty, next offset {shard.end}{damage}"
+        )
+    fields |= {name: _text(value) for name, value in topic.settings.items()}
+    out.fields(answer.raw, fields)
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""Prometheus' text format, written by hand: families of samples, each under its HELP and TYPE.
+
+Knows nothing of what is measured. Invariant: whatever label values hold, a sample is one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels: TypeAlias = Mapping[str, str]
+Sample: TypeAlias = "tuple[Labels, float]"
+NO_LABELS: Labels = {}
+
+
+class Exposition:
+    """The text of one scrape, in the making."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[Sample]) -> None:
+        """Add one metric; a family without samples is left out."""
+        found = [f"{name}{_labelled(labels)} {_number(value)}" for labels, value in samples]
+        if found:
+            self._head(name, kind, text)
+            self._lines += found
+
+    def one(self, name: str, kind: Literal["counter", "gauge"], text: str, value: float) -> None:
+        """Add one metric that has no labels."""
+        self.family(name, kind, text, [(NO_LABELS, value)])
+
+    def histogram(self, name: str, text: str, bounds: Iterable[float], counts: Iterable[int], total: float) -> None:
+        """Add one histogram: counts between the bounds, and one more for what lies beyond the last."""
+        self._head(name, "histogram", text)
+        below = 0
+        for bound, count in zip((*map(_number, bounds), "+Inf"), counts, strict=True):
+            below += count
+            self._lines.append(f'{name}_bucket{{le="{bound}"}} {below}')
+        self._lines.append(f"{name}_sum {_number(total)}")
+        self._lines.append(f"{name}_count {below}")
+
+    def text(self) -> str:
+        """Return everything added so far."""
+        return "\n".join(self._lines) + "\n"
+
+    def _head(self, name: str, kind: str, text: str) -> None:
+        self._lines.append(f"# HELP {name} {text}")
+        self._lines.append(f"# TYPE {name} {kind}")
+
+
+def _labelled(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(value)

@@ -1,0 +1,84 @@
+"""What the node says about itself: one line per event, as text for people or as JSON for machines, times in UTC.
+
+Owns the form of the lines. Knows nothing of what is said.
+Invariant: an event is one line, whatever its message holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import msgspec
+
+from penstock.config import LogConfig
+
+#: What every record carries; anything else was added by the one who logged it.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+
+def set_up(config: LogConfig, stream: TextIO | None = None) -> logging.Handler:
+    """Send everything that is logged in this process to a stream (standard error) and return the handler."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        if isinstance(old.formatter, TextLines | JsonLines):
+            root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("penstock").setLevel(config.level.upper())
+    return handler
+
+
+class TextLines(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z info  node: topic orders created key=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of one event."""
+        where = record.name.removeprefix("penstock.")
+        extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
+        text = f"{_time(record)} {record.levelname.lower():<7} {where}: {_message(record)}{extra}"
+        if record.exc_info and record.exc_info[0]:
+            text += "\n" + self.formatException(record.exc_info)
+        return text.replace("\r", "\\r").replace("\n", "\\n ")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, what was added, and the error if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of one event."""
+        event: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        event |= {key: value for key, value in _extra(record).items() if key not in event}
+        if record.exc_info and record.exc_info[0]:
+            event["error"] = self.formatException(record.exc_info)
+        return _ENCODER.encode(event).decode()
+
+
+def _shown(value: object) -> str:
+    return repr(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_shown)
+
+
+def _message(record: logging.LogRecord) -> str:
+    # A client's bytes may have become text that is not Unicode; the line must be.
+    return record.getMessage().encode("utf-8", "backslashreplace").decode()
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}

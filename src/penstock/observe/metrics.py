@@ -1,0 +1,154 @@
+"""The metrics of a node: its own counters, read when somebody scrapes.
+
+Owns the names. The core never calls anything here; it only counts in slots of its own, which cost nothing per message.
+A counter starts at zero with the process, and a subscription's counts with its last seek: Prometheus expects that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.clock import SECOND
+from penstock.delivery.subscription import Subscription
+from penstock.intake.ledger import Ledger
+from penstock.intake.limits import InputMemory
+from penstock.log.shard import Shard
+from penstock.observe import process
+from penstock.observe.exposition import Exposition, Labels
+from penstock.observe.lag import LoopLag
+
+
+class TopicSlots(Protocol):
+    """What is read of a topic."""
+
+    published: int
+    published_bytes: int
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """Its pieces of the log."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Its subscriptions by name."""
+
+    def depth(self) -> int:
+        """Return the rows that no subscription has."""
+
+
+class NodeSlots(Protocol):
+    """What is read of a node."""
+
+    started_ns: int
+    bugs: int
+    stopping: bool
+    ledger: Ledger
+    input_memory: InputMemory
+
+    @property
+    def topics(self) -> Mapping[str, TopicSlots]:
+        """Its topics by name."""
+
+
+def exposition(node: NodeSlots, lag: LoopLag, version: str) -> str:
+    """Return everything there is to say about a node, in Prometheus' text format."""
+    out = Exposition()
+    _node(out, node, lag, version)
+    _topics(out, node.topics)
+    _subscriptions(out, node.topics)
+    process.describe(out)
+    return out.text()
+
+
+def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
+    out.one("penstock_up", "gauge", "1 while the node takes messages, 0 while it stops.", int(not node.stopping))
+    out.family("penstock_build_info", "gauge", "The version that runs, always 1.", [({"version": version}, 1)])
+    out.one("penstock_start_time_seconds", "gauge", "When the node started, in unix time.", node.started_ns / SECOND)
+    out.one("penstock_bugs_total", "counter", "Failures inside the node that should not exist.", node.bugs)
+    memory = node.input_memory
+    out.one("penstock_input_memory_bytes", "gauge", "Input that was read and is not stored yet.", memory.used)
+    out.one("penstock_input_memory_max_bytes", "gauge", "Input beyond this is refused.", memory.bytes_max)
+    out.family(
+        "penstock_ledger_messages_total",
+        "counter",
+        "Everything refused or dropped, by reason and topic.",
+        [({"reason": entry.reason, "topic": entry.topic}, entry.count) for entry in node.ledger.entries()],
+    )
+    out.histogram(
+        "penstock_loop_lag_seconds",
+        "How late the event loop called a timer, four times a second.",
+        lag.bounds_s,
+        lag.counts,
+        lag.sum_ns / SECOND,
+    )
+
+
+def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
+    found = [({"topic": name}, topic) for name, topic in topics.items()]
+    out.one("penstock_topics", "gauge", "Topics on this node.", len(found))
+    prefix = "penstock_topic_"
+    published = [(labels, topic.published) for labels, topic in found]
+    sizes = [(labels, topic.published_bytes) for labels, topic in found]
+    depths = [(labels, topic.depth()) for labels, topic in found]
+    out.family(prefix + "published_messages_total", "counter", "Messages taken and stored.", published)
+    out.family(prefix + "published_bytes_total", "counter", "Bodies of messages taken and stored.", sizes)
+    out.family(prefix + "depth_messages", "gauge", "Messages that no subscription has yet.", depths)
+    _shards(out, [({**labels, "shard": str(s.number)}, s) for labels, topic in found for s in topic.shards])
+
+
+def _shards(out: Exposition, found: Sequence[tuple[Labels, Shard]]) -> None:
+    prefix = "penstock_shard_"
+    rows = [(labels, shard.rows_between(shard.start, shard.end)) for labels, shard in found]
+    sizes = [(labels, shard.stored_bytes()) for labels, shard in found]
+    ends = [(labels, shard.end) for labels, shard in found]
+    damaged = [(labels, len(shard.damaged)) for labels, shard in found]
+    errors = [(labels, shard.sync_errors) for labels, shard in found]
+    dropped = [(labels, shard.dropped_rows) for labels, shard in found]
+    out.family(prefix + "stored_messages", "gauge", "Messages kept in the log.", rows)
+    out.family(prefix + "segment_bytes", "gauge", "Size of all segments of the log.", sizes)
+    out.family(prefix + "end_offset", "gauge", "The offset that the next message gets.", ends)
+    out.family(prefix + "damaged_ranges", "gauge", "Ranges of offsets that cannot be read.", damaged)
+    out.family(prefix + "sync_errors_total", "counter", "Syncs to disk that failed.", errors)
+    out.family(prefix + "dropped_messages_total", "counter", "Messages dropped from a full memory topic.", dropped)
+
+
+def _subscriptions(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
+    found = [
+        ({"topic": name, "subscription": subscription.name}, subscription)
+        for name, topic in topics.items()
+        for subscription in topic.subscriptions.values()
+    ]
+    counts = [(labels, subscription.counts()) for labels, subscription in found]
+    out.family(
+        "penstock_subscription_passed_messages_total",
+        "counter",
+        "Messages a subscription has passed since its start or last seek.",
+        [(labels, count["passed"]) for labels, count in counts],
+    )
+    out.family(
+        "penstock_subscription_finished_messages_total",
+        "counter",
+        "Messages a subscription is done with, by the reason.",
+        [
+            ({**labels, "reason": reason}, value)
+            for labels, count in counts
+            for reason, value in count.items()
+            if reason not in ("passed", "held")
+        ],
+    )
+    prefix = "penstock_subscription_"
+    gauges = {
+        "held_messages": ("Messages passed and not finished.", [(labels, count["held"]) for labels, count in counts]),
+        "depth_messages": ("Messages that could go out now.", [(labels, s.depth()) for labels, s in found]),
+        "in_flight_messages": ("Messages out on lease.", [(labels, s.in_flight()) for labels, s in found]),
+        "waiting_messages": ("Messages that wait for their time.", [(labels, s.waiting()) for labels, s in found]),
+        "consumers": ("Consumers that are connected.", [(labels, len(s.consumers)) for labels, s in found]),
+        "paused": ("1 while the subscription is paused.", [(labels, int(s.settings.paused)) for labels, s in found]),
+    }
+    for name, (text, samples) in gauges.items():
+        out.family(prefix + name, "gauge", text, samples)
+    released = [(labels, s.released) for labels, s in found]
+    expired = [(labels, s.expired_leases) for labels, s in found]
+    out.family(prefix + "released_messages_total", "counter", "Messages given back by consumers.", released)
+    out.family(prefix + "expired_leases_total", "counter", "Leases that ended without an answer.", expired)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.program import Node
+
+
+def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> None:
+    made = node.ok("topic", "create", topic, "--shards", "2", "--durability", "fsync", "--retention-age", "1h")
+    assert made.out == f"topic {topic} made: 2 shards, fsync\n"
+    shown = node.ok("topic", "show", topic).out
+    assert "retention_age        1h" in shown
+    assert "shard 1              empty, next offset 0" in shown
+    changed = node.ok("topic", "set", topic, "--rate", "100", "--retention-bytes", "64MiB", "--json").json
+    assert changed["settings"]["rate"] == 100
+    assert changed["settings"]["retention_bytes"] == 64 << 20
+    assert node.ok("topic", "delete", topic).out == f"topic {topic} is gone, with everything in it\n"
+    gone = node.call("topic", "show", topic)
+    assert (gone.code, gone.error) == (1, f"penstock: there is no topic '{topic}'\n")
+
+
+def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "one", "two")
+    node.ok("subscription", "create", topic, "audit")
+    header, row = node.ok("topic", "list", topic).out.splitlines()
+    assert header.split() == ["topic", "rows", "bytes", "no", "subscription", "has", "subscriptions"]
+    assert row.split()[:2] == [topic, "2"]
+    assert row.endswith("audit")
+    [listed] = node.ok("topic", "list", topic, "--json").json
+    assert (listed["name"], listed["rows"], listed["subscriptions"]) == (topic, 2, ["audit"])
+    assert node.ok("topic", "list", "no-such-prefix").out == "there is no topic yet\n"
+    assert node.ok("topic", "list", "no-such-prefix", "--json").json == []
+
+
+def test_a_paused_topic_keeps_what_comes_until_it_is_resumed(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    node.ok("subscription", "create", topic, "audit")
+    assert "is paused" in node.ok("topic", "pause", topic).out
+    node.ok("pub", topic, "one")
+    assert node.ok("sub", topic, "audit").out == ""
+    assert node.ok("topic", "list", topic).out.endswith("paused\n")
+    node.ok("topic", "resume", topic)
+    assert node.ok("sub", topic, "audit").out == "one\n"
+
+
+def test_an_emptied_topic_gives_its_first_subscription_nothing(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "one")
+    node.ok("topic", "empty", topic)
+    assert node.ok("sub", topic, "audit").out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["create", "{topic}", "--retention-age", "soon"], 1, '"soon" is not a duration'),
+        (["create", "{topic}", "--durability", "stone"], 1, "stone"),
+        (["create", "{topic}", "--shards", "0"], 2, "--shards"),
+        (["create", ""], 1, "1 to 1024 bytes"),
+        (["create"], 2, "Missing argument"),
+        (["set", "{topic}"], 2, "no setting was named"),
+        (["delete", "{topic}"], 1, "there is no topic"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_what_is_refused_says_why(node: Node, topic: str, arguments: list[str], code: int, text: str) -> None:
+    done = node.call("topic", *[argument.format(topic=topic) for argument in arguments])
+    assert done.code == code
+    assert text in done.error
+    assert done.error.count("\n") == 1
+
+
+def test_a_topic_that_is_there_cannot_be_made_again(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    again = node.call("topic", "create", topic)
+    assert (again.code, again.error) == (1, f"penstock: topic {topic} exists already\n")
+
+
+def test_names_may_hold_slashes_and_letters_of_any_language(node: Node) -> None:
+    name = "заказы/2026 früh"
+    node.ok("pub", name, "one")
+    assert node.ok("sub", name, "été/1").out == "one\n"
+    node.ok("topic", "delete", name)

@@ -1,0 +1,102 @@
+"""A backup is taken beside the running node and comes back whole, without giving out an offset twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.log.backup import backup, restore
+from penstock.log.state import RESERVED_BLOCK
+from penstock.log.verify import verify
+from tests.fakes import START_NS
+from tests.log.disks import InlineDisk
+from tests.log.samples import Row, listed, opened, read_all, rows_of
+
+
+def running(data: Path) -> list[Row]:
+    """Leave a data directory as a running node has it: one shard with sealed, closed and open segments."""
+    (data / "registry").mkdir(parents=True)
+    (data / "registry" / "log").write_bytes(b"names")
+    (data / "lock").write_text("1")
+    shard = opened(data / "topics/7/0")
+    wanted = [row for seed in range(30) for row in listed(shard.append(rows_of(9, seed=seed), START_NS + seed))]
+    shard.roll()
+    shard.tick(START_NS)
+    wanted += listed(shard.append(rows_of(2000), START_NS))
+    shard.roll()
+    wanted += listed(shard.append(rows_of(6, names=("due",)), START_NS))
+    shard.journal("channel")[0].append([(1, 2, 3, 4, 5)])
+    shard.tick(START_NS)
+    shard.append(rows_of(3, names=("due",)), START_NS)  # not indexed yet: the next backup has it
+    return wanted
+
+
+def test_restored_directory_has_the_rows_the_journals_and_the_names(tmp_path: Path) -> None:
+    data, target, again = tmp_path / "data", tmp_path / "backup", tmp_path / "again"
+    wanted = running(data)
+    made = backup(str(data), str(target))
+    assert (made.shards, made.rows) == (1, len(wanted))
+    assert verify(str(target)).good
+    assert restore(str(target), str(again)) == made
+    report = verify(str(again))
+    assert report.good
+    assert report.rows == len(wanted)
+    assert (again / "registry" / "log").read_bytes() == b"names"
+    assert not (again / "lock").exists()
+    shard = opened(again / "topics/7/0")
+    assert (shard.damaged, shard.cut_bytes) == ([], 0)
+    assert read_all(shard) == wanted
+    assert shard.journal("channel")[1].tolist() == [[1, 2, 3, 4, 5]]
+
+
+def test_restored_shard_gives_out_no_offset_again(tmp_path: Path) -> None:
+    data, target, again = tmp_path / "data", tmp_path / "backup", tmp_path / "again"
+    running(data)
+    backup(str(data), str(target))
+    restore(str(target), str(again))
+    shard = opened(again / "topics/7/0", InlineDisk())  # the same boot of the same machine
+    assert shard.append(rows_of(1), START_NS).first == RESERVED_BLOCK
+
+
+def test_torn_journal_and_half_written_batch_stay_behind(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "backup"
+    wanted = running(data)
+    (journal,) = (data / "topics/7/0").glob("*.journal")
+    journal.write_bytes(journal.read_bytes() + b"torn")
+    segment = sorted((data / "topics/7/0").glob("*.arrows"))[-1]
+    segment.write_bytes(segment.read_bytes() + b"\xff\xff")
+    backup(str(data), str(target))
+    report = verify(str(target))
+    assert report.good
+    assert report.rows == len(wanted)
+    assert [found.tail_bytes for found in report.shards[0].journals] == [0]
+    assert [found.tail_bytes for found in report.shards[0].segments] == [0, 0, 0]
+
+
+def test_backup_of_a_clean_and_of_an_empty_shard(tmp_path: Path) -> None:
+    shard = opened(tmp_path / "data/topics/1/0")
+    wanted = listed(shard.append(rows_of(5), START_NS))
+    shard.close()
+    opened(tmp_path / "data/topics/2/0").close()
+    opened(tmp_path / "data/topics/3/0", durability="memory").close()
+    backup(str(tmp_path / "data"), str(tmp_path / "backup"))
+    restore(str(tmp_path / "backup"), str(tmp_path / "again"))
+    assert verify(str(tmp_path / "again")).good
+    assert read_all(opened(tmp_path / "again/topics/1/0")) == wanted
+    assert opened(tmp_path / "again/topics/2/0").end == RESERVED_BLOCK
+    assert opened(tmp_path / "again/topics/3/0", durability="memory").end == RESERVED_BLOCK
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    running(tmp_path / "data")
+    backup(str(tmp_path / "data"), str(tmp_path / "backup"))
+    with pytest.raises(ConfigError, match="not empty"):
+        backup(str(tmp_path / "data"), str(tmp_path / "backup"))
+    with pytest.raises(ConfigError, match="not empty"):
+        restore(str(tmp_path / "backup"), str(tmp_path / "data"))
+    with pytest.raises(ConfigError, match="no finished Penstock backup"):
+        restore(str(tmp_path / "data"), str(tmp_path / "again"))
+    with pytest.raises(ConfigError, match="no data directory"):
+        backup(str(tmp_path / "nowhere"), str(tmp_path / "other"))

@@ -1,0 +1,245 @@
+"""The journal keeps every whole update since its newest whole snapshot, through any crash."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.journal import Entry, Journal
+from tests.fakes import FakeClock
+from tests.log.disks import FullDisk, InlineDisk, ManualDisk
+from tests.log.samples import opened
+
+
+def reopened(path: Path, disk: InlineDisk | None = None, name: str = "channel") -> tuple[Journal, list[Entry]]:
+    journal, entries = Journal.open(disk or InlineDisk(), FakeClock(), str(path), name)
+    return journal, [tuple(entry) for entry in entries.tolist()]
+
+
+def entries_of(count: int, seed: int = 0) -> list[Entry]:
+    return [(seed + row, row, row * 2, 3, -row) for row in range(count)]
+
+
+def files(path: Path) -> list[str]:
+    return sorted(found.name for found in path.glob("*.journal"))
+
+
+def test_entries_come_back_in_order(tmp_path: Path) -> None:
+    journal, found = reopened(tmp_path)
+    assert found == []
+    wanted: list[Entry] = []
+    for count in (1, 2, 16, 17, 500):
+        some = entries_of(count, seed=count)
+        journal.append(some if count != 500 else np.array(some))
+        wanted += some
+    assert reopened(tmp_path)[1] == wanted
+    journal.close()
+    assert reopened(tmp_path)[1] == wanted
+
+
+def test_journal_is_an_arrow_stream(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(3))
+    journal.append(np.array(entries_of(40)))
+    (path,) = tmp_path.glob("*.journal")
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    table.validate(full=True)
+    assert table.column_names == ["op", "first", "last", "attempts", "due"]
+    assert len(table) == len(pl.read_ipc_stream(path)) == 43
+
+
+def test_snapshot_replaces_what_came_before(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(100))
+    journal.compact(np.array(entries_of(2, seed=7)))
+    journal.append(entries_of(1, seed=9))
+    assert files(tmp_path) == ["channel.1.journal"]
+    assert reopened(tmp_path)[1] == entries_of(2, seed=7) + entries_of(1, seed=9)
+
+
+def test_empty_snapshot_is_a_snapshot(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(100))
+    journal.compact(np.zeros((0, 5), np.int64))
+    assert reopened(tmp_path)[1] == []
+
+
+def test_torn_tail_is_cut_at_every_byte(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path / ".")
+    journal.append(entries_of(2))
+    before = journal.bytes
+    journal.append(entries_of(3, seed=5))
+    (path,) = tmp_path.glob("*.journal")
+    content = path.read_bytes()
+    for length in range(before, len(content)):
+        place = tmp_path / "torn"
+        place.mkdir()
+        (place / path.name).write_bytes(content[:length])
+        torn, found = reopened(place)
+        assert found == entries_of(2)
+        assert torn.cut_bytes == length - before
+        torn.append(entries_of(1, seed=8))
+        assert reopened(place)[1] == entries_of(2) + entries_of(1, seed=8)
+        shutil.rmtree(place)
+
+
+@given(st.integers(0, 1 << 20), st.integers(0, 7))
+def test_flipped_bit_never_brings_a_wrong_entry(place: int, bit: int) -> None:
+    from penstock.log import journal as module
+
+    wanted = [entries_of(1), entries_of(2, seed=3), entries_of(30, seed=9)]
+    content = bytearray(module._SCHEMA_MESSAGE)
+    content += b"".join(module._encoded(0, np.zeros((0, 5), np.int64)))
+    for some in wanted:
+        content += b"".join(module._encoded(0, some))
+    content[place % len(content)] ^= 1 << bit
+    found, _, _ = module.recovered(bytes(content))
+    rows = [] if found is None else [tuple(entry) for entry in found.tolist()]
+    assert rows in ([], wanted[0], wanted[0] + wanted[1], [*wanted[0], *wanted[1], *wanted[2]])
+
+
+def test_flipped_bit_in_the_schema_costs_nothing(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(3))
+    (path,) = tmp_path.glob("*.journal")
+    content = path.read_bytes()
+    for place in range(0, 300, 3):
+        flipped = bytearray(content)
+        flipped[place] ^= 16
+        path.write_bytes(flipped)
+        assert reopened(tmp_path)[1] == entries_of(3)
+
+
+def test_crash_at_each_step_of_a_compaction_keeps_the_state(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(50))
+    old = (tmp_path / "channel.0.journal").read_bytes()
+    snapshot = entries_of(4, seed=100)
+    journal.compact(np.array(snapshot))
+    assert files(tmp_path) == ["channel.0.journal", "channel.1.journal"]  # written, not synced
+    new = (tmp_path / "channel.1.journal").read_bytes()
+    for length in range(0, len(new) + 1, 7):
+        place = tmp_path / "crash"
+        place.mkdir()
+        (place / "channel.0.journal").write_bytes(old)
+        (place / "channel.1.journal").write_bytes(new[:length])
+        _, found = reopened(place)
+        assert found == entries_of(50)
+        assert files(place) == ["channel.0.journal"]
+        shutil.rmtree(place)
+    place = tmp_path / "after"
+    shutil.copytree(tmp_path, place)  # both whole: the newer one counts, and the older goes
+    assert reopened(place)[1] == snapshot
+    assert files(place) == ["channel.1.journal"]
+    journal.append(entries_of(1))
+    disk.run_all()
+    assert files(tmp_path) == ["channel.1.journal"]
+    assert reopened(tmp_path)[1] == snapshot + entries_of(1)
+
+
+def test_failed_sync_of_a_compaction_keeps_the_old_generation(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(50))
+    journal.compact(np.array(entries_of(1)))
+    disk.run(error=OSError(5, "Input/output error"))
+    assert files(tmp_path) == ["channel.0.journal", "channel.1.journal"]
+
+
+def test_size_stays_near_the_live_state_over_many_releases(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    live = np.array(entries_of(3000))
+    live_bytes = 0
+    for cycle in range(20_000):
+        journal.append([(2, cycle % 3000, cycle % 3000, cycle % 9, 0)])
+        if journal.bloated:
+            journal.compact(live)
+            live_bytes = journal.bytes
+            assert not journal.bloated
+        assert journal.bytes <= max(64 << 10, 2 * live_bytes) + 1000
+    assert len(files(tmp_path)) == 1
+    assert live_bytes > 0
+
+
+def test_syncs_are_shared(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(1))
+    told: list[str] = []
+    for name in ("a", "b", "c"):
+        journal.sync(lambda error, name=name: told.append(f"{name} {error}"))  # type: ignore[misc]
+    assert disk.pending("sync") == 1
+    disk.run("sync")
+    assert told == ["a None"]
+    disk.run("sync")
+    assert told == ["a None", "b None", "c None"]
+    assert disk.pending("sync") == 0
+
+
+def test_full_disk_holds_entries_back_until_there_is_room(tmp_path: Path) -> None:
+    disk = FullDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(1))
+    disk.room_bytes = 10
+    journal.append(entries_of(2, seed=2))
+    journal.append(np.array(entries_of(3, seed=3)))
+    told: list[BaseException | None] = []
+    journal.sync(told.append)
+    assert isinstance(told[0], OSError)
+    journal.compact(np.array(entries_of(9)))
+    disk.room_bytes = None
+    journal.append(entries_of(1, seed=9))
+    wanted = entries_of(1) + entries_of(2, seed=2) + entries_of(3, seed=3) + entries_of(1, seed=9)
+    assert reopened(tmp_path)[1] == wanted
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "channel#ephemeral", "é" * 300, "x" * 1000, "a", "a.1"])
+def test_any_name_is_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+    journal, _ = reopened(tmp_path, name=name)
+    journal.append(entries_of(1))
+    other, found = reopened(tmp_path, name=name + "x")
+    assert found == []
+    other.append(entries_of(2))
+    assert reopened(tmp_path, name=name)[1] == entries_of(1)
+    other.remove()
+    assert reopened(tmp_path, name=name)[1] == entries_of(1)
+
+
+def test_names_that_extend_each_other_do_not_mix(tmp_path: Path) -> None:
+    one, _ = reopened(tmp_path, name="a")
+    one.append(entries_of(1))
+    two, _ = reopened(tmp_path, name="a.1")
+    two.append(entries_of(2))
+    one.remove()
+    assert reopened(tmp_path, name="a.1")[1] == entries_of(2)
+    assert reopened(tmp_path, name="a")[1] == []
+
+
+def test_journal_of_a_memory_topic_keeps_nothing(tmp_path: Path) -> None:
+    shard = opened(tmp_path, durability="memory")
+    journal, found = shard.journal("channel")
+    assert len(found) == 0
+    journal.append(entries_of(5))
+    told: list[BaseException | None] = []
+    journal.sync(told.append)
+    journal.compact(np.zeros((0, 5), np.int64))
+    assert told == [None]
+    assert not journal.bloated
+    assert files(tmp_path) == []
+    journal.close()
+    journal.remove()
+
+
+def test_shard_opens_its_journals_beside_the_log(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    journal, _ = shard.journal("channel")
+    journal.append(entries_of(3))
+    assert [tuple(entry) for entry in opened(tmp_path).journal("channel")[1].tolist()] == entries_of(3)
