@@ -43,22 +43,23 @@ class Listener:
         self._server = server
         self._state = state
 
-    async def close(self, grace_s: float = 5.0) -> None:
+    async def close(self, grace_s: float = 2.0) -> None:
         """Take no more requests, let running ones end for a while, then cut them off."""
         self._server.close()
         for connection in list(self._state.connections):
             connection.shutdown()
-        tasks = set(self._state.tasks)
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=grace_s)
+        await self._ended(grace_s)
         for connection in list(self._state.connections):
-            transport = connection.transport
-            if isinstance(transport, asyncio.Transport):
-                transport.close()
+            connection.transport.abort()
+        # A request learns that its client is gone and ends by itself; what does not is made to.
+        await self._ended(grace_s)
+        for task in list(self._state.tasks):
+            task.cancel()
+        await self._ended(grace_s)
+
+    async def _ended(self, grace_s: float) -> None:
+        if self._state.tasks:
+            await asyncio.wait(set(self._state.tasks), timeout=grace_s)
 
 
 async def listen(app: App, address: str, port: int, fault: Fault, tls: tuple[str, str] | None = None) -> Listener:

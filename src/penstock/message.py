@@ -103,7 +103,19 @@ class Rows:
 class Batch:
     """Stored rows with offsets first .. first + count - 1, no holes inside."""
 
-    __slots__ = ("body", "columns", "count", "cuts", "first", "sequence", "source", "timestamp", "weight", "wire")
+    __slots__ = (
+        "body",
+        "columns",
+        "count",
+        "cuts",
+        "first",
+        "sequence",
+        "source",
+        "timestamp",
+        "verdicts",
+        "weight",
+        "wire",
+    )
 
     def __init__(
         self,
@@ -131,6 +143,8 @@ class Batch:
         self.sequence = sequence
         #: First-delivery frames, made once and shared by all subscriptions; keyed by the dialect that encoded them.
         self.wire: dict[object, tuple[Buffer, Cuts]] = {}
+        #: What a set of filters said of the rows, asked once for all its subscriptions: (the set, its verdicts).
+        self.verdicts: tuple[object, npt.NDArray[np.bool_]] | None = None
 
     @property
     def end(self) -> int:

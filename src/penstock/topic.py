@@ -13,16 +13,18 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from penstock.clock import SECOND, Timer
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Cursor, Now
 from penstock.delivery.dead import Origin, dead_letters
 from penstock.delivery.due import Calendar
-from penstock.delivery.rules import Rules
+from penstock.delivery.rules import Rules, TrafficTest
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
-from penstock.filters.traffic import TrafficFilter, verdicts
+from penstock.filters.traffic import Rules as TrafficRules
+from penstock.filters.traffic import TrafficFilter
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather
 from penstock.intake.limits import RateWindow
@@ -352,30 +354,38 @@ class Topic:
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
         subscription = Subscription(record.name, record.number, record.settings)
         now = self.node.now()
-        rules = self._rules(record.settings)
         for shard, start, rows_due in zip(self.shards, record.starts, due, strict=True):
             journal, entries = shard.journal(f"s{record.number}")
-            cursor = Cursor(shard, journal, rules, partial(self._wake, subscription), partial(self._bury, subscription))
+            cursor = Cursor(
+                shard, journal, Rules(), partial(self._wake, subscription), partial(self._bury, subscription)
+            )
             cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
             cursor.recover(entries, start, rows_due, now)
             subscription.add(cursor)
         self.subscriptions[record.name] = subscription
+        self.apply_rules()
+        for cursor, rows_due in zip(subscription.cursors, due, strict=True):
+            cursor.pass_waiting(rows_due)
         self._touch()
         self._arm()
         return subscription
 
-    def _rules(self, settings: SubscriptionSettings) -> Rules:
-        traffic = None
-        if settings.traffic is not None:
-            mapping = self.node.mapping
-            mask = TrafficFilter(settings.traffic.allowed, settings.traffic.is_default).mask(mapping)
-            traffic = partial(verdicts, mask=mask, is_default=settings.traffic.is_default)
-        return Rules(traffic, settings.ttl_ns, settings.max_attempts)
-
     def apply_rules(self) -> None:
-        """Judge from now on by the mapping and settings of this moment."""
+        """Judge from now on by the mapping and settings of this moment; traffic filters look at a batch together."""
+        filtered = [sub for sub in self.subscriptions.values() if sub.settings.traffic is not None]
+        filters = [
+            TrafficFilter(sub.settings.traffic.allowed, sub.settings.traffic.is_default)
+            for sub in filtered
+            if sub.settings.traffic
+        ]
+        together = TrafficRules(filters, self.node.mapping)
+        untyped = together.verdict(0)
+        tests = {
+            sub.name: TrafficTest(partial(_judged, together, row), untyped[row]) for row, sub in enumerate(filtered)
+        }
         for subscription in self.subscriptions.values():
-            rules = self._rules(subscription.settings)
+            settings = subscription.settings
+            rules = Rules(tests.get(subscription.name), settings.ttl_ns, settings.max_attempts)
             for cursor in subscription.cursors:
                 cursor.rules = rules
 
@@ -541,7 +551,7 @@ class Topic:
             for subscription in self.subscriptions.values():
                 cursor = subscription.cursors[number]
                 if len(arrived):
-                    cursor.arrive(np.asarray(arrived, np.int64))
+                    cursor.arrive(np.asarray(arrived, np.int64), wall_ns)
                 cursor.pop_due(wall_ns)
         self.pump_all()
         self._arm()
@@ -630,6 +640,16 @@ class Topic:
     def _check_alive(self) -> None:
         if self.deleted:
             raise Refusal("gone", f"topic {self.name} was deleted")
+
+
+def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:
+    """Return one filter's verdicts on a batch; the first to ask makes them for all."""
+    if batch.verdicts is None or batch.verdicts[0] is not filters:
+        column = batch.columns.get("traffic")
+        bits = np.zeros(batch.count, np.int64) if column is None else int64s(column)[0]
+        batch.verdicts = (filters, filters.verdicts(bits))
+    verdicts: npt.NDArray[np.bool_] = batch.verdicts[1][row]
+    return verdicts
 
 
 def _sooner(a: int | None, b: int | None) -> int | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from penstock.delivery.rules import Rules
+from penstock.delivery.rules import Rules, TrafficTest
 from penstock.errors import Refusal
+from penstock.message import Batch, int64s
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
 
@@ -142,7 +144,9 @@ def test_rows_not_due_are_held_back_and_never_early(bench: Bench) -> None:
     receiver = bench.receiver()
     assert receiver.take() == [b"0", b"2"]
     assert bench.subscription.waiting() == 1
-    bench.cursor.arrive(np.array([1]))
+    bench.cursor.arrive(np.array([1]), due - 1)
+    assert receiver.take() == []
+    bench.cursor.arrive(np.array([1]), due)
     assert receiver.take() == [b"1"]
 
 
@@ -160,7 +164,14 @@ def test_old_rows_expire_before_they_are_delivered() -> None:
 
 
 def test_filtered_rows_are_finished_and_counted() -> None:
-    bench = Bench(rules=Rules(traffic=lambda bits: (bits & 1) != 0))
+    def odd(batch: Batch) -> npt.NDArray[np.bool_]:
+        return (
+            (int64s(batch.columns["traffic"])[0] & 1) != 0
+            if "traffic" in batch.columns
+            else np.zeros(batch.count, bool)
+        )
+
+    bench = Bench(rules=Rules(TrafficTest(odd, untyped=False)))
     bench.shard.put(numbered(40), {"traffic": [n % 4 for n in range(40)]})
     bench.shard.put(numbered(3))
     receiver = bench.receiver()

@@ -122,11 +122,11 @@ class Cursor:
         self.passed = sum(self.counts.values()) + len(rows)
         if self.ready:
             self._again.append(rows[ready])
-        if self.rules.traffic is None:
-            self._pass_waiting(due)
 
-    def _pass_waiting(self, due: tuple[Offsets, Offsets]) -> None:
+    def pass_waiting(self, due: tuple[Offsets, Offsets]) -> None:
         """Pass the rows right after the cursor that all wait for their time, without reading them."""
+        if self.rules.traffic is not None:
+            return
         ahead = int(np.searchsorted(due[0], self.cursor))
         offsets = due[0][ahead:]
         in_a_row = int((offsets == self.cursor + np.arange(len(offsets))).sum())
@@ -451,14 +451,15 @@ class Cursor:
     def pop_due(self, wall_ns: int) -> None:
         """Make released rows ready whose time has come."""
         if self._calendar is not None and len(self._calendar):
-            self.arrive(self._calendar.pop(wall_ns))
+            self.arrive(self._calendar.pop(wall_ns), wall_ns)
 
-    def arrive(self, offsets: Offsets) -> None:
+    def arrive(self, offsets: Offsets, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as they are waiting here."""
         if len(offsets) == 0 or self.waiting == 0:
             return
         offsets = np.sort(offsets)
-        offsets = offsets[self._pages.waiting(offsets)]
+        # A row that was due, went out and was released waits for its later time, also when the clock was set back.
+        offsets = offsets[self._pages.waiting(offsets, wall_ns)]
         if len(offsets):
             self._pages.move(offsets, READY)
             self.waiting -= len(offsets)

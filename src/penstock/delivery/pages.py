@@ -206,9 +206,9 @@ class Pages:
             page.state[at] = state
             page.deadline[at] = due_ns if isinstance(due_ns, int) else due_ns[part]
 
-    def waiting(self, offsets: Offsets) -> Mask:
-        """Tell which rows are WAITING."""
-        return self._mask(offsets, lambda page, at: page.state[at] == WAITING)
+    def waiting(self, offsets: Offsets, wall_ns: int) -> Mask:
+        """Tell which rows are WAITING for a time that has come."""
+        return self._mask(offsets, lambda page, at: (page.state[at] == WAITING) & (page.deadline[at] <= wall_ns))
 
     def expired(self, offsets: Offsets, holder: int, deadline_ns: int) -> Mask:
         """Tell which rows are still on the lease that ends at this deadline."""

@@ -15,8 +15,14 @@ from penstock.message import Batch, Offsets, int64s
 
 _NONE = np.empty(0, np.int64)
 
-#: One verdict per row from the traffic bits (nulls as 0), and the same for a single row.
-TrafficTest = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+
+class TrafficTest(NamedTuple):
+    """The routing policy's answer for one subscription."""
+
+    #: One verdict per row of a batch, not to be written to.
+    judge: Callable[[Batch], npt.NDArray[np.bool_]]
+    #: The verdict on rows without traffic bits.
+    untyped: bool
 
 
 class Sifted(NamedTuple):
@@ -39,11 +45,9 @@ class Rules(NamedTuple):
     def concerns(self, batch: Batch) -> bool:
         """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""
         columns = batch.columns
-        return (
-            self.traffic is not None
-            or self.ttl_ns > 0
-            or (bool(columns) and ("due" in columns or "expires" in columns))
-        )
+        if self.traffic is not None and ("traffic" in columns or not self.traffic.untyped):
+            return True
+        return self.ttl_ns > 0 or (bool(columns) and ("due" in columns or "expires" in columns))
 
     def ages(self, batch: Batch) -> bool:
         """Tell whether a verdict on a row of the batch may be another one later."""
@@ -69,9 +73,7 @@ class Rules(NamedTuple):
         passed = np.ones(len(offsets), np.bool_)
         filtered = expired = _NONE
         if self.traffic is not None:
-            column = batch.columns.get("traffic")
-            bits = np.zeros(len(offsets), np.int64) if column is None else int64s(column)[0][rows]
-            passed = self.traffic(bits)
+            passed = self.traffic.judge(batch)[rows].copy()
             filtered = offsets[~passed]
         if self.ttl_ns or "expires" in batch.columns:
             over = self.expired(batch, rows, now_ns) & passed

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import CorruptionError
 from penstock.log.frame import schema_of
-from penstock.log.layout import END_OF_STREAM, Layout
+from penstock.log.layout import END_OF_STREAM, Layout, layout_at
 from penstock.log.run import Frame, Run, frame_at
 from penstock.message import COLUMNS, SMALL, Batch, Column, Cuts
 
@@ -148,7 +148,7 @@ class Decoder:
 
     def due_ranges(self, head: bytes) -> tuple[int, tuple[int, int], tuple[int, int]] | None:
         """Return (nulls, validity, values) of the due column as ranges of the frame, from its metadata alone."""
-        layout, place = Layout(head, 0), self._due
+        layout, place = layout_at(head, 0), self._due
         if place is None or layout.compressed:
             return None
         self._check(layout)

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.log.decode import FEW_ROWS
+from penstock.errors import CorruptionError
 from penstock.log.segment import Segment, decoder_of
 from penstock.message import Offsets, int64s
 
 #: Enough for the metadata of a batch with all columns and a sequence.
 HEAD_BYTES = 8 << 10
-#: Small batches are read whole, so many at a time.
-READ_BATCHES = 4096
+#: Batches from this size on have their due column read alone; smaller ones are read whole, so many bytes at a time.
+LARGE_BYTES = 64 << 10
+READ_BYTES = 4 << 20
 
 Found = list[tuple[Offsets, Offsets]]
 
@@ -40,11 +41,12 @@ def _of_segment(segment: Segment, from_offset: int, found: Found) -> None:
     index = segment.entries()
     number = index.at(from_offset)
     while number < len(index):
-        if index.counts[number] >= FEW_ROWS and _of_large(segment, number, found):
+        if index.lengths[number] >= LARGE_BYTES and _of_large(segment, number, found):
             number += 1
             continue
         stop = number + 1
-        while stop < min(len(index), number + READ_BATCHES) and index.counts[stop] < FEW_ROWS:
+        limit = index.positions[number] + READ_BYTES
+        while stop < len(index) and index.lengths[stop] < LARGE_BYTES and index.positions[stop] < limit:
             stop += 1
         _of_small(segment, number, stop, found)
         number = stop
@@ -56,7 +58,10 @@ def _of_large(segment: Segment, number: int, found: Found) -> bool:
     index = segment.entries()
     position, count = index.positions[number], index.counts[number]
     head = segment.read(position, min(HEAD_BYTES, index.lengths[number]))
-    ranges = decoder_of(segment.columns).due_ranges(head)
+    try:
+        ranges = decoder_of(segment.columns).due_ranges(head)
+    except CorruptionError:
+        return False
     if ranges is None:
         return False
     nulls, validity, values = ranges

@@ -49,13 +49,28 @@ class Fetches:
         self._bytes_max = bytes_max
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._busy = False
+        self._stopped = False
         self.errors = 0
 
     def want(self, offset: int, done: Callable[[], None]) -> None:
         """Load what is stored at an offset, then call back."""
+        if self._stopped:
+            self._clock.call_soon(done)
+            return
         self._waiting.append((offset, done))
-        if not self._busy:
-            self._clock.call_soon(self._serve) if self._at(offset) is None else self._serve()
+        if self._busy:
+            return
+        if self._at(offset) is None:
+            self._clock.call_soon(self._serve)
+        else:
+            self._serve()
+
+    def stop(self) -> None:
+        """Read nothing any more, and let nobody wait for it."""
+        self._stopped = True
+        waiting, self._waiting = self._waiting, []
+        for _, done in waiting:
+            done()
 
     def _at(self, offset: int) -> int | None:
         """Return where the disk must be read for an offset, None if it need not be."""
@@ -64,7 +79,7 @@ class Fetches:
 
     def _serve(self) -> None:
         """Call those whose rows are there, and read for the first of the others."""
-        if self._busy:
+        if self._busy or self._stopped:
             return
         served: list[Callable[[], None]] = []
         kept: list[tuple[int, Callable[[], None]]] = []
@@ -92,6 +107,8 @@ class Fetches:
 
         def finished(result: tuple[Chunk, list[Damage]] | None, error: BaseException | None) -> None:
             self._busy = False
+            if self._stopped:
+                return
             if result is None:
                 self._failed(segment, offset)
                 return

@@ -194,6 +194,10 @@ class Journal:
 
         def finished(_: None, error: BaseException | None) -> None:
             self._syncing = False
+            if error is not None and generation != self._generation:
+                # A compaction closed the file meanwhile; its snapshot holds what this group wrote.
+                self._waiting = group + self._waiting
+                group.clear()
             self._named = self._named or (error is None and generation == self._generation)
             for done in group:
                 done(error)

@@ -15,8 +15,9 @@ from penstock.clock import Clock
 from penstock.disk import Disk
 from penstock.log.journal import Journal, MemoryJournal
 from penstock.log.recovery import Recovered
-from penstock.log.shard import Shard, shaped_rows
-from penstock.log.state import RESERVED_BLOCK, StateFile
+from penstock.log.shape import shaped_rows
+from penstock.log.shard import Shard
+from penstock.log.state import StateFile
 from penstock.log.weight import weigh
 from penstock.message import Batch, Done, Offsets, Rows, int64s
 from penstock.settings import TopicSettings
@@ -40,15 +41,16 @@ class MemoryShard(Shard):
         found = Recovered()
         found.end = state.state.reserved_end
         shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, 0)
-        state.state.reserved_end = found.end + RESERVED_BLOCK
+        shard._reserve.begin(found.end)
         state.replace()
-        shard._usable_end = state.state.reserved_end
+        shard._reserve.synced(state.state.reserved_end)
         return shard
 
     def append(self, rows: Rows, now_ns: int) -> Batch:
         """Keep rows, and drop the oldest beyond the bound."""
         first, count = self.end, rows.count
-        self._reserve_for(first + count)
+        if first + count > self._reserve.refill_at:
+            self._refill(first + count)
         columns, cuts = shaped_rows(rows)
         batch = Batch(first, count, now_ns, cuts, rows.body, rows.source, columns, self.weight, rows.sequence)
         self.weight += weigh(count, len(rows.body), columns.get("headers"), weigh_headers=self.weigh_headers)
@@ -103,6 +105,12 @@ class MemoryShard(Shard):
         """Drop nothing: only the bound on rows counts."""
         return 0
 
+    @property
+    def last_ns(self) -> int:
+        """When the last row was taken; 0 if none is held."""
+        times = [batch.timestamp for batch in self._batches() if isinstance(batch.timestamp, int)]
+        return times[-1] if times else 0
+
     def stored_bytes(self) -> int:
         """Return about how much memory the rows take."""
         return self._tail.bytes
@@ -117,11 +125,7 @@ class MemoryShard(Shard):
 
     def close(self) -> None:
         """End; the rows are gone with it."""
-        self._state.close()
-
-    def _reserve_for(self, end: int) -> None:
-        if end > self._usable_end - RESERVED_BLOCK // 4:
-            self._reserve(end)
+        self._stop()
 
     def _batches(self) -> Iterator[Batch]:
         return iter(self._tail)

@@ -41,6 +41,19 @@ def recover(disk: Disk, directory: str, state: State, *, weigh_headers: bool) ->
     return _Recovery(disk, directory, state, weigh_headers).run()
 
 
+def close_open(found: Recovered) -> None:
+    """End the segment that recovery left open: a segment has no holes, and the next row leaves one."""
+    segment = found.open
+    if segment is None:
+        return
+    segment.finish()
+    segment.sync()
+    segment.close()
+    segment.sealed, segment.synced_bytes = True, segment.bytes
+    found.segments.append(segment)
+    found.open = None
+
+
 class _Recovery:
     def __init__(self, disk: Disk, directory: str, state: State, weigh_headers: bool) -> None:
         self.disk = disk
@@ -48,6 +61,7 @@ class _Recovery:
         self.state = state
         self.weigh_headers = weigh_headers
         self.found = Recovered()
+        self.lost_manifest = False
         self.manifest = self.load_manifest()
         self.listed = {info.first: info for info in self.manifest.segments}
 
@@ -69,14 +83,18 @@ class _Recovery:
                 break
         for segment in found.segments:
             found.damaged += segment.holes
+        # Whoever wrote the state gave out offsets that only the manifest would tell; a `memory` topic writes none.
+        found.jump = found.jump or (self.lost_manifest and self.state.reserved_end > 0)
         return found
 
     def load_manifest(self) -> Manifest:
         try:
-            return manifests.load(self.disk, self.directory) or Manifest()
+            found = manifests.load(self.disk, self.directory)
         except CorruptionError:
-            # The manifest can be rebuilt: every segment is then scanned as if it had not been sealed.
-            return Manifest()
+            found = None
+        # It can be rebuilt: every segment is then scanned as if it had not been sealed.
+        self.lost_manifest = found is None
+        return found or Manifest()
 
     def files(self) -> dict[int, int]:
         """Return the generation in use of each data file; everything else of ours becomes stale."""

@@ -6,29 +6,30 @@ Invariant: an offset names one row for ever; rows below `readable_end` are as sa
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-
-import numpy as np
 
 from penstock.clock import SECOND, Clock
 from penstock.disk import Disk, is_full
-from penstock.errors import CorruptionError, InvariantError, Refusal
+from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
 from penstock.log.chunks import Chunks
 from penstock.log.commit import Commit
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
 from penstock.log.journal import Journal
-from penstock.log.manifest import INDEX_SUFFIX, Damage, Manifest, ManifestWriter
-from penstock.log.recovery import Recovered, recover
-from penstock.log.segment import Segment, decoder_of
+from penstock.log.manifest import Damage, Manifest, ManifestWriter
+from penstock.log.recovery import Recovered, close_open, recover
+from penstock.log.reserve import Reserve
+from penstock.log.rewrite import Rewrites
+from penstock.log.segment import Segment
+from penstock.log.segments import Segments
+from penstock.log.shape import shaped_rows
 from penstock.log.state import RESERVED_BLOCK, StateFile
 from penstock.log.tail import Tail
+from penstock.log.times import first_since, recent
 from penstock.log.weight import EXTEND_BYTES, PLAIN_BYTES, weigh
-from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Cuts, Done, Offsets, Rows, shaped
-from penstock.settings import HOUR_NS, MINUTE_NS, TopicSettings
+from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows
+from penstock.settings import HOUR_NS, TopicSettings
 
 #: Bytes after which write-back is started, so that the kernel never stops an append to catch up.
 WRITE_BACK_BYTES = 4 << 20
@@ -36,12 +37,6 @@ WRITE_BACK_BYTES = 4 << 20
 SYNC_EVERY_NS = 2 * SECOND
 #: A segment that has rows is closed after this long, so that retention by age can work.
 SEGMENT_AGE_NS = HOUR_NS
-#: Readers without the lock may still have an old generation open; it is removed this much later.
-KEPT_NS = 10 * MINUTE_NS
-#: Indexes of closed segments kept in memory.
-INDEXES_MAX = 8
-#: The next block of offsets is reserved in a thread when this many are left.
-RESERVE_AHEAD = RESERVED_BLOCK // 4
 
 
 class Shard:
@@ -64,7 +59,6 @@ class Shard:
         self.end = found.end
         self.weight = found.weight
         self.weigh_headers = weigh_headers
-        self._settings = settings
         self.damaged: list[Damage] = found.damaged
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = found.cut_bytes
@@ -75,30 +69,22 @@ class Shard:
         self.on_readable: Callable[[], None] = _nothing
         self._disk = disk
         self._clock = clock
-        self._state = state
+        self._settings = settings
         self._grouped = settings.durability == "fsync"
-        self._closed: list[Segment] = found.segments
-        self._ends = [segment.end for segment in self._closed]
-        self._open = found.open
-        stored_end = self._open.end if self._open else (self._ends[-1] if self._ends else self.end)
+        self._state = state
+        self._segments = segments = Segments(found.segments, found.open)
         # Nothing is stored between the last row and a fresh block, so nobody need look there.
-        self.readable_end = stored_end if self._closed or self._open else self.end
-        self.start = self._first_kept()
+        self.readable_end = segments.last.end if segments.last is not None else self.end
+        self.start = segments.first.first if segments.first is not None else self.end
         self._cache_bytes = cache_bytes
         self._tail = Tail(self.readable_end)
         self._chunks = Chunks(cache_bytes)
         self._fetches = Fetches(disk, clock, self, self._chunks, cache_bytes)
         self._commit = Commit(disk, self.end, self._synced, self._sync_failed)
         self._manifest = ManifestWriter(disk, path, self._manifest_content)
-        self._doomed: list[tuple[int, list[str]]] = []
-        self._loaded: OrderedDict[int, Segment] = OrderedDict()
-        self._sealing: Segment | None = None
-        self._seal_wanted = True
-        self._seal_after_ns = 0
+        self._rewrites = Rewrites(disk, clock, segments, self._manifest, self._rewritten)
+        self._reserve = Reserve(disk, state)
         self._synced_ns = clock.monotonic()
-        #: Offsets below this may be given out: that they are reserved is synced.
-        self._usable_end = 0
-        self._reserving = False
         self._stopped = False
 
     @classmethod
@@ -122,7 +108,7 @@ class Shard:
 
             return MemoryShard.begin(disk, clock, path, number, settings, state, weigh_headers)
         boot = disk.boot_id()
-        unclean = state.found and not state.state.clean
+        unclean = not state.state.clean and state.state.boot != boot
         found = recover(disk, path, state.state, weigh_headers=weigh_headers)
         if strict and found.damaged:
             worst = found.damaged[0]
@@ -130,9 +116,12 @@ class Shard:
                 f"{path}: rows {worst.first} to {worst.end - 1} are damaged ({worst.reason}), and recovery is strict. "
                 'Restore the directory from a backup, or set recovery = "lenient" to go on without these rows.'
             )
-        if found.jump or (unclean and state.state.boot != boot):
-            found.end = max(found.end, state.state.reserved_end)
-            _close_open(found)
+        if not state.found and found.end > 0:
+            # Nobody knows how far offsets were given out; one block is more than was ever reserved ahead of a row.
+            state.state.reserved_end = found.end + 2 * RESERVED_BLOCK
+        if found.end < state.state.reserved_end and (found.jump or unclean):
+            found.end = state.state.reserved_end
+            close_open(found)
         shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes)
         shard._begin(boot, found.stale)
         return shard
@@ -154,7 +143,7 @@ class Shard:
         """Store rows at the end. Budget: 6 us for a lone message, of which the frame takes 3 and the write 2."""
         count = rows.count
         columns = rows.columns
-        segment = self._open
+        segment = self._segments.open
         if (
             segment is None
             or segment.bytes >= self._settings.segment_bytes
@@ -163,8 +152,8 @@ class Shard:
             segment = self._next_segment(columns)
         first = self.end
         end = first + count
-        if end > self._usable_end - RESERVE_AHEAD:
-            self._reserve(end)
+        if end > self._reserve.refill_at:
+            self._refill(end)
         cuts = rows.cuts
         body = rows.body
         if columns or (type(cuts) is list) != (count <= SMALL):
@@ -226,15 +215,7 @@ class Shard:
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the first segment that ends after an offset."""
-        number = bisect_right(self._ends, offset)
-        if number < len(self._closed):
-            segment = self._closed[number]
-            self._loaded[segment.first] = segment
-            self._loaded.move_to_end(segment.first)
-            while len(self._loaded) > INDEXES_MAX:
-                self._loaded.popitem(last=False)[1].forget_index()
-            return segment
-        return self._open if self._open is not None and self._open.end > offset else None
+        return self._segments.at(offset)
 
     def damage_found(self, segment: Segment, damaged: list[Damage]) -> None:
         """Take note of batches that cannot be read."""
@@ -245,41 +226,21 @@ class Shard:
 
     def offset_at(self, time_ns: int) -> int:
         """Return the first offset whose row was taken at or after a time; may block for one batch."""
-        for segment in self._segments():
-            if segment.batches == 0 or segment.ts_max < time_ns:
-                continue
-            index = segment.entries()
-            number = index.since(time_ns)
-            while number < len(index):
-                if index.ts_min[number] >= time_ns:
-                    return index.firsts[number]
-                batch = self._loaded_batch(segment, number)
-                if batch is not None:
-                    late = np.broadcast_to(np.asarray(batch.timestamp), (batch.count,)) >= time_ns
-                    if late.any():
-                        return batch.first + int(late.argmax())
-                number += 1
-        return self.end
+        found = first_since(self._segments, time_ns, self.damage_found)
+        return self.end if found is None else found
 
     def due_rows(self, from_offset: int, after_ns: int) -> tuple[Offsets, Offsets]:
         """Return (offsets, due times) of rows from an offset on that are due after a time; blocking."""
-        return due_rows([segment for segment in self._segments() if segment.end > from_offset], from_offset, after_ns)
+        segments = [segment for segment in self._segments if segment.end > from_offset]
+        return due_rows(segments, from_offset, after_ns)
 
     def recent(self, since_ns: int) -> Iterator[Batch]:
         """Yield the batches with rows at or after a time, from segments that know duplicates; blocking."""
-        for segment in list(self._segments()):
-            if segment.ts_max < since_ns or not ("dedup" in segment.columns or segment.sequences):
-                continue
-            index = segment.entries()
-            for number in range(index.since(since_ns), len(index)):
-                if index.ts_max[number] >= since_ns:
-                    batch = self._loaded_batch(segment, number)
-                    if batch is not None:
-                        yield batch
+        return recent(self._segments, since_ns, self.damage_found)
 
     def roll(self) -> None:
         """Close the open segment; the next append starts a new one."""
-        segment = self._open
+        segment = self._segments.open
         if segment is None or not segment.batches:
             return
         self._write_index(segment)
@@ -288,16 +249,14 @@ class Shard:
         except OSError as error:  # a full disk: the marker is a courtesy to other readers, the rows are there
             if not is_full(error):
                 raise
-        self._open = None
-        self._closed.append(segment)
-        self._ends.append(segment.end)
+        self._segments.close_open()
         self._commit.touch(segment)
         self._commit.start(self.end)
 
     def tick(self, now_ns: int) -> None:
         """Do the housekeeping that is due; called about every 10 ms."""
         monotonic_ns = self._clock.monotonic()
-        segment = self._open
+        segment = self._segments.open
         if segment is not None:
             self._write_index(segment)
             if segment.bytes - segment.written_back >= WRITE_BACK_BYTES:
@@ -309,49 +268,36 @@ class Shard:
             self._commit.start(self.end)
             if self._manifest.failed:
                 self._manifest.start()
-        while self._doomed and self._doomed[0][0] <= monotonic_ns and not self._manifest.failed:
-            for path in self._doomed.pop(0)[1]:
-                self._disk.remove(path)
-        if self._seal_wanted and self._sealing is None and monotonic_ns >= self._seal_after_ns:
-            self._seal_next()
+        self._rewrites.tick(monotonic_ns, self._settings.compression)
 
     def retain(self, needed_from: int | None, now_ns: int) -> int:
         """Drop old segments that nobody needs; return how many rows that were."""
-        count = retention.droppable(self._closed, self.settings, needed_from, now_ns)
-        if self._sealing in self._closed[:count]:
-            count = self._closed.index(self._sealing)
-        dropped = self._closed[:count]
+        closed, busy = self._segments.closed, self._rewrites.under_way
+        count = retention.droppable(closed, self._settings, needed_from, now_ns)
+        if busy in closed[:count]:
+            count = closed.index(busy)
+        dropped = self._segments.drop_oldest(count)
         if not dropped:
             return 0
-        del self._closed[:count]
-        del self._ends[:count]
-        for segment in dropped:
-            self._loaded.pop(segment.first, None)
-        self.start = self._first_kept()
+        self.start = self._segments.first.first if self._segments.first is not None else self.end
         self._chunks.drop_below(self.start)
         self.damaged[:] = [damage for damage in self.damaged if damage.end > self.start]
-        self._doom([path for segment in dropped for path in (segment.path(), segment.path(INDEX_SUFFIX))])
+        self._rewrites.doom_segments(dropped)
         self._manifest.start()
         return sum(segment.rows for segment in dropped)
 
     @property
     def last_ns(self) -> int:
         """When the last row was taken; 0 if none is kept."""
-        return max((segment.ts_max for segment in self._segments() if segment.batches), default=0)
+        return max((segment.ts_max for segment in self._segments if segment.batches), default=0)
 
     def stored_bytes(self) -> int:
         """Return the size of all segments."""
-        return sum(segment.bytes for segment in self._segments())
+        return sum(segment.bytes for segment in self._segments)
 
     def rows_between(self, start: int, end: int) -> int:
         """Return how many rows with start <= offset < end are stored and readable."""
-        total = 0
-        for number in range(bisect_right(self._ends, start), len(self._closed)):
-            segment = self._closed[number]
-            if segment.first >= end:
-                return total
-            total += segment.rows_between(start, end)
-        return total + (self._open.rows_between(start, end) if self._open is not None else 0)
+        return self._segments.rows_between(start, end)
 
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
@@ -361,85 +307,89 @@ class Shard:
         """End cleanly: everything indexed, synced and noted as such; blocking."""
         if self._stopped:
             return
-        self._commit.now(self.end)
-        self._stopped = True
-        segment = self._open
+        try:
+            self._commit.now(self.end)
+            clean = True
+        except OSError:  # the next start recovers as after a crash
+            self.sync_errors += 1
+            clean = False
+        self._stop()
+        segment = self._segments.open
         if segment is not None:
             self._write_index(segment)
             if not self._commit.busy:
                 segment.close()
         self._note_position()
-        self._manifest.stop()
-        self._state.state.clean = True
+        self._state.state.clean = clean
         try:
             self._manifest.write()
             self._state.replace()
-        except OSError as error:  # a full disk: the next start recovers as after a crash
+        except OSError as error:  # likewise
             if not is_full(error):
                 raise
-        self._state.close()
 
     def delete(self) -> None:
         """Remove everything."""
-        self._stopped = True
-        self._manifest.stop()
-        for segment in self._segments():
+        self._stop()
+        for segment in self._segments:
             segment.close()
-        self._state.close()
         self._disk.remove(self.path)
 
     # -- below: the parts of the above
 
     def _begin(self, boot: str, stale: list[str]) -> None:
         """Write down that the shard is in use, and what it was recovered to."""
-        now = self._clock.monotonic()
-        if self._open is not None:
-            self._open.opened_ns = now
+        if self._segments.open is not None:
+            self._segments.open.opened_ns = self._clock.monotonic()
         state = self._state.state
         state.boot, state.clean = boot, False
-        state.reserved_end = max(state.reserved_end, self.end + RESERVED_BLOCK)
+        self._reserve.begin(self.end)
         self._note_position()
         self._manifest.write()
         self._state.replace()
-        self._usable_end = state.reserved_end
-        self._doom(stale)
+        self._reserve.synced(state.reserved_end)
+        self._rewrites.doom(stale)
 
-    def _segments(self) -> Iterator[Segment]:
-        yield from self._closed
-        if self._open is not None:
-            yield self._open
-
-    def _first_kept(self) -> int:
-        if self._closed:
-            return self._closed[0].first
-        return self._open.first if self._open is not None else self.end
+    def _stop(self) -> None:
+        """Let nothing that a thread still does change the files any more."""
+        self._stopped = self._rewrites.stopped = True
+        self._manifest.stop()
+        self._fetches.stop()
 
     def _next_segment(self, columns: Mapping[str, Column]) -> Segment:
         """Close the open segment and start one that has room for these columns."""
-        last = self._open or (self._closed[-1] if self._closed else None)
-        wanted = {*(last.used if last is not None else ()), *columns, *BASE_COLUMNS}
+        segments = self._segments
+        used = segments.last.used if segments.last is not None else set()
+        wanted = {*used, *columns, *BASE_COLUMNS}
         unknown = wanted - COLUMNS.keys()
         if unknown:
             raise Refusal("bad_column", f"there is no column {sorted(unknown)[0]!r} in a message")
         try:
-            if self._open is not None and not self._open.batches:
-                self._abandon(self._open)
+            if segments.open is not None and not segments.open.batches:
+                self._abandon(segments.open)
             names = [name for name in COLUMNS if name in wanted]
             segment = Segment.create(self._disk, self.path, self.end, names, self.weight)
         except OSError as error:
             raise self._refusal(error) from error
         segment.opened_ns = self._clock.monotonic()
         self.roll()
-        if not self._closed:
+        if not segments.closed:
             self.start = segment.first
-        self._open = segment
+        segments.open = segment
         self._manifest.start()
         return segment
 
     def _abandon(self, segment: Segment) -> None:
+        """Make room for a segment of the same name: nothing was written to this one."""
         segment.close()
         self._disk.remove(segment.path())
-        self._open = None
+        self._segments.open = None
+
+    def _refill(self, end: int) -> None:
+        try:
+            self._reserve.refill(end)
+        except OSError as error:
+            raise self._refusal(error) from error
 
     def _refusal(self, error: OSError) -> Exception:
         if not is_full(error):
@@ -450,53 +400,25 @@ class Shard:
             "lower retention_bytes, or move the data directory to a larger disk; publishing goes on by itself then.",
         )
 
-    def _reserve(self, end: int) -> None:
-        """Keep the reserved block ahead of the log; blocking only if the thread was too slow."""
-        urgent = end > self._usable_end
-        if self._reserving and not urgent:
-            return
-        state = self._state.state
-        state.reserved_end = reached = max(self._usable_end, end) + RESERVED_BLOCK
-        try:
-            self._state.note()
-            if urgent:
-                self._state.sync()
-                self._usable_end = reached
-                return
-        except OSError as error:
-            if urgent:
-                raise self._refusal(error) from error
-            return  # there is still room in this block; the next append tries again
-        self._reserving = True
-
-        def finished(_: None, error: BaseException | None) -> None:
-            self._reserving = False
-            if error is None:
-                self._usable_end = max(self._usable_end, reached)
-
-        self._disk.submit("sync", self._state.sync, finished)
-
     def _synced(self, clean: list[Segment]) -> None:
         """A sync has returned: rows become readable, closed segments become sealed."""
         if self._stopped:
             return
-        if self._grouped and self._commit.synced_end > self.readable_end:
+        moved = self._grouped and self._commit.synced_end > self.readable_end
+        if moved:
             self.readable_end = self._commit.synced_end
-            moved = True
-        else:
-            moved = False
-        settled = [segment for segment in clean if segment is not self._open]
+        settled = [segment for segment in clean if segment is not self._segments.open]
         for segment in settled:
             self._write_index(segment)
             segment.sealed = True
             segment.close()
-            if len(self._loaded) >= INDEXES_MAX or not seal.worthwhile(segment, self.settings.compression):
+            if seal.worthwhile(segment, self._settings.compression):
+                self._segments.keep_index(segment)  # its rewrite needs it soon
+            else:
                 segment.forget_index()
-            else:  # its rewrite needs the index soon
-                self._loaded[segment.first] = segment
         self._note_synced()
         if settled:
-            self._seal_wanted = True
+            self._rewrites.wanted = True
             self._manifest.start()
         if moved:
             self.on_readable()
@@ -510,50 +432,25 @@ class Shard:
 
     def _note_position(self) -> None:
         state = self._state.state
-        oldest = self._commit.dirty[0] if self._commit.dirty else self._open
+        oldest = self._commit.dirty[0] if self._commit.dirty else self._segments.open
         state.synced_segment = oldest.first if oldest is not None else self.end
         state.synced_position = oldest.synced_bytes if oldest is not None else 0
 
     def _sync_failed(self, error: BaseException) -> None:
         """A failed sync of an fsync topic takes back what was not synced: the kernel may have dropped those bytes."""
         self.sync_errors += 1
-        if not self._grouped:
+        if not self._grouped or self._stopped:
             return
         first = self._tail.at(self.readable_end) if self.readable_end >= self._tail.start else None
         self.weight = first.weight if first is not None else self.weight
         for segment in list(self._commit.dirty):
             try:
-                self._take_back(segment)
+                self._segments.take_back(segment, self.readable_end)
             except OSError:  # the disk is beyond help; recovery will cut what is not whole
                 self.sync_errors += 1
         self._commit.dirty.clear()
         self._tail.drop_from(self.readable_end)
         self._commit.synced_end = self.end
-
-    def _take_back(self, segment: Segment) -> None:
-        index = segment.index
-        if index is None or segment.file is None:
-            raise InvariantError("a segment with unsynced rows has its files open")
-        index.cut(index.at(self.readable_end))
-        if segment in self._closed:
-            number = self._closed.index(segment)
-            del self._closed[number], self._ends[number]
-        self._open = None
-        if not len(index):
-            segment.close()
-            self._disk.remove(segment.path())
-            self._disk.remove(segment.path(INDEX_SUFFIX))
-            return
-        last = index[len(index) - 1]
-        segment.end, segment.batches, segment.bytes = last.end, len(index), last.position + last.length
-        segment.indexed = min(segment.indexed, len(index))
-        segment.file.truncate(segment.bytes)
-        segment.synced_bytes = segment.bytes
-        segment.sealed = True
-        segment.write_index(segment.end)
-        segment.close()
-        self._closed.append(segment)
-        self._ends.append(segment.end)
 
     def _write_index(self, segment: Segment) -> None:
         try:
@@ -568,74 +465,23 @@ class Shard:
         if file is not None:
             self._disk.submit("sync", lambda: file.write_back(start, end - start), _ignored)
 
-    def _loaded_batch(self, segment: Segment, number: int) -> Batch | None:
-        data, runs, damaged = segment.load(number, number + 1)
-        self.damage_found(segment, damaged)
-        return decoder_of(segment.columns).batch(data, runs[0].frame(0)) if runs else None
-
-    def _seal_next(self) -> None:
-        segment = next((s for s in self._closed if seal.worthwhile(s, self.settings.compression)), None)
-        if segment is None:
-            self._seal_wanted = False
-            return
-        self._sealing = segment
-        compression = self.settings.compression
-
-        def finished(merged: seal.Merged | None, error: BaseException | None) -> None:
-            self._sealing = None
-            if merged is None or self._stopped:
-                self._seal_after_ns = self._clock.monotonic() + MINUTE_NS
-                return
-            self._swap(segment, merged)
-
-        self._disk.submit("seal", lambda: seal.merge(segment, compression), finished)
-
-    def _swap(self, old: Segment, merged: seal.Merged) -> None:
+    def _rewritten(self, old: Segment, merged: seal.Merged) -> None:
+        """A rewrite is done: its generation takes the place of the old one."""
         self.damage_found(old, merged.damaged)
-        number = self._closed.index(old)
         segment = Segment.of(self._disk, self.path, merged.info)
         segment.holes = list(old.holes)
-        self._closed[number] = segment
-        self._loaded.pop(old.first, None)
-        self._doom([old.path(), old.path(INDEX_SUFFIX)])
+        self._segments.replace(old, segment)
         self._manifest.start()
 
-    def _doom(self, paths: list[str]) -> None:
-        if paths:
-            self._doomed.append((self._clock.monotonic() + KEPT_NS, paths))
-
     def _manifest_content(self) -> bytes:
-        pending = next((segment for segment in self._segments() if not segment.sealed), None)
+        pending = next((segment for segment in self._segments if not segment.sealed), None)
         return Manifest(
             shard=self.number,
             start=self.start,
             end=self.end if pending is None else pending.first,
             weight=self.weight if pending is None else pending.weight,
-            segments=[segment.info() for segment in self._segments()],
+            segments=[segment.info() for segment in self._segments],
         ).encoded()
-
-
-def _close_open(found: Recovered) -> None:
-    """End the segment that recovery left open: a segment has no holes, and the next row leaves one."""
-    segment = found.open
-    if segment is None:
-        return
-    segment.finish()
-    segment.sync()
-    segment.close()
-    segment.sealed, segment.synced_bytes = True, segment.bytes
-    found.segments.append(segment)
-    found.open = None
-
-
-def shaped_rows(rows: Rows) -> tuple[Mapping[str, Column], Cuts]:
-    """Return columns and cuts in the shape their row count asks for."""
-    count, cuts = rows.count, rows.cuts
-    if count <= SMALL:
-        cuts = cuts if isinstance(cuts, list) else cuts.tolist()
-    else:
-        cuts = np.asarray(cuts, np.int32)
-    return {name: shaped(column, count, name) for name, column in rows.columns.items()}, cuts
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ import os
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from penstock.disk import Disk, File, replace_file
+from penstock.disk import Disk, replace_file
 
 FILE = "state"
 #: Offsets are reserved ahead in blocks of this many, with one fsync each.
@@ -39,7 +39,6 @@ class StateFile:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._path = os.path.join(directory, FILE)
-        self._file: File | None = None
         self.found = False
         self.state = State()
         try:
@@ -53,27 +52,28 @@ class StateFile:
 
     def replace(self) -> None:
         """Write the state as the file's only line; synced when this returns."""
-        self.close()
         replace_file(self._disk, self._path, line(self.state))
-        self._file = self._disk.open(self._path)
 
     def note(self) -> None:
         """Add the state as a line to the page cache; losing it is harmless unless it is synced on purpose."""
-        if self._file is None or self._file.size() > STATE_BYTES_MAX:
+        # Opened each time, every other second on a busy shard: a node of many shards needs its file descriptors.
+        file = self._disk.open(self._path)
+        try:
+            full = file.size() > STATE_BYTES_MAX
+            if not full:
+                file.append([line(self.state)])
+        finally:
+            file.close()
+        if full:
             self.replace()
-        else:
-            self._file.append([line(self.state)])
 
     def sync(self) -> None:
-        """Return once the last line survives a power loss."""
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Return once the last line survives a power loss; blocking, on any thread."""
+        file = self._disk.open(self._path)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def _recover(self, content: bytes) -> None:
         for text in content.splitlines():

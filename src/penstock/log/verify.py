@@ -138,8 +138,11 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
     report.rows = sum(scan.index.counts)
     report.bad = scan.holes
     report.tail_bytes = size - scan.good_bytes - (8 if scan.ended else 0)
-    same = scan.index.encoded(0, len(known)) == known.encoded()
-    report.index_good = whole and same and (not sealed or len(known) == len(scan.index))
+    indexed = {known[number] for number in range(len(known))}
+    stored = {scan.index[number] for number in range(len(scan.index))}
+    missing = [entry for entry in stored - indexed if entry.position < promised]
+    # Entries of damaged batches are right: they say what is lost.
+    report.index_good = whole and not missing and (bool(scan.holes) or indexed <= stored)
     return report
 
 

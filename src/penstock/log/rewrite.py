@@ -1,0 +1,81 @@
+"""When closed segments are rewritten, and when the files of old generations go.
+
+Owns the one rewrite under way and the list of doomed files. Knows nothing of how a rewrite is done.
+Invariant: a file is removed only after ten minutes in which no manifest on disk named it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.clock import Clock
+from penstock.disk import Disk
+from penstock.log import seal
+from penstock.log.manifest import INDEX_SUFFIX, ManifestWriter
+from penstock.log.segment import Segment
+from penstock.log.segments import Segments
+from penstock.settings import MINUTE_NS
+
+#: Readers without the lock may still have an old generation open; it is removed this much later.
+KEPT_NS = 10 * MINUTE_NS
+#: A rewrite that failed, as on a full disk, is tried again after this long.
+RETRY_NS = MINUTE_NS
+
+
+class Rewrites:
+    """The rewrites of one shard's segments."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        segments: Segments,
+        manifest: ManifestWriter,
+        on_rewritten: Callable[[Segment, seal.Merged], None],
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._segments = segments
+        self._manifest = manifest
+        self._on_rewritten = on_rewritten
+        self._doomed: list[tuple[int, list[str]]] = []
+        self._retry_ns = 0
+        #: The segment that a thread is reading now; it must stay.
+        self.under_way: Segment | None = None
+        #: Something was closed since the last look.
+        self.wanted = True
+        self.stopped = False
+
+    def tick(self, monotonic_ns: int, compression: str) -> None:
+        """Remove what is due, and start the next rewrite."""
+        while self._doomed and self._doomed[0][0] <= monotonic_ns and not self._manifest.failed:
+            for path in self._doomed.pop(0)[1]:
+                self._disk.remove(path)
+        if self.wanted and self.under_way is None and monotonic_ns >= self._retry_ns:
+            self._start(compression)
+
+    def doom(self, paths: list[str]) -> None:
+        """Have files removed once no reader needs them any more."""
+        if paths:
+            self._doomed.append((self._clock.monotonic() + KEPT_NS, paths))
+
+    def doom_segments(self, segments: list[Segment]) -> None:
+        """Have the files of segments removed once no reader needs them any more."""
+        self.doom([path for segment in segments for path in (segment.path(), segment.path(INDEX_SUFFIX))])
+
+    def _start(self, compression: str) -> None:
+        segment = next((one for one in self._segments.closed if seal.worthwhile(one, compression)), None)
+        if segment is None:
+            self.wanted = False
+            return
+        self.under_way = segment
+
+        def finished(merged: seal.Merged | None, error: BaseException | None) -> None:
+            self.under_way = None
+            if merged is None or self.stopped:
+                self._retry_ns = self._clock.monotonic() + RETRY_NS
+                return
+            self._on_rewritten(segment, merged)
+            self.doom_segments([segment])
+
+        self._disk.submit("seal", lambda: seal.merge(segment, compression), finished)

@@ -1,0 +1,117 @@
+"""The segments of one shard in order: the closed ones, and the one that grows.
+
+Owns which segment holds an offset and which indexes are in memory. Knows nothing of caches, syncs or callbacks.
+Invariant: segments ascend and do not overlap; only the last may be open.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from penstock.errors import InvariantError
+from penstock.log.manifest import INDEX_SUFFIX
+from penstock.log.segment import Segment
+
+#: Indexes of closed segments kept in memory: a few KB each once a segment is rewritten, up to 6 MB before.
+INDEXES_MAX = 8
+
+
+class Segments:
+    """Closed segments and at most one open one."""
+
+    def __init__(self, closed: list[Segment], growing: Segment | None) -> None:
+        self.closed = closed
+        self.open = growing
+        self._ends = [segment.end for segment in closed]
+        self._loaded: OrderedDict[int, Segment] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Segment]:
+        yield from self.closed
+        if self.open is not None:
+            yield self.open
+
+    @property
+    def last(self) -> Segment | None:
+        """The newest segment."""
+        return self.open or (self.closed[-1] if self.closed else None)
+
+    @property
+    def first(self) -> Segment | None:
+        """The oldest segment."""
+        return self.closed[0] if self.closed else self.open
+
+    def at(self, offset: int) -> Segment | None:
+        """Return the first segment that ends after an offset."""
+        number = bisect_right(self._ends, offset)
+        if number < len(self.closed):
+            segment = self.closed[number]
+            self.keep_index(segment)
+            return segment
+        return self.open if self.open is not None and self.open.end > offset else None
+
+    def keep_index(self, segment: Segment) -> None:
+        """Let a closed segment's index stay in memory while it is among the last used."""
+        self._loaded[segment.first] = segment
+        self._loaded.move_to_end(segment.first)
+        while len(self._loaded) > INDEXES_MAX:
+            self._loaded.popitem(last=False)[1].forget_index()
+
+    def rows_between(self, start: int, end: int) -> int:
+        """Return how many readable rows lie in a range of offsets."""
+        total = 0
+        for number in range(bisect_right(self._ends, start), len(self.closed)):
+            segment = self.closed[number]
+            if segment.first >= end:
+                return total
+            total += segment.rows_between(start, end)
+        return total + (self.open.rows_between(start, end) if self.open is not None else 0)
+
+    def close_open(self) -> None:
+        """Count the open segment among the closed ones."""
+        if self.open is not None:
+            self.closed.append(self.open)
+            self._ends.append(self.open.end)
+            self.open = None
+
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Forget the oldest closed segments."""
+        dropped = self.closed[:count]
+        del self.closed[:count]
+        del self._ends[:count]
+        for segment in dropped:
+            self._loaded.pop(segment.first, None)
+        return dropped
+
+    def replace(self, old: Segment, new: Segment) -> None:
+        """Put a new generation in the place of a closed segment."""
+        self.closed[self.closed.index(old)] = new
+        self._loaded.pop(old.first, None)
+
+    def take_back(self, segment: Segment, end: int) -> None:
+        """Cut a segment, open or closed, back to an offset, and close it; remove it if nothing is left."""
+        index = segment.index
+        if index is None or segment.file is None:
+            raise InvariantError("a segment with unsynced rows has its files open")
+        if segment is self.open:
+            self.open = None
+        else:
+            number = self.closed.index(segment)
+            del self.closed[number], self._ends[number]
+        index.cut(index.at(end))
+        if not len(index):
+            segment.close()
+            segment.disk.remove(segment.path())
+            segment.disk.remove(segment.path(INDEX_SUFFIX))
+            return
+        last = index[len(index) - 1]
+        segment.end, segment.batches, segment.bytes = last.end, len(index), last.position + last.length
+        segment.indexed = min(segment.indexed, len(index))
+        segment.file.truncate(segment.bytes)
+        segment.synced_bytes = segment.bytes
+        segment.sealed = True
+        segment.write_index(segment.end)
+        segment.close()
+        self.closed.append(segment)
+        self._ends.append(segment.end)

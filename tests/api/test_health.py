@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock.disk import LocalDisk, LocalFile
+from tests.served import Served
+
+
+def test_healthz_says_that_the_process_is_up(served: Served) -> None:
+    answer = served.get("/healthz")
+    assert (answer.status, answer.json["status"]) == (200, "ok")
+
+
+def test_readyz_of_a_healthy_node_lists_no_problem_and_leaves_no_file(served: Served) -> None:
+    answer = served.get("/readyz")
+    assert (answer.status, answer.json) == (200, {"ready": True, "problems": []})
+    assert not list(served.path.glob("*probe*"))
+
+
+def test_readyz_tells_that_the_node_stops(served: Served) -> None:
+    served.do(served.node.stop)
+    answer = served.get("/readyz")
+    assert (answer.status, answer.json) == (503, {"ready": False, "problems": ["the node is stopping"]})
+    assert served.get("/healthz").status == 200
+
+
+def test_readyz_tells_of_a_full_disk(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: LocalFile, parts: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LocalFile, "append", full)
+    answer = served.get("/readyz")
+    assert answer.status == 503
+    assert "No space left on device" in answer.json["problems"][0]
+    monkeypatch.undo()
+    assert served.get("/readyz").status == 200
+
+
+def test_readyz_tells_of_a_read_only_disk(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: LocalDisk, path: str, *, create: bool = False) -> LocalFile:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    monkeypatch.setattr(LocalDisk, "open", refuse)
+    assert "Read-only file system" in served.get("/readyz").json["problems"][0]
+
+
+def test_readyz_tells_of_damage_and_so_does_the_topic(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        for number in range(50):
+            served.publish("orders", f"message {number}")
+    segment = max(tmp_path.glob("topics/1/0/*.arrows"), key=lambda path: path.stat().st_size)
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"message 7")] ^= 0xFF
+    segment.write_bytes(content)
+    with Served(tmp_path) as served:
+        found = served.get("topics/orders/messages?limit=1000").json["messages"]
+        assert len(found) < 50
+        assert "message 7" not in {message.get("body") for message in found}
+        answer = served.get("/readyz")
+        assert answer.status == 503
+        assert answer.json["problems"][0].startswith("damaged: topic orders shard 0")
+        assert served.get("topics/orders").json["shards"][0]["damaged"]
+        assert served.get("/healthz").status == 200
+
+
+def test_readyz_keeps_details_from_those_without_the_token(tmp_path: Path) -> None:
+    with Served(tmp_path, token="secret") as served:
+        served.do(served.node.stop)
+        answer = served.get("/readyz")
+        assert (answer.status, answer.json["problems"]) == (503, ["show the token to see what is wrong"])
+        answer = served.ask("GET", "/readyz", headers={"Authorization": "Bearer secret"})
+        assert answer.json["problems"] == ["the node is stopping"]

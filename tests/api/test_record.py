@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.api.record import Line, read_id, rows_of, shown, shown_id
+from penstock.errors import Refusal
+from penstock.message import COLUMNS, SMALL, Batch, Rows
+
+NOW_NS = 1_700_000_000_000_000_000
+MAPPING = {"web": 0, "bulk": 63}
+
+binary = st.binary(max_size=20)
+rows = st.fixed_dictionaries(
+    {"body": binary},
+    optional={
+        "key": binary,
+        "message_id": binary,
+        "dedup": binary,
+        "group": binary,
+        "tag": st.text(max_size=10),
+        "due": st.integers(0, (1 << 63) - 1),
+        "expires": st.integers(0, (1 << 63) - 1),
+        "event_time": st.integers(0, (1 << 63) - 1),
+        "headers": st.dictionaries(st.text(), st.text() | st.integers(-5, 5)).map(msgspec.json.encode),
+        "traffic": st.integers(-(1 << 63), (1 << 63) - 1),
+        "trace": st.integers(-(1 << 63), (1 << 63) - 1),
+        "bucket": st.integers(0, 0xFFFF),
+        "route": st.integers(-(1 << 63), (1 << 63) - 1),
+    },
+)
+
+
+def stored(found: Rows) -> Batch:
+    return Batch(5, found.count, NOW_NS, found.cuts, found.body, found.source, found.columns, 0)
+
+
+def batch_of(messages: list[dict[str, Any]]) -> Batch:
+    names = {name for message in messages for name in message} - {"body"}
+    columns: dict[str, Any] = {name: [message.get(name) for message in messages] for name in names}
+    return stored(Rows.of([message["body"] for message in messages], "test", columns))
+
+
+def published(message: Any) -> bytes:
+    """Return what was shown of a message as a line to publish."""
+    value = msgspec.json.decode(msgspec.json.encode(message))
+    return msgspec.json.encode({key: found for key, found in value.items() if key in Line.__struct_fields__})
+
+
+@given(st.lists(rows, min_size=1, max_size=SMALL + 4))
+def test_rows_that_were_shown_make_the_same_rows_again(messages: list[dict[str, Any]]) -> None:
+    batch = batch_of(messages)
+    lines = [published(shown(3, batch, row, MAPPING)) for row in range(batch.count)]
+    again = stored(rows_of(b"\n".join(lines), MAPPING, NOW_NS, 1 << 20))
+    for row, message in enumerate(messages):
+        assert again.row_body(row) == message["body"]
+        for name in COLUMNS:
+            if name not in ("offset", "timestamp", "body", "source"):
+                assert again.row_value(name, row) == message.get(name), name
+
+
+def test_shown_row_has_its_place_and_its_traffic_by_name() -> None:
+    batch = batch_of([{"body": b"a"}, {"body": b"b", "traffic": -(1 << 63) + 1}])
+    message = shown(2, batch, 1, MAPPING)
+    assert (message.id, message.shard, message.offset) == (shown_id((2 << 48) + 7), 2, 6)
+    assert message.timestamp == "2023-11-14T22:13:20.000000000Z"
+    assert (message.traffic, message.traffic_types) == ((1 << 63) + 1, ["web", "bulk"])
+
+
+def test_headers_that_are_no_json_are_shown_as_base64() -> None:
+    message = shown(0, batch_of([{"body": b"", "headers": b"{\xff"}]), 0, {})
+    assert message.headers_base64 == base64.b64encode(b"{\xff").decode()
+
+
+@given(st.integers(1, (1 << 63) - 1))
+def test_id_reads_back(id_: int) -> None:
+    assert read_id(shown_id(id_)) == id_
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "000000000000000G", "00000000000000001", "0x00000000000001", "００００００００００００００００"]
+)
+def test_text_that_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(Refusal, match="16 hex digits"):
+        read_id(text)
+
+
+@given(st.binary())
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    try:
+        rows_of(raw, {}, NOW_NS, 1 << 20)
+    except Refusal as refusal:
+        assert str(refusal).startswith("line ")

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.served import Served
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "data") as node:
+        yield node
+
+
+def scrape(served: Served) -> str:
+    answer = served.get("/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return answer.content.decode()
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """Return one sample."""
+    for line in text.splitlines():
+        found = re.fullmatch(r"(\w+)(?:{(.*)})? (\S+)", line)
+        if found and found[1] == name:
+            there = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found[2] or ""))
+            if there == labels:
+                return float(found[3])
+    raise AssertionError(f"{name}{labels} is not in:\n{text}")
+
+
+def promtool(text: str) -> str:
+    program = shutil.which("promtool")
+    assert program is not None, "promtool is missing: apt-get install prometheus"
+    done = subprocess.run([program, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    return f"{done.returncode} {done.stdout}{done.stderr}".strip()
+
+
+def test_metrics_of_an_empty_node_pass_promtool(served: Served) -> None:
+    assert promtool(scrape(served)) == "0"
+
+
+def test_metrics_of_a_node_with_odd_names_pass_promtool(served: Served) -> None:
+    odd = 'a"b\\c é/'
+    path = "a%22b%5Cc%20%C3%A9%2F"
+    served.post("topics", {"name": odd})
+    served.post(f"topics/{path}/subscriptions", {"name": odd})
+    served.post(f"topics/{path}/messages", raw="garbage")
+    served.post(f"topics/{path}/messages", {"body": "x"})
+    served.post("topics", {"name": "memory", "settings": {"durability": "memory"}})
+    served.publish("memory", "x")
+    text = scrape(served)
+    assert promtool(text) == "0"
+    escaped = 'a\\"b\\\\c é/'
+    assert value(text, "penstock_topic_published_messages_total", topic=escaped) == 1
+    assert value(text, "penstock_subscription_depth_messages", topic=escaped, subscription=escaped) == 1
+
+
+def test_promtool_would_find_a_fault() -> None:
+    assert promtool("# TYPE x counter\nx 1\n") != "0"
+
+
+def test_metrics_tell_what_happened_to_messages(served: Served) -> None:
+    served.post("topics", {"name": "orders"})
+    served.post("topics/orders/subscriptions", {"name": "audit"})
+    served.publish("orders", "aa", "bb", "cc", "dd")
+    served.publish("orders", "late", due="1h")
+    served.publish("orders", "twice", dedup="d")
+    served.publish("orders", "twice", dedup="d")
+    leased = served.lease("orders", "audit", max=3)
+    receipts = [message["receipt"] for message in leased]
+    served.post("topics/orders/subscriptions/audit/ack", {"receipts": receipts[:1]})
+    served.post("topics/orders/subscriptions/audit/release", {"receipts": receipts[1:2]})
+    served.lease("orders", "audit", max=100, lease="10m", wait="20s")
+    served.advance(120)
+    subscription = served.node.topics["orders"].subscriptions["audit"]
+    served.until(lambda: subscription.expired_leases == 1)
+    text = scrape(served)
+    topic, shard = {"topic": "orders"}, {"topic": "orders", "shard": "0"}
+    assert value(text, "penstock_topic_published_messages_total", **topic) == 6
+    assert value(text, "penstock_topic_published_bytes_total", **topic) == 17
+    assert value(text, "penstock_topic_depth_messages", **topic) == 0
+    assert value(text, "penstock_shard_stored_messages", **shard) == 6
+    assert value(text, "penstock_shard_segment_bytes", **shard) > 0
+    assert value(text, "penstock_shard_end_offset", **shard) == 6
+    assert value(text, "penstock_shard_damaged_ranges", **shard) == 0
+    labels = {"topic": "orders", "subscription": "audit"}
+    names = ("acked", "filtered", "expired", "dead_lettered", "removed")
+    finished = {
+        name: value(text, "penstock_subscription_finished_messages_total", reason=name, **labels) for name in names
+    }
+    assert finished == {"acked": 1, "filtered": 0, "expired": 0, "dead_lettered": 0, "removed": 0}
+    passed = value(text, "penstock_subscription_passed_messages_total", **labels)
+    held = value(text, "penstock_subscription_held_messages", **labels)
+    assert (passed, held) == (6, 5)
+    assert value(text, "penstock_subscription_in_flight_messages", **labels) == 3
+    assert value(text, "penstock_subscription_depth_messages", **labels) == 1
+    assert value(text, "penstock_subscription_waiting_messages", **labels) == 1
+    assert value(text, "penstock_subscription_released_messages_total", **labels) == 1
+    assert value(text, "penstock_subscription_expired_leases_total", **labels) == 1
+    assert value(text, "penstock_subscription_consumers", **labels) == 0
+    assert value(text, "penstock_ledger_messages_total", reason="duplicate", topic="orders") == 1
+
+
+def test_metrics_tell_of_the_node_and_its_process(served: Served) -> None:
+    text = scrape(served)
+    assert value(text, "penstock_up") == 1
+    assert value(text, "penstock_bugs_total") == 0
+    assert abs(value(text, "penstock_start_time_seconds") - served.node.started_ns / 1e9) < 1
+    assert value(text, "penstock_input_memory_max_bytes") == served.config.node.memory_input_bytes
+    assert value(text, "process_resident_memory_bytes") > 1 << 20
+    assert value(text, "process_cpu_seconds_total") > 0
+    assert 3 < value(text, "process_open_fds") < value(text, "process_max_fds")
+    served.until(lambda: sum(served.api._context.lag.counts) > 0)
+    assert value(scrape(served), "penstock_loop_lag_seconds_count") > 0
+    served.do(served.node.stop)
+    assert value(scrape(served), "penstock_up") == 0
