@@ -27,7 +27,8 @@ HEADERS_BYTES_MAX = 65_534
 NAME_BYTES_MAX = 4096
 BUCKET_MAX = 0xFFFF
 
-BINARY = ("body", "key", "message_id", "dedup", "group")
+#: The end of the name under which a binary column travels as base64.
+_CODED = "_base64"
 TIMES = ("due", "expires", "event_time")
 #: 64 bits, shown without a sign and stored in an int64.
 BITS = ("traffic", "trace")
@@ -174,29 +175,54 @@ def bits_of(traffic: int | list[str], mapping: Mapping[str, int]) -> int:
 
 def _read(text: bytes, row: int, columns: dict[str, list[Any]], mapping: Mapping[str, int], now_ns: int) -> bytes:
     """Read one line: add its columns and return its body."""
-    line = _line(text)
-    body = _binary(line, "body", 0)
+    body: bytes | None = None
+    for name, value in zip(Line.__struct_fields__, msgspec.structs.astuple(_line(text)), strict=True):
+        if value is None:
+            continue
+        column = name.removesuffix(_CODED)
+        read = _value(name, column, value, mapping, now_ns)
+        if column == "body":
+            if body is not None:
+                raise _both(column)
+            body = read
+        elif read is not None:
+            values = columns.setdefault(column, [])
+            if len(values) > row:
+                raise _both(column)
+            values += [None] * (row - len(values))
+            values.append(read)
     if body is None:
         raise Refusal("bad_request", 'a message needs "body" (text) or "body_base64"')
-    found: dict[str, Any] = {name: _binary(line, name, NAME_BYTES_MAX) for name in BINARY if name != "body"}
-    for name in TIMES:
-        value = getattr(line, name)
-        if value is not None:
-            found[name] = moment.instant(value, name) if name == "event_time" else moment.moment(value, now_ns, name)
-    found["tag"] = line.tag
-    if line.tag is not None:
-        _check_size("tag", len(line.tag.encode()), NAME_BYTES_MAX)
-    found["headers"] = _headers(bytes(line.headers))
-    found["traffic"] = None if line.traffic is None else _signed(bits_of(line.traffic, mapping), "traffic")
-    found["trace"] = None if line.trace is None else _signed(line.trace, "trace")
-    found["bucket"] = _ranged("bucket", line.bucket, 0, BUCKET_MAX)
-    found["route"] = _ranged("route", line.route, -(1 << 63), moment.INT64_MAX)
-    for name, value in found.items():
-        if value is not None:
-            values = columns.setdefault(name, [])
-            values += [None] * (row - len(values))
-            values.append(value)
     return body
+
+
+def _value(name: str, column: str, value: Any, mapping: Mapping[str, int], now_ns: int) -> Any:
+    """Return what is stored for one field of a line, None for nothing."""
+    match column:
+        case "body":
+            return _binary(name, value)
+        case "key" | "message_id" | "dedup" | "group":
+            return _sized(column, _binary(name, value), NAME_BYTES_MAX)
+        case "headers":
+            return _headers(bytes(value))
+        case "tag":
+            _sized(column, value.encode(), NAME_BYTES_MAX)
+            return value
+        case "due" | "expires":
+            return moment.moment(value, now_ns, column)
+        case "event_time":
+            return moment.instant(value, column)
+        case "traffic":
+            return _signed(bits_of(value, mapping), column)
+        case "trace":
+            return _signed(value, column)
+        case "bucket":
+            return _ranged(column, value, 0, BUCKET_MAX)
+    return _ranged(column, value, -(1 << 63), moment.INT64_MAX)
+
+
+def _both(column: str) -> Refusal:
+    return Refusal("bad_column", f"{column} and {column}{_CODED} are both set; choose one")
 
 
 def _line(text: bytes) -> Line:
@@ -221,23 +247,13 @@ def _named(text: bytes, error: msgspec.ValidationError) -> Refusal:
     return Refusal("bad_column", str(error).replace("`$.", "`"))
 
 
-def _binary(line: Line, name: str, bytes_max: int) -> bytes | None:
-    text: str | None = getattr(line, name)
-    coded: str | None = getattr(line, name + "_base64")
-    if text is not None and coded is not None:
-        raise Refusal("bad_column", f"{name} and {name}_base64 are both set; choose one")
-    if coded is not None:
-        try:
-            value = base64.b64decode(coded, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise Refusal("bad_column", f"{name}_base64 is not base64: {error}") from None
-    elif text is not None:
-        value = text.encode()
-    else:
-        return None
-    if bytes_max:
-        _check_size(name, len(value), bytes_max)
-    return value
+def _binary(name: str, text: str) -> bytes:
+    if not name.endswith(_CODED):
+        return text.encode()
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refusal("bad_column", f"{name} is not base64: {error}") from None
 
 
 def _headers(raw: bytes) -> bytes | None:
@@ -249,17 +265,17 @@ def _headers(raw: bytes) -> bytes | None:
         raise Refusal("bad_column", f"headers are not JSON: {error}") from None
     if not isinstance(value, dict):
         raise Refusal("bad_column", "headers must be an object")
-    _check_size("headers", len(raw), HEADERS_BYTES_MAX)
-    return raw
+    return _sized("headers", raw, HEADERS_BYTES_MAX)
 
 
-def _check_size(name: str, size: int, bytes_max: int) -> None:
-    if size > bytes_max:
-        raise Refusal("bad_column", f"{name} has {size} bytes, at most {bytes_max} are taken")
+def _sized(name: str, value: bytes, bytes_max: int) -> bytes:
+    if len(value) > bytes_max:
+        raise Refusal("bad_column", f"{name} has {len(value)} bytes, at most {bytes_max} are taken")
+    return value
 
 
-def _ranged(name: str, value: int | None, low: int, high: int) -> int | None:
-    if value is not None and not low <= value <= high:
+def _ranged(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
         raise Refusal("bad_column", f"{name} {value} is outside {low} to {high}")
     return value
 
@@ -274,7 +290,7 @@ def _show_binary(message: Shown, name: str, value: bytes) -> None:
     try:
         setattr(message, name, value.decode())
     except UnicodeDecodeError:
-        setattr(message, name + "_base64", base64.b64encode(value).decode("ascii"))
+        setattr(message, name + _CODED, base64.b64encode(value).decode("ascii"))
 
 
 def _show_headers(message: Shown, value: bytes) -> None:
