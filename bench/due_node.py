@@ -21,9 +21,10 @@ from penstock.clock import LoopClock
 from penstock.config import Config
 from penstock.dialects.nsq.server import Server
 from penstock.disk import LocalDisk
+from penstock.inlet import Receipt
 from penstock.message import Rows
 from penstock.node import Node
-from penstock.topic import Receipt, Topic
+from penstock.topic import Topic
 
 DAY_NS = 86_400 * 1_000_000_000
 BODY_BYTES = 100

@@ -10,13 +10,16 @@ import logging
 import traceback
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.config import Config
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Now
+from penstock.delivery.subscription import Subscription
 from penstock.disk import Disk
 from penstock.errors import Refusal
+from penstock.inlet import Published
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
 from penstock.message import Rows
@@ -25,7 +28,7 @@ from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping
 from penstock.settings import TopicSettings
-from penstock.topic import Published, Topic
+from penstock.topic import Topic
 
 #: Acks are written, leases end and the log does its chores this often while there is something to do.
 TICK_NS = 10 * MILLISECOND
@@ -34,6 +37,10 @@ TICK_NS = 10 * MILLISECOND
 RETAIN_NS_MIN = 10 * MILLISECOND
 
 _log = logging.getLogger("penstock.node")
+
+Change = Literal["created", "deleted"]
+#: (what happened, the topic, the subscription or None where it happened to the topic itself)
+Watcher = Callable[[Change, Topic, Subscription | None], None]
 
 
 class Node:
@@ -49,6 +56,8 @@ class Node:
         self.input_memory = InputMemory(config.node.memory_input_bytes)
         self.topics: dict[str, Topic] = {}
         self.bugs = 0
+        #: Told whenever a topic or subscription comes or goes, in the turn it does.
+        self.watchers: list[Watcher] = []
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
         self._active: dict[Topic, None] = {}
@@ -108,6 +117,7 @@ class Node:
         record = self.catalog.create_topic(name, settings or self.config.topic.settings())
         topic = self.topics[name] = Topic(self, record, self._path(record.number))
         _log.info("topic %s created", name)
+        self.tell("created", topic)
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -119,6 +129,15 @@ class Node:
         topic.delete()
         self.disk.remove(topic.path)
         _log.info("topic %s deleted", name)
+        self.tell("deleted", topic)
+
+    def tell(self, event: Change, topic: Topic, subscription: Subscription | None = None) -> None:
+        """Tell the watchers what came or went; a bug of theirs must not cost the topic."""
+        for told in list(self.watchers):
+            try:
+                told(event, topic, subscription)
+            except Exception as failure:
+                self.report_bug("watcher", failure)
 
     def publish_dead(self, name: str, rows: Rows, done: Published) -> None:
         """Publish to a dead-letter topic, which is made durable if it has to be made."""

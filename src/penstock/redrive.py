@@ -24,8 +24,9 @@ from penstock.message import Batch, id_of
 from penstock.settings import HOUR_NS
 
 if TYPE_CHECKING:
+    from penstock.inlet import Receipt
     from penstock.node import Node
-    from penstock.topic import Receipt, Topic
+    from penstock.topic import Topic
 
 NAME = "redrive"
 KEYS = "redrive/"

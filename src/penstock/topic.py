@@ -1,6 +1,6 @@
 """A topic at work: its shards, what comes in, its subscriptions, and the timers between them.
 
-The path of a message reads here: `publish` -> gather -> `_store` -> the log -> `_stored` -> `pump` -> consumers.
+The path of a message goes through here: `publish` -> inlet -> the log -> `_stored` -> `pump` -> consumers.
 Everything runs on the node's loop; nothing here waits.
 """
 
@@ -9,28 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.clock import SECOND, Timer
+from penstock.alarm import Alarm
+from penstock.clock import SECOND
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Cursor, Now
 from penstock.delivery.dead import Origin, dead_letters
-from penstock.delivery.due import Calendar
 from penstock.delivery.rules import Rules, TrafficTest
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
-from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
-from penstock.intake.gather import Gather
-from penstock.intake.limits import RateWindow
-from penstock.intake.spread import spread
+from penstock.inlet import Inlet, Published, Receipt
 from penstock.log.shard import Shard
-from penstock.message import Batch, Offsets, Rows, id_of, int64s
+from penstock.message import Batch, Offsets, Rows, int64s
 from penstock.registry.records import SubscriptionRecord, TopicRecord
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -39,43 +35,6 @@ if TYPE_CHECKING:
 
 #: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
 QUIET_NS = 5 * SECOND
-
-#: Due rows are looked for at least this often while any wait, in case the wall clock jumps.
-DUE_CHECK_NS = SECOND
-
-
-class Receipt:
-    """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
-
-    __slots__ = ("count", "elsewhere", "first_id", "repeated", "weight")
-
-    def __init__(
-        self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None, repeated: int = 0
-    ) -> None:
-        self.first_id = first_id
-        self.count = count
-        #: NSQ byte position of the batch they are in.
-        self.weight = weight
-        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
-        self.elsewhere = elsewhere
-        #: How many of the rows repeat an older message, and were not stored again.
-        self.repeated = repeated
-
-    def ids(self) -> list[int]:
-        """Return the id of each row, in order."""
-        elsewhere = self.elsewhere or {}
-        ids, next_id = [], self.first_id
-        for row in range(self.count + len(elsewhere)):
-            if row in elsewhere:
-                ids.append(elsewhere[row])
-            else:
-                ids.append(next_id)
-                next_id += 1
-        return ids
-
-
-Published = Callable[[Receipt | None, BaseException | None], None]
-Owner = tuple[Published, int, int]
 
 
 class Topic:
@@ -87,8 +46,6 @@ class Topic:
         self.path = path
         self.name = record.name
         self.deleted = False
-        self.published = 0
-        self.published_bytes = 0
         self.subscriptions: dict[str, Subscription] = {}
         self._clock = node.clock
         config = node.config.node
@@ -105,24 +62,24 @@ class Topic:
             )
             for number in range(record.settings.shards)
         ]
-        self._gathers = [
-            Gather(self._clock, partial(self._store, shard), node.input_memory, self._refuse) for shard in self.shards
-        ]
-        self._rate = RateWindow(record.settings.rate) if record.settings.rate else None
-        self._dedup: Dedup | None = None
-        self._calendars: list[Calendar | None] = [None] * len(self.shards)
-        self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        self._next_home = 0
+        self.inlet = Inlet(
+            record.name,
+            node.clock,
+            self.shards,
+            record.settings,
+            node.input_memory,
+            node.ledger,
+            self._appended,
+            self._stored,
+        )
+        self._alarm = Alarm(node.clock, len(self.shards), self._ring, self._delays)
         self._dropped = [0] * len(self.shards)
         self._evictions: dict[Consumer, Callable[[], None]] = {}
         self._followers: list[Callable[[], None]] = []
         self._pumping: set[Subscription] = set()
-        self._alarm: Timer | None = None
-        self._alarm_ns = 0
         #: Something happened since the last tick, and when that was last seen.
         self._busy = False
         self._active_ns = 0
-        self._synced = record.settings.durability == "fsync"
         for shard in self.shards:
             shard.on_readable = self.pump_all
         self._recover()
@@ -131,14 +88,12 @@ class Topic:
         """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
         now = self.node.now()
         due = []
-        last_ns = max(shard.last_ns for shard in self.shards)
+        self.inlet.remember()
         for shard in self.shards:
             offsets, due_ns = shard.due_rows(shard.start, now.wall_ns)
             due.append((offsets, due_ns))
             if len(offsets):
-                self._wait_for(shard.number, due_ns, offsets)
-            for batch in shard.recent(last_ns - self.settings.dedup_window_ns):
-                self._dedups().stored(shard.number, batch)
+                self._alarm.wait_for(shard.number, due_ns, offsets)
         for record in self.node.catalog.subscriptions(self.record):
             if not record.settings.ephemeral:
                 self._open_subscription(record, due)
@@ -148,130 +103,45 @@ class Topic:
         """What the user chose."""
         return self.record.settings
 
+    @property
+    def published(self) -> int:
+        """Messages stored since the node started."""
+        return self.inlet.published
+
+    @property
+    def published_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self.inlet.published_bytes
+
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
         """Take rows in; `done` hears once they are as durable as the topic promises, or why not."""
         if self.deleted or self.node.stopping:
             code = "stopping" if self.node.stopping else "gone"
-            self._refuse(Refusal(code, f"topic {self.name} takes nothing: it is {code}"), rows.count, done)
-            return
-        if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
-            text = f"topic {self.name} takes {self.settings.rate} messages a second; try again in a second"
-            self._refuse(Refusal("rate_limited", text), rows.count, done)
-            return
-        if len(self._gathers) == 1:
-            self._gathers[0].offer(rows, done, publisher)
-        elif shard is not None:
-            self._gathers[shard].offer(rows, done, publisher)
-        elif "key" in rows.columns and not rows.sequence:
-            self._spread(rows, publisher, done)
+            refusal = Refusal(code, f"topic {self.name} takes nothing: it is {code}")
+            self.inlet.refuse(refusal, rows.count, done)
         else:
-            self._gathers[self._home_of(publisher)].offer(rows, done, publisher)
+            self.inlet.offer(rows, publisher, done, shard)
 
-    def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
-        """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused."""
-        parts = spread(rows, len(self.shards), self._home_of(publisher))
-        if len(parts) == 1:
-            self._gathers[parts[0][0]].offer(rows, done, publisher)
-            return
-        ids: dict[int, int] = {}
-        left = len(parts)
-        repeated = 0
-        failure: BaseException | None = None
-
-        def stored(places: list[int], receipt: Receipt | None, error: BaseException | None) -> None:
-            nonlocal left, failure, repeated
-            left -= 1
-            failure = failure or error
-            if receipt is not None:
-                ids.update(zip(places, receipt.ids(), strict=True))
-                repeated += receipt.repeated
-            if left == 0:
-                done(Receipt(0, 0, 0, ids, repeated) if failure is None else None, failure)
-
-        for number, part, places in parts:
-            self._gathers[number].offer(part, partial(stored, places), publisher)
-
-    def _home_of(self, publisher: object) -> int:
-        # A publisher keeps its shard, so its messages keep their order (ruling 27).
-        home = self._homes.get(publisher)
-        if home is None:
-            home = self._homes[publisher] = self._next_home
-            self._next_home = (home + 1) % len(self.shards)
-        return home
-
-    def _refuse(self, refusal: Refusal, count: int, done: Published) -> None:
-        self.node.ledger.add(refusal.code, self.name, count, self._clock.now(), str(refusal))
-        done(None, refusal)
-
-    def _store(self, shard: Shard, rows: Rows, owners: Sequence[Owner]) -> None:
-        found = NO_DUPLICATES
-        now_ns = self._clock.now()
-        if rows.sequence or "dedup" in rows.columns:
-            found = self._dedups().check(rows)
-        kept = rows if found is NO_DUPLICATES else found.unique(rows)
-        batch = None
-        if kept.count:
-            try:
-                batch = shard.append(kept, now_ns)
-            except Refusal as refusal:
-                self.node.ledger.add(refusal.code, self.name, rows.count, now_ns, str(refusal))
-                for done, _, _ in owners:
-                    done(None, refusal)
-                return
-            self.published += batch.count
-            self.published_bytes += len(batch.body)
-            if self._dedup is not None:
-                self._dedup.stored(shard.number, batch)
-            if "due" in batch.columns:
-                self._note_due(shard, batch, now_ns)
-        if kept is not rows:
-            self.node.ledger.add("duplicate", self.name, rows.count - kept.count, now_ns)
+    def _appended(self, shard: Shard, batch: Batch) -> None:
+        """Take note of rows in the log, which may not be readable yet."""
         if not self._busy:
             self._touch()
-        if self._synced:
-            shard.when_durable(partial(self._stored, shard, batch, owners, found, rows.count))
-        else:
-            self._stored(shard, batch, owners, found, rows.count)
+        column = batch.columns.get("due")
+        if column is not None:
+            due_ns, valid = int64s(column)
+            later = valid & (due_ns > self._clock.now())
+            if later.any():
+                self._alarm.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
 
-    def _note_due(self, shard: Shard, batch: Batch, now_ns: int) -> None:
-        due_ns, valid = int64s(batch.columns["due"])
-        later = valid & (due_ns > now_ns)
-        if later.any():
-            self._wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
-
-    def _stored(
-        self,
-        shard: Shard,
-        batch: Batch | None,
-        owners: Sequence[Owner],
-        found: Duplicates,
-        count: int,
-        error: BaseException | None = None,
-    ) -> None:
-        first = batch.first if batch is not None else 0
-        weight = batch.weight if batch is not None else 0
-        if batch is not None and error is None and "due" in batch.columns:
+    def _stored(self, shard: Shard, batch: Batch | None) -> None:
+        """Hand out rows that are as durable as promised."""
+        if batch is not None and "due" in batch.columns:
             now = self.node.now()
             for subscription in self.subscriptions.values():
                 subscription.cursors[shard.number].look_at(batch, now)
-        ids = None
-        if found is not NO_DUPLICATES:
-            ids = [id_of(*place) for place in found.places(count, shard.number, first)]
-        for done, row, rows in owners:
-            if error is not None:
-                done(None, Refusal("disk_full", f"topic {self.name} could not be synced: {error}"))
-            elif ids is not None:
-                done(Receipt(0, 0, weight, dict(enumerate(ids[row : row + rows])), found.among(row, rows)), None)
-            else:
-                done(Receipt(id_of(shard.number, first + row), rows, weight), None)
         self.pump_all()
-
-    def _dedups(self) -> Dedup:
-        if self._dedup is None:
-            self._dedup = Dedup(self.settings.dedup_window_ns)
-        return self._dedup
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -349,7 +219,9 @@ class Topic:
         record = self.node.catalog.create_subscription(self.record, name, settings or SubscriptionSettings(), starts)
         now = self.node.now()
         due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
-        return self._open_subscription(record, due)
+        subscription = self._open_subscription(record, due)
+        self.node.tell("created", self, subscription)
+        return subscription
 
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
         subscription = Subscription(record.name, record.number, record.settings)
@@ -367,7 +239,7 @@ class Topic:
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
             cursor.pass_waiting(rows_due)
         self._touch()
-        self._arm()
+        self._alarm.set()
         return subscription
 
     def apply_rules(self) -> None:
@@ -428,6 +300,7 @@ class Topic:
         self.node.catalog.delete_subscription(self.record, name)
         del self.subscriptions[name]
         self._close_subscription(subscription, forget=True)
+        self.node.tell("deleted", self, subscription)
         if not self.subscriptions:
             self._set_orphan_from(tuple(shard.end for shard in self.shards))
             if self.settings.ephemeral:
@@ -471,7 +344,7 @@ class Topic:
         if settings.paused != self.settings.paused:
             raise Refusal("bad_request", "use pause and resume for that")
         self.record = self.node.catalog.update_topic(self.name, settings=settings)
-        self._rate = RateWindow(settings.rate) if settings.rate else None
+        self.inlet.configure(settings)
         for shard in self.shards:
             shard.settings = settings
 
@@ -509,52 +382,26 @@ class Topic:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _wait_for(self, number: int, due_ns: Offsets, offsets: Offsets) -> None:
-        calendar = self._calendars[number]
-        if calendar is None:
-            calendar = self._calendars[number] = Calendar(self._clock.now())
-        calendar.put(due_ns, offsets)
-        self._arm()
-
     def wait(self, delay_ns: int) -> None:
         """Take note that a row was released with a delay."""
         if delay_ns > 0:
-            self._arm()
+            self._alarm.set()
 
-    def _arm(self) -> None:
-        """Set the alarm for the next row that becomes due."""
-        soonest: int | None = None
-        for calendar in self._calendars:
-            if calendar is not None and len(calendar):
-                soonest = _sooner(soonest, calendar.next_ns())
-        for subscription in self.subscriptions.values():
-            for cursor in subscription.cursors:
-                soonest = _sooner(soonest, cursor.next_due_ns())
-        if soonest is None:
-            return
-        delay_ns = min(max(soonest - self._clock.now(), 0), DUE_CHECK_NS)
-        at_ns = self._clock.monotonic() + delay_ns
-        if self._alarm is not None:
-            if self._alarm_ns <= at_ns:
-                return
-            self._alarm.cancel()
-        self._alarm_ns = at_ns
-        self._alarm = self._clock.call_at(at_ns, self._ring)
+    def _delays(self) -> list[int | None]:
+        """Return when the next released row of each cursor is due."""
+        return [cursor.next_due_ns() for sub in self.subscriptions.values() for cursor in sub.cursors]
 
     def _ring(self) -> None:
-        self._alarm = None
-        if self.deleted:
-            return
+        """Make rows ready whose time has come."""
         wall_ns = self._clock.now()
-        for number, calendar in enumerate(self._calendars):
-            arrived = calendar.pop(wall_ns) if calendar is not None and len(calendar) else ()
+        for number in range(len(self.shards)):
+            arrived = self._alarm.pop(number)
             for subscription in self.subscriptions.values():
                 cursor = subscription.cursors[number]
-                if len(arrived):
-                    cursor.arrive(np.asarray(arrived, np.int64), wall_ns)
+                if arrived is not None and len(arrived):
+                    cursor.arrive(arrived, wall_ns)
                 cursor.pop_due(wall_ns)
         self.pump_all()
-        self._arm()
 
     def _touch(self) -> None:
         """Ask to be looked after."""
@@ -603,7 +450,7 @@ class Topic:
                 self.node.ledger.add("dead_letter", self.name, len(offsets), self._clock.now(), reason)
             else:
                 cursor.unbury(offsets, self.node.now())
-                self._arm()
+                self._alarm.set()
             self._touch()
 
         name = subscription.settings.dead_letter or f"{self.name}.dead"
@@ -634,8 +481,7 @@ class Topic:
         self.deleted = True
         for told in list(self._followers):
             told()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.cancel()
 
     def _check_alive(self) -> None:
         if self.deleted:
@@ -650,7 +496,3 @@ def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.boo
         batch.verdicts = (filters, filters.verdicts(bits))
     verdicts: npt.NDArray[np.bool_] = batch.verdicts[1][row]
     return verdicts
-
-
-def _sooner(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)

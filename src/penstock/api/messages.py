@@ -15,9 +15,10 @@ from penstock.api import moment
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.api.record import Shown, rows_of, shown, shown_id
 from penstock.errors import Refusal
+from penstock.inlet import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch
-from penstock.topic import Receipt, Topic
+from penstock.topic import Topic
 
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: How often a stopping node looks whether its consumers are done.
 DRAIN_STEP_S = 0.01
 
-#: Allocations before the youngest objects are looked at, and how often the older ones are; Python's own are 700, 10, 10.
+#: Allocations before the youngest objects are looked at, and how often older ones are (Python: 700, 10, 10).
 GC_THRESHOLDS = (100_000, 50, 100)
 
 

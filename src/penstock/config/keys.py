@@ -45,6 +45,8 @@ class Key(NamedTuple):
                 return "(set)" if value else ""
             case "switch":
                 return "true" if value else "false"
+            case "list" if isinstance(value, tuple):
+                return ",".join(value)
         return str(value)
 
 
@@ -85,7 +87,7 @@ def _kind(type_: Any) -> str:
         return kind
     if get_origin(type_) is Literal:
         return "choice"
-    return {int: "number", bool: "switch", str: "text"}[type_]
+    return {int: "number", bool: "switch", str: "text", tuple[str, ...]: "list"}[type_]
 
 
 #: Every key a user may set, by dotted name, in the order of the tree.

@@ -127,6 +127,8 @@ def _converted(key: Key, value: object, source: str) -> object:
                 raise ConfigError(f'{value} has no unit; write a text like "{value}s"')
             case (str(), "switch") if not typed:
                 value = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+            case (str(), "list") if not typed:
+                value = [part.strip() for part in value.split(",") if part.strip()]
             case (str(), "number") if not typed and value.isascii() and value.isdigit():
                 value = int(value)
         return msgspec.convert(value, key.type)
@@ -148,6 +150,7 @@ def _wanted(key: Key, value: object) -> str:
         "size": 'a size, like "64MiB"',
         "switch": "true or false",
         "number": "a whole number",
+        "list": 'a list, like ["127.0.0.1:4160"]',
     }.get(key.kind, "text")
 
 

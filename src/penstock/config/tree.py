@@ -72,6 +72,8 @@ class TopicConfig(Section, frozen=True, kw_only=True):
 class ApiConfig(Section, frozen=True, kw_only=True):
     """The admin HTTP listener."""
 
+    #: Off where a node shall open nothing but its dialects' ports.
+    enabled: bool = True
     address: str = "127.0.0.1"
     port: Port = 7070
 
@@ -82,6 +84,18 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     tcp_port: Port = 4150
     http_port: Port = 4151
+    #: Run the lookup service in this process.
+    lookup: bool = True
+    lookup_tcp_port: Port = 4160
+    lookup_http_port: Port = 4161
+    #: Lookup services elsewhere that this node announces itself to, each "host:port".
+    lookupd_tcp_addresses: tuple[str, ...] = ()
+    #: Where others reach this node; empty = the address it listens on, or this machine's name if that is all of them.
+    broadcast_address: str = ""
+    #: A tombstone hides a producer of a topic this long.
+    tombstone_lifetime_ns: Duration = 45 * SECOND_NS
+    #: A producer that was not heard of for this long is not shown any more.
+    inactive_producer_timeout_ns: Duration = 5 * MINUTE_NS
     max_msg_size: SomeSize = MIB
     max_body_size: SomeSize = 5 * MIB
     max_rdy_count: Annotated[int, Meta(ge=1)] = 2500
@@ -121,9 +135,12 @@ class Config(Section, frozen=True, kw_only=True):
         return port + self.port_offset if port else 0
 
     def listeners(self) -> dict[str, tuple[str, int]]:
-        """Return (address, port to bind) of every listener, by the key of its port."""
-        return {
-            "api.port": (self.api.address, self.listen_port(self.api.port)),
-            "nsq.tcp_port": (self.nsq.address, self.listen_port(self.nsq.tcp_port)),
-            "nsq.http_port": (self.nsq.address, self.listen_port(self.nsq.http_port)),
-        }
+        """Return (address, port to bind) of every listener that is on, by the key of its port."""
+        nsq = self.nsq
+        ports = {"nsq.tcp_port": (nsq.address, nsq.tcp_port), "nsq.http_port": (nsq.address, nsq.http_port)}
+        if self.api.enabled:
+            ports = {"api.port": (self.api.address, self.api.port), **ports}
+        if nsq.lookup:
+            ports["nsq.lookup_tcp_port"] = (nsq.address, nsq.lookup_tcp_port)
+            ports["nsq.lookup_http_port"] = (nsq.address, nsq.lookup_http_port)
+        return {key: (address, self.listen_port(port)) for key, (address, port) in ports.items()}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from penstock.delivery import journal as records
 from penstock.delivery.consumer import SESSION
 from penstock.delivery.due import Calendar
-from penstock.delivery.journal import ACKED, DEAD, EXPIRED, FILTERED, HELD, HOLE, RELEASED, REMOVED, START
+from penstock.delivery.journal import ACKED, DEAD, EXPIRED, FILTERED, HELD, HOLE, RELEASED, REMOVED, SKIPPED, START
 from penstock.delivery.lease import GRAIN_NS, Leases, deadline_after
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
 from penstock.delivery.rules import Rules, Sifted
@@ -95,7 +95,7 @@ class Cursor:
     def recover(self, entries: npt.NDArray[np.int64], start: int, due: tuple[Offsets, Offsets], now: Now) -> None:
         """Take up the state a journal describes; `due` are the shard's rows that are not due yet."""
         state = records.replay(entries, start)
-        self.cursor, self.counts = max(state.cursor, 0), state.counts
+        self.cursor, self.counts, self._skips = max(state.cursor, 0), state.counts, state.skips
         keep = state.rows >= self.source.start
         rows, attempts, due_ns, held = state.rows[keep], state.attempts[keep], state.due_ns[keep], state.held[keep]
         if len(rows) < len(state.rows):
@@ -259,10 +259,12 @@ class Cursor:
             self._judge(batch, 0, batch.count, now)
 
     def _without_skips(self, sifted: Sifted, first: int, end: int) -> Sifted:
-        """Take out what was removed before the cursor came here; that was written down then."""
+        """Finish what was removed before the cursor came here."""
         skipped = np.array(sorted(offset for offset in self._skips if first <= offset < end), np.int64)
+        if len(skipped) == 0:
+            return sifted
         self._skips.difference_update(skipped.tolist())
-        self.counts[REMOVED] += len(skipped)
+        self._finish(REMOVED, skipped, counted=True)
         later = ~np.isin(sifted.waiting, skipped)
         return Sifted(
             np.setdiff1d(sifted.ready, skipped, assume_unique=True),
@@ -491,9 +493,10 @@ class Cursor:
         """Finish rows whatever their state; return how many each holder had out."""
         lost = self._drop(offsets[offsets < self.cursor], REMOVED)
         ahead = offsets[offsets >= self.cursor]
-        self._skips.update(ahead.tolist())
         if len(ahead):
-            self._finish(REMOVED, ahead, counted=False)
+            self._skips.update(ahead.tolist())
+            self._finish(SKIPPED, ahead, counted=False)
+            self._judged_to = 0  # what was judged before may hold some of them
         return lost
 
     def finish_below(self, offset: int, op: int) -> dict[int, int]:
@@ -616,7 +619,7 @@ class Cursor:
             kept += self._kept_of(page, rows, offsets, now)
         if last is not None and last + 1 < self.cursor:
             gaps.append((HOLE, last + 1, self.cursor - 1, 0, 0))
-        gaps += [(HOLE, skip, skip, 0, 0) for skip in sorted(self._skips)]
+        gaps += [(SKIPPED, skip, skip, 0, 0) for skip in sorted(self._skips)]
         return records.snapshot(self.cursor if floor is None else floor, self.counts, gaps, kept)
 
     def _kept_of(self, page: Page, rows: Offsets, offsets: Offsets, now: Now) -> list[Entry]:

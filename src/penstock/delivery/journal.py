@@ -2,7 +2,8 @@
 
 Five numbers an entry: (op, first, last, attempts, due). A range of finished rows gives the reason as op and the
 number of rows really in it as `attempts` (offsets may have holes); START begins anew at `first`; RELEASED and HELD
-keep attempts and due time of rows that are not finished; COUNT carries a total through a snapshot.
+keep attempts and due time of rows that are not finished; COUNT carries a total through a snapshot; SKIPPED are rows
+that were removed before the cursor came to them, and that it finishes when it does.
 
 Invariant: finishing is final. So entries of one flush may be written releases first, finished ranges after, and a
 replay in any cut of whole frames gives a state that was true at some moment.
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from penstock.delivery.source import Entry
 from penstock.message import Offsets
 
-START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT = range(10)
+START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKIPPED = range(11)
 
 #: The reasons a row can be finished for; both sums of the ledger are made of these.
 FINISHED = (ACKED, FILTERED, EXPIRED, DEAD, REMOVED)
@@ -38,6 +39,8 @@ class State(NamedTuple):
     #: Which of them are on a lease that outlives connections; `due_ns` is then the lease's wall-clock deadline.
     held: npt.NDArray[np.bool_]
     counts: dict[int, int]
+    #: Rows from the cursor on that are not wanted any more.
+    skips: set[int]
 
 
 def ranges(offsets: Offsets) -> tuple[Offsets, Offsets]:
@@ -93,7 +96,8 @@ def replay(entries: npt.NDArray[np.int64], start: int) -> State:
         attempts[low:high] = tries
         due_ns[low:high] = due
         held[low:high] = op == HELD
-    return State(cursor, rows, attempts, due_ns, held, counts)
+    skips = {row for _, first, last, _, _ in entries[ops == SKIPPED].tolist() for row in range(first, last + 1)}
+    return State(cursor, rows, attempts, due_ns, held, counts, {row for row in skips if row >= cursor})
 
 
 def snapshot(

@@ -129,19 +129,26 @@ def _segments(disk: ReadOnlyDisk, place: str, target: str) -> tuple[int, tuple[i
             continue  # a damaged segment without a file
         for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
             _copy(segment.path(suffix), os.path.join(target, os.path.basename(segment.path(suffix))))
-    names = [manifest.parsed(name) for name in disk.list(place)]
     listed = {info.first for info in copied.segments}
-    for first, generation in sorted(
-        (parsed[0], parsed[1])
-        for parsed in names
-        if parsed and parsed[2] == DATA_SUFFIX and parsed[0] >= found.end and parsed[0] not in listed
-    ):
+    for first, generation in sorted(_newer(disk, place, found.end).items()):
+        if first in listed:
+            continue
         taken, position = _growing(Segment(disk, place, first, generation, ()), target)
         rows += taken
         if position:
             reached = (first, position)
     _write(os.path.join(target, manifest.FILE), copied.encoded())
     return rows, reached
+
+
+def _newer(disk: ReadOnlyDisk, place: str, end: int) -> dict[int, int]:
+    """Return the generation of each segment that may be newer than a manifest; a rewrite leaves two for a while."""
+    newer: dict[int, int] = {}
+    for name in disk.list(place):
+        parsed = manifest.parsed(name)
+        if parsed and parsed[2] == DATA_SUFFIX and parsed[0] >= end:
+            newer[parsed[0]] = min(parsed[1], newer.get(parsed[0], parsed[1]))
+    return newer
 
 
 def _growing(segment: Segment, target: str) -> tuple[int, int]:

@@ -168,7 +168,8 @@ class Decoder:
         view = _Columns(data, words, ats + layout.body_at, rows, entries)
         count = int(rows.sum())
         times = view.integers(self._timestamp)
-        cuts, body = view.texts(self._body)
+        cuts, joined = view.texts(self._body)
+        body = _bytes_view(joined)
         source: str | Column = view.constant(self._source) or _array("source", None, 0, view.texts(self._source))
         columns: dict[str, Column] = {}
         for place in self._optional:
@@ -219,7 +220,7 @@ def batch_of(batch: pa.RecordBatch, first: int, weight: int, sequence: bytes = b
     _, cuts_buffer, body_buffer = body.buffers()
     cuts = np.frombuffer(cuts_buffer, "<i4", len(body) + 1, 4 * body.offset)
     low = int(cuts[0])
-    data = memoryview(body_buffer)[low : int(cuts[-1])] if body_buffer is not None else b""
+    data = _bytes_view(body_buffer)[low : int(cuts[-1])] if body_buffer is not None else b""
     times = batch.column("timestamp").to_numpy()
     columns: dict[str, Column] = {
         name: batch.column(name)
@@ -329,7 +330,7 @@ class _Columns:
         # Not pa.array: on an ndarray it imports numpy.ma at its first call, 0.1 s with the interpreter lock held.
         even = pa.Array.from_buffers(pa.int64(), len(starts), [None, pa.py_buffer(np.arange(0, len(cuts), 2))])
         taken = both.take(even)
-        return taken.buffers()[2] or pa.py_buffer(b"")
+        return taken.buffers()[2].slice(0, int(sizes.sum()))
 
 
 def _array(
@@ -343,6 +344,11 @@ def _array(
         buffers = [validity, pa.py_buffer(values[0]), values[1]]
         return pa.Array.from_buffers(COLUMNS[name], len(values[0]) - 1, buffers, nulls)
     return pa.Array.from_buffers(COLUMNS[name], len(values), [validity, pa.py_buffer(values)], nulls)
+
+
+def _bytes_view(buffer: pa.Buffer) -> memoryview:
+    """Return an Arrow buffer as bytes: Arrow's own view has signed items, which compare unequal to bytes."""
+    return memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
 
 
 def _view(whole: pa.Buffer, base: int, rows: int, nulls: int, place: _Place, entries: Sequence[int]) -> pa.Array:

@@ -140,7 +140,7 @@ def load(segment: Segment, offset: int, limit: int | None, end: int) -> tuple[Ch
     number = min(index.at(offset), count)
     if number == count:
         last = index[count - 1].end if count else segment.first
-        return Chunk(min(offset, last), max(end, offset + 1), []), []
+        return Chunk(min(offset, last), max(end, offset + 1), []), segment.load(0, 0)[2]
     stretch = index.positions[number] >> CHUNK_BITS
     start = bisect_left(index.positions, stretch << CHUNK_BITS, 0, count)
     stop = bisect_left(index.positions, (stretch + 1) << CHUNK_BITS, 0, count)

@@ -36,7 +36,6 @@ JOINED_BYTES = 16 << 10
 CONSTANTS_MAX = 64
 CONSTANT_ROWS_MAX = 4096
 
-_I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
 _PAIR = struct.Struct("<qq")
 PADS = tuple(bytes(length) for length in range(8))

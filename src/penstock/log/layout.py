@@ -46,7 +46,6 @@ _I32 = struct.Struct("<i")
 _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 
-_SCHEMA_HEADER = 1
 _BATCH_HEADER = 3
 
 

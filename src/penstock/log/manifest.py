@@ -22,9 +22,6 @@ DATA_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
 NEW_SUFFIX = ".new"
 
-#: No row at all, as the range of times of an empty segment.
-NO_TIME = 0
-
 
 class Damage(NamedTuple):
     """Rows that were stored and cannot be read any more."""

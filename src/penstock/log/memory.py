@@ -51,9 +51,9 @@ class MemoryShard(Shard):
         first, count = self.end, rows.count
         if first + count > self._reserve.refill_at:
             self._refill(first + count)
-        columns, cuts = shaped_rows(rows)
-        batch = Batch(first, count, now_ns, cuts, rows.body, rows.source, columns, self.weight, rows.sequence)
-        self.weight += weigh(count, len(rows.body), columns.get("headers"), weigh_headers=self.weigh_headers)
+        columns, cuts, body = shaped_rows(rows)
+        batch = Batch(first, count, now_ns, cuts, body, rows.source, columns, self.weight, rows.sequence)
+        self.weight += weigh(count, len(body), columns.get("headers"), weigh_headers=self.weigh_headers)
         tail = self._tail
         tail.add(batch)
         self.end = self.readable_end = first + count

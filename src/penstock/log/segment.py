@@ -75,6 +75,8 @@ class Segment:
         self.file: File | None = None
         self._index_file: File | None = None
         self._template: Template | None = None
+        #: Damage met while the index was rebuilt; the next load tells it.
+        self._unreported: list[Damage] = []
 
     @classmethod
     def create(cls, disk: Disk, directory: str, first: int, columns: Sequence[str], weight: int) -> Segment:
@@ -232,7 +234,8 @@ class Segment:
         if index is None:
             index = self._load_index() if self.batches else Index()
         if index is None:
-            index = self.scanned(self.bytes, self.bytes, Index()).index
+            scan = self.scanned(self.bytes, self.bytes, Index())
+            index, self._unreported = scan.index, scan.holes
         self.index = index
         return index
 
@@ -246,13 +249,13 @@ class Segment:
     ) -> tuple[bytes, list[Run], list[Damage]]:
         """Read the batches of entries start .. stop-1 and check them; blocking, on any thread."""
         index = self.entries()
+        damaged, self._unreported = self._unreported, []
         if start >= stop:
-            return b"", [], []
+            return b"", [], damaged
         position = index.positions[start]
         wanted = index.positions[stop - 1] + index.lengths[stop - 1] - position
         data = self.read(position, wanted)
         found: list[Run] = []
-        damaged: list[Damage] = []
         large = np.flatnonzero(np.array(index.lengths[start:stop]) >= SMALL_BYTES) + start
         number = start
         while number < stop:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from penstock.errors import InvariantError
-from penstock.log.manifest import INDEX_SUFFIX
+from penstock.log.manifest import INDEX_SUFFIX, Manifest
 from penstock.log.segment import Segment
 
 #: Indexes of closed segments kept in memory: a few KB each once a segment is rewritten, up to 6 MB before.
@@ -67,6 +67,14 @@ class Segments:
                 return total
             total += segment.rows_between(start, end)
         return total + (self.open.rows_between(start, end) if self.open is not None else 0)
+
+    def manifest(self, shard: int, start: int, end: int, weight: int) -> Manifest:
+        """Return what the shard's manifest says; end and weight are those of the first segment not yet sealed."""
+        pending = next((segment for segment in self if not segment.sealed), None)
+        if pending is not None:
+            end, weight = pending.first, pending.weight
+        infos = [segment.info() for segment in self]
+        return Manifest(shard=shard, start=start, end=end, weight=weight, segments=infos)
 
     def close_open(self) -> None:
         """Count the open segment among the closed ones."""

@@ -17,7 +17,7 @@ from penstock.log.commit import Commit
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
 from penstock.log.journal import Journal
-from penstock.log.manifest import Damage, Manifest, ManifestWriter
+from penstock.log.manifest import Damage, ManifestWriter
 from penstock.log.recovery import Recovered, close_open, recover
 from penstock.log.reserve import Reserve
 from penstock.log.rewrite import Rewrites
@@ -35,6 +35,8 @@ from penstock.settings import HOUR_NS, TopicSettings
 WRITE_BACK_BYTES = 4 << 20
 #: What a power loss may cost an `os` topic beyond what the kernel wrote by itself.
 SYNC_EVERY_NS = 2 * SECOND
+#: How often the synced position is written down at most.
+NOTE_EVERY_NS = SECOND
 #: A segment that has rows is closed after this long, so that retention by age can work.
 SEGMENT_AGE_NS = HOUR_NS
 
@@ -85,6 +87,8 @@ class Shard:
         self._rewrites = Rewrites(disk, clock, segments, self._manifest, self._rewritten)
         self._reserve = Reserve(disk, state)
         self._synced_ns = clock.monotonic()
+        self._noted_ns = self._synced_ns
+        self._position_noted = True
         self._stopped = False
 
     @classmethod
@@ -112,8 +116,9 @@ class Shard:
         found = recover(disk, path, state.state, weigh_headers=weigh_headers)
         if strict and found.damaged:
             worst = found.damaged[0]
+            rows = f"{worst.first} to {worst.end - 1}" if worst.end > worst.first else f"from {worst.first} on"
             raise CorruptionError(
-                f"{path}: rows {worst.first} to {worst.end - 1} are damaged ({worst.reason}), and recovery is strict. "
+                f"{path}: rows {rows} are damaged ({worst.reason}), and recovery is strict. "
                 'Restore the directory from a backup, or set recovery = "lenient" to go on without these rows.'
             )
         if not state.found and found.end > 0:
@@ -156,8 +161,8 @@ class Shard:
             self._refill(end)
         cuts = rows.cuts
         body = rows.body
-        if columns or (type(cuts) is list) != (count <= SMALL):
-            columns, cuts = shaped_rows(rows)
+        if columns or (type(cuts) is list) != (count <= SMALL) or cuts[-1] != len(body) or cuts[0]:
+            columns, cuts, body = shaped_rows(rows)
         batch = Batch(first, count, now_ns, cuts, body, rows.source, columns, self.weight, rows.sequence)
         try:
             segment.append(batch, now_ns)
@@ -266,6 +271,7 @@ class Shard:
         if monotonic_ns - self._synced_ns >= SYNC_EVERY_NS:
             self._synced_ns = monotonic_ns
             self._commit.start(self.end)
+            self._note_synced()
             if self._manifest.failed:
                 self._manifest.start()
         self._rewrites.tick(monotonic_ns, self._settings.compression)
@@ -334,8 +340,6 @@ class Shard:
         for segment in self._segments:
             segment.close()
         self._disk.remove(self.path)
-
-    # -- below: the parts of the above
 
     def _begin(self, boot: str, stale: list[str]) -> None:
         """Write down that the shard is in use, and what it was recovered to."""
@@ -416,6 +420,7 @@ class Shard:
                 self._segments.keep_index(segment)  # its rewrite needs it soon
             else:
                 segment.forget_index()
+        self._position_noted = False
         self._note_synced()
         if settled:
             self._rewrites.wanted = True
@@ -424,6 +429,11 @@ class Shard:
             self.on_readable()
 
     def _note_synced(self) -> None:
+        """Write down how far the log is synced, at most once a second: group commits come by the thousand."""
+        monotonic_ns = self._clock.monotonic()
+        if self._position_noted or monotonic_ns - self._noted_ns < NOTE_EVERY_NS:
+            return
+        self._position_noted, self._noted_ns = True, monotonic_ns
         self._note_position()
         try:
             self._state.note()
@@ -474,14 +484,7 @@ class Shard:
         self._manifest.start()
 
     def _manifest_content(self) -> bytes:
-        pending = next((segment for segment in self._segments if not segment.sealed), None)
-        return Manifest(
-            shard=self.number,
-            start=self.start,
-            end=self.end if pending is None else pending.first,
-            weight=self.weight if pending is None else pending.weight,
-            segments=[segment.info() for segment in self._segments],
-        ).encoded()
+        return self._segments.manifest(self.number, self.start, self.end, self.weight).encoded()
 
 
 def _nothing() -> None:

@@ -128,6 +128,9 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
     try:
         columns, _, _ = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
     except CorruptionError as error:
+        if not promised and (info is None or not info.batches):
+            report.tail_bytes = size  # just made: the node, or a kill, is between the file and its first row
+            return report
         last = info.end if info is not None else segment.first
         report.bad.append(Damage(segment.first, last, str(error)))
         return report

@@ -22,8 +22,13 @@ from penstock.observe.lag import LoopLag
 class TopicSlots(Protocol):
     """What is read of a topic."""
 
-    published: int
-    published_bytes: int
+    @property
+    def published(self) -> int:
+        """Messages stored since the start."""
+
+    @property
+    def published_bytes(self) -> int:
+        """Bytes of their bodies."""
 
     @property
     def shards(self) -> Sequence[Shard]:

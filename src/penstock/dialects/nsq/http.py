@@ -23,11 +23,12 @@ from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, is_nam
 from penstock.dialects.nsq.identify import VERSION
 from penstock.dialects.nsq.session import EPHEMERAL
 from penstock.errors import Refusal
+from penstock.inlet import Receipt
 from penstock.listener import Listener, Receive, Scope, Send, listen
 from penstock.message import Rows
 from penstock.node import Node
 from penstock.settings import TopicSettings
-from penstock.topic import Receipt, Topic
+from penstock.topic import Topic
 
 #: A client that sends half a body and stops is given up after this long without a byte.
 BODY_PAUSE_S = 30.0

@@ -19,10 +19,11 @@ from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import CLOSE_WAIT, OK, RESPONSE, Decoder, Limits, error, frame, is_name
 from penstock.dialects.nsq.identify import Agreed, Faulty, agree, reply
 from penstock.errors import Refusal
+from penstock.inlet import Receipt
 from penstock.message import OFFSET_BITS, Buffer, Offsets, Rows
 from penstock.node import Node
 from penstock.settings import SubscriptionSettings, TopicSettings
-from penstock.topic import Receipt, Topic
+from penstock.topic import Topic
 
 #: Names that end so live as long as somebody uses them.
 EPHEMERAL = "#ephemeral"

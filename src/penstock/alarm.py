@@ -1,0 +1,68 @@
+"""The alarm of a topic: when its next row becomes due.
+
+Keeps the rows that were published with a due time, once per topic whatever the number of subscriptions (ruling 11),
+and one timer for them and for whatever else waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.clock import SECOND, Clock, Timer
+from penstock.delivery.due import Calendar
+from penstock.message import Offsets
+
+#: Due rows are looked for at least this often while any wait, in case the wall clock jumps.
+CHECK_NS = SECOND
+
+
+class Alarm:
+    """Calls `ring` when something is due; `others` tells when something else than a published row is."""
+
+    def __init__(
+        self, clock: Clock, shards: int, ring: Callable[[], None], others: Callable[[], Sequence[int | None]]
+    ) -> None:
+        self._clock = clock
+        self._call = ring
+        self._others = others
+        self._calendars: list[Calendar | None] = [None] * shards
+        self._timer: Timer | None = None
+        self._at_ns = 0
+
+    def wait_for(self, shard: int, due_ns: Offsets, offsets: Offsets) -> None:
+        """Keep rows until they are due."""
+        calendar = self._calendars[shard]
+        if calendar is None:
+            calendar = self._calendars[shard] = Calendar(self._clock.now())
+        calendar.put(due_ns, offsets)
+        self.set()
+
+    def set(self) -> None:
+        """Look when the next row is due and wake up then."""
+        times = [calendar.next_ns() for calendar in self._calendars if calendar is not None and len(calendar)]
+        due = [time_ns for time_ns in (*times, *self._others()) if time_ns is not None]
+        if not due:
+            return
+        delay_ns = min(max(min(due) - self._clock.now(), 0), CHECK_NS)
+        at_ns = self._clock.monotonic() + delay_ns
+        if self._timer is not None:
+            if self._at_ns <= at_ns:
+                return
+            self._timer.cancel()
+        self._at_ns = at_ns
+        self._timer = self._clock.call_at(at_ns, self._ring)
+
+    def pop(self, shard: int) -> Offsets | None:
+        """Return the published rows of a shard that became due."""
+        calendar = self._calendars[shard]
+        return calendar.pop(self._clock.now()) if calendar is not None and len(calendar) else None
+
+    def cancel(self) -> None:
+        """Ring no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._call()
+        self.set()

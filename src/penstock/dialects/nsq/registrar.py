@@ -1,0 +1,170 @@
+"""The registrar: tells lookup services what this node has, as it comes and goes.
+
+To the directory in the same process it speaks directly, to services elsewhere over their links. Knows nothing of
+delivery; it hears of topics and channels from the node's watchers.
+Invariant: what a connected service knows of this node is what the node has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from penstock.clock import Timer
+from penstock.delivery.subscription import Subscription
+from penstock.dialects.nsq.codec import is_name
+from penstock.dialects.nsq.lookup.codec import Identity
+from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
+from penstock.dialects.nsq.lookup.link import PING_NS, Link, Network
+from penstock.errors import ConfigError, Refusal
+from penstock.node import Change, Node
+from penstock.settings import SubscriptionSettings
+from penstock.topic import Topic
+
+
+class Registrar:
+    """A node's voice towards lookup services."""
+
+    def __init__(self, node: Node, me: Identity, directory: Directory | None, network: Network) -> None:
+        self.links: list[Link] = []
+        self._node = node
+        self._me = me
+        self._directory = directory
+        self._network = network
+        self._pinger: Timer | None = None
+        self._peer = Peer(
+            id=f"{me.broadcast_address}:{me.tcp_port}",
+            remote_address=f"{me.broadcast_address}:{me.tcp_port}",
+            hostname=me.hostname or "",
+            broadcast_address=me.broadcast_address or "",
+            tcp_port=me.tcp_port or 0,
+            http_port=me.http_port or 0,
+            version=me.version or "",
+        )
+
+    def start(self, addresses: Iterable[tuple[str, int]]) -> None:
+        """Announce the node everywhere, from now on."""
+        if self._directory is not None:
+            self._directory.identify(self._peer, self._node.clock.monotonic())
+            for topic in self._node.topics.values():
+                self._list(topic)
+            self._arm()
+        self._node.watchers.append(self._changed)
+        self.replace(addresses)
+
+    def replace(self, addresses: Iterable[tuple[str, int]]) -> None:
+        """Announce the node to these services elsewhere, and to no other any more."""
+        wanted = list(dict.fromkeys(addresses))
+        for link in [link for link in self.links if link.address not in wanted]:
+            link.close()
+            self.links.remove(link)
+        known = {link.address for link in self.links}
+        for address in wanted:
+            if address not in known:
+                link = Link(address, self._node.clock, self._network, self._me, self.announced)
+                self.links.append(link)
+                link.connect()
+
+    def close(self) -> None:
+        """Take everything back; nobody finds the node any more."""
+        if self._changed in self._node.watchers:
+            self._node.watchers.remove(self._changed)
+        if self._pinger is not None:
+            self._pinger.cancel()
+        if self._directory is not None:
+            self._directory.leave(self._peer.id)
+        for link in self.links:
+            link.close()
+
+    def announced(self) -> Iterator[tuple[str, str]]:
+        """Yield every channel, and every topic that has none; what NSQ cannot spell is left out."""
+        for topic in self._node.topics.values():
+            if _can_spell(topic.name):
+                channels = [name for name in topic.subscriptions if _can_spell(name)]
+                yield from ((topic.name, channel) for channel in channels or [""])
+
+    # --- the node tells -------------------------------------------------------------------------------------------
+
+    def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
+        channel = subscription.name if subscription is not None else ""
+        if not _can_spell(topic.name) or (channel and not _can_spell(channel)):
+            return
+        if event == "deleted":
+            self._withdraw(topic.name, channel)
+            return
+        if self._directory is not None:
+            self._list(topic, channel)
+        for link in self.links:
+            link.announce(topic.name, channel)
+        if subscription is None:
+            self._make_channels(topic)
+
+    def _withdraw(self, topic: str, channel: str) -> None:
+        if self._directory is not None:
+            self._directory.unregister(self._peer.id, topic, channel)
+            # In one process, deleting is deleting: a topic made again under the same name must not get channels back
+            # that somebody took away here. (A service elsewhere keeps names, as upstream's does.)
+            self._directory.forget_unproduced(topic, channel)
+        for link in self.links:
+            link.withdraw(topic, channel)
+
+    def _list(self, topic: Topic, channel: str = "") -> None:
+        """Put a topic, its shards and its channels into the directory here."""
+        if self._directory is None or not _can_spell(topic.name):
+            return
+        for name in [channel] if channel else ["", *filter(_can_spell, topic.subscriptions)]:
+            for shard in topic.shards:
+                self._directory.register(self._peer.id, topic.name, name, shard.number)
+
+    # --- channels that others know of -----------------------------------------------------------------------------
+
+    def _make_channels(self, topic: Topic) -> None:
+        """Make the channels of a new topic that lookup services know already.
+
+        Those the directory here knows are made before any message can flow. Services elsewhere are asked without
+        waiting, because nothing on the loop may wait; each channel they name then begins at the topic's first message,
+        so it gets what was published meanwhile.
+        """
+        if self._directory is not None:
+            self._make(topic, self._directory.channels(topic.name))
+        for link in self.links:
+            link.ask_channels(topic.name, partial(self._make, topic))
+
+    def _make(self, topic: Topic, channels: Sequence[str]) -> None:
+        config = self._node.config.nsq
+        settings = SubscriptionSettings(lease_ns=config.msg_timeout_ns, lease_max_ns=config.max_msg_timeout_ns)
+        for name in channels:
+            if name.endswith(EPHEMERAL) or not _can_spell(name) or name in topic.subscriptions:
+                continue
+            try:
+                topic.create_subscription(name, settings, earliest=True)
+            except Refusal:  # the topic went meanwhile, or the node stops: nobody misses the channel
+                return
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        clock = self._node.clock
+        self._pinger = clock.call_at(clock.monotonic() + PING_NS, self._ping)
+
+    def _ping(self) -> None:
+        if self._directory is not None:
+            self._directory.ping(self._peer.id, self._node.clock.monotonic())
+        self._arm()
+
+
+def addresses(texts: Iterable[str]) -> list[tuple[str, int]]:
+    """Return host and port of each "host:port", or raise ConfigError."""
+    found = []
+    for text in texts:
+        host, colon, port = text.rpartition(":")
+        if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ConfigError(
+                f'nsq.lookupd_tcp_addresses: "{text}" is no address; write HOST:PORT, like 127.0.0.1:4160'
+            )
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found
+
+
+def _can_spell(name: str) -> bool:
+    return name.isascii() and is_name(name.encode())

@@ -1,0 +1,212 @@
+"""The way into a topic: from rows a dialect decoded to rows in the log and an answer to their publisher.
+
+Puts intake and log together: rate, gathering, idempotence, shards. Knows nothing of subscriptions; the topic hears
+when rows were appended, and again when they are as durable as it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from penstock.clock import Clock
+from penstock.errors import Refusal
+from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
+from penstock.intake.gather import Gather
+from penstock.intake.ledger import Ledger
+from penstock.intake.limits import InputMemory, RateWindow
+from penstock.intake.spread import spread
+from penstock.log.shard import Shard
+from penstock.message import Batch, Rows, id_of
+from penstock.settings import TopicSettings
+
+
+class Receipt:
+    """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
+
+    __slots__ = ("count", "elsewhere", "first_id", "repeated", "weight")
+
+    def __init__(
+        self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None, repeated: int = 0
+    ) -> None:
+        self.first_id = first_id
+        self.count = count
+        #: NSQ byte position of the batch they are in.
+        self.weight = weight
+        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
+        self.elsewhere = elsewhere
+        #: How many of the rows repeat an older message, and were not stored again.
+        self.repeated = repeated
+
+    def ids(self) -> list[int]:
+        """Return the id of each row, in order."""
+        elsewhere = self.elsewhere or {}
+        ids, next_id = [], self.first_id
+        for row in range(self.count + len(elsewhere)):
+            if row in elsewhere:
+                ids.append(elsewhere[row])
+            else:
+                ids.append(next_id)
+                next_id += 1
+        return ids
+
+
+Published = Callable[[Receipt | None, BaseException | None], None]
+Owner = tuple[Published, int, int]
+
+
+class Inlet:
+    """What comes into one topic."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        shards: Sequence[Shard],
+        settings: TopicSettings,
+        memory: InputMemory,
+        ledger: Ledger,
+        appended: Callable[[Shard, Batch], None],
+        stored: Callable[[Shard, Batch | None], None],
+    ) -> None:
+        self.published = 0
+        self.published_bytes = 0
+        self._name = name
+        self._clock = clock
+        self._shards = shards
+        self._settings = settings
+        self._ledger = ledger
+        self._appended = appended
+        self._told = stored
+        self._gathers = [Gather(clock, partial(self._store, shard), memory, self.refuse) for shard in shards]
+        self._rate = RateWindow(settings.rate) if settings.rate else None
+        self._waits = settings.durability == "fsync"
+        self._dedup: Dedup | None = None
+        self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._next_home = 0
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take other settings from now on."""
+        self._settings = settings
+        self._rate = RateWindow(settings.rate) if settings.rate else None
+        if self._dedup is not None:
+            self._dedup.resize(settings.dedup_window_ns)
+
+    def remember(self) -> None:
+        """Rebuild the idempotence keys from what the log holds of the window before the last append."""
+        last_ns = max(shard.last_ns for shard in self._shards)
+        for shard in self._shards:
+            for batch in shard.recent(last_ns - self._settings.dedup_window_ns):
+                self._keys().stored(shard.number, batch)
+
+    def offer(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+        """Take rows in; `done` hears once they are as durable as the topic promises, or why not."""
+        if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
+            text = f"topic {self._name} takes {self._settings.rate} messages a second; try again in a second"
+            self.refuse(Refusal("rate_limited", text), rows.count, done)
+        elif len(self._gathers) == 1:
+            self._gathers[0].offer(rows, done, publisher)
+        elif shard is not None:
+            self._gathers[shard].offer(rows, done, publisher)
+        elif "key" in rows.columns and not rows.sequence:
+            self._spread(rows, publisher, done)
+        else:
+            self._gathers[self._home_of(publisher)].offer(rows, done, publisher)
+
+    def refuse(self, refusal: Refusal, count: int, done: Published) -> None:
+        """Count rows that are not taken and tell their publisher."""
+        self._ledger.add(refusal.code, self._name, count, self._clock.now(), str(refusal))
+        done(None, refusal)
+
+    def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
+        """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused."""
+        parts = spread(rows, len(self._shards), self._home_of(publisher))
+        if len(parts) == 1:
+            self._gathers[parts[0][0]].offer(rows, done, publisher)
+            return
+        ids: dict[int, int] = {}
+        left = len(parts)
+        repeated = 0
+        failure: BaseException | None = None
+
+        def stored(places: list[int], receipt: Receipt | None, error: BaseException | None) -> None:
+            nonlocal left, failure, repeated
+            left -= 1
+            failure = failure or error
+            if receipt is not None:
+                ids.update(zip(places, receipt.ids(), strict=True))
+                repeated += receipt.repeated
+            if left == 0:
+                done(Receipt(0, 0, 0, ids, repeated) if failure is None else None, failure)
+
+        for number, part, places in parts:
+            self._gathers[number].offer(part, partial(stored, places), publisher)
+
+    def _home_of(self, publisher: object) -> int:
+        # A publisher keeps its shard, so its messages keep their order (ruling 27).
+        home = self._homes.get(publisher)
+        if home is None:
+            home = self._homes[publisher] = self._next_home
+            self._next_home = (home + 1) % len(self._shards)
+        return home
+
+    def _store(self, shard: Shard, rows: Rows, owners: Sequence[Owner]) -> None:
+        """Append a group of rows; budget for a lone one: 10 us with its reply."""
+        found = NO_DUPLICATES
+        now_ns = self._clock.now()
+        if rows.sequence or "dedup" in rows.columns:
+            found = self._keys().check(rows)
+        kept = rows if found is NO_DUPLICATES else found.unique(rows)
+        batch = None
+        if kept.count:
+            try:
+                batch = shard.append(kept, now_ns)
+            except Refusal as refusal:
+                self._ledger.add(refusal.code, self._name, rows.count, now_ns, str(refusal))
+                for done, _, _ in owners:
+                    done(None, refusal)
+                return
+            self.published += batch.count
+            self.published_bytes += len(batch.body)
+            if self._dedup is not None:
+                self._dedup.stored(shard.number, batch)
+            self._appended(shard, batch)
+        if kept is not rows:
+            self._ledger.add("duplicate", self._name, rows.count - kept.count, now_ns)
+        if self._waits:
+            shard.when_durable(partial(self._answer, shard, batch, owners, found, rows.count))
+        else:
+            self._answer(shard, batch, owners, found, rows.count)
+
+    def _answer(
+        self,
+        shard: Shard,
+        batch: Batch | None,
+        owners: Sequence[Owner],
+        found: Duplicates,
+        count: int,
+        error: BaseException | None = None,
+    ) -> None:
+        if error is not None:
+            refusal = Refusal("disk_full", f"topic {self._name} could not be synced: {error}")
+            for done, _, _ in owners:
+                done(None, refusal)
+            return
+        first = batch.first if batch is not None else 0
+        weight = batch.weight if batch is not None else 0
+        if found is NO_DUPLICATES:
+            first_id = id_of(shard.number, first)
+            for done, row, rows in owners:
+                done(Receipt(first_id + row, rows, weight), None)
+        else:
+            ids = [id_of(*place) for place in found.places(count, shard.number, first)]
+            for done, row, rows in owners:
+                mine = dict(enumerate(ids[row : row + rows]))
+                done(Receipt(0, 0, weight, mine, found.among(row, rows)), None)
+        self._told(shard, batch)
+
+    def _keys(self) -> Dedup:
+        if self._dedup is None:
+            self._dedup = Dedup(self._settings.dedup_window_ns)
+        return self._dedup
