@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
 from penstock.log.backup import backup, restore
 from penstock.log.state import RESERVED_BLOCK
 from penstock.log.verify import verify
-from tests.fakes import START_NS
+from tests.fakes import START_NS, FakeClock
 from tests.log.disks import InlineDisk
 from tests.log.samples import Row, listed, opened, read_all, rows_of
 
@@ -87,6 +89,48 @@ def test_backup_of_a_clean_and_of_an_empty_shard(tmp_path: Path) -> None:
     assert read_all(opened(tmp_path / "again/topics/1/0")) == wanted
     assert opened(tmp_path / "again/topics/2/0").end == RESERVED_BLOCK
     assert opened(tmp_path / "again/topics/3/0", durability="memory").end == RESERVED_BLOCK
+
+
+def test_backup_beside_a_busy_writer_is_whole_every_time(tmp_path: Path) -> None:
+    clock = FakeClock()
+    shard = opened(tmp_path / "data/topics/1/0", clock=clock, segment_bytes=20_000, retention_bytes=50_000)
+    journal, _ = shard.journal("channel")
+    stop = threading.Event()
+    failure: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            number = 0
+            while not stop.is_set():
+                shard.append(rows_of(1 + number % 30, seed=number), clock.now())
+                journal.append([(1, number, number, 0, 0)])
+                if number % 3 == 0:
+                    shard.tick(clock.now())
+                if number % 50 == 0:
+                    shard.retain(max(0, shard.end - 1000), clock.now())
+                    journal.compact(np.array([(2, number, number, 0, 0)]))
+                    clock.advance(30_000_000_000)
+                number += 1
+        except BaseException as error:
+            failure.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            target = tmp_path / f"backup-{number}"
+            made = backup(str(tmp_path / "data"), str(target))
+            report = verify(str(target))
+            assert report.good, report
+            assert report.rows == made.rows
+            restored = opened(target / "topics/1/0")
+            rows = [row[0] for row in read_all(restored)]
+            assert len(rows) == made.rows
+            assert rows == list(range(rows[0], rows[0] + len(rows))) if rows else True
+    finally:
+        stop.set()
+        writer.join()
+    assert not failure
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

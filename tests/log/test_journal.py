@@ -184,6 +184,20 @@ def test_syncs_are_shared(tmp_path: Path) -> None:
     assert disk.pending("sync") == 0
 
 
+def test_sync_that_meets_a_compaction_is_made_up_for(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(5))
+    told: list[BaseException | None] = []
+    journal.sync(told.append)
+    journal.compact(np.array(entries_of(1)))
+    disk.run("seal")  # the old file is closed before the sync of it runs
+    disk.run("sync", error=OSError(9, "Bad file descriptor"))
+    assert told == []
+    disk.run("sync")
+    assert told == [None]
+
+
 def test_full_disk_holds_entries_back_until_there_is_room(tmp_path: Path) -> None:
     disk = FullDisk()
     journal, _ = reopened(tmp_path, disk)

@@ -72,7 +72,7 @@ def test_rewritten_batches_reach_sixteen_thousand_rows(tmp_path: Path) -> None:
         shard.append(rows_of(100), START_NS)
     shard.roll()
     shard.tick(START_NS)
-    (segment,) = shard._closed
+    (segment,) = shard._segments.closed
     index = segment.entries()
     assert [index.counts[number] for number in range(len(index))] == [16_400, 16_400, 7_200]
 
@@ -85,7 +85,7 @@ def test_batches_with_a_sequence_are_kept_apart(tmp_path: Path) -> None:
         shard.append(rows, START_NS + number)
     shard.roll()
     shard.tick(START_NS)
-    assert shard._closed[0].generation == 1
+    assert shard._segments.closed[0].generation == 1
     found = [(batch.first, batch.sequence) for batch in shard.recent(START_NS)]
     assert [sequence for _, sequence in found if sequence] == [b"query/1", b"query/3", b"query/5"]
     assert len(read_all(shard)) == 18
@@ -97,7 +97,7 @@ def test_large_batches_are_left_alone(tmp_path: Path) -> None:
         shard.append(rows_of(1000), START_NS)
     shard.roll()
     shard.tick(START_NS)
-    assert shard._closed[0].generation == 0
+    assert shard._segments.closed[0].generation == 0
 
 
 def test_old_generation_is_kept_ten_minutes(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_crash_before_the_manifest_names_the_new_generation(tmp_path: Path) -> N
     again = opened(tmp_path)
     assert read_all(again) == wanted
     again.tick(START_NS)
-    assert again._closed[0].generation == 1
+    assert again._segments.closed[0].generation == 1
     assert read_all(again) == wanted
     assert not list(tmp_path.glob("*.new"))
 
@@ -162,7 +162,7 @@ def test_reads_and_appends_go_on_while_a_segment_is_rewritten(tmp_path: Path) ->
     assert read_all(shard) == wanted
     disk.queued = work
     disk.run_all()
-    assert shard._closed[0].generation == 1
+    assert shard._segments.closed[0].generation == 1
     assert read_all(shard) == wanted
 
 
@@ -173,15 +173,15 @@ def test_failed_rewrite_is_tried_again_later(tmp_path: Path) -> None:
     shard.roll()
     disk.room_bytes = 1000
     shard.tick(clock.now())
-    assert shard._closed[0].generation == 0
+    assert shard._segments.closed[0].generation == 0
     assert not list(tmp_path.glob("*.new"))
     disk.room_bytes = None
     clock.advance(30 * SECOND)
     shard.tick(clock.now())
-    assert shard._closed[0].generation == 0
+    assert shard._segments.closed[0].generation == 0
     clock.advance(30 * SECOND)
     shard.tick(clock.now())
-    assert shard._closed[0].generation == 1
+    assert shard._segments.closed[0].generation == 1
     assert read_all(shard) == wanted
 
 
@@ -204,5 +204,5 @@ def test_closed_segments_of_an_earlier_run_are_rewritten_too(tmp_path: Path) -> 
     shard.close()
     shard = opened(tmp_path)
     shard.tick(START_NS)
-    assert shard._closed[0].generation == 1
+    assert shard._segments.closed[0].generation == 1
     assert read_all(shard) == wanted

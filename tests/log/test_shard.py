@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
+from penstock.disk import LocalFile
 from penstock.errors import Refusal
-from penstock.log.shard import Shard
+from penstock.log.segment import Segment
+from penstock.log.state import StateFile
 from penstock.message import OPTIONAL_COLUMNS, Rows
 from penstock.settings import HOUR_NS, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
@@ -93,12 +95,12 @@ def test_segment_closes_when_it_is_large_or_old(tmp_path: Path) -> None:
     for number in range(20):
         shard.append(rows_of(10, seed=number), clock.now())
     assert len(list(tmp_path.glob("*.0.arrows"))) > 3
-    before = shard._open
+    before = shard._segments.open
     clock.advance(HOUR_NS)
     shard.tick(clock.now())
-    assert shard._open is None
+    assert shard._segments.open is None
     shard.append(rows_of(1), clock.now())
-    assert shard._open is not before
+    assert shard._segments.open is not before
     assert len(read_all(shard)) == 201
 
 
@@ -433,11 +435,11 @@ def test_deleted_shard_leaves_nothing(tmp_path: Path) -> None:
 def test_offsets_are_reserved_ahead_and_synced_before_use(tmp_path: Path) -> None:
     disk = ManualDisk()
     shard = opened(tmp_path, disk)
-    shard.end = shard._usable_end - 5
+    shard.end = shard._reserve.usable_end - 5
     shard.append(rows_of(3), EPOCH_NS)
     shard.append(rows_of(3), EPOCH_NS)  # crosses the block: reserved before it is used, without the thread
-    assert shard.end <= shard._usable_end
-    assert shard._usable_end > 1 << 24
+    assert shard.end <= shard._reserve.usable_end
+    assert shard._reserve.usable_end > 1 << 24
 
 
 def test_sliced_batches_keep_their_shape_rule(tmp_path: Path) -> None:
@@ -451,5 +453,109 @@ def test_sliced_batches_keep_their_shape_rule(tmp_path: Path) -> None:
     assert isinstance(batch.columns["due"], pa.Array)
 
 
-def test_settings_type_is_what_the_registry_stores() -> None:
-    assert Shard.open.__annotations__["settings"] in (TopicSettings, "TopicSettings")
+def test_body_with_bytes_that_are_in_no_row_is_trimmed(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    shard.append(Rows(1, [2, 5], b"..one...", "nsq"), EPOCH_NS)
+    shard.append(Rows(20, np.arange(1, 22, dtype=np.int32), b"-" + bytes(range(20)) + b"--", "nsq"), EPOCH_NS)
+    assert shard.weight == 30 + 3 + 20 * 31
+    shard.close()
+    found = read_all(opened(tmp_path))
+    assert [row[2] for row in found] == [b"one", *(bytes([row]) for row in range(20))]
+
+
+def test_group_commits_do_not_each_write_the_state(tmp_path: Path) -> None:
+    clock = FakeClock()
+    shard = opened(tmp_path, clock=clock, durability="fsync")
+    for _ in range(100):
+        shard.append(rows_of(1), clock.now())
+        shard.when_durable(lambda _: None)
+    assert len((tmp_path / "state").read_bytes().splitlines()) == 1
+    clock.advance(2 * SECOND)
+    shard.tick(clock.now())
+    assert len((tmp_path / "state").read_bytes().splitlines()) == 2
+    again = StateFile(InlineDisk(), str(tmp_path)).state
+    assert (again.synced_segment, again.synced_position) == (0, shard.stored_bytes())
+
+
+def test_durability_may_change_between_os_and_fsync(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    shard = opened(tmp_path, disk)
+    shard.append(rows_of(2), EPOCH_NS)
+    shard.settings = TopicSettings(durability="fsync")
+    assert shard.readable_end == 2
+    told: list[BaseException | None] = []
+    shard.append(rows_of(2), EPOCH_NS)
+    shard.when_durable(told.append)
+    assert (shard.readable_end, told) == (2, [])
+    disk.run_all()
+    assert (shard.readable_end, told) == (4, [None])
+    shard.append(rows_of(2), EPOCH_NS)
+    moved: list[int] = []
+    shard.on_readable = lambda: moved.append(shard.readable_end)
+    shard.settings = TopicSettings(durability="os")
+    assert moved == [6]
+
+
+def test_deleting_a_shard_lets_nobody_wait(tmp_path: Path) -> None:
+    disk, clock = ManualDisk(), FakeClock()
+    shard = opened(tmp_path / "shard", disk, clock)
+    shard.append(rows_of(100), EPOCH_NS)
+    shard.close()
+    shard = opened(tmp_path / "shard", disk, clock, durability="fsync")
+    disk.run_all()
+    called: list[str] = []
+    shard.fetch(0, lambda: called.append("fetched"))
+    shard.append(rows_of(1), EPOCH_NS)
+    shard.when_durable(lambda _: called.append("synced"))
+    shard.delete()
+    assert called == ["fetched"]
+    disk.run_all()
+    assert called == ["fetched", "synced"]
+    shard.fetch(0, lambda: called.append("nothing"))
+    clock.run()
+    assert called[-1] == "nothing"
+
+
+class BrokenFile(LocalFile):
+    def sync(self) -> None:
+        raise OSError(5, "Input/output error")
+
+
+def test_close_on_a_broken_disk_leaves_the_shard_unclean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = InlineDisk()
+    shard = opened(tmp_path, disk)
+    wanted = listed(shard.append(rows_of(5), EPOCH_NS))
+    assert shard._segments.open is not None
+    file = shard._segments.open.file
+    assert isinstance(file, LocalFile)
+    monkeypatch.setattr(file, "sync", BrokenFile.sync.__get__(file))
+    shard.close()
+    assert shard.sync_errors == 1
+    again = opened(tmp_path, InlineDisk("boot-2"))
+    assert again.end > 1000
+    assert read_all(again) == wanted
+
+
+def test_recent_reads_many_lone_messages_together(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    for number in range(300):
+        shard.append(Rows.of([b"x"], "nsq", {"dedup": [b"key-%d" % number]}), EPOCH_NS + number)
+    keys = [batch.row_value("dedup", row) for batch in shard.recent(EPOCH_NS + 100) for row in range(batch.count)]
+    assert keys == [b"key-%d" % number for number in range(100, 300)]
+
+
+def test_due_column_of_large_messages_is_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = opened(tmp_path)
+    for number in range(4):
+        shard.append(Rows.of([bytes(300_000)] * 2, "nsq", {"due": [None, number + 1]}), EPOCH_NS)
+    read: list[int] = []
+    real = Segment.read
+
+    def counted(self: Segment, position: int, length: int) -> bytes:
+        read.append(length)
+        return real(self, position, length)
+
+    monkeypatch.setattr(Segment, "read", counted)
+    offsets, due = shard.due_rows(0, 1)
+    assert (offsets.tolist(), due.tolist()) == ([3, 5, 7], [2, 3, 4])
+    assert sum(read) < 50_000

@@ -70,6 +70,26 @@ def test_half_written_batch_at_the_end_is_a_tail_and_no_damage(tmp_path: Path) -
     assert report.shards[0].segments[1].tail_bytes == 5
 
 
+def test_segment_without_its_whole_schema_and_without_rows_is_no_damage(tmp_path: Path) -> None:
+    filled(tmp_path)
+    schema = sorted(tmp_path.glob("*.arrows"))[1].read_bytes()[:200]
+    for size in (0, 5, 200):
+        (tmp_path / f"{4015:020d}.0.arrows").write_bytes(schema[:size])
+        report = verify(str(tmp_path))
+        assert report.good
+        assert report.rows == 4015
+        assert report.shards[0].segments[-1].tail_bytes == size
+
+
+def test_segment_that_lost_its_schema_and_has_rows_is_damage(tmp_path: Path) -> None:
+    filled(tmp_path)
+    path = sorted(tmp_path.glob("*.arrows"))[1]
+    path.write_bytes(path.read_bytes()[:5])
+    report = verify(str(tmp_path))
+    assert not report.good
+    assert "schema" in report.shards[0].segments[1].bad[0].reason
+
+
 def test_missing_file_manifest_or_state_is_a_problem(tmp_path: Path) -> None:
     for name in ("file", "manifest", "state"):
         place = tmp_path / name
