@@ -28,6 +28,20 @@ class Alarm:
         self._calendars: list[Calendar | None] = [None] * shards
         self._timer: Timer | None = None
         self._at_ns = 0
+        self._seen_ns = clock.now()
+
+    def see(self, wall_ns: int) -> None:
+        """Note that published rows due by this time are taken for due and not kept here."""
+        self._seen_ns = max(self._seen_ns, wall_ns)
+
+    def seen_ns(self) -> int:
+        """Return the latest time up to which published rows were taken for due; the clock may be behind it now."""
+        return self._seen_ns
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it will ring."""
+        return self._timer is not None
 
     def wait_for(self, shard: int, due_ns: Offsets, offsets: Offsets) -> None:
         """Keep rows until they are due."""
@@ -55,7 +69,11 @@ class Alarm:
     def pop(self, shard: int) -> Offsets | None:
         """Return the published rows of a shard that became due."""
         calendar = self._calendars[shard]
-        return calendar.pop(self._clock.now()) if calendar is not None and len(calendar) else None
+        if calendar is None or not len(calendar):
+            return None
+        wall_ns = self._clock.now()
+        self.see(wall_ns)
+        return calendar.pop(wall_ns)
 
     def cancel(self) -> None:
         """Ring no more."""

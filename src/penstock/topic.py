@@ -131,7 +131,9 @@ class Topic:
         column = batch.columns.get("due")
         if column is not None:
             due_ns, valid = int64s(column)
-            later = valid & (due_ns > self._clock.now())
+            wall_ns = self._clock.now()
+            self._alarm.see(wall_ns)
+            later = valid & (due_ns > wall_ns)
             if later.any():
                 self._alarm.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
 
@@ -232,12 +234,13 @@ class Topic:
                 shard, journal, Rules(), partial(self._wake, subscription), partial(self._bury, subscription)
             )
             cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
+            cursor.due_seen_ns = self._alarm.seen_ns
             cursor.recover(entries, start, rows_due, now)
             subscription.add(cursor)
         self.subscriptions[record.name] = subscription
         self.apply_rules()
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
-            cursor.pass_waiting(rows_due)
+            cursor.pass_waiting(rows_due, now.wall_ns)
         self._touch()
         self._alarm.set()
         return subscription
@@ -410,7 +413,7 @@ class Topic:
 
     def tick(self, now: Now) -> bool:
         """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
-        leased = False
+        leased = waiting = False
         if self._busy:
             self._busy = False
             self._active_ns = now.monotonic_ns
@@ -419,6 +422,7 @@ class Topic:
             subscription.expire(now)
             for cursor in subscription.cursors:
                 leased = leased or cursor.leased > 0
+                waiting = waiting or cursor.waiting > 0
                 if cursor.dirty:
                     cursor.flush(now)
             if subscription.expired_leases > expired:
@@ -429,6 +433,8 @@ class Topic:
             if dropped:  # a memory topic is full: the oldest rows went
                 self._dropped[number] += dropped
                 self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
+        if waiting and not self._alarm.is_set:
+            self._alarm.set()
         return leased or now.monotonic_ns - self._active_ns < QUIET_NS
 
     # --- dead letters ---------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class Cursor:
         self.cursor = source.start
         #: A paused topic lets nobody pass this offset.
         self.gate: int | None = None
+        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
+        self.due_seen_ns: Callable[[], int] = _never
         self.counts = dict.fromkeys(records.FINISHED, 0)
         self.passed = 0
         self.ready = self.leased = self.waiting = self.moving = 0
@@ -115,7 +117,7 @@ class Cursor:
             ends = deadline_after(now.monotonic_ns, deadline - now.wall_ns)
             self._pages.lease(part, SESSION, ends)
             self._leases.add(SESSION, part, ends)
-        again = later & (attempts > 0)
+        again = later & ((attempts > 0) | (due_ns <= self.due_seen_ns()))
         if again.any():
             self._due(now.wall_ns).put(due_ns[again], rows[again])
         self.ready, self.waiting, self.leased = int(ready.sum()), int(later.sum()), int(leased.sum())
@@ -123,18 +125,17 @@ class Cursor:
         if self.ready:
             self._again.append(rows[ready])
 
-    def pass_waiting(self, due: tuple[Offsets, Offsets]) -> None:
+    def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the rows right after the cursor that all wait for their time, without reading them."""
-        if self.rules.traffic is not None:
+        if self.rules.traffic is not None or self._skips:
             return
         ahead = int(np.searchsorted(due[0], self.cursor))
         offsets = due[0][ahead:]
         in_a_row = int((offsets == self.cursor + np.arange(len(offsets))).sum())
         if in_a_row:
-            self._pages.hold(offsets[:in_a_row], WAITING, 0, due[1][ahead : ahead + in_a_row])
+            self._wait(offsets[:in_a_row], due[1][ahead : ahead + in_a_row], wall_ns)
             self.cursor += in_a_row
             self.passed += in_a_row
-            self.waiting += in_a_row
 
     # --- handing out ----------------------------------------------------------------------------------------------
 
@@ -246,8 +247,7 @@ class Cursor:
             if len(offsets):
                 self._finish(op, offsets, counted=True)
         if len(sifted.waiting):
-            self._pages.hold(sifted.waiting, WAITING, 0, sifted.waiting_due_ns)
-            self.waiting += len(sifted.waiting)
+            self._wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
         if len(ready):
             self._pages.hold(ready, READY)
             self.ready += len(ready)
@@ -450,6 +450,14 @@ class Cursor:
             self._calendar = Calendar(wall_ns)
         return self._calendar
 
+    def _wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
+        """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
+        self._pages.hold(offsets, WAITING, 0, due_ns)
+        self.waiting += len(offsets)
+        unannounced = due_ns <= self.due_seen_ns()
+        if unannounced.any():
+            self._due(wall_ns).put(due_ns[unannounced], offsets[unannounced])
+
     def pop_due(self, wall_ns: int) -> None:
         """Make released rows ready whose time has come."""
         if self._calendar is not None and len(self._calendar):
@@ -646,6 +654,10 @@ def _within(cuts: Cuts, row: int, count: int) -> int:
     """Return how many rows from `row` on stay within TAKE_BYTES_MAX, at least one."""
     most = int(np.searchsorted(cuts, int(cuts[row]) + TAKE_BYTES_MAX, side="right")) - 1 - row
     return max(1, min(count, most))
+
+
+def _never() -> int:
+    return 0
 
 
 def _replace_head(queue: deque[Offsets], rest: Offsets) -> None:

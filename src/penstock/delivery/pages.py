@@ -25,6 +25,9 @@ PAGE_MASK = PAGE_ROWS - 1
 #: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
 SHRINK_ROWS = PAGE_ROWS >> 6
 
+#: The tag code of a row whose tag was not looked up yet.
+UNSORTED = 0xFFFE
+
 Mask = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
 
@@ -32,7 +35,7 @@ Index = npt.NDArray[np.int64]
 class Page:
     """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
 
-    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "state")
+    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "state", "tag")
 
     def __init__(self) -> None:
         self.state = np.zeros(PAGE_ROWS, np.uint8)
@@ -42,6 +45,8 @@ class Page:
         self.deadline = np.zeros(PAGE_ROWS, np.int64)
         #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
         self.limit: npt.NDArray[np.int64] | None = None
+        #: The code of the row's tag, kept only while the subscription deals by tags.
+        self.tag: npt.NDArray[np.uint16] | None = None
         self.left = 0
         self.index: Index | None = None
 
@@ -84,6 +89,8 @@ class Page:
         self.deadline = kept(self.deadline)  # type: ignore[assignment]
         if self.limit is not None:
             self.limit = kept(self.limit)  # type: ignore[assignment]
+        if self.tag is not None:
+            self.tag = kept(self.tag)  # type: ignore[assignment]
         self.index = rows
 
 
@@ -129,14 +136,48 @@ class Pages:
             page.left += high - low
             at += high - low
 
-    def hold(self, offsets: Offsets, state: int, attempts: int | Offsets = 0, due_ns: int | Offsets = 0) -> None:
+    def hold(
+        self,
+        offsets: Offsets,
+        state: int,
+        attempts: int | Offsets = 0,
+        due_ns: int | Offsets = 0,
+        tags: npt.NDArray[np.uint16] | None = None,
+    ) -> None:
         """Take rows that have no state yet (just passed by the cursor, or recovered) into READY or WAITING."""
         for number, part, rows in _split(offsets):
             page = self._dense(number)
             page.state[rows] = state
             page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
             page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
+            if tags is not None:
+                self._tags(page)[rows] = tags[part]
             page.left += len(rows)
+
+    def tags(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
+        """Return the tag codes of rows, UNSORTED where nobody looked yet."""
+        tags = np.full(len(offsets), UNSORTED, np.uint16)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None and page.tag is not None:
+                tags[part] = page.tag[page.find(rows)]
+        return tags
+
+    def set_tags(self, offsets: Offsets, tags: npt.NDArray[np.uint16]) -> None:
+        """Note the tag codes of rows that have a state."""
+        for number, part, rows in _split(offsets):
+            page = self._pages[number]
+            self._tags(page)[page.find(rows)] = tags[part]
+
+    def forget_tags(self) -> None:
+        """Drop all tag codes: from now on every row is UNSORTED."""
+        for page in self._pages.values():
+            page.tag = None
+
+    def _tags(self, page: Page) -> npt.NDArray[np.uint16]:
+        if page.tag is None:
+            page.tag = np.full(len(page.state), UNSORTED, np.uint16)
+        return page.tag
 
     def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
         """Lease rows that are READY and return which attempt this is for each."""
@@ -298,6 +339,8 @@ class Pages:
             rows = page.index
             full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
             full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
+            if page.tag is not None:
+                self._tags(full)[rows] = page.tag[:-1]
             full.left = page.left
             self._pages[number] = page = full
         return page
