@@ -62,5 +62,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     lease_ns: int = 60 * SECOND_NS
     lease_max_ns: int = 15 * MINUTE_NS
     policy: Literal["shared"] = "shared"
+    #: `shard`: one row of a shard is out at a time, the next follows its ack.
+    order: Literal["none", "shard"] = "none"
     ephemeral: bool = False
     paused: bool = False

@@ -260,7 +260,8 @@ class Topic:
         }
         for subscription in self.subscriptions.values():
             settings = subscription.settings
-            rules = Rules(tests.get(subscription.name), settings.ttl_ns, settings.max_attempts)
+            test = tests.get(subscription.name)
+            rules = Rules(test, settings.ttl_ns, settings.max_attempts, settings.order == "shard")
             for cursor in subscription.cursors:
                 cursor.rules = rules
 

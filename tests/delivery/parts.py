@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.consumer import Consumer, Keep
 from penstock.delivery.cursor import Cursor, Now
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, Entry
@@ -94,10 +94,14 @@ class ListJournal:
 class Receiver:
     """A consumer that remembers what it got."""
 
-    def __init__(self, bench: Bench, lease_ns: int, credit: int) -> None:
+    def __init__(self, bench: Bench, lease_ns: int, credit: int, tag: str = "", keep: Keep | None = None) -> None:
         self.bench = bench
         self.got: list[tuple[int, bytes, int]] = []
-        self.consumer = Consumer(self._deliver, lease_ns)
+        #: Looks at every body when it comes.
+        self.check: Callable[[bytes], None] = lambda body: None
+        self.last: list[int] = []
+        self.tries: list[int] = []
+        self.consumer = Consumer(self._deliver, lease_ns, tag=tag, keep=keep)
         bench.subscription.join(self.consumer)
         bench.subscription.set_credit(self.consumer, credit)
 
@@ -105,6 +109,7 @@ class Receiver:
         for delivery in deliveries:
             rows = range(delivery.rows.start, delivery.rows.stop) if isinstance(delivery.rows, slice) else delivery.rows
             for number, row in enumerate(rows):
+                self.check(delivery.batch.row_body(int(row)))
                 tries = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
                 self.got.append((delivery.batch.first + int(row) + 1, delivery.batch.row_body(int(row)), tries))
 
@@ -135,7 +140,8 @@ class Bench:
         self.shard = MemoryShard()
         self.journal = ListJournal()
         self.settings = settings or SubscriptionSettings()
-        self.rules = rules or Rules(ttl_ns=self.settings.ttl_ns, max_attempts=self.settings.max_attempts)
+        chosen = self.settings
+        self.rules = rules or Rules(None, chosen.ttl_ns, chosen.max_attempts, chosen.order == "shard")
         self.now = Now(1_000 * SECOND, 1_700_000_000 * SECOND)
         self.buried: list[Offsets] = []
         self.woken = 0
@@ -161,8 +167,10 @@ class Bench:
             self.cursor.flush(self.now)
         self.subscription = self._open(due)
 
-    def receiver(self, credit: int = 1000, lease_ns: int = 60 * SECOND) -> Receiver:
-        return Receiver(self, lease_ns, credit)
+    def receiver(
+        self, credit: int = 1000, lease_ns: int = 60 * SECOND, tag: str = "", keep: Keep | None = None
+    ) -> Receiver:
+        return Receiver(self, lease_ns, credit, tag, keep)
 
     def advance(self, ns: int) -> None:
         self.now = Now(self.now.monotonic_ns + ns, self.now.wall_ns + ns)

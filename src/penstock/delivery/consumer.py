@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.delivery.source import Delivery
+from penstock.message import Batch, Offsets
+
+#: Which rows of a batch of a shard a consumer wants.
+Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
 
 #: The holder number of leases that no connection owns.
 SESSION = 0xFFFF
@@ -20,24 +27,43 @@ class Consumer:
     __slots__ = (
         "acked",
         "blocked",
+        "closing",
         "credit",
         "deliver",
         "expired",
         "gone",
         "holder",
         "in_flight",
+        "keep",
         "lease_ns",
         "name",
+        "outlet",
         "queued",
         "received",
         "released",
+        "tag",
     )
 
-    def __init__(self, deliver: Callable[[list[Delivery]], None], lease_ns: int, name: str = "") -> None:
+    def __init__(
+        self,
+        deliver: Callable[[list[Delivery]], None],
+        lease_ns: int,
+        name: str = "",
+        tag: str = "",
+        keep: Keep | None = None,
+    ) -> None:
         self.deliver = deliver
         self.lease_ns = lease_ns
         self.name = name
+        #: The tag it asks for: it gets rows with this tag and no others, and nobody else gets them.
+        self.tag = tag
+        #: Its own filter, applied to what was chosen for it; what it refuses is finished (ruling 12).
+        self.keep = keep
         self.holder = -1
+        #: Code of its tag in the subscription.
+        self.outlet = 0
+        #: It said that it will go: it finishes what it has, and its tag is no longer its own.
+        self.closing = False
         self.credit = 0
         self.in_flight = 0
         #: Its socket is full: no more until it drains.

@@ -19,9 +19,11 @@ from penstock.delivery.consumer import SESSION
 from penstock.delivery.due import Calendar
 from penstock.delivery.journal import ACKED, DEAD, EXPIRED, FILTERED, HELD, HOLE, RELEASED, REMOVED, SKIPPED, START
 from penstock.delivery.lease import GRAIN_NS, Leases, deadline_after
+from penstock.delivery.outlets import Outlets
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
 from penstock.delivery.rules import Rules, Sifted
 from penstock.delivery.source import Delivery, Entry, JournalFile, Source
+from penstock.filters.tag import TagTable
 from penstock.message import Batch, Cuts, Offsets
 
 _NONE = np.empty(0, np.int64)
@@ -79,6 +81,9 @@ class Cursor:
         #: Rows to be handed out again, and rows that passed the rules and wait for credit; pieces ascend.
         self._again: deque[Offsets] = deque()
         self._fresh: deque[Offsets] = deque()
+        #: The same by tag, while somebody in the subscription asks for one; the two above are then empty.
+        self.outlets: Outlets | None = None
+        self._codes: TagTable | None = None
         self._skips: set[int] = set()
         #: Rows below it were judged and may go out straight from the batch.
         self._judged_to = 0
@@ -141,13 +146,17 @@ class Cursor:
 
     def more(self) -> bool:
         """Tell whether a look for rows may find some."""
-        return bool(self._again) or self._more()
+        return bool(self._again or self.outlets) or self._more()
 
     def take(self, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
         """Lease up to `limit` rows to a holder; an empty list means that nothing is there now."""
         out: list[Delivery] = []
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
         looks = LOOKS_MAX
+        if self.rules.ordered:
+            if self.leased or self.moving or (self._calendar is not None and len(self._calendar)):
+                return out
+            limit, self._turn = 1, True
         while limit > 0:
             if self._again and (self._turn or not self._more()):
                 count = self._take_queued(self._again, out, limit, holder, deadline_ns, now)
@@ -174,6 +183,96 @@ class Cursor:
             if holder == SESSION:
                 self._note_held(out, lease_ns, now)
         return out
+
+    # --- by tag ---------------------------------------------------------------------------------------------------
+
+    def sort_by_tag(self, codes: TagTable | None) -> None:
+        """Keep ready rows by tag from now on, or (None) in one line again."""
+        pieces = [*self._again, *self._fresh] if self.outlets is None else self.outlets.empty()
+        self._again.clear()
+        self._fresh.clear()
+        self._pages.forget_tags()
+        self._codes = codes
+        self._judged_to = 0
+        if codes is None:
+            self.outlets = None
+            self._again.extend(pieces)
+        else:
+            self.outlets = Outlets()
+            self.outlets.unsorted.extend(pieces)
+
+    def take_tagged(self, code: int, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
+        """Lease up to `limit` rows of one tag; only what is sorted already is looked at."""
+        out: list[Delivery] = []
+        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
+        outlet = self.outlets.get(code) if self.outlets is not None else None
+        while outlet is not None and limit > 0:
+            queue = outlet.queue()
+            if queue is None:
+                break
+            count = self._take_queued(queue, out, limit, holder, deadline_ns, now)
+            if count == NOTHING_NOW:
+                break
+            limit -= count
+            self.leased += count
+        if out and outlet is not None:
+            outlet.served()
+            if holder == SESSION:
+                self._note_held(out, lease_ns, now)
+        return out
+
+    def sort_ahead(self, now: Now) -> bool:
+        """Sort one more piece of what is ready, or pass one more batch; False if there is nothing to do now."""
+        if self.outlets is not None and self.outlets.unsorted:
+            return self._sort_piece(self.outlets)
+        if not self._more():
+            return False
+        end = self._end()
+        batch = self._batch_at(self.cursor)
+        if batch is None:
+            return False
+        if batch.first > self.cursor:
+            self._pass_hole(min(batch.first, end))
+        else:
+            self._judge(batch, self.cursor - batch.first, min(batch.count, end - batch.first), now)
+        return True
+
+    def _sort_piece(self, outlets: Outlets) -> bool:
+        """Look up the tags of rows that became ready before anybody asked for tags."""
+        piece = outlets.unsorted[0]
+        live = piece[self._pages.ready(piece)]
+        if len(live) == 0:
+            outlets.unsorted.popleft()
+            return True
+        batch = self._batch_at(int(live[0]))
+        if batch is None:
+            return False
+        part = live[: max(int(np.searchsorted(live, batch.end)), 1)]
+        _replace_head(outlets.unsorted, live[len(part) :])
+        if batch.first > part[0]:  # damaged or dropped: whoever is to get them next finds out
+            tags = np.zeros(len(part), np.uint16)
+        else:
+            tags = self._tags_of(batch, part)
+        self._pages.set_tags(part, tags)
+        outlets.put(part, tags, again=True)
+        return True
+
+    def _tags_of(self, batch: Batch, offsets: Offsets) -> npt.NDArray[np.uint16]:
+        column = batch.columns.get("tag")
+        if column is None or self._codes is None:
+            return np.zeros(len(offsets), np.uint16)
+        return self._codes.codes(column)[offsets - batch.first]
+
+    def _make_ready(self, offsets: Offsets) -> None:
+        """Queue rows that are READY and go out again."""
+        if self.outlets is None:
+            self._again.append(offsets)
+        else:
+            self.outlets.put(offsets, self._pages.tags(offsets), again=True)
+
+    def _pass_hole(self, end: int) -> None:
+        self._finished.append((HOLE, self.cursor, end - 1, 0, 0))
+        self.cursor = end
 
     def _more(self) -> bool:
         if self._fresh:
@@ -208,8 +307,7 @@ class Cursor:
         if batch is None:
             return NOTHING_NOW
         if batch.first > self.cursor:
-            self._finished.append((HOLE, self.cursor, min(batch.first, end) - 1, 0, 0))
-            self.cursor = min(batch.first, end)
+            self._pass_hole(min(batch.first, end))
             return 0
         first = self.cursor
         row = first - batch.first
@@ -237,7 +335,7 @@ class Cursor:
         if self._skips:
             sifted = self._without_skips(sifted, batch.first + row, batch.first + stop)
         ready = sifted.ready
-        if len(ready) == stop - row:
+        if len(ready) == stop - row and self.outlets is None:
             self._judged_to = batch.first + stop
             self._judged_ns = now.wall_ns
             return
@@ -249,9 +347,14 @@ class Cursor:
         if len(sifted.waiting):
             self._wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
         if len(ready):
-            self._pages.hold(ready, READY)
             self.ready += len(ready)
-            self._fresh.append(ready)
+            if self.outlets is None:
+                self._pages.hold(ready, READY)
+                self._fresh.append(ready)
+            else:
+                tags = self._tags_of(batch, ready)
+                self._pages.hold(ready, READY, tags=tags)
+                self.outlets.put(ready, tags, again=False)
 
     def look_at(self, batch: Batch, now: Now) -> None:
         """Pass a batch that was just stored and brings due times: its rows wait here, not behind the cursor."""
@@ -380,6 +483,13 @@ class Cursor:
         state, owner = self._pages.state_of(offset)
         return (owner == holder) if state == LEASED else None
 
+    def refuse(self, offsets: Offsets, holder: int) -> None:
+        """Finish rows that the consumer they were just leased to does not want."""
+        self._pages.finish(offsets)
+        self._leases.less(holder, len(offsets))
+        self.leased -= len(offsets)
+        self._finish(FILTERED, offsets, counted=True)
+
     def leases_of(self, holder: int) -> Offsets:
         """Return the rows a holder has on lease."""
         return self._leases.of(holder)
@@ -440,7 +550,7 @@ class Cursor:
             self.waiting += len(offsets)
         else:
             self._pages.move(offsets, READY)
-            self._again.append(offsets)
+            self._make_ready(offsets)
             self.ready += len(offsets)
 
     # --- waiting --------------------------------------------------------------------------------------------------
@@ -474,7 +584,7 @@ class Cursor:
             self._pages.move(offsets, READY)
             self.waiting -= len(offsets)
             self.ready += len(offsets)
-            self._again.append(offsets)
+            self._make_ready(offsets)
 
     def next_due_ns(self) -> int | None:
         """Return the wall-clock time at which `pop_due` has something to do."""
@@ -506,6 +616,21 @@ class Cursor:
             self._finish(SKIPPED, ahead, counted=False)
             self._judged_to = 0  # what was judged before may hold some of them
         return lost
+
+    def adopt(self, wanted: npt.NDArray[np.bool_], attempts: Offsets) -> None:
+        """Pass the next rows as another broker left them: some are done, the others ready after so many attempts."""
+        offsets = self.cursor + np.arange(len(wanted))
+        rows, tries = offsets[wanted], attempts[wanted]
+        self.cursor += len(wanted)
+        self.passed += len(wanted)
+        if len(rows) < len(wanted):
+            self._finish(REMOVED, offsets[~wanted], counted=True)
+        if len(rows):
+            self._pages.hold(rows, READY, tries)
+            self.ready += len(rows)
+            self._again.append(rows)
+            tried = tries > 0
+            self._kept += records.pending(RELEASED, rows[tried], tries[tried], np.zeros(int(tried.sum()), np.int64))
 
     def finish_below(self, offset: int, op: int) -> dict[int, int]:
         """Finish every row below an offset for one reason; return how many each holder had out."""
@@ -542,7 +667,10 @@ class Cursor:
 
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything out is forgotten, counts start at zero."""
+        codes = self._codes
         self._clear()
+        if codes is not None:
+            self.sort_by_tag(codes)
         self.counts = dict.fromkeys(records.FINISHED, 0)
         self.passed = self.ready = self.leased = self.waiting = self.moving = 0
         self.cursor = offset

@@ -41,6 +41,8 @@ class Rules(NamedTuple):
     traffic: TrafficTest | None = None
     ttl_ns: int = 0
     max_attempts: int = 0
+    #: One row out at a time, the next after its ack.
+    ordered: bool = False
 
     def concerns(self, batch: Batch) -> bool:
         """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""

@@ -75,6 +75,12 @@ class Delivery:
         #: The same for all rows, or one each.
         self.attempts = attempts
 
+    def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
+        """Return some of the rows; the mask has one entry for each."""
+        rows = np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
+        attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[mask]
+        return Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
+
     def offsets(self) -> list[int]:
         """Return the offset of each row."""
         first = self.batch.first

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from penstock.delivery.consumer import SESSION, Consumer
-from penstock.delivery.cursor import Cursor, Now
+from penstock.delivery.cursor import LOOKS_MAX, Cursor, Now
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.shared import Shared
+from penstock.delivery.policies.tagged import Tagged
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
+from penstock.filters.tag import TagTable
 from penstock.message import OFFSET_BITS, SMALL, Offsets, id_of, place_of
 from penstock.settings import SubscriptionSettings
 
@@ -53,7 +55,12 @@ class Subscription:
         self.consumers: dict[int, Consumer] = {}
         self.released = 0
         self.expired_leases = 0
+        #: Told the ids of what consumers finished, where somebody measures that.
+        self.on_ack: Callable[[list[int] | Offsets], None] | None = None
         self._policy: Policy = POLICIES[settings.policy]()
+        #: How many consumers ask for each tag, by its code.
+        self._claims: dict[int, int] = {}
+        self._tags = TagTable()
         self._next_shard = 0
         self._holders: list[int] = []
         self._holder_top = 0
@@ -77,6 +84,36 @@ class Subscription:
         else:
             raise Refusal("conflict", f"subscription {self.name!r} has {SESSION} consumers, no more fit")
         self.consumers[consumer.holder] = consumer
+        if consumer.tag:
+            self._claim(consumer)
+
+    def set_closing(self, consumer: Consumer) -> None:
+        """Give a consumer nothing more; its tag is no longer its own, what it has it may still finish."""
+        consumer.credit = 0
+        if not consumer.closing:
+            consumer.closing = True
+            self._unclaim(consumer)
+
+    def _claim(self, consumer: Consumer) -> None:
+        consumer.outlet = self._tags.code(consumer.tag)
+        if not self._claims:
+            self._policy = Tagged()
+            for cursor in self.cursors:
+                cursor.sort_by_tag(self._tags)
+        self._claims[consumer.outlet] = self._claims.get(consumer.outlet, 0) + 1
+
+    def _unclaim(self, consumer: Consumer) -> None:
+        if not consumer.outlet:
+            return
+        left = self._claims[consumer.outlet] - 1
+        if left:
+            self._claims[consumer.outlet] = left
+            return
+        del self._claims[consumer.outlet]
+        if not self._claims:
+            self._policy = POLICIES[self.settings.policy]()
+            for cursor in self.cursors:
+                cursor.sort_by_tag(None)
 
     def leave(self, consumer: Consumer, now: Now) -> None:
         """Let a consumer go; what it held is ready for the others at once."""
@@ -85,6 +122,8 @@ class Subscription:
         consumer.gone = True
         for cursor in self.cursors:
             cursor.leave(consumer.holder, now)
+        if not consumer.closing:
+            self._unclaim(consumer)
         del self.consumers[consumer.holder]
         self._holders.append(consumer.holder)
 
@@ -115,19 +154,72 @@ class Subscription:
         return self._policy.deal(self, PUMP_ROWS_MAX, now) >= PUMP_ROWS_MAX
 
     def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        """Lease up to `limit` rows to a consumer, from all shards in turn."""
+        """Lease up to `limit` rows to a consumer, from all shards in turn, and finish what its own filter refuses."""
+        for _ in range(LOOKS_MAX):
+            taken = self._take(limit, consumer, now)
+            if consumer.keep is None or not taken:
+                return taken
+            kept = self._kept(consumer, taken)
+            if kept:
+                return kept
+        return []
+
+    def _take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
         cursors = self.cursors
         if len(cursors) == 1:
-            return cursors[0].take(limit, consumer.holder, consumer.lease_ns, now)
+            return self._take_from(cursors[0], limit, consumer, now)
         out: list[Delivery] = []
         for _ in cursors:
             self._next_shard = (self._next_shard + 1) % len(cursors)
-            part = cursors[self._next_shard].take(limit, consumer.holder, consumer.lease_ns, now)
+            part = self._take_from(cursors[self._next_shard], limit, consumer, now)
             limit -= sum(delivery.count for delivery in part)
             out += part
             if limit <= 0:
                 break
         return out
+
+    def _take_from(self, cursor: Cursor, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
+        if cursor.outlets is None:
+            return cursor.take(limit, consumer.holder, consumer.lease_ns, now)
+        # Who asks for no tag gets what has none, and what nobody asks for.
+        codes = [consumer.outlet] if consumer.outlet else [c for c in cursor.outlets.codes() if c not in self._claims]
+        out: list[Delivery] = []
+        for code in codes:
+            part = cursor.take_tagged(code, limit, consumer.holder, consumer.lease_ns, now)
+            limit -= sum(delivery.count for delivery in part)
+            out += part
+            if limit <= 0:
+                break
+        return out
+
+    def _kept(self, consumer: Consumer, taken: list[Delivery]) -> list[Delivery]:
+        kept = []
+        for delivery in taken:
+            mask = consumer.keep(delivery.shard, delivery.batch, delivery.rows)  # type: ignore[misc]
+            if not mask.all():
+                refused = delivery.picked(~mask)
+                self.cursors[delivery.shard].refuse(refused.batch.first + np.asarray(refused.rows), consumer.holder)
+                delivery = delivery.picked(mask)
+            if delivery.count:
+                kept.append(delivery)
+        return kept
+
+    def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
+        """Send leased rows to their consumer and return how many they are."""
+        count = 0
+        for delivery in deliveries:
+            count += delivery.count
+        consumer.in_flight += count
+        consumer.received += count
+        consumer.deliver(deliveries)
+        return count
+
+    def sort_ahead(self, now: Now) -> bool:
+        """Look up the tags of more rows; False if there are none to look up now."""
+        sorted_some = False
+        for cursor in self.cursors:  # each of them, so that no shard waits for another
+            sorted_some = cursor.sort_ahead(now) or sorted_some
+        return sorted_some
 
     def can_give(self) -> bool:
         """Tell whether somebody has room and something may be there for him."""
@@ -152,6 +244,8 @@ class Subscription:
     def _lease(self, limit: int, lease_ns: int, now: Now) -> list[Delivery]:
         self._session.lease_ns = lease_ns
         deliveries = self.take(limit, self._session, now)
+        while not deliveries and self._claims and self.sort_ahead(now):
+            deliveries = self.take(limit, self._session, now)
         self._session.in_flight += sum(delivery.count for delivery in deliveries)
         return deliveries
 
@@ -169,6 +263,8 @@ class Subscription:
         consumer.in_flight -= done
         consumer.acked += done
         self.queue(consumer)
+        if self.on_ack is not None:
+            self.on_ack(np.setdiff1d(ids, refused) if refused else ids)
         return refused
 
     def _ack_few(self, consumer: Consumer, ids: list[int]) -> list[int]:
@@ -186,6 +282,8 @@ class Subscription:
         if not consumer.queued and consumer.room > 0:
             consumer.queued = True
             self.line.append(consumer)
+        if self.on_ack is not None:
+            self.on_ack([id_ for id_ in ids if id_ not in refused] if refused else ids)
         return refused
 
     def extend(self, consumer: Consumer, ids: list[int], lease_ns: int, now: Now) -> list[int]:

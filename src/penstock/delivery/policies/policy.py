@@ -20,7 +20,13 @@ class Dealer(Protocol):
         """Tell whether somebody has room and something may be there for him."""
 
     def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        """Lease rows to a consumer."""
+        """Lease rows to a consumer; an empty list means that nothing is there for it now."""
+
+    def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
+        """Send leased rows to their consumer and return how many they are."""
+
+    def sort_ahead(self, now: Now) -> bool:
+        """Look up the tags of more rows; False if there are none to look up now."""
 
 
 class Policy(Protocol):

@@ -23,16 +23,10 @@ class Shared:
             deliveries = dealer.take(min(room, budget - dealt), consumer, now)
             if not deliveries:
                 break
-            count = 0
-            for delivery in deliveries:
-                count += delivery.count
-            dealt += count
-            consumer.in_flight += count
-            consumer.received += count
             line.popleft()
+            dealt += dealer.hand(consumer, deliveries)
             if consumer.room > 0:
                 line.append(consumer)
             else:
                 consumer.queued = False
-            consumer.deliver(deliveries)
         return dealt
