@@ -15,7 +15,7 @@ from typing import Literal
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.config import Config
 from penstock.delivery.consumer import Consumer
-from penstock.delivery.cursor import Now
+from penstock.delivery.moment import Now
 from penstock.delivery.subscription import Subscription
 from penstock.disk import Disk
 from penstock.errors import Refusal

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.delivery.consumer import Consumer, Keep
-from penstock.delivery.cursor import Cursor, Now
+from penstock.delivery.cursor import Cursor
+from penstock.delivery.moment import Now
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, Entry
 from penstock.delivery.subscription import Subscription

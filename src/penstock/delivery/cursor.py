@@ -1,32 +1,29 @@
-"""What one subscription has had of one shard: the path of a row from ready to done.
+"""Where a subscription is in a shard: finds the next rows, judges them and leases them.
 
-Rows at or above `cursor` were never handed out and cost nothing. Below it a row has a state in the pages, or is
-done. Owns the moves; `Pages` holds the arrays, `Leases` the deadlines, `Calendar` the waiting rows, `journal` what
-is written down. Knows nothing of consumers but their holder number, and no clock: times are passed in.
+Rows at or above `cursor` were never handed out and cost nothing; below it a row is held (`Holding`) or done. Owns the
+way from the log to a lease; knows nothing of consumers but their holder number, and no clock: times are passed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.delivery import journal as records
 from penstock.delivery.consumer import SESSION
-from penstock.delivery.due import Calendar
-from penstock.delivery.journal import ACKED, DEAD, EXPIRED, FILTERED, HELD, HOLE, RELEASED, REMOVED, SKIPPED, START
-from penstock.delivery.lease import GRAIN_NS, Leases, deadline_after
+from penstock.delivery.holding import Holding
+from penstock.delivery.journal import EXPIRED, FILTERED, HOLE, RELEASED, REMOVED, SKIPPED, START
+from penstock.delivery.lease import deadline_after
+from penstock.delivery.moment import Now
 from penstock.delivery.outlets import Outlets
-from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
+from penstock.delivery.pages import MOVING, READY, WAITING
 from penstock.delivery.rules import Rules, Sifted
-from penstock.delivery.source import Delivery, Entry, JournalFile, Source
+from penstock.delivery.source import Delivery, JournalFile, Source
 from penstock.filters.tag import TagTable
 from penstock.message import Batch, Cuts, Offsets
-
-_NONE = np.empty(0, np.int64)
 
 #: What a look for rows returns when another look at once would find none either.
 NOTHING_NOW = -1
@@ -37,18 +34,8 @@ TAKE_BYTES_MAX = 1 << 20
 #: Batches in a row that may give nothing before other connections get their turn.
 LOOKS_MAX = 16
 
-#: Dead letters are tried again after this long when their topic refuses them.
-DEAD_RETRY_NS = 1_000_000_000
 
-
-class Now(NamedTuple):
-    """One moment on both clocks: leases are counted on the monotonic one, due times on the wall's."""
-
-    monotonic_ns: int
-    wall_ns: int
-
-
-class Cursor:
+class Cursor(Holding):
     """Delivery state of one subscription over one shard."""
 
     def __init__(
@@ -59,43 +46,26 @@ class Cursor:
         wake: Callable[[], None],
         bury: Callable[[Cursor, Offsets], None],
     ) -> None:
+        super().__init__(journal)
         self.source = source
         self.rules = rules
         self.cursor = source.start
         #: A paused topic lets nobody pass this offset.
         self.gate: int | None = None
-        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
-        self.due_seen_ns: Callable[[], int] = _never
-        self.counts = dict.fromkeys(records.FINISHED, 0)
         self.passed = 0
-        self.ready = self.leased = self.waiting = self.moving = 0
-        self._journal = journal
         self._wake = wake
         self._bury = bury
         self._clear()
 
     def _clear(self) -> None:
-        self._pages = Pages()
-        self._leases = Leases(self._pages)
-        self._calendar: Calendar | None = None
-        #: Rows to be handed out again, and rows that passed the rules and wait for credit; pieces ascend.
-        self._again: deque[Offsets] = deque()
-        self._fresh: deque[Offsets] = deque()
-        #: The same by tag, while somebody in the subscription asks for one; the two above are then empty.
-        self.outlets: Outlets | None = None
+        self._forget()
         self._codes: TagTable | None = None
-        self._skips: set[int] = set()
         #: Rows below it were judged and may go out straight from the batch.
         self._judged_to = 0
         self._judged_ns = 0
         self._fetching = False
         self._nothing_at = (-1, -1)
         self._turn = True
-        self._acked: list[int | Offsets] = []
-        self._kept: list[Entry] = []
-        self._finished: list[Entry] = []
-        #: Entries written since the last snapshot.
-        self._written = 0
 
     # --- recovery -------------------------------------------------------------------------------------------------
 
@@ -263,13 +233,6 @@ class Cursor:
             return np.zeros(len(offsets), np.uint16)
         return self._codes.codes(column)[offsets - batch.first]
 
-    def _make_ready(self, offsets: Offsets) -> None:
-        """Queue rows that are READY and go out again."""
-        if self.outlets is None:
-            self._again.append(offsets)
-        else:
-            self.outlets.put(offsets, self._pages.tags(offsets), again=True)
-
     def _pass_hole(self, end: int) -> None:
         self._finished.append((HOLE, self.cursor, end - 1, 0, 0))
         self.cursor = end
@@ -295,10 +258,25 @@ class Cursor:
 
     def _fetched(self, offset: int) -> None:
         self._fetching = False
-        if self.source.read(offset) is None:  # damaged to the end: wait for something new
+        if self.source.read(offset) is None:  # damaged or lost to the end: wait for something new
             self._nothing_at = (offset, self._end())
-            return
+            if not self._drop_unreadable(offset):
+                return
         self._wake()
+
+    def _drop_unreadable(self, offset: int) -> bool:
+        """Finish queued rows from an offset on, where nothing can be read any more: they would hold up the others."""
+        dropped = False
+        for queue in (self._again, self._fresh):
+            for _ in range(len(queue)):
+                piece = queue.popleft()
+                kept = piece[piece < offset]
+                if len(kept) < len(piece):
+                    self._remove_ready(piece[len(kept) :])
+                    dropped = True
+                if len(kept):
+                    queue.append(kept)
+        return dropped
 
     def _take_fresh(self, out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Now) -> int:
         """Lease rows straight from the log and return how many: 0 means that a look again may find some."""
@@ -439,173 +417,7 @@ class Cursor:
             self.ready -= len(gone)
             self._finish(REMOVED, gone, counted=True)
 
-    def _note_held(self, out: list[Delivery], lease_ns: int, now: Now) -> None:
-        """Write down leases that no connection holds, before anybody hears of them (ruling 3)."""
-        ends_ns = now.wall_ns + lease_ns
-        for delivery in out:
-            offsets = np.array(delivery.offsets(), np.int64)
-            attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), offsets.shape)
-            self._kept += records.pending(HELD, offsets, attempts, np.full(len(offsets), ends_ns))
-        self.flush(now)
-
-    # --- coming back ----------------------------------------------------------------------------------------------
-
-    def ack_one(self, offset: int, holder: int) -> bool:
-        """Finish one row; False if this holder does not have it."""
-        if not self._pages.finish_one(offset, holder):
-            return False
-        self._leases.less(holder, 1)
-        self._acked.append(offset)
-        self.counts[ACKED] += 1
-        self.leased -= 1
-        return True
-
-    def ack(self, offsets: Offsets, holder: int) -> Offsets:
-        """Finish rows, given ascending and distinct; return those that this holder does not have."""
-        good = self._pages.leased(offsets, holder)
-        refused = _NONE
-        if not good.all():
-            refused, offsets = offsets[~good], offsets[good]
-        if len(offsets):
-            self._pages.finish(offsets)
-            self._leases.less(holder, len(offsets))
-            self._acked.append(offsets)
-            self.counts[ACKED] += len(offsets)
-            self.leased -= len(offsets)
-        return refused
-
-    def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
-        """Return how often each row was handed out."""
-        return self._pages.attempts(offsets)
-
-    def has(self, offset: int, holder: int) -> bool | None:
-        """Tell whether a holder has a row on lease; None if nobody has."""
-        state, owner = self._pages.state_of(offset)
-        return (owner == holder) if state == LEASED else None
-
-    def refuse(self, offsets: Offsets, holder: int) -> None:
-        """Finish rows that the consumer they were just leased to does not want."""
-        self._pages.finish(offsets)
-        self._leases.less(holder, len(offsets))
-        self.leased -= len(offsets)
-        self._finish(FILTERED, offsets, counted=True)
-
-    def leases_of(self, holder: int) -> Offsets:
-        """Return the rows a holder has on lease."""
-        return self._leases.of(holder)
-
-    def extend(self, offsets: Offsets, holder: int, lease_ns: int, lease_max_ns: int, now: Now) -> Offsets:
-        """Let leases last `lease_ns` from now; return the rows this holder does not have."""
-        good = self._pages.leased(offsets, holder)
-        mine = offsets[good]
-        if len(mine):
-            # A connection's leases are all of one length; how long a session asked for at first is not known any more.
-            begun = None if holder == SESSION else lease_ns
-            deadlines = self._pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, GRAIN_NS, begun)
-            for deadline_ns in np.unique(deadlines).tolist():
-                part = mine[deadlines == deadline_ns]
-                self._leases.add(holder, part, deadline_ns, again=True)
-                if holder == SESSION:
-                    ends_ns = np.full(len(part), now.wall_ns + deadline_ns - now.monotonic_ns)
-                    self._kept += records.pending(HELD, part, self.attempts(part).astype(np.int64), ends_ns)
-            if holder == SESSION:
-                self.flush(now)
-        return offsets[~good]
-
-    def release(self, offsets: Offsets, holder: int, due_ns: int, now: Now) -> Offsets:
-        """Give rows back, to go out again at once or not before `due_ns`; return those the holder does not have."""
-        good = self._pages.leased(offsets, holder)
-        mine = offsets[good]
-        if len(mine):
-            self._leases.less(holder, len(mine))
-            self.leased -= len(mine)
-            self._back(mine, due_ns if due_ns > now.wall_ns else 0, now)
-        return offsets[~good]
-
-    def leave(self, holder: int, now: Now) -> int:
-        """Give back everything a holder has; return how much that was."""
-        mine = self._leases.of(holder)
-        if len(mine):
-            self._leases.less(holder, len(mine))
-            self.leased -= len(mine)
-            self._back(mine, 0, now)
-        return len(mine)
-
-    def expire(self, now: Now) -> list[tuple[int, int]]:
-        """Give back what was held too long; return (holder, rows) of each."""
-        ended = []
-        for holder, rows in self._leases.expire(now.monotonic_ns):
-            self._leases.less(holder, len(rows))
-            self.leased -= len(rows)
-            self._back(rows, 0, now)
-            ended.append((holder, len(rows)))
-        return ended
-
-    def _back(self, offsets: Offsets, due_ns: int, now: Now) -> None:
-        attempts = self._pages.attempts(offsets).astype(np.int64)
-        self._kept += records.pending(RELEASED, offsets, attempts, np.full(len(offsets), due_ns))
-        if due_ns:
-            self._pages.move(offsets, WAITING, due_ns)
-            self._due(now.wall_ns).put(np.full(len(offsets), due_ns), offsets)
-            self.waiting += len(offsets)
-        else:
-            self._pages.move(offsets, READY)
-            self._make_ready(offsets)
-            self.ready += len(offsets)
-
-    # --- waiting --------------------------------------------------------------------------------------------------
-
-    def _due(self, wall_ns: int) -> Calendar:
-        if self._calendar is None:
-            self._calendar = Calendar(wall_ns)
-        return self._calendar
-
-    def _wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
-        """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
-        self._pages.hold(offsets, WAITING, 0, due_ns)
-        self.waiting += len(offsets)
-        unannounced = due_ns <= self.due_seen_ns()
-        if unannounced.any():
-            self._due(wall_ns).put(due_ns[unannounced], offsets[unannounced])
-
-    def pop_due(self, wall_ns: int) -> None:
-        """Make released rows ready whose time has come."""
-        if self._calendar is not None and len(self._calendar):
-            self.arrive(self._calendar.pop(wall_ns), wall_ns)
-
-    def arrive(self, offsets: Offsets, wall_ns: int) -> None:
-        """Make rows ready whose time has come, as far as they are waiting here."""
-        if len(offsets) == 0 or self.waiting == 0:
-            return
-        offsets = np.sort(offsets)
-        # A row that was due, went out and was released waits for its later time, also when the clock was set back.
-        offsets = offsets[self._pages.waiting(offsets, wall_ns)]
-        if len(offsets):
-            self._pages.move(offsets, READY)
-            self.waiting -= len(offsets)
-            self.ready += len(offsets)
-            self._make_ready(offsets)
-
-    def next_due_ns(self) -> int | None:
-        """Return the wall-clock time at which `pop_due` has something to do."""
-        return self._calendar.next_ns() if self._calendar is not None and len(self._calendar) else None
-
-    def next_expiry_ns(self) -> int | None:
-        """Return the monotonic time at which `expire` has something to do."""
-        return self._leases.next_ns()
-
     # --- finishing without a lease --------------------------------------------------------------------------------
-
-    def bury(self, offsets: Offsets) -> None:
-        """Finish rows that are safe in the dead-letter topic."""
-        self._pages.finish(offsets)
-        self.moving -= len(offsets)
-        self._finish(DEAD, offsets, counted=True)
-
-    def unbury(self, offsets: Offsets, now: Now) -> None:
-        """Take back rows that the dead-letter topic refused; they are tried again a little later."""
-        self.moving -= len(offsets)
-        self._back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
 
     def remove(self, offsets: Offsets) -> dict[int, int]:
         """Finish rows whatever their state; return how many each holder had out."""
@@ -646,25 +458,6 @@ class Cursor:
         self._again = deque(piece for piece in self._again if int(piece[-1]) >= offset)
         return lost
 
-    def _drop(self, offsets: Offsets, op: int) -> dict[int, int]:
-        lost: dict[int, int] = {}
-        state, _, _, holders = self._pages.details(offsets)
-        offsets, holders = offsets[state != DONE], holders[state != DONE]
-        state = state[state != DONE]
-        if len(offsets) == 0:
-            return lost
-        owners, counts = np.unique(holders[state == LEASED], return_counts=True)
-        for holder, count in zip(owners.tolist(), counts.tolist(), strict=True):
-            lost[holder] = count
-            self._leases.less(holder, count)
-        self._pages.finish(offsets)
-        self.ready -= int((state == READY).sum())
-        self.leased -= int((state == LEASED).sum())
-        self.waiting -= int((state == WAITING).sum())
-        self.moving -= int((state == MOVING).sum())
-        self._finish(op, offsets, counted=True)
-        return lost
-
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything out is forgotten, counts start at zero."""
         codes = self._codes
@@ -676,7 +469,7 @@ class Cursor:
         self.cursor = offset
         self._journal.append([(START, offset, offset, 0, 0)])
 
-    # --- what others ask ------------------------------------------------------------------------------------------
+    # --- what others ask ----------------------------------------------------------------------------------------------
 
     @property
     def floor(self) -> int:
@@ -684,108 +477,17 @@ class Cursor:
         first = self._pages.first() if self.held else None
         return self.cursor if first is None else first
 
-    @property
-    def held(self) -> int:
-        """Rows handed out or ready and not finished."""
-        return self.ready + self.leased + self.waiting + self.moving
-
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
         end = self._end()
         ahead = self.source.rows_between(self.cursor, end) if self.cursor < end else 0
         return self.ready + ahead
 
-    # --- the journal ----------------------------------------------------------------------------------------------
-
-    def _finish(self, op: int, offsets: Offsets, *, counted: bool) -> None:
-        self._finished += records.finished(op, offsets)
-        if counted:
-            self.counts[op] += len(offsets)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there is something to write down."""
-        return bool(self._acked or self._kept or self._finished)
-
-    def flush(self, now: Now) -> None:
-        """Write down what happened since the last time, in one frame."""
-        entries, self._kept = self._kept, []
-        if self._acked:
-            single = [offset for offset in self._acked if isinstance(offset, int)]
-            parts = [part for part in self._acked if not isinstance(part, int)]
-            if single:
-                parts.append(np.array(single, np.int64))
-            acked = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            entries += records.finished(ACKED, np.sort(acked))
-            self._acked = []
-        if self._finished:
-            entries += self._finished
-            self._finished = []
-        if entries:
-            self._journal.append(entries)
-            self._written += len(entries)
-            # A snapshot looks at every row that is held, so it must pay for itself.
-            if self._journal.bloated and self._written > self.held >> 3:
-                self._written = 0
-                self._journal.compact(self._snapshot(now))
-
-    def close(self, *, forget: bool, now: Now) -> None:
-        """Write down the rest, or drop the state for good."""
-        if forget:
-            self._journal.remove()
-        else:
-            self.flush(now)
-            self._journal.close()
-
-    def _snapshot(self, now: Now) -> npt.NDArray[np.int64]:
-        """Return the entries that say everything anew, page by page: 5 million held rows take some 20 ms."""
-        kept: list[Entry] = []
-        gaps: list[Entry] = []
-        floor = last = None
-        for first, page, rows in self._pages.walk():
-            offsets = first + rows
-            if last is None:
-                floor = int(offsets[0])
-            elif offsets[0] > last + 1:
-                gaps.append((HOLE, last + 1, int(offsets[0]) - 1, 0, 0))
-            cuts = np.flatnonzero(np.diff(rows) > 1)
-            # The rows between two unfinished ones are finished; why is in the counts.
-            gaps += [(HOLE, int(offsets[cut]) + 1, int(offsets[cut + 1]) - 1, 0, 0) for cut in cuts]
-            last = int(offsets[-1])
-            kept += self._kept_of(page, rows, offsets, now)
-        if last is not None and last + 1 < self.cursor:
-            gaps.append((HOLE, last + 1, self.cursor - 1, 0, 0))
-        gaps += [(SKIPPED, skip, skip, 0, 0) for skip in sorted(self._skips)]
-        return records.snapshot(self.cursor if floor is None else floor, self.counts, gaps, kept)
-
-    def _kept_of(self, page: Page, rows: Offsets, offsets: Offsets, now: Now) -> list[Entry]:
-        """Return the entries of those rows of a page of which more than "not finished" must be told."""
-        at = page.find(rows)
-        told = page.attempts[at] > 0
-        if not told.any():  # when a row that was never handed out is due stands in the log
-            return []
-        at, offsets = at[told], offsets[told]
-        state, attempts, deadline = page.state[at], page.attempts[at].astype(np.int64), page.deadline[at]
-        leased = state == LEASED
-        held = leased & (page.holder[at] == SESSION)
-        due_ns = np.where(state == WAITING, deadline, np.where(held, deadline - now.monotonic_ns + now.wall_ns, 0))
-        # A row on a connection's lease comes again after a crash with the attempt it is on.
-        attempts[leased & ~held] -= 1
-        again = ~held & (attempts > 0)
-        return [
-            *records.pending(RELEASED, offsets[again], attempts[again], due_ns[again]),
-            *records.pending(HELD, offsets[held], attempts[held], due_ns[held]),
-        ]
-
 
 def _within(cuts: Cuts, row: int, count: int) -> int:
     """Return how many rows from `row` on stay within TAKE_BYTES_MAX, at least one."""
     most = int(np.searchsorted(cuts, int(cuts[row]) + TAKE_BYTES_MAX, side="right")) - 1 - row
     return max(1, min(count, most))
-
-
-def _never() -> int:
-    return 0
 
 
 def _replace_head(queue: deque[Offsets], rest: Offsets) -> None:

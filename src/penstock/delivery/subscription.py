@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from penstock.delivery.consumer import SESSION, Consumer
-from penstock.delivery.cursor import LOOKS_MAX, Cursor, Now
+from penstock.delivery.cursor import LOOKS_MAX, Cursor
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
+from penstock.delivery.moment import Now
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.shared import Shared
 from penstock.delivery.policies.tagged import Tagged

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Protocol
 
 from penstock.delivery.consumer import Consumer
-from penstock.delivery.cursor import Now
+from penstock.delivery.moment import Now
 from penstock.delivery.source import Delivery
 
 

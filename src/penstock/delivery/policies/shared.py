@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.cursor import Now
+from penstock.delivery.moment import Now
 from penstock.delivery.policies.policy import Dealer
 
 

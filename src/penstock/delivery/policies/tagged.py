@@ -6,7 +6,8 @@ ask for none; a row that must wait for its consumer delays no other row.
 
 from __future__ import annotations
 
-from penstock.delivery.cursor import LOOKS_MAX, Now
+from penstock.delivery.cursor import LOOKS_MAX
+from penstock.delivery.moment import Now
 from penstock.delivery.policies.policy import Dealer
 
 

@@ -1,0 +1,12 @@
+"""A moment: what time it is, on both clocks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Now(NamedTuple):
+    """One moment on both clocks: leases are counted on the monotonic one, due times on the wall's."""
+
+    monotonic_ns: int
+    wall_ns: int
