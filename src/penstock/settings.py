@@ -62,7 +62,9 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     lease_ns: int = 60 * SECOND_NS
     lease_max_ns: int = 15 * MINUTE_NS
     policy: Literal["shared"] = "shared"
-    #: `shard`: one row of a shard is out at a time, the next follows its ack.
-    order: Literal["none", "shard"] = "none"
+    #: `shard`: one row of a shard is out at a time, the next follows its ack. `key`: the same for each key.
+    order: Literal["none", "key", "shard"] = "none"
+    #: Rows of one key that may be out at once, at one consumer, in order.
+    key_run: int = 1
     ephemeral: bool = False
     paused: bool = False

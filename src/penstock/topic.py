@@ -27,7 +27,7 @@ from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
 from penstock.inlet import Inlet, Published, Receipt
 from penstock.log.shard import Shard
-from penstock.message import Batch, Offsets, Rows, int64s
+from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s
 from penstock.registry.records import SubscriptionRecord, TopicRecord
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -103,6 +103,12 @@ class Topic:
     def settings(self) -> TopicSettings:
         """What the user chose."""
         return self.record.settings
+
+    def headers_from(self, shard: int) -> int:
+        """Return the first offset of a shard whose row weighs with its header in an NSQ queue (ruling 5)."""
+        if self.settings.extend == "off":
+            return OFFSET_MAX + 1
+        return self.record.extend_from[shard] if self.record.extend_from is not None else 0
 
     @property
     def published(self) -> int:
@@ -262,9 +268,10 @@ class Topic:
         for subscription in self.subscriptions.values():
             settings = subscription.settings
             test = tests.get(subscription.name)
-            rules = Rules(test, settings.ttl_ns, settings.max_attempts, settings.order == "shard")
+            run = settings.key_run if settings.order == "key" else 0
+            rules = Rules(test, settings.ttl_ns, settings.max_attempts, settings.order == "shard", run)
             for cursor in subscription.cursors:
-                cursor.rules = rules
+                cursor.use_rules(rules)
 
     def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
         """Change what a subscription does from now on."""
@@ -295,21 +302,24 @@ class Topic:
         if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
             return
         if subscription.settings.ephemeral and not subscription.consumers:
-            self.delete_subscription(subscription.name)
+            try:
+                self.delete_subscription(subscription.name)
+            except Refusal:
+                return  # a full disk: it goes when the next one leaves, or at the next start
         else:
             self._wake(subscription)
 
     def delete_subscription(self, name: str) -> None:
         """Drop a subscription and hang up on its consumers."""
         subscription = self.subscription(name)
+        if len(self.subscriptions) == 1:  # first, because it may be refused; it means nothing while there is one
+            self._set_orphan_from(tuple(shard.end for shard in self.shards))
         self.node.catalog.delete_subscription(self.record, name)
         del self.subscriptions[name]
         self._close_subscription(subscription, forget=True)
         self.node.tell("deleted", self, subscription)
-        if not self.subscriptions:
-            self._set_orphan_from(tuple(shard.end for shard in self.shards))
-            if self.settings.ephemeral:
-                self.node.delete_topic(self.name)
+        if not self.subscriptions and self.settings.ephemeral:
+            self.node.delete_topic(self.name)
 
     def _close_subscription(self, subscription: Subscription, *, forget: bool) -> None:
         for consumer in list(subscription.consumers.values()):
@@ -348,10 +358,23 @@ class Topic:
             raise Refusal("bad_request", f"topic {self.name} is {self.settings.durability!r} for good; make a new one")
         if settings.paused != self.settings.paused:
             raise Refusal("bad_request", "use pause and resume for that")
+        if settings.extend == "off" != self.settings.extend:
+            raise Refusal("bad_request", f"topic {self.name} takes headers, for good; make a new one")
+        if settings.extend != "off" and self.settings.extend == "off":
+            self._weigh_headers()
         self.record = self.node.catalog.update_topic(self.name, settings=settings)
         self.inlet.configure(settings)
         for shard in self.shards:
             shard.settings = settings
+
+    def _weigh_headers(self) -> None:
+        """Note from where on rows weigh as those of an extend topic; nothing before it changes its weight."""
+        offsets = tuple(shard.end for shard in self.shards)
+        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets)
+        for shard in self.shards:
+            # Recovery weighs the last rows of an open segment by the settings of that moment, so none stays open.
+            shard.roll()
+            shard.weigh_headers = True
 
     def empty(self) -> None:
         """Let go of what no subscription has yet."""

@@ -142,7 +142,8 @@ class Bench:
         self.journal = ListJournal()
         self.settings = settings or SubscriptionSettings()
         chosen = self.settings
-        self.rules = rules or Rules(None, chosen.ttl_ns, chosen.max_attempts, chosen.order == "shard")
+        run = chosen.key_run if chosen.order == "key" else 0
+        self.rules = rules or Rules(None, chosen.ttl_ns, chosen.max_attempts, chosen.order == "shard", run)
         self.now = Now(1_000 * SECOND, 1_700_000_000 * SECOND)
         self.buried: list[Offsets] = []
         self.woken = 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.delivery import journal as records
 from penstock.delivery.consumer import SESSION
@@ -18,6 +19,7 @@ from penstock.delivery.holding import Holding
 from penstock.delivery.journal import EXPIRED, FILTERED, HOLE, RELEASED, REMOVED, SKIPPED, START
 from penstock.delivery.lease import deadline_after
 from penstock.delivery.moment import Now
+from penstock.delivery.order import KeyOrder
 from penstock.delivery.outlets import Outlets
 from penstock.delivery.pages import MOVING, READY, WAITING
 from penstock.delivery.rules import Rules, Sifted
@@ -56,6 +58,7 @@ class Cursor(Holding):
         self._wake = wake
         self._bury = bury
         self._clear()
+        self.use_rules(rules)
 
     def _clear(self) -> None:
         self._forget()
@@ -100,6 +103,17 @@ class Cursor(Holding):
         if self.ready:
             self._again.append(rows[ready])
 
+    def use_rules(self, rules: Rules) -> None:
+        """Judge by other rules from now on."""
+        self.rules = rules
+        self._judged_to = 0
+        if not rules.key_run:
+            self.keys = None
+        elif self.keys is None:
+            self.keys = KeyOrder(rules.key_run)
+        else:
+            self.keys.run = rules.key_run
+
     def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the rows right after the cursor that all wait for their time, without reading them."""
         if self.rules.traffic is not None or self._skips:
@@ -124,7 +138,7 @@ class Cursor(Holding):
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
         looks = LOOKS_MAX
         if self.rules.ordered:
-            if self.leased or self.moving or (self._calendar is not None and len(self._calendar)):
+            if self._one_is_out():
                 return out
             limit, self._turn = 1, True
         while limit > 0:
@@ -174,6 +188,10 @@ class Cursor(Holding):
     def take_tagged(self, code: int, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
         """Lease up to `limit` rows of one tag; only what is sorted already is looked at."""
         out: list[Delivery] = []
+        if self.rules.ordered:
+            if self._one_is_out():
+                return out
+            limit = 1
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
         outlet = self.outlets.get(code) if self.outlets is not None else None
         while outlet is not None and limit > 0:
@@ -237,6 +255,10 @@ class Cursor(Holding):
         self._finished.append((HOLE, self.cursor, end - 1, 0, 0))
         self.cursor = end
 
+    def _one_is_out(self) -> bool:
+        """Tell whether a row of the shard is out, or was and will come back."""
+        return bool(self.leased or self.moving or (self._calendar is not None and len(self._calendar)))
+
     def _more(self) -> bool:
         if self._fresh:
             return True
@@ -294,7 +316,7 @@ class Cursor(Holding):
             stop = min(stop, row + limit)
             if self._judged_ns != now.wall_ns:
                 self._judged_to = first
-        if self._judged_to <= first and (self._skips or self.rules.concerns(batch)):
+        if self._judged_to <= first and (self._skips or self.keys is not None or self.rules.concerns(batch)):
             self._judge(batch, row, stop, now)
             return 0
         count = min(limit, stop - row)
@@ -313,7 +335,7 @@ class Cursor(Holding):
         if self._skips:
             sifted = self._without_skips(sifted, batch.first + row, batch.first + stop)
         ready = sifted.ready
-        if len(ready) == stop - row and self.outlets is None:
+        if len(ready) == stop - row and self.outlets is None and self.keys is None:
             self._judged_to = batch.first + stop
             self._judged_ns = now.wall_ns
             return
@@ -388,6 +410,9 @@ class Cursor(Holding):
                 self.ready -= int(over.sum())
                 self._finish(EXPIRED, live[over], counted=True)
                 live, rows = live[~over], rows[~over]
+        if self.keys is not None and len(live):
+            live = self._in_order(self.keys, batch, live, holder)
+            rows = live - batch.first
         if len(live) == 0:
             return 0
         attempts = self._pages.lease(live, holder, deadline_ns)
@@ -395,6 +420,22 @@ class Cursor(Holding):
         self.ready -= len(live)
         out.append(Delivery(self.source.number, batch, rows, len(live), attempts))
         return len(live)
+
+    def _in_order(self, keys: KeyOrder, batch: Batch, live: Offsets, holder: int) -> Offsets:
+        """Return the rows that may go out now; the others wait for those of their key before them."""
+        column = batch.columns.get("key")
+        if column is None:
+            return live
+        rows = (live - batch.first).tolist()
+        values = [column[row] for row in rows] if isinstance(column, list) else column.take(pa.array(rows)).to_pylist()
+        free = [
+            key is None or keys.admit(bytes(key), offset, holder)
+            for key, offset in zip(values, live.tolist(), strict=True)
+        ]
+        if keys.freed:
+            freed, keys.freed = keys.freed, []
+            self._make_ready(np.array(sorted(freed), np.int64))
+        return live[np.array(free, np.bool_)]
 
     def _without_dead(self, live: Offsets) -> Offsets:
         limit = self.rules.max_attempts
@@ -462,6 +503,7 @@ class Cursor(Holding):
         """Begin anew at an offset: everything out is forgotten, counts start at zero."""
         codes = self._codes
         self._clear()
+        self.use_rules(self.rules)
         if codes is not None:
             self.sort_by_tag(codes)
         self.counts = dict.fromkeys(records.FINISHED, 0)

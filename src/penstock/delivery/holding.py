@@ -19,6 +19,7 @@ from penstock.delivery.due import Calendar
 from penstock.delivery.journal import ACKED, DEAD, FILTERED, HELD, HOLE, RELEASED, SKIPPED
 from penstock.delivery.lease import GRAIN_NS, Leases
 from penstock.delivery.moment import Now
+from penstock.delivery.order import KeyOrder
 from penstock.delivery.outlets import Outlets
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
 from penstock.delivery.source import Delivery, Entry, JournalFile
@@ -53,6 +54,10 @@ class Holding:
         self._fresh: deque[Offsets] = deque()
         #: The same by tag, while somebody in the subscription asks for one; the two above are then empty.
         self.outlets: Outlets | None = None
+        #: Which keys are out, where the subscription keeps order by key.
+        self.keys: KeyOrder | None = None
+        #: Rows taken back from each holder because an earlier one of their key came back.
+        self.revoked: dict[int, int] = {}
         #: Rows above the cursor that were removed before it came there.
         self._skips: set[int] = set()
         self._acked: list[int | Offsets] = []
@@ -94,6 +99,8 @@ class Holding:
         self._acked.append(offset)
         self.counts[ACKED] += 1
         self.leased -= 1
+        if self.keys is not None:
+            self._free([offset])
         return True
 
     def ack(self, offsets: Offsets, holder: int) -> Offsets:
@@ -108,6 +115,7 @@ class Holding:
             self._acked.append(offsets)
             self.counts[ACKED] += len(offsets)
             self.leased -= len(offsets)
+            self._free(offsets.tolist())
         return refused
 
     def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
@@ -171,13 +179,41 @@ class Holding:
         """Give back what was held too long; return (holder, rows) of each."""
         ended = []
         for holder, rows in self._leases.expire(now.monotonic_ns):
+            if self.keys is not None:  # a row that ended before may have revoked some of these
+                rows = rows[self._pages.leased(rows, holder)]
             self._leases.less(holder, len(rows))
             self.leased -= len(rows)
             self._back(rows, 0, now)
             ended.append((holder, len(rows)))
         return ended
 
+    def _free(self, offsets: list[int]) -> None:
+        """Let rows go that waited for others of their key."""
+        if self.keys is not None:
+            freed = self.keys.finished(offsets)
+            if freed:
+                self._make_ready(np.array(sorted(freed), np.int64))
+
+    def _revoke(self, offsets: Offsets, *, delayed: bool) -> Offsets:
+        """Take back later rows of keys whose earlier rows come back; return which of those may be queued now."""
+        if self.keys is None:
+            return offsets
+        queue, revoked = self.keys.came_back(offsets.tolist(), delayed=delayed)
+        if revoked:
+            rows = np.array(sorted(revoked), np.int64)
+            _, attempts, _, holders = self._pages.details(rows)
+            for holder in np.unique(holders).tolist():
+                count = int((holders == holder).sum())
+                self._leases.less(holder, count)
+                self.revoked[holder] = self.revoked.get(holder, 0) + count
+            self._pages.move(rows, READY)
+            self._kept += records.pending(RELEASED, rows, attempts, np.zeros(len(rows), np.int64))
+            self.leased -= len(rows)
+            self.ready += len(rows)
+        return np.array(sorted(queue), np.int64)
+
     def _back(self, offsets: Offsets, due_ns: int, now: Now) -> None:
+        queue = self._revoke(offsets, delayed=due_ns > 0)
         attempts = self._pages.attempts(offsets).astype(np.int64)
         self._kept += records.pending(RELEASED, offsets, attempts, np.full(len(offsets), due_ns))
         if due_ns:
@@ -186,8 +222,9 @@ class Holding:
             self.waiting += len(offsets)
         else:
             self._pages.move(offsets, READY)
-            self._make_ready(offsets)
             self.ready += len(offsets)
+            if len(queue):
+                self._make_ready(queue)
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -268,6 +305,8 @@ class Holding:
         self._finished += records.finished(op, offsets)
         if counted:
             self.counts[op] += len(offsets)
+        if self.keys is not None:
+            self._free(offsets.tolist())
 
     @property
     def dirty(self) -> bool:

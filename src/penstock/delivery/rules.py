@@ -41,8 +41,10 @@ class Rules(NamedTuple):
     traffic: TrafficTest | None = None
     ttl_ns: int = 0
     max_attempts: int = 0
-    #: One row out at a time, the next after its ack.
+    #: One row of the shard out at a time, the next after its ack.
     ordered: bool = False
+    #: So many rows of a key out at a time; 0 = keys are not looked at.
+    key_run: int = 0
 
     def concerns(self, batch: Batch) -> bool:
         """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""

@@ -127,6 +127,7 @@ class Subscription:
             self._unclaim(consumer)
         del self.consumers[consumer.holder]
         self._holders.append(consumer.holder)
+        self._count_revoked()
 
     def set_credit(self, consumer: Consumer, credit: int) -> None:
         """Set how many rows a consumer may hold."""
@@ -306,6 +307,7 @@ class Subscription:
         consumer.released += done
         self.released += done
         self.queue(consumer)
+        self._count_revoked()
         return refused
 
     def by_receipt(self, receipts: list[tuple[int, int]]) -> tuple[Consumer, list[int], list[int]]:
@@ -336,6 +338,7 @@ class Subscription:
                     consumer.in_flight -= count
                     consumer.expired += count
                     self.queue(consumer)
+        self._count_revoked()
 
     # --- without a lease ------------------------------------------------------------------------------------------
 
@@ -353,9 +356,10 @@ class Subscription:
         self._lost(self.cursors[shard].finish_below(offset + 1, ACKED))
 
     def empty(self) -> None:
-        """Finish everything there is."""
+        """Finish everything there is; what a paused topic keeps back is not here yet."""
         for cursor in self.cursors:
-            self._lost(cursor.finish_below(cursor.source.readable_end, REMOVED))
+            end = cursor.source.readable_end
+            self._lost(cursor.finish_below(end if cursor.gate is None else min(cursor.gate, end), REMOVED))
 
     def seek(self, shard: int, offset: int) -> None:
         """Begin anew at an offset of a shard."""
@@ -370,6 +374,19 @@ class Subscription:
         for consumer in self._all():
             consumer.in_flight = sum(len(c.leases_of(consumer.holder)) for c in self.cursors)
             self.queue(consumer)
+
+    def _count_revoked(self) -> None:
+        """Give credit back for rows that were taken back because an earlier one of their key was."""
+        for cursor in self.cursors:
+            if cursor.revoked:
+                revoked, cursor.revoked = cursor.revoked, {}
+                self._lost(
+                    {
+                        holder: count
+                        for holder, count in revoked.items()
+                        if holder in self.consumers or holder == SESSION
+                    }
+                )
 
     def _lost(self, lost: dict[int, int]) -> None:
         for holder, count in lost.items():
