@@ -73,7 +73,7 @@ class Disk(Protocol):
         """Return the names in a directory, sorted; empty if it does not exist."""
 
     def make(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Make a directory and its parents; returns once their names survive a power loss."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace `new` by `old` in one step."""
@@ -179,8 +179,14 @@ class LocalDisk:
             return []
 
     def make(self, path: str) -> None:
-        """Make a directory and its parents."""
-        os.makedirs(path, exist_ok=True)
+        """Make a directory and its parents; returns once their names survive a power loss."""
+        missing = []
+        while path and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for name in reversed(missing):
+            os.makedirs(name, exist_ok=True)
+            self.sync_directory(os.path.dirname(name) or ".")
 
     def rename(self, old: str, new: str) -> None:
         """Replace `new` by `old` in one step."""

@@ -7,6 +7,7 @@ Invariant: no damaged row is ever counted readable, and no offset that may have 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
@@ -18,6 +19,7 @@ from penstock.log.scan import Scan
 from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, columns_of, decoder_of
 from penstock.log.state import State
 from penstock.log.weight import weigh
+from penstock.message import BASE_COLUMNS
 
 
 class Recovered:
@@ -36,9 +38,14 @@ class Recovered:
         self.jump = False
 
 
-def recover(disk: Disk, directory: str, state: State, *, weigh_headers: bool) -> Recovered:
-    """Return the shard's segments, scanned where they were not sealed."""
-    return _Recovery(disk, directory, state, weigh_headers).run()
+def recover(
+    disk: Disk, directory: str, state: State, *, weigh_headers: bool, before_jump: Callable[[], None]
+) -> Recovered:
+    """Return the shard's segments, scanned where they were not sealed.
+
+    `before_jump` writes down that offsets are used up, before the bytes that tell so are cut: the process may die then.
+    """
+    return _Recovery(disk, directory, state, weigh_headers, before_jump).run()
 
 
 def close_open(found: Recovered) -> None:
@@ -55,11 +62,14 @@ def close_open(found: Recovered) -> None:
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, directory: str, state: State, weigh_headers: bool) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, state: State, weigh_headers: bool, before_jump: Callable[[], None]
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.state = state
         self.weigh_headers = weigh_headers
+        self.before_jump = before_jump
         self.found = Recovered()
         self.lost_manifest = False
         self.manifest = self.load_manifest()
@@ -148,14 +158,15 @@ class _Recovery:
         scan = segment.scanned(size, synced, known, start)
         if broken and len(scan.index):
             scan.holes.insert(0, Damage(first, first, broken))
-        self.adopt(segment, scan, known, size)
         cut = bool(scan.cut_reason)
+        jump = scan.lost or (cut and (not scan.torn or (len(known) > 0 and known[len(known) - 1].end > scan.end)))
+        if jump:
+            self.jump()
+        self.adopt(segment, scan, known, size)
         if not segment.batches and not segment.holes:
             segment.close()
             self.remove(segment)
             return not cut
-        jump = scan.lost or (cut and (not scan.torn or (len(known) > 0 and known[len(known) - 1].end > scan.end)))
-        self.found.jump = self.found.jump or jump
         goes_on = (last or cut) and not (scan.ended or scan.holes or scan.lost or jump)
         if goes_on:
             segment.sync()
@@ -217,13 +228,14 @@ class _Recovery:
         segment.close()
         if synced == 0:
             self.found.cut_bytes += size
-            self.found.jump = self.found.jump or len(known) > 0
+            if may_hold_rows(size, known):
+                self.jump()
             self.remove(segment)
             return False
         segment.end = max(segment.first, known[len(known) - 1].end if len(known) else 0)
         segment.holes = [Damage(segment.first, segment.end, reason)]
         segment.index, segment.sealed = Index(), True
-        self.found.jump = True
+        self.jump()
         self.found.end = max(self.found.end, segment.end)
         self.found.segments.append(segment)
         return True
@@ -233,9 +245,21 @@ class _Recovery:
         segment, size, known = self.opened(first, generation)
         segment.close()
         self.found.cut_bytes += size
-        self.found.jump = self.found.jump or len(known) > 0
+        if may_hold_rows(size, known):
+            self.jump()
         self.remove(segment)
+
+    def jump(self) -> None:
+        """Let the next offset come from beyond the reserved block, also if this start does not come to its end."""
+        if not self.found.jump:
+            self.before_jump()
+            self.found.jump = True
 
     def remove(self, segment: Segment) -> None:
         self.disk.remove(segment.path())
         self.disk.remove(segment.path(INDEX_SUFFIX))
+
+
+def may_hold_rows(size: int, known: Index) -> bool:
+    """Tell whether a file that is dropped may have held rows that somebody has seen: then their offsets are used up."""
+    return len(known) > 0 or size > len(schema_of(BASE_COLUMNS).serialize())

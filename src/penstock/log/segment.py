@@ -322,9 +322,16 @@ class Segment:
 
     def scanned(self, size: int, synced: int, known: Index, start: int | None = None) -> Scan:
         """Walk the data file from its first batch on; blocking, on any thread."""
+        broken = ""
         if start is None:
-            _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
-        return scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known)
+            try:
+                _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
+            except CorruptionError as error:  # the manifest knows the columns too, and so where the batches begin
+                start, broken = len(schema_of(self.columns, self.compression).serialize()), str(error)
+        found = scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known)
+        if broken:
+            found.holes.insert(0, Damage(self.first, self.first, broken))
+        return found
 
 
 def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:

@@ -113,7 +113,7 @@ class Shard:
             return MemoryShard.begin(disk, clock, path, number, settings, state, weigh_headers)
         boot = disk.boot_id()
         unclean = not state.state.clean and state.state.boot != boot
-        found = recover(disk, path, state.state, weigh_headers=weigh_headers)
+        found = recover(disk, path, state.state, weigh_headers=weigh_headers, before_jump=state.forget_boot)
         if strict and found.damaged:
             worst = found.damaged[0]
             rows = f"{worst.first} to {worst.end - 1}" if worst.end > worst.first else f"from {worst.first} on"
@@ -190,6 +190,10 @@ class Shard:
             self._commit.wait(self.end, done)
         else:
             done(None)
+
+    def sync(self, done: Done) -> None:
+        """Call back once everything appended so far survives a power loss, whatever the topic promises."""
+        self._commit.wait(self.end, done)
 
     def read(self, offset: int) -> Batch | None:
         """Return the batch that holds an offset, or the first after it, if it is readable and in memory."""

@@ -54,6 +54,12 @@ class StateFile:
         """Write the state as the file's only line; synced when this returns."""
         replace_file(self._disk, self._path, line(self.state))
 
+    def forget_boot(self) -> None:
+        """Write down that offsets may be used up which no row tells of, as after another boot; synced."""
+        if self.found:
+            self.state.boot, self.state.clean = "", False
+            self.replace()
+
     def note(self) -> None:
         """Add the state as a line to the page cache; losing it is harmless unless it is synced on purpose."""
         # Opened each time, every other second on a busy shard: a node of many shards needs its file descriptors.

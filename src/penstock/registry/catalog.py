@@ -83,6 +83,7 @@ class Catalog:
         settings: TopicSettings | None = None,
         orphan_from: Sequence[int] | None = None,
         gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
+        extend_from: Sequence[int] | None = None,
     ) -> TopicRecord:
         """Change what is given and return the new record; `gate=None` takes the gate away."""
         key = TOPICS + name
@@ -99,6 +100,8 @@ class Catalog:
             record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
         if gate is not msgspec.UNSET:
             record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
+        if extend_from is not None:
+            record = msgspec.structs.replace(record, extend_from=_per_shard(record, extend_from))
         if encoded(record) != entry.value:
             self.registry.put(key, encoded(record), if_revision=entry.revision)
         return record

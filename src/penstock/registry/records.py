@@ -31,6 +31,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     orphan_from: tuple[int, ...]
     #: Per shard: the offset no subscription passes while the topic is paused.
     gate: tuple[int, ...] | None = None
+    #: Per shard: the first offset after the topic was made to take headers; None if it always did, or does not.
+    extend_from: tuple[int, ...] | None = None
     created_ns: int
 
 
