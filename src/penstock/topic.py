@@ -18,8 +18,8 @@ from penstock.alarm import Alarm
 from penstock.clock import SECOND
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Cursor
-from penstock.delivery.moment import Now
 from penstock.delivery.dead import Origin, dead_letters
+from penstock.delivery.moment import Now
 from penstock.delivery.rules import Rules, TrafficTest
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
