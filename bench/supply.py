@@ -19,6 +19,9 @@ BUILD = BENCH / "build"
 #: Where the environment that runs this keeps its programs; not resolved, because .venv's python is a link.
 SCRIPTS = Path(sys.executable).parent
 
+#: What is built of NSQ: the daemons, and the tools that must work with Penstock as they are.
+NSQ = ("nsqd", "nsqlookupd", "to_nsq", "nsq_tail", "nsq_to_file", "nsq_stat")
+
 #: Building nsqd fetches and compiles it; a slow machine needs minutes.
 BUILD_SECONDS_MAX = 900
 
@@ -28,15 +31,20 @@ class Missing(Exception):
 
 
 def nsqd() -> Path:
-    """Return nsqd 1.3.0, built from the module in `peers-go` at the first call."""
-    program = BUILD / "bin" / "nsqd"
+    """Return nsqd 1.3.0."""
+    return nsq("nsqd")
+
+
+def nsq(name: str) -> Path:
+    """Return one of NSQ 1.3.0's programs, built with the others from the module in `peers-go` at the first call."""
+    program = BUILD / "bin" / name
     if not program.exists():
         _need("go")
         # Built in a copy, because Go may complete the module's files and the checkout shall stay as it is.
         module = shutil.copytree(BENCH / "peers-go", BUILD / "peers-go", dirs_exist_ok=True)
         environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOBIN": str(program.parent)}
-        command = ["go", "install", "github.com/nsqio/nsq/apps/nsqd"]
-        _call(command, "nsqd could not be built", cwd=module, environment=environment)
+        command = ["go", "install", *(f"github.com/nsqio/nsq/apps/{app}" for app in NSQ)]
+        _call(command, "NSQ's programs could not be built", cwd=module, environment=environment)
     return program
 
 

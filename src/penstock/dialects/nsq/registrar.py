@@ -16,7 +16,7 @@ from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.link import PING_NS, Link, Network
-from penstock.errors import ConfigError, Refusal
+from penstock.errors import Refusal
 from penstock.node import Change, Node
 from penstock.settings import SubscriptionSettings
 from penstock.topic import Topic
@@ -32,6 +32,7 @@ class Registrar:
         self._directory = directory
         self._network = network
         self._pinger: Timer | None = None
+        self._closed = False
         self._peer = Peer(
             id=f"{me.broadcast_address}:{me.tcp_port}",
             remote_address=f"{me.broadcast_address}:{me.tcp_port}",
@@ -54,6 +55,8 @@ class Registrar:
 
     def replace(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Announce the node to these services elsewhere, and to no other any more."""
+        if self._closed:
+            return
         wanted = list(dict.fromkeys(addresses))
         for link in [link for link in self.links if link.address not in wanted]:
             link.close()
@@ -67,6 +70,7 @@ class Registrar:
 
     def close(self) -> None:
         """Take everything back; nobody finds the node any more."""
+        self._closed = True
         if self._changed in self._node.watchers:
             self._node.watchers.remove(self._changed)
         if self._pinger is not None:
@@ -151,19 +155,6 @@ class Registrar:
         if self._directory is not None:
             self._directory.ping(self._peer.id, self._node.clock.monotonic())
         self._arm()
-
-
-def addresses(texts: Iterable[str]) -> list[tuple[str, int]]:
-    """Return host and port of each "host:port", or raise ConfigError."""
-    found = []
-    for text in texts:
-        host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ConfigError(
-                f'nsq.lookupd_tcp_addresses: "{text}" is no address; write HOST:PORT, like 127.0.0.1:4160'
-            )
-        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    return found
 
 
 def _can_spell(name: str) -> bool:

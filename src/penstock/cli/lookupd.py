@@ -1,0 +1,98 @@
+"""`penstock lookupd`: the lookup service alone, without a node and without data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.config import File, Settings, flags
+
+if TYPE_CHECKING:
+    from penstock.cli.daemon import Show
+    from penstock.config import Config
+
+#: The listeners of a configuration that are opened here.
+KEYS = ("nsq.lookup_tcp_port", "nsq.lookup_http_port")
+
+#: What holds whatever the configuration says: there is no node, so its ports must not stand in the way.
+ALONE = {"nsq.lookup": True, "api.enabled": False, "nsq.tcp_port": 0, "nsq.http_port": 0}
+
+_log = logging.getLogger("penstock.nsq.lookup")
+
+
+def lookupd(
+    file: File = None,
+    port_offset: Annotated[int | None, typer.Option(min=0, help="Added to every port.", show_default="0")] = None,
+    settings: Settings = None,
+    ready_file: Annotated[
+        str | None, typer.Option(help="Write pid and ports there, as JSON, once it listens.", metavar="PATH")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print what listens where.")] = False,
+) -> None:
+    """Run the NSQ lookup service alone, in the foreground."""
+    from penstock.config import load
+
+    chosen = flags(settings) | ALONE
+    if port_offset is not None:
+        chosen["port_offset"] = port_offset
+    run(load(file, chosen).config, ready_file, None if quiet else _show)
+
+
+def run(config: Config, ready_file: str | None = None, show: Show | None = None) -> None:
+    """Run a lookup service until a signal asks it to stop."""
+    import uvloop
+
+    from penstock.cli import daemon, listeners
+
+    daemon.start_log(config)
+    listeners.probe(config, KEYS)
+    if ready_file is not None:
+        daemon.prepare_ready(ready_file)
+    daemon.raise_open_files()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_life(config, ready_file, show))
+
+
+async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
+    from penstock.cli import daemon
+    from penstock.clock import LoopClock
+    from penstock.dialects.nsq.lookup.service import Lookup
+
+    stopped = asyncio.Event()
+    daemon.on_signals(stopped)
+    lookup = Lookup(config, LoopClock(asyncio.get_running_loop()), _fault, _bug)
+    ports = await daemon.open_lookup(lookup, config)
+    addresses = {key: (config.nsq.address, port) for key, port in ports.items()}
+    if ready_file is not None:
+        daemon.write_ready(ready_file, config, addresses)
+    if show is not None:
+        show(config, addresses)
+    await stopped.wait()
+    await lookup.close()
+
+
+def _show(config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+    from penstock.cli import banner
+
+    lines = ["The NSQ lookup service is up, with nothing on disk."]
+    lines += [
+        f"  {banner.SPOKEN[key]:<{banner.WIDTH}} {place}" for key, place in banner.places(config, addresses).items()
+    ]
+    sys.stdout.write("\n".join([*lines, "Stop with Ctrl-C."]) + "\n")
+    sys.stdout.flush()
+
+
+def _fault(code: str, text: str, peer: str) -> None:
+    # Clients ask for topics that are not there yet all the time.
+    level = logging.DEBUG if code == "TOPIC_NOT_FOUND" else logging.WARNING
+    _log.log(level, "%s from %s: %s", code, peer, text)
+
+
+def _bug(where: str, error: Exception) -> None:
+    _log.error("%s failed: %s", where, "".join(traceback.format_exception(error)))

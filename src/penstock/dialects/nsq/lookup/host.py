@@ -1,0 +1,47 @@
+"""The node beside a lookup service: what the service may ask it for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
+from penstock.node import Node
+
+
+class NodeHost:
+    """A node as the lookup service in its process sees it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def meta(self, topic: str) -> Meta | None:
+        """Return what a topic of the node is like, None if it has none of this name."""
+        found = self._node.topics.get(topic)
+        if found is None:
+            return None
+        # A topic for both kinds of clients counts as extended: those with headers learn it here, the others do not ask.
+        return Meta(partition_num=found.settings.shards, extend_support=found.settings.extend != "off")
+
+    def create(self, topic: str, meta: Meta) -> None:
+        """Make a topic unless it exists."""
+        if topic in self._node.topics:
+            return
+        settings = msgspec.structs.replace(
+            self._node.config.topic.settings(),
+            shards=meta.partition_num,
+            extend="on" if meta.extend_support else "off",
+        )
+        if topic.endswith(EPHEMERAL):
+            settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
+        self._node.create_topic(topic, settings)
+
+    def upgrade(self, topic: str) -> None:
+        """Let a topic of the node carry headers from now on."""
+        found = self._node.topics.get(topic)
+        if found is not None and found.settings.extend == "off":
+            found.update(msgspec.structs.replace(found.settings, extend="on"))
+
+    def delete(self, topic: str) -> None:
+        """Drop a topic of the node, if it has it."""
+        if topic in self._node.topics:
+            self._node.delete_topic(topic)

@@ -1,0 +1,298 @@
+"""The lookup service over HTTP: where a topic is, and the names that people make before anybody publishes.
+
+Owns the paths and codes of nsqlookupd's interface, version 1.0, with what Youzan's clients ask beside it. Answers come
+from the directory alone; a topic's settings come from the node beside it, where there is one.
+Invariant: without the extended parameters, answers and effects are upstream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.dialects.nsq import asgi
+from penstock.dialects.nsq.asgi import EMPTY, OK, Answer, Fault, Params, document
+from penstock.dialects.nsq.identify import VERSION
+from penstock.dialects.nsq.lookup.codec import PARTITION_MAX, Identity
+from penstock.dialects.nsq.lookup.directory import Directory, Meta, Peer
+from penstock.dialects.nsq.lookup.server import Bug
+from penstock.dialects.nsq.lookup.session import Fault as Faulted
+from penstock.errors import Refusal
+from penstock.listener import Receive, Scope, Send
+
+#: Youzan's lookup services take at most this many.
+REPLICAS_MAX = 5
+
+#: Parameters of /topic/create that only Youzan's form has: they ask for a topic on the nodes, not just for a name.
+EXTENDED = ("partition_num", "replicator", "extend", "orderedmulti", "multipart", "disable_channel_auto_create")
+
+
+class Host(Protocol):
+    """The node in this process, as far as the lookup service asks it for anything."""
+
+    def meta(self, topic: str) -> Meta | None:
+        """Return what a topic of the node is like, None if it has none of this name."""
+
+    def create(self, topic: str, meta: Meta) -> None:
+        """Make a topic unless it exists."""
+
+    def upgrade(self, topic: str) -> None:
+        """Let a topic of the node carry headers from now on."""
+
+    def delete(self, topic: str) -> None:
+        """Drop a topic of the node, if it has it."""
+
+
+class Http:
+    """The application of one listener."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        me: Callable[[], Identity],
+        host: Host | None,
+        fault: Faulted,
+        report_bug: Bug,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._me = me
+        self._host = host
+        self._fault = fault
+        self._report_bug = report_bug
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            answer = self._answer(scope)
+        except Fault as fault:
+            answer = asgi.refusal(fault.status, fault.code)
+            self._fault(fault.code, f"{scope['method']} {scope['path']}", asgi.peer(scope))
+        except Refusal as refusal:
+            answer = asgi.refusal(refusal.reason.http, refusal.code.upper())
+            self._fault(refusal.code, f"{scope['method']} {scope['path']}: {refusal}", asgi.peer(scope))
+        except Exception as failure:  # a bug must cost one request, not the service
+            self._report_bug("nsq lookup http", failure)
+            answer = asgi.refusal(500, "INTERNAL_ERROR")
+        await asgi.send(answer, send)
+
+    def _answer(self, scope: Scope) -> Answer:
+        found = self.PATHS.get(asgi.path(scope))
+        if found is None:
+            raise Fault(404, "NOT_FOUND")
+        method, handle = found
+        if scope["method"] != method:
+            raise Fault(405, "METHOD_NOT_ALLOWED")
+        return handle(self, asgi.params(scope))
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    def ping(self, params: Params) -> Answer:
+        """Say that all is well."""
+        return OK
+
+    def info(self, params: Params) -> Answer:
+        """Tell what this is."""
+        return document({"version": VERSION})
+
+    def lookup(self, params: Params) -> Answer:
+        """Tell where a topic is."""
+        topic = _topic(params)
+        access = params.get("access", "")
+        if access not in ("", "r", "w"):
+            raise Fault(400, "INVALID_ACCESS_MODE")
+        if not self._directory.knows(topic) and access != "r":
+            raise Fault(404, "TOPIC_NOT_FOUND")
+        now_ns = self._clock.monotonic()
+        found: dict[str, Any] = {
+            "channels": self._directory.channels(topic),
+            "producers": [_peer(peer) for peer in self._directory.producers(topic, now_ns)],
+        }
+        if "metainfo" in params or "access" in params:
+            partitions = self._directory.partitions(topic, now_ns)
+            if "partition" in params:
+                wanted = _number(params["partition"], "INVALID_ARG_TOPIC_PARTITION", 0, PARTITION_MAX)
+                partitions = {wanted: partitions[wanted]} if wanted in partitions else {}
+            found["partitions"] = {str(number): _peer(peer) for number, peer in sorted(partitions.items())}
+            if _switch(params, "metainfo"):
+                found["meta"] = self._meta(topic)
+        return document(found)
+
+    def topics(self, params: Params) -> Answer:
+        """List every topic."""
+        names = self._directory.topics()
+        found: dict[str, Any] = {"topics": names}
+        if _switch(params, "metaInfo") or _switch(params, "metainfo"):
+            found["meta_info"] = [{"topic_name": name, **msgspec.to_builtins(self._meta(name))} for name in names]
+        return document(found)
+
+    def channels(self, params: Params) -> Answer:
+        """List the channels of a topic."""
+        return document({"channels": self._directory.channels(_topic(params))})
+
+    def nodes(self, params: Params) -> Answer:
+        """List the nodes with their topics."""
+        listed = []
+        for peer, topics in self._directory.nodes(self._clock.monotonic()):
+            node = _peer(peer)
+            node["tombstones"] = [hidden for _, hidden, _ in topics]
+            node["topics"] = [name for name, _, _ in topics]
+            if any(numbers for _, _, numbers in topics):
+                node["partitions"] = {name: [str(number) for number in numbers] for name, _, numbers in topics}
+            listed.append(node)
+        return document({"producers": listed})
+
+    def debug(self, params: Params) -> Answer:
+        """Show everything that is registered."""
+        to_wall_ns = self._clock.now() - self._clock.monotonic()
+        found: dict[str, list[dict[str, object]]] = {}
+        for record in self._directory.records():
+            tombstone_ns = record.tombstone_ns
+            found.setdefault(f"{record.category}:{record.topic}:{record.channel}", []).append(
+                {
+                    **_peer(record.peer),
+                    "last_update": record.heard_ns + to_wall_ns,
+                    "tombstoned": tombstone_ns is not None,
+                    "tombstoned_at": tombstone_ns + to_wall_ns if tombstone_ns is not None else 0,
+                }
+            )
+        return document(found)
+
+    def listlookup(self, params: Params) -> Answer:
+        """List the lookup services: this one. Youzan's clients ask it before every lookup."""
+        me = self._me()
+        node = {
+            "ID": f"{me.broadcast_address}:{me.tcp_port}",
+            "NodeIP": me.broadcast_address,
+            # As text, because Youzan's clients drop a list with numbers here.
+            "TcpPort": str(me.tcp_port),
+            "HttpPort": str(me.http_port),
+            "RpcPort": "",
+            "Epoch": 0,
+        }
+        return document({"lookupdnodes": [node], "lookupdleader": node})
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def create_topic(self, params: Params) -> Answer:
+        """Remember a topic; asked in Youzan's form, make it on the node in this process too."""
+        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        if not any(word in params for word in EXTENDED):
+            self._directory.add_topic(topic)
+            return EMPTY
+        meta = Meta(
+            partition_num=_number(params.get("partition_num", "1"), "INVALID_ARG_TOPIC_PARTITION_NUM", 1, 1024),
+            replica=_number(params.get("replicator", "1"), "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX),
+            extend_support=_switch(params, "extend"),
+            ordered=_switch(params, "orderedmulti"),
+            multi_part=_switch(params, "multipart"),
+            disable_channel_auto_create=_switch(params, "disable_channel_auto_create"),
+        )
+        if self._host is not None:
+            self._host.create(topic, meta)
+        self._directory.add_topic(topic, meta)
+        return EMPTY
+
+    def update_meta(self, params: Params) -> Answer:
+        """Change what a topic is like; headers can be allowed, never forbidden again."""
+        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        if not self._directory.knows(topic):
+            raise Fault(404, "TOPIC_NOT_FOUND")
+        meta = self._meta(topic)
+        if "replicator" in params:
+            replica = _number(params["replicator"], "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX)
+            meta = msgspec.structs.replace(meta, replica=replica)
+        if _switch(params, "upgradeext"):
+            if self._host is not None:
+                self._host.upgrade(topic)
+            meta = msgspec.structs.replace(meta, extend_support=True)
+        self._directory.add_topic(topic, meta)
+        return EMPTY
+
+    def delete_topic(self, params: Params) -> Answer:
+        """Forget a topic; asked in Youzan's form (`partition=**`), drop it on the node in this process too."""
+        topic = _topic(params)
+        if params.get("partition") == "**" and self._host is not None:
+            self._host.delete(topic)
+        self._directory.remove_topic(topic)
+        return EMPTY
+
+    def tombstone(self, params: Params) -> Answer:
+        """Hide a producer of a topic for a while, or show it again with `restore=true`."""
+        topic = _topic(params)
+        if "node" not in params:
+            raise Fault(400, "MISSING_ARG_NODE")
+        if _switch(params, "restore"):
+            self._directory.restore(topic, params["node"])
+        else:
+            self._directory.tombstone(topic, params["node"], self._clock.monotonic())
+        return EMPTY
+
+    def create_channel(self, params: Params) -> Answer:
+        """Remember a channel, for nodes that make its topic later."""
+        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        self._directory.add_channel(topic, asgi.name(params, "channel", "INVALID_ARG_CHANNEL"))
+        return EMPTY
+
+    def delete_channel(self, params: Params) -> Answer:
+        """Forget a channel."""
+        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        if not self._directory.remove_channel(topic, asgi.name(params, "channel", "INVALID_ARG_CHANNEL")):
+            raise Fault(404, "CHANNEL_NOT_FOUND")
+        return EMPTY
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _meta(self, topic: str) -> Meta:
+        """Return what is known of a topic: what it was made with, and what the node here says of it today."""
+        known = self._directory.meta(topic) or Meta()
+        real = self._host.meta(topic) if self._host is not None else None
+        if real is not None:
+            known = msgspec.structs.replace(
+                known, partition_num=real.partition_num, extend_support=real.extend_support, ordered=real.ordered
+            )
+        seen = self._directory.partitions(topic, self._clock.monotonic())
+        return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))
+
+    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Answer]]]] = {
+        "/ping": ("GET", ping),
+        "/info": ("GET", info),
+        "/lookup": ("GET", lookup),
+        "/topics": ("GET", topics),
+        "/channels": ("GET", channels),
+        "/nodes": ("GET", nodes),
+        "/debug": ("GET", debug),
+        "/listlookup": ("GET", listlookup),
+        "/topic/create": ("POST", create_topic),
+        "/topic/creat": ("POST", create_topic),  # as the design note of tag dispatch spells it
+        "/topic/meta/update": ("POST", update_meta),
+        "/topic/delete": ("POST", delete_topic),
+        "/topic/tombstone": ("POST", tombstone),
+        "/channel/create": ("POST", create_channel),
+        "/channel/delete": ("POST", delete_channel),
+    }
+
+
+def _topic(params: Params) -> str:
+    if "topic" not in params:
+        raise Fault(400, "MISSING_ARG_TOPIC")
+    return params["topic"]
+
+
+def _switch(params: Params, name: str) -> bool:
+    return params.get(name, "").lower() in ("true", "1")
+
+
+def _number(text: str, code: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most):
+        raise Fault(400, code)
+    return int(text)
+
+
+def _peer(peer: Peer) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(peer)
+    return shown

@@ -1,0 +1,75 @@
+"""The lookup service at work: a directory with its two listeners.
+
+Runs beside a node or alone; it differs only in who hears of faults and whether there is a node to ask.
+Invariant: after `close` no connection of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from penstock.clock import Clock
+from penstock.config import Config
+from penstock.dialects.nsq.identify import VERSION
+from penstock.dialects.nsq.lookup.codec import Identity
+from penstock.dialects.nsq.lookup.directory import Directory
+from penstock.dialects.nsq.lookup.http import Host, Http
+from penstock.dialects.nsq.lookup.server import Bug, Server
+from penstock.dialects.nsq.lookup.session import Fault
+from penstock.dialects.nsq.place import broadcast_address
+from penstock.listener import Listener, listen
+
+
+class Lookup:
+    """A lookup service."""
+
+    def __init__(self, config: Config, clock: Clock, fault: Fault, report_bug: Bug, host: Host | None = None) -> None:
+        nsq = config.nsq
+        self._config = config
+        self._fault = fault
+        self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
+        self.tcp_port = 0
+        self.http_port = 0
+        self.server = Server(self.directory, clock, self.identity, fault, report_bug)
+        self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
+        self._acceptor: asyncio.Server | None = None
+        self._listener: Listener | None = None
+
+    def identity(self) -> Identity:
+        """Return what the service says of itself."""
+        return identity_of(self._config, self.tcp_port, self.http_port)
+
+    async def accept(self, sock: socket.socket, backlog: int) -> None:
+        """Take nodes on a bound socket."""
+        self._acceptor = await asyncio.get_running_loop().create_server(self.server.connect, sock=sock, backlog=backlog)
+        self.tcp_port = sock.getsockname()[1]
+
+    async def answer(self) -> Listener:
+        """Take HTTP requests; OSError if the port cannot be had."""
+        address, port = self._config.listeners()["nsq.lookup_http_port"]
+        self._listener = await listen(self.app, address, port, self._not_http)
+        self.http_port = self._listener.port
+        return self._listener
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self.server.close()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def _not_http(self, text: str, peer: str) -> None:
+        self._fault("INVALID_REQUEST", text, peer)
+
+
+def identity_of(config: Config, tcp_port: int, http_port: int) -> Identity:
+    """Return what a node or service with this configuration says of itself."""
+    return Identity(
+        version=VERSION,
+        tcp_port=tcp_port,
+        http_port=http_port,
+        hostname=socket.gethostname(),
+        broadcast_address=broadcast_address(config),
+    )

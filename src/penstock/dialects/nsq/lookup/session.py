@@ -1,0 +1,135 @@
+"""One node at the lookup service: commands in, replies out, the directory between them. No sockets.
+
+A node introduces itself once, then says what it has and that it lives. Every error is fatal, as the protocol wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.dialects.nsq.lookup.codec import OK, Decoder, Faulty, Identity, error, identity, reply, target
+from penstock.dialects.nsq.lookup.directory import Directory, Peer
+from penstock.errors import Refusal
+
+#: Told (code, text, who) about what a client did wrong.
+Fault = Callable[[str, str, str], None]
+
+
+class Link(Protocol):
+    """The way back to the node."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def hang_up(self) -> None:
+        """Close once everything sent has left."""
+
+
+class Session:
+    """The protocol's state: unknown -> identified."""
+
+    def __init__(
+        self, directory: Directory, clock: Clock, me: Callable[[], Identity], link: Link, name: str, fault: Fault
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._me = me
+        self._link = link
+        self._fault = fault
+        self._decoder = Decoder()
+        self._names_partitions = False
+        self.name = name
+        self.peer: Peer | None = None
+        self.closed = False
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the node said which protocol it speaks."""
+        return self._decoder.greeted
+
+    def receive(self, data: bytes) -> None:
+        """Carry out what one read brought."""
+        for command in self._decoder.feed(data):
+            if self.closed:
+                return
+            try:
+                self.COMMANDS[str(command[0])](self, *command[1:])
+            except Faulty as faulty:
+                self.fail(faulty.code, str(faulty))
+            except Refusal as refusal:
+                self.fail("E_INVALID", str(refusal))
+
+    def close(self) -> None:
+        """Forget the node; the names it had stay."""
+        self.closed = True
+        if self.peer is not None:
+            self._directory.leave(self.peer.id)
+            self.peer = None
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def identify(self, body: bytes) -> None:
+        """Learn who this is, and say who we are."""
+        said = identity(body)
+        self._names_partitions = said.names_partitions
+        self.peer = Peer(
+            id=self.name,
+            remote_address=self.name,
+            hostname=said.hostname or "",
+            broadcast_address=said.broadcast_address or "",
+            tcp_port=said.tcp_port or 0,
+            http_port=said.http_port or 0,
+            version=said.version or "",
+            topology_zone=said.topology_zone or "",
+            topology_region=said.topology_region or "",
+            distributed_id=said.distributed_id or "",
+        )
+        self._directory.identify(self.peer, self._clock.monotonic())
+        self._link.write(reply(msgspec.json.encode(self._me())))
+
+    def register(self, args: list[bytes]) -> None:
+        """Take note of a topic or channel."""
+        peer = self._identified()
+        self._directory.register(peer.id, *target("REGISTER", args, names_partitions=self._names_partitions))
+        self._link.write(OK)
+
+    def unregister(self, args: list[bytes]) -> None:
+        """Take note that a topic or channel is gone."""
+        peer = self._identified()
+        self._directory.unregister(peer.id, *target("UNREGISTER", args, names_partitions=self._names_partitions))
+        self._link.write(OK)
+
+    def ping(self, args: list[bytes]) -> None:
+        """Take note that the node lives; one that did not introduce itself gets its reply as well."""
+        if self.peer is not None:
+            self._directory.ping(self.peer.id, self._clock.monotonic())
+        self._link.write(OK)
+
+    def fail(self, code: str, text: str) -> None:
+        """Send an error and hang up."""
+        self._fault(code, text, self.name)
+        self._link.write(error(code, text))
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End without a word."""
+        self.close()
+        self._link.hang_up()
+
+    def _identified(self) -> Peer:
+        if self.peer is None:
+            raise Faulty("E_INVALID", "client must IDENTIFY")
+        return self.peer
+
+    COMMANDS: ClassVar[dict[str, Callable[..., Any]]] = {
+        "IDENTIFY": identify,
+        "REGISTER": register,
+        "UNREGISTER": unregister,
+        "PING": ping,
+        "fault": fail,
+        "hang up": hang_up,
+    }
