@@ -19,7 +19,8 @@ import uvloop
 from penstock.api.server import ApiServer, serve
 from penstock.clock import SECOND
 from penstock.config import ApiConfig, Config, NsqConfig
-from penstock.dialects.nsq.http import serve_http
+from penstock.dialects.nsq.http import observe, serve_http
+from penstock.dialects.nsq.server import Server
 from penstock.disk import LocalDisk
 from penstock.listener import Listener
 from penstock.node import Node
@@ -94,6 +95,9 @@ class Served:
         self.clock: MovableClock
         self.api: ApiServer
         self.nsq: Listener
+        #: Where NSQ clients connect, and what lookup services the node was told of.
+        self.tcp_port: int
+        self.lookups: list[list[tuple[str, int]]] = []
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
         self._end: asyncio.Event
@@ -126,9 +130,20 @@ class Served:
         disk = LocalDisk(self._loop)
         self.node = Node(self.config, self.clock, disk, Random(1))
         self.api = await serve(self.node, self.config)
-        self.nsq = await serve_http(self.node, self.config)
+        server = Server(self.node, self.config.nsq)
+        accepting = await self._loop.create_server(server.connect, "127.0.0.1", 0)
+        self.tcp_port = accepting.sockets[0].getsockname()[1]
+        self.nsq = await serve_http(
+            self.node,
+            self.config,
+            self.tcp_port,
+            observer=observe(self.node, self.config, server),
+            relookup=lambda places: self.lookups.append(list(places)),
+        )
         started.set_result(None)
         await self._end.wait()
+        accepting.close()
+        server.close()
         await self.api.close()
         await self.nsq.close()
         closed = self._loop.create_future()

@@ -25,15 +25,20 @@ from penstock.settings import TopicSettings
 class Receipt:
     """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
 
-    __slots__ = ("count", "elsewhere", "first_id", "repeated", "weight")
+    __slots__ = ("batch", "count", "elsewhere", "first_id", "repeated")
 
     def __init__(
-        self, first_id: int, count: int, weight: int, elsewhere: dict[int, int] | None = None, repeated: int = 0
+        self,
+        first_id: int,
+        count: int,
+        batch: Batch | None = None,
+        elsewhere: dict[int, int] | None = None,
+        repeated: int = 0,
     ) -> None:
         self.first_id = first_id
         self.count = count
-        #: NSQ byte position of the batch they are in.
-        self.weight = weight
+        #: The batch they are in, where they are all in one; it knows where each row stands in an NSQ queue.
+        self.batch = batch
         #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
         self.elsewhere = elsewhere
         #: How many of the rows repeat an older message, and were not stored again.
@@ -138,7 +143,7 @@ class Inlet:
                 ids.update(zip(places, receipt.ids(), strict=True))
                 repeated += receipt.repeated
             if left == 0:
-                done(Receipt(0, 0, 0, ids, repeated) if failure is None else None, failure)
+                done(Receipt(0, 0, None, ids, repeated) if failure is None else None, failure)
 
         for number, part, places in parts:
             self._gathers[number].offer(part, partial(stored, places), publisher)
@@ -194,16 +199,15 @@ class Inlet:
                 done(None, refusal)
             return
         first = batch.first if batch is not None else 0
-        weight = batch.weight if batch is not None else 0
         if found is NO_DUPLICATES:
             first_id = id_of(shard.number, first)
             for done, row, rows in owners:
-                done(Receipt(first_id + row, rows, weight), None)
+                done(Receipt(first_id + row, rows, batch), None)
         else:
             ids = [id_of(*place) for place in found.places(count, shard.number, first)]
             for done, row, rows in owners:
                 mine = dict(enumerate(ids[row : row + rows]))
-                done(Receipt(0, 0, weight, mine, found.among(row, rows)), None)
+                done(Receipt(0, 0, batch, mine, found.among(row, rows)), None)
         self._told(shard, batch)
 
     def _keys(self) -> Dedup:

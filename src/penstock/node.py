@@ -78,11 +78,13 @@ class Node:
             if record.settings.ephemeral:
                 self.catalog.delete_topic(record.name)
                 continue
-            for subscription in self.catalog.subscriptions(record):
-                if subscription.settings.ephemeral:
-                    self.catalog.delete_subscription(record, subscription.name)
             known.add(str(record.number))
-            self.topics[record.name] = Topic(self, record, self._path(record.number))
+            topic = self.topics[record.name] = Topic(self, record, self._path(record.number))
+            passing = [each.name for each in self.catalog.subscriptions(record) if each.settings.ephemeral]
+            if passing and not topic.subscriptions:  # the last ones went with their consumers: the next begins anew
+                topic.empty()
+            for name in passing:
+                self.catalog.delete_subscription(record, name)
         for name in self.disk.list(f"{self.config.data_dir}/topics"):
             if name not in known:  # deleted, and the process died before the data was
                 self.disk.remove(f"{self.config.data_dir}/topics/{name}")

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import ANY_PORTS, Node, Running, penstock
+from tests.cli.program import ANY_PORTS, PORTS, Node, Running, penstock
 
 
 def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
     with Running("up", "--data", "d", *ANY_PORTS, cwd=tmp_path) as node:
         assert node.line().startswith(b"Penstock 0.1.0 is up. Data in d, durability os.")
-        api, nsq, http = node.line().split(), node.line().split(), node.line().split()
-        assert (api[:2], nsq[:1], http[:2]) == ([b"admin", b"API"], [b"NSQ"], [b"NSQ", b"HTTP"])
+        api, nsq, http, tcp, web = (node.line().rsplit(None, 1) for _ in range(5))
+        assert [line[0].strip() for line in (api, nsq, http)] == [b"admin API", b"NSQ", b"NSQ HTTP"]
+        assert [line[0].strip() for line in (tcp, web)] == [b"NSQ lookup", b"NSQ lookup HTTP"]
         assert node.line() == b"Try:"
         tries = [node.line().decode().strip() for _ in range(3)]
         url = api[-1].decode()
@@ -30,7 +31,7 @@ def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
 
 
 def test_every_listener_of_the_ready_file_answers(node: Node) -> None:
-    assert set(node.ready["ports"]) == {"api.port", "nsq.tcp_port", "nsq.http_port"}
+    assert set(node.ready["ports"]) == set(PORTS)
     assert node.ready["pid"] == node.process.pid
     with urllib.request.urlopen(f"{node.url}/healthz", timeout=10) as answer:
         assert answer.status == 200

@@ -73,6 +73,8 @@ def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:
         "api.port": ("127.0.0.1", 8070),
         "nsq.tcp_port": ("127.0.0.1", 5150),
         "nsq.http_port": ("127.0.0.1", 0),
+        "nsq.lookup_tcp_port": ("127.0.0.1", 5160),
+        "nsq.lookup_http_port": ("127.0.0.1", 5161),
     }
 
 

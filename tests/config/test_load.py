@@ -1,12 +1,13 @@
 """Loading the configuration: precedence, origin, and errors that say what to do."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config import KEYS, Config, Loaded, load
+from penstock.config import KEYS, Config, Loaded, host_and_port, load
 from penstock.errors import ConfigError
 
 
@@ -176,3 +177,27 @@ def test_a_printed_configuration_hides_the_token_and_shows_origins() -> None:
     assert rows["token"] == ("(set)", "flag")
     assert rows["node.ack_flush"] == ("10ms", "default")
     assert rows["nsq.max_msg_size"] == ("1MiB", "default")
+
+
+def test_a_list_is_a_list_in_a_file_and_text_with_commas_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "list.toml"
+    file.write_text('[nsq]\nlookupd_tcp_addresses = ["a:1", "b:2"]\n')
+    wanted = ("a:1", "b:2")
+    assert load(str(file), {}, {}).config.nsq.lookupd_tcp_addresses == wanted
+    loaded = load(os.devnull, {}, {"PENSTOCK_NSQ_LOOKUPD_TCP_ADDRESSES": "a:1, b:2,"})
+    assert loaded.config.nsq.lookupd_tcp_addresses == wanted
+    assert ("nsq.lookupd_tcp_addresses", "a:1,b:2") in [row[:2] for row in loaded.rows()]
+    file.write_text('[nsq]\nlookupd_tcp_addresses = "a:1"\n')
+    with pytest.raises(ConfigError, match=r'it must be a list, like \["127.0.0.1:4160"\]'):
+        load(str(file), {}, {})
+
+
+@pytest.mark.parametrize("address", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:-1", "a:123456"])
+def test_a_lookup_service_has_host_and_port(address: str) -> None:
+    with pytest.raises(ConfigError, match="is no address; write HOST:PORT"):
+        load(os.devnull, {"nsq.lookupd_tcp_addresses": [address]}, {})
+
+
+def test_hosts_of_either_family_are_understood() -> None:
+    assert host_and_port("[::1]:4160") == ("::1", 4160)
+    assert host_and_port("lookup.example:4160") == ("lookup.example", 4160)

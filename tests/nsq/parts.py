@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import msgspec
 
 from penstock.config import Config, NsqConfig
 from penstock.config.tree import NodeConfig
+from penstock.dialects.nsq.auth import Ask
 from penstock.dialects.nsq.server import READ_BYTES_MAX, Connection, Server
 from penstock.node import Node
 from tests.fakes import FakeClock, FakeDisk
@@ -21,7 +23,8 @@ SECOND = 1_000_000_000
 class Broker:
     """A node with its NSQ server, and a way to kill it."""
 
-    def __init__(self, path: Path, *, ack_flush_ns: int = 0, **nsq: Any) -> None:
+    def __init__(self, path: Path, *, ack_flush_ns: int = 0, ask: Ask | None = None, **nsq: Any) -> None:
+        self.ask = ask
         self.clock = FakeClock()
         self.disk = FakeDisk(self.clock)
         self.config = Config(data_dir=str(path), nsq=NsqConfig(**nsq), node=NodeConfig(ack_flush_ns=ack_flush_ns))
@@ -29,7 +32,7 @@ class Broker:
 
     def start(self) -> None:
         self.node = Node(self.config, self.clock, self.disk, random.Random(1))
-        self.server = Server(self.node, self.config.nsq)
+        self.server = Server(self.node, self.config.nsq, self.ask)
 
     def kill(self) -> None:
         """Die as kill -9 does, and start again on the same files."""
@@ -116,6 +119,12 @@ class Client:
         """Take responses and errors as text."""
         return [data.decode() for kind, data in self.frames() if kind != 2]
 
+    def extended(self, *, extended: bool = True, detailed: bool = False) -> list[Extended]:
+        """Take messages of the extension; nothing else may have come."""
+        frames = self.frames()
+        assert all(kind == 2 for kind, _ in frames), frames
+        return [Extended(data, extended=extended, detailed=detailed) for _, data in frames]
+
     def messages(self) -> list[Message]:
         """Take messages; nothing else may have come."""
         frames = self.frames()
@@ -141,6 +150,11 @@ class Client:
         if rdy is not None:
             self.send(b"RDY %d\n" % rdy)
 
+    def pub_ext(self, topic: str, header: bytes | dict[str, Any], body: bytes = b"hi") -> list[str]:
+        """Publish with a header and return the replies; a traced one begins with OK."""
+        self.send(pub_ext(topic, header, body))
+        return [data.decode("latin-1") for kind, data in self.frames() if kind != 2]
+
     def fin(self, *messages: Message) -> None:
         self.send(b"".join(b"FIN " + message.id + b"\n" for message in messages))
 
@@ -159,9 +173,57 @@ class Message:
         self.body = data[26:]
 
 
+class Extended(Message):
+    """A message frame of Youzan's extension taken apart, as its client does it."""
+
+    def __init__(self, data: bytes, *, extended: bool = True, detailed: bool = False) -> None:
+        super().__init__(data)
+        self.number, self.trace = struct.unpack(">QQ", self.id)
+        self.version, self.header = 0, b""
+        rest = self.body
+        if extended:
+            self.version, rest = rest[0], rest[1:]
+            if self.version:
+                size = int.from_bytes(rest[:2], "big")
+                self.header, rest = rest[2 : 2 + size], rest[2 + size :]
+        self.queue_offset = self.raw_size = 0
+        if detailed:
+            self.queue_offset, self.raw_size = struct.unpack_from(">QI", rest)
+            rest = rest[12:]
+        self.body = rest
+
+
 def pub(topic: str, body: bytes) -> bytes:
     return f"PUB {topic}\n".encode() + struct.pack(">I", len(body)) + body
 
 
 def dpub(topic: str, delay_ms: int, body: bytes) -> bytes:
     return f"DPUB {topic} {delay_ms}\n".encode() + struct.pack(">I", len(body)) + body
+
+
+def pub_ext(topic: str, header: bytes | dict[str, Any], body: bytes) -> bytes:
+    """`topic` may be followed by a partition."""
+    return f"PUB_EXT {topic}\n".encode() + sized(item(header, body))
+
+
+def mpub_ext(topic: str, items: Sequence[tuple[bytes | dict[str, Any], bytes]]) -> bytes:
+    packed = b"".join(sized(item(header, body)) for header, body in items)
+    return f"MPUB_EXT {topic}\n".encode() + sized(struct.pack(">I", len(items)) + packed)
+
+
+def pub_trace(topic: str, trace: int, body: bytes) -> bytes:
+    return f"PUB_TRACE {topic}\n".encode() + sized(struct.pack(">Q", trace) + body)
+
+
+def mpub_trace(topic: str, items: list[tuple[int, bytes]]) -> bytes:
+    packed = b"".join(sized(struct.pack(">Q", trace) + body) for trace, body in items)
+    return f"MPUB_TRACE {topic}\n".encode() + sized(struct.pack(">I", len(items)) + packed)
+
+
+def item(header: bytes | dict[str, Any], body: bytes) -> bytes:
+    encoded = header if isinstance(header, bytes) else msgspec.json.encode(header)
+    return struct.pack(">H", len(encoded)) + encoded + body
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config import NsqConfig
+from penstock.dialects.nsq.http import TlsRequired
 from penstock.disk import LocalFile
 from tests.served import Answer, Served
 
@@ -145,9 +148,10 @@ def test_bad_defer_is_refused(served: Served, delay: str) -> None:
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 def test_topic_must_be_named_and_named_well(served: Served, path: str) -> None:
     assert refused(ask(served, "POST", path, b"x")) == (400, "MISSING_ARG_TOPIC")
-    for name in ("", "a%20b", "x" * 65, "%C3%A9", "a%0A"):
+    for name in ("", "a%20b", "x" * 65, "%C3%A9", "a%0A", "%FF"):
         assert refused(ask(served, "POST", f"{path}?topic={name}", b"x")) == (400, "INVALID_TOPIC")
-    assert refused(ask(served, "POST", f"{path}?topic=%FF", b"x")) == (400, "INVALID_REQUEST")
+    for query in ("topic=%zz", "topic=t%", "a=%2&topic=t"):
+        assert refused(ask(served, "POST", f"{path}?{query}", b"x")) == (400, "INVALID_REQUEST")
     assert served.get("topics").json["topics"] == []
 
 
@@ -230,8 +234,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    path=st.sampled_from(["/pub", "/mpub"]),
-    query=st.sampled_from(["topic=t", "topic=t&binary=1", "topic=t&defer=1"])
+    path=st.sampled_from(["/pub", "/mpub", "/pub_ext", "/pubtrace", "/topic/create", "/channel/setoffset"]),
+    query=st.sampled_from(
+        ["topic=t", "topic=t&binary=1", "topic=t&defer=1", "topic=u&ext={}", "topic=t&trace_id=1", "topic=t&channel=c"]
+    )
     | st.text(st.characters(codec="ascii", exclude_characters="\r\n #\x7f", min_codepoint=33), max_size=20),
     body=st.binary(max_size=60) | st.lists(st.binary(max_size=5)).map(lambda bodies: packed(*bodies)),
 )
@@ -239,3 +245,30 @@ def test_no_request_makes_the_node_fail_inside(shared: Served, path: str, query:
     answer = shared.ask("POST", f"{path}?{query}", raw=body, port=shared.nsq.port)
     assert answer.status < 500
     assert shared.node.bugs == 0
+
+
+def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path) -> None:
+    nsq = msgspec.structs.replace(SMALL, auto_create_topics=False)
+    with Served(tmp_path, nsq=nsq) as served:
+        for path in ("/pub", "/mpub"):
+            assert refused(ask(served, "POST", f"{path}?topic=t", b"x")) == (404, "TOPIC_NOT_FOUND")
+        for path in ("/pub_ext?ext={}", "/pubtrace?trace_id=1"):
+            assert refused(ask(served, "POST", f"{path}&topic=t", b"x")) == (404, "E_TOPIC_NOT_EXIST")
+            assert refused(ask(served, "POST", path, b"x")) == (400, "MISSING_ARG_TOPIC")
+        assert ask(served, "POST", "/topic/create?topic=t", b"").status == 200
+        assert ask(served, "POST", "/pub?topic=t", b"x").content == b"OK"
+
+
+def test_plain_port_sends_everybody_to_tls_where_it_is_required() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    asyncio.run(TlsRequired(4152)({"type": "http", "path": "/pub"}, receive, send))
+    assert sent[0]["status"] == 403
+    assert (b"x-nsq-content-type", b"nsq; version=1.0") in sent[0]["headers"]
+    assert msgspec.json.decode(sent[1]["body"]) == {"message": "TLS_REQUIRED", "https_port": 4152}

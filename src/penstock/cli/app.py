@@ -15,8 +15,10 @@ from penstock.cli import (
     bench,
     config,
     doctor,
+    import_nsq,
     ledger,
     log,
+    lookupd,
     publish,
     read,
     redrive,
@@ -42,6 +44,7 @@ app = typer.Typer(
 )
 
 app.command()(up.up)
+app.command()(lookupd.lookupd)
 remote(app)(publish.pub)
 remote(app)(subscribe.sub)
 remote(app)(read.tail)
@@ -54,6 +57,7 @@ remote(app)(ledger.ledger)
 app.add_typer(log.app, name="log")
 app.command()(backup.backup)
 app.command()(backup.restore)
+app.add_typer(import_nsq.app, name="import")
 remote(app)(bench.bench)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")

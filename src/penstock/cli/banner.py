@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from penstock.config import Config
 
 #: What is spoken behind each port.
-SPOKEN = {"api.port": "admin API", "nsq.tcp_port": "NSQ", "nsq.http_port": "NSQ HTTP"}
+SPOKEN = {
+    "api.port": "admin API",
+    "nsq.tcp_port": "NSQ",
+    "nsq.http_port": "NSQ HTTP",
+    "nsq.https_port": "NSQ HTTPS",
+    "nsq.lookup_tcp_port": "NSQ lookup",
+    "nsq.lookup_http_port": "NSQ lookup HTTP",
+}
+#: The longest of them.
+WIDTH = max(map(len, SPOKEN.values()))
 DEFAULT_API_PORT = 7070
 
 Addresses = Mapping[str, tuple[str, int]]
@@ -18,7 +27,9 @@ Addresses = Mapping[str, tuple[str, int]]
 
 def places(config: Config, addresses: Addresses) -> dict[str, str]:
     """Return where to reach each listener, by the key of its port."""
-    schemes = {"api.port": "https://" if config.tls_cert else "http://", "nsq.http_port": "http://"}
+    schemes = dict.fromkeys(("nsq.http_port", "nsq.lookup_http_port"), "http://")
+    schemes["nsq.https_port"] = "https://"
+    schemes["api.port"] = "https://" if config.tls_cert else "http://"
     found = {}
     for key, (address, port) in addresses.items():
         host = f"[{address}]" if ":" in address else address
@@ -36,20 +47,19 @@ def show(config: Config, addresses: Addresses, version: str, stream: TextIO | No
     if stream.isatty():
         _show_rich(stream, head, rows, tries)
         return
-    lines = [head, *(f"  {what:<10} {place}" for what, place in rows)]
+    lines = [head, *(f"  {what:<{WIDTH}} {place}" for what, place in rows)]
     lines += ["Try:", *(f"  {line}" for line in tries), "Stop with Ctrl-C."]
     stream.write("\n".join(lines) + "\n")
     stream.flush()
 
 
 def suggestions(reach: Mapping[str, str], addresses: Addresses) -> list[str]:
-    """Return three commands that work against this very node."""
+    """Return commands that work against this very node."""
+    curl = f"curl -d hello '{reach['nsq.http_port']}/pub?topic=greetings'"
+    if "api.port" not in reach:
+        return [curl]
     url = "" if addresses["api.port"] == ("127.0.0.1", DEFAULT_API_PORT) else f" --url {reach['api.port']}"
-    return [
-        f'penstock pub greetings "hello"{url}',
-        f"penstock sub greetings first --max 1{url}",
-        f"curl -d hello '{reach['nsq.http_port']}/pub?topic=greetings'",
-    ]
+    return [f'penstock pub greetings "hello"{url}', f"penstock sub greetings first --max 1{url}", curl]
 
 
 def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: list[str]) -> None:
@@ -59,7 +69,7 @@ def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: li
     console = Console(file=stream, highlight=False, soft_wrap=True)
     console.print(Text(head, style="bold green"))
     for what, place in rows:
-        console.print(Text.assemble(f"  {what:<10} ", (place, "cyan")))
+        console.print(Text.assemble(f"  {what:<{WIDTH}} ", (place, "cyan")))
     console.print(Text("Try:", style="bold"))
     for line in tries:
         console.print(Text(f"  {line}"))

@@ -188,7 +188,7 @@ def default_target() -> tuple[str, str]:
 
 def address_of(config: Config) -> str:
     """Return where the node of a configuration has its admin API."""
-    address, port = config.listeners()["api.port"]
+    address, port = config.api.address, config.listen_port(config.api.port)
     if not port:
         raise Failure("api.port is 0, any free port, so the node must be named: --url http://127.0.0.1:PORT", USAGE)
     # Where a node listens everywhere, it listens here too.

@@ -11,17 +11,22 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock import __version__
 from penstock.cli import banner, listeners
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config import Config
+    from penstock.dialects.nsq.lookup.network import LoopNetwork
+    from penstock.dialects.nsq.lookup.service import Lookup
+    from penstock.dialects.nsq.registrar import Registrar
     from penstock.dialects.nsq.server import Server as NsqServer
+    from penstock.dialects.nsq.stats import Observer
+    from penstock.dialects.nsq.statsd import Statsd
     from penstock.disk import LocalDisk
     from penstock.node import Node
 
@@ -32,20 +37,29 @@ DRAIN_STEP_S = 0.01
 GC_THRESHOLDS = (100_000, 50, 100)
 
 
-def run(config: Config, ready_file: str | None = None, *, quiet: bool = False) -> None:
+#: Told once everything listens: the configuration and where, (address, port) by the key of the port.
+Show = Callable[["Config", Mapping[str, tuple[str, int]]], None]
+
+
+def run(config: Config, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a node until a signal asks it to stop."""
     import uvloop
 
-    from penstock.observe.logging import set_up
-
-    set_up(config.log)
+    start_log(config)
     with claimed(config.data_dir):
         listeners.probe(config)
         if ready_file is not None:
-            _prepare_ready(ready_file)
-        _raise_open_files()
+            prepare_ready(ready_file)
+        raise_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_life(config, ready_file, quiet=quiet))
+            runner.run(_life(config, ready_file, show))
+
+
+def start_log(config: Config) -> None:
+    """Say where everything that is logged in this process goes."""
+    from penstock.observe.logging import set_up
+
+    set_up(config.log)
 
 
 @contextmanager
@@ -63,20 +77,25 @@ def claimed(path: str) -> Iterator[None]:
         lock.release()
 
 
-async def _life(config: Config, ready_file: str | None, *, quiet: bool) -> None:
+async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
     daemon = Daemon(config, asyncio.get_running_loop())
     stopped = asyncio.Event()
-    _on_signals(stopped)
+    on_signals(stopped)
     addresses = await daemon.listen()
+    # The first array Arrow takes from numpy imports a module of numpy's, which would stop the first client for 0.1 s.
+    import numpy as np
+    import pyarrow as pa
+
+    pa.array(np.zeros(1))
     # What is loaded by now stays for good: no collection needs to look at it again. And messages are no cycles, they
     # go when the last reference does: looking through every recent batch for them cost more than carrying them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     if ready_file is not None:
-        _write_ready(ready_file, config, addresses)
-    if not quiet:
-        banner.show(config, addresses, __version__)
+        write_ready(ready_file, config, addresses)
+    if show is not None:
+        show(config, addresses)
     await stopped.wait()
     await daemon.stop()
 
@@ -111,19 +130,30 @@ class Daemon:
         self._nsq: NsqServer = Server(self.node, config.nsq)
         self._acceptor: asyncio.Server | None = None
         self._http: list[Http] = []
+        self._lookup: Lookup | None = None
+        self._registrar: Registrar | None = None
+        self._network: LoopNetwork | None = None
+        self._statsd: Statsd | None = None
         loop.set_exception_handler(self._bug)
 
     async def listen(self) -> dict[str, tuple[str, int]]:
         """Open for clients and return where: (address, port) by the key of the port."""
         from penstock.api.server import serve
-        from penstock.dialects.nsq.http import serve_http
+        from penstock.dialects.nsq.http import observe, serve_http
 
         tcp_port = await self._accept()
+        observer = observe(self.node, self.config, self._nsq)
+        nsq_http = partial(
+            serve_http, self.node, self.config, tcp_port, observer=observer, relookup=self._announce_elsewhere
+        )
         ports = {"nsq.tcp_port": tcp_port}
         starts: dict[str, Callable[[], Awaitable[Http]]] = {
-            "nsq.http_port": lambda: serve_http(self.node, self.config, tcp_port),
-            "api.port": lambda: serve(self.node, self.config),
+            "nsq.http_port": nsq_http,
         }
+        if self.config.tls_cert:
+            starts["nsq.https_port"] = partial(nsq_http, secure=True)
+        if self.config.api.enabled:
+            starts["api.port"] = lambda: serve(self.node, self.config)
         for key, start in starts.items():
             try:
                 server = await start()
@@ -131,6 +161,10 @@ class Daemon:
                 raise listeners.refusal(self.config, key, error) from error
             self._http.append(server)
             ports[key] = server.port
+        if self.config.nsq.lookup:
+            ports |= await self._look_up()
+        self._announce(tcp_port, ports["nsq.http_port"])
+        self._send_stats(observer, ports["nsq.http_port"])
         return {key: (address, ports[key]) for key, (address, _) in self.config.listeners().items()}
 
     async def _accept(self) -> int:
@@ -144,8 +178,54 @@ class Daemon:
             raise listeners.refusal(self.config, "nsq.tcp_port", error) from error
         return port
 
+    async def _look_up(self) -> dict[str, int]:
+        """Run the lookup service beside the node, and return its ports."""
+        from penstock.dialects.nsq.lookup.host import NodeHost
+        from penstock.dialects.nsq.lookup.service import Lookup
+
+        node = self.node
+
+        def fault(code: str, text: str, peer: str) -> None:
+            node.count_fault("nsq lookup", code, text, peer)
+
+        self._lookup = Lookup(self.config, node.clock, fault, node.report_bug, NodeHost(node))
+        return await open_lookup(self._lookup, self.config)
+
+    def _announce(self, tcp_port: int, http_port: int) -> None:
+        """Tell lookup services, the one here and those elsewhere, what the node has."""
+        from penstock.config import host_and_port
+        from penstock.dialects.nsq.lookup.network import LoopNetwork
+        from penstock.dialects.nsq.lookup.service import identity_of
+        from penstock.dialects.nsq.registrar import Registrar
+
+        self._network = LoopNetwork()
+        directory = self._lookup.directory if self._lookup is not None else None
+        me = identity_of(self.config, tcp_port, http_port)
+        self._registrar = Registrar(self.node, me, directory, self._network)
+        self._registrar.start(map(host_and_port, self.config.nsq.lookupd_tcp_addresses))
+
+    def _announce_elsewhere(self, places: Iterable[tuple[str, int]]) -> None:
+        """Tell other lookup services than the configured ones."""
+        if self._registrar is not None:
+            self._registrar.replace(places)
+
+    def _send_stats(self, observer: Observer, http_port: int) -> None:
+        """Send stats to StatsD, where it is configured."""
+        from penstock.dialects.nsq.place import broadcast_address
+        from penstock.dialects.nsq.statsd import Statsd, dialler
+
+        nsq = self.config.nsq
+        if nsq.statsd_address:
+            host = f"{broadcast_address(self.config)}:{http_port}"
+            self._statsd = Statsd(observer, self.node.clock, nsq, host, dialler(nsq.statsd_address))
+
     async def stop(self) -> None:
         """Take nothing more in, let consumers finish what they hold, hang up, and write everything down."""
+        if self._statsd is not None:
+            self._statsd.close()
+        if self._registrar is not None and self._network is not None:
+            self._registrar.close()
+            await self._network.close()
         if self._acceptor is not None:
             self._acceptor.close()
         self.node.stop()
@@ -153,6 +233,8 @@ class Daemon:
         while self.node.held() and self._loop.time() < end:
             await asyncio.sleep(DRAIN_STEP_S)
         self._nsq.close()
+        if self._lookup is not None:
+            await self._lookup.close()
         for server in self._http:
             await server.close()
         closed = self._loop.create_future()
@@ -168,6 +250,21 @@ class Daemon:
             loop.default_exception_handler(context)
 
 
+async def open_lookup(lookup: Lookup, config: Config) -> dict[str, int]:
+    """Open both ports of a lookup service, and return them."""
+    sock = listeners.bind(config, "nsq.lookup_tcp_port")
+    try:
+        await lookup.accept(sock, listeners.BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise listeners.refusal(config, "nsq.lookup_tcp_port", error) from error
+    try:
+        await lookup.answer()
+    except OSError as error:
+        raise listeners.refusal(config, "nsq.lookup_http_port", error) from error
+    return {"nsq.lookup_tcp_port": lookup.tcp_port, "nsq.lookup_http_port": lookup.http_port}
+
+
 def unusable(path: str, error: OSError) -> ConfigError:
     """Return the error about a data directory that the system does not let us use."""
     return ConfigError(
@@ -176,7 +273,8 @@ def unusable(path: str, error: OSError) -> ConfigError:
     )
 
 
-def _on_signals(stopped: asyncio.Event) -> None:
+def on_signals(stopped: asyncio.Event) -> None:
+    """Set an event at the first signal that asks to stop; the second one ends the process."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -190,7 +288,7 @@ def _on_signals(stopped: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _raise_open_files() -> None:
+def raise_open_files() -> None:
     """Take as many open files as this process may have: each connection is one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -199,14 +297,15 @@ def _raise_open_files() -> None:
         return
 
 
-def _write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+def write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+    """Tell whoever waits for the file where everything listens."""
     import msgspec
 
     document = {
         "pid": os.getpid(),
         "data_dir": os.path.abspath(config.data_dir),
         "ports": {key: port for key, (_, port) in addresses.items()},
-        "url": banner.places(config, addresses)["api.port"],
+        "url": banner.places(config, addresses).get("api.port"),
     }
     # In one step: who waits for the file never reads half of it.
     with open(path + ".new", "wb") as file:
@@ -214,7 +313,7 @@ def _write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, i
     os.replace(path + ".new", path)
 
 
-def _prepare_ready(path: str) -> None:
+def prepare_ready(path: str) -> None:
     """Take away what an earlier node left there, and see now rather than later whether it can be written."""
     try:
         open(path + ".new", "wb").close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterable
 
 from penstock.cli.ports import holder
 from penstock.config import Config
@@ -19,9 +20,9 @@ PORT_MAX = 65535
 STEP = 1000
 
 
-def probe(config: Config) -> None:
-    """Refuse if any listener of the configuration could not be had."""
-    for key in config.listeners():
+def probe(config: Config, keys: Iterable[str] | None = None) -> None:
+    """Refuse if any listener of the configuration, or of those named, could not be had."""
+    for key in keys if keys is not None else config.listeners():
         bind(config, key).close()
 
 

@@ -45,6 +45,13 @@ MaxAttempts = Annotated[
 DeadLetter = Annotated[
     str | None, typer.Option(help="Topic for dead letters.", metavar="TOPIC", show_default="TOPIC.dead")
 ]
+Order = Annotated[
+    str | None,
+    typer.Option(help="none; key: rows of a key one after the other; shard: one row at a time.", show_default="none"),
+]
+KeyRun = Annotated[
+    int | None, typer.Option(min=1, help="Rows of a key out at once, with --order key.", show_default="1")
+]
 Ttl = Annotated[
     str | None,
     typer.Option(help="Older messages are not handed out; 0 for ever.", metavar="DURATION", show_default=False),

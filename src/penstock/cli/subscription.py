@@ -13,9 +13,11 @@ from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer, count
 from penstock.cli.settings import (
     DeadLetter,
+    KeyRun,
     Lease,
     LeaseMax,
     MaxAttempts,
+    Order,
     Traffic,
     TrafficDefault,
     Ttl,
@@ -54,6 +56,8 @@ class Settings(msgspec.Struct):
     ttl: str
     lease: str
     lease_max: str
+    order: str
+    key_run: int
     ephemeral: bool
     paused: bool
 
@@ -98,6 +102,8 @@ def create(
     ttl: Ttl = None,
     lease: Lease = None,
     lease_max: LeaseMax = None,
+    order: Order = None,
+    key_run: KeyRun = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone with its last consumer.")] = False,
     start: Annotated[
         str | None,
@@ -116,6 +122,8 @@ def create(
         ttl=ttl,
         lease=lease,
         lease_max=lease_max,
+        order=order,
+        key_run=key_run,
         ephemeral=ephemeral or None,
     )
     answer = client.call("POST", f"/topics/{part(topic)}/subscriptions", {"name": name, "settings": settings})
@@ -164,6 +172,7 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
         "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
         "ttl": "none" if settings.ttl == "0" else settings.ttl,
         "lease": f"{settings.lease}, at most {settings.lease_max}",
+        "order": f"by key, {settings.key_run} out at a time" if settings.order == "key" else settings.order,
     }
     if settings.ephemeral:
         fields["ephemeral"] = "gone with its last consumer"
@@ -188,9 +197,19 @@ def set_(
     ttl: Ttl = None,
     lease: Lease = None,
     lease_max: LeaseMax = None,
+    order: Order = None,
+    key_run: KeyRun = None,
 ) -> None:
     """Change settings of a subscription; the others stay."""
-    settings = chosen(max_attempts=max_attempts, dead_letter=dead_letter, ttl=ttl, lease=lease, lease_max=lease_max)
+    settings = chosen(
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        ttl=ttl,
+        lease=lease,
+        lease_max=lease_max,
+        order=order,
+        key_run=key_run,
+    )
     if no_traffic:
         if traffic or traffic_default is not None:
             raise Failure("--no-traffic drops the filter, so no other --traffic option goes with it", USAGE)

@@ -5,6 +5,7 @@ Kept apart from the daemon, so that no other command pays for what a node needs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -29,10 +30,13 @@ def up(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print what listens where.")] = False,
 ) -> None:
     """Run a node in the foreground."""
+    from penstock import __version__
+    from penstock.cli import banner
     from penstock.cli.daemon import run
     from penstock.config import load
 
     chosen: dict[str, object] = flags(settings)
     given = {"data_dir": data, "port_offset": port_offset, "topic.durability": durability}
     chosen |= {key: value for key, value in given.items() if value is not None}
-    run(load(file, chosen).config, ready_file, quiet=quiet)
+    show = None if quiet else partial(banner.show, version=__version__)
+    run(load(file, chosen).config, ready_file, show)

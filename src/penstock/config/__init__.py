@@ -1,6 +1,6 @@
 """The configuration of one node: a frozen tree of values, how it is loaded, and where each value came from."""
 
-from penstock.config.check import check, is_loopback
+from penstock.config.check import check, host_and_port, is_loopback, quantile
 from penstock.config.keys import KEYS, Key
 from penstock.config.load import Loaded, load
 from penstock.config.quantity import format_duration, format_size, parse_duration, parse_size
@@ -19,8 +19,10 @@ __all__ = [
     "check",
     "format_duration",
     "format_size",
+    "host_and_port",
     "is_loopback",
     "load",
     "parse_duration",
     "parse_size",
+    "quantile",
 ]

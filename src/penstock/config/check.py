@@ -17,13 +17,10 @@ def check(config: Config) -> None:
     """Refuse what is well formed and still cannot work, or is not safe."""
     if not config.data_dir:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
-    if bool(config.tls_cert) != bool(config.tls_key):
-        missing = "tls_key" if config.tls_cert else "tls_cert"
-        raise ConfigError(f"{missing} is not set; TLS needs both tls_cert and tls_key, or neither")
-    for name in ("tls_cert", "tls_key"):
-        path = getattr(config, name)
-        if path and not os.access(path, os.R_OK):
-            raise ConfigError(f'{name} = "{path}": no such file, or it cannot be read')
+    for section in ("", "nsq."):
+        _check_certificate(config, section)
+    if config.nsq.tls_required and not (config.nsq.tls_cert or config.tls_cert):
+        raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
     for low, high in (
         ("nsq.msg_timeout", "nsq.max_msg_timeout"),
         ("nsq.heartbeat_interval", "nsq.max_heartbeat_interval"),
@@ -31,7 +28,38 @@ def check(config: Config) -> None:
         ("nsq.max_body_size", "node.memory_input_bytes"),
     ):
         _check_order(config, low, high)
+    for text in config.nsq.lookupd_tcp_addresses:
+        try:
+            host_and_port(text)
+        except ConfigError as error:
+            raise ConfigError(f"nsq.lookupd_tcp_addresses: {error}") from None
+    if config.nsq.statsd_address:
+        try:
+            host_and_port(config.nsq.statsd_address)
+        except ConfigError as error:
+            raise ConfigError(f"nsq.statsd_address: {error}") from None
+    for text in config.nsq.e2e_processing_latency_percentiles:
+        quantile(text)
     _check_listeners(config)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return the two parts of "host:port"."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise ConfigError(f'"{text}" is no address; write HOST:PORT, like 127.0.0.1:4160')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def quantile(text: str) -> float:
+    """Return a percentile written as a part of one."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise ConfigError(f'nsq.e2e_processing_latency_percentiles: "{text}" is not between 0 and 1; write 0.99')
+    return value
 
 
 def is_loopback(address: str) -> bool:
@@ -40,6 +68,16 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def _check_certificate(config: Config, section: str) -> None:
+    cert, key = (str(value_of(config, section + name)) for name in ("tls_cert", "tls_key"))
+    if bool(cert) != bool(key):
+        missing = "tls_key" if cert else "tls_cert"
+        raise ConfigError(f"{section}{missing} is not set; TLS needs both tls_cert and tls_key, or neither")
+    for name, path in (("tls_cert", cert), ("tls_key", key)):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
 
 
 def _check_order(config: Config, low: str, high: str) -> None:

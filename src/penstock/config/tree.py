@@ -84,6 +84,8 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     tcp_port: Port = 4150
     http_port: Port = 4151
+    #: Open only with a certificate.
+    https_port: Port = 4152
     #: Run the lookup service in this process.
     lookup: bool = True
     lookup_tcp_port: Port = 4160
@@ -110,6 +112,39 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     max_channel_consumers: Count = 0
     #: Bytes a connection may leave unread before the node stops producing for it.
     max_client_output_size: SomeSize = 16 * MIB
+    #: What a header must be: an object of strings under plain names, or with old producers any object.
+    header_rules: Literal["strict", "lenient"] = "strict"
+    #: A header of reserved names alone may be sent to a topic that takes none; it is dropped.
+    allow_ext_compatible: bool = False
+    #: A client that knows no headers may subscribe to a topic that has them; it does not see them.
+    allow_sub_ext_compatible: bool = False
+    #: Publishing and subscribing make a topic that does not exist.
+    auto_create_topics: bool = True
+    #: Certificate and key for TLS on NSQ connections; empty = those of the node.
+    tls_cert: str = ""
+    tls_key: str = ""
+    #: Clients must ask for TLS before anything else.
+    tls_required: bool = False
+    snappy: bool = True
+    deflate: bool = True
+    max_deflate_level: Annotated[int, Meta(ge=1, le=9)] = 6
+    #: Servers that say what a client may do, each "host:port" or a URL; empty = nobody has to authenticate.
+    auth_http_addresses: tuple[str, ...] = ()
+    auth_http_request_method: Literal["get", "post"] = "get"
+    #: Where StatsD listens, "host:port"; empty = nothing is sent.
+    statsd_address: str = ""
+    statsd_interval_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = 60 * SECOND_NS
+    #: Before every name; %s is this node's address and HTTP port, dots and colons replaced by _.
+    statsd_prefix: str = "nsq.%s"
+    statsd_mem_stats: bool = True
+    statsd_exclude_ephemeral: bool = False
+    #: Bytes of a packet; what 508 leaves of the smallest packet that every network carries whole is for its headers.
+    statsd_udp_packet_size: Annotated[int, Meta(ge=1, le=65507, extra={"kind": "size"})] = 508
+    #: Percentiles of the time from publish to FIN that stats show, like ["0.99", "0.5"]; none = it is not measured.
+    e2e_processing_latency_percentiles: tuple[str, ...] = ()
+    e2e_processing_latency_window_time_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = (
+        10 * MINUTE_NS
+    )
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -140,6 +175,8 @@ class Config(Section, frozen=True, kw_only=True):
         ports = {"nsq.tcp_port": (nsq.address, nsq.tcp_port), "nsq.http_port": (nsq.address, nsq.http_port)}
         if self.api.enabled:
             ports = {"api.port": (self.api.address, self.api.port), **ports}
+        if self.tls_cert:
+            ports["nsq.https_port"] = (nsq.address, nsq.https_port)
         if nsq.lookup:
             ports["nsq.lookup_tcp_port"] = (nsq.address, nsq.lookup_tcp_port)
             ports["nsq.lookup_http_port"] = (nsq.address, nsq.lookup_http_port)

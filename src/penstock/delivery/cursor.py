@@ -119,7 +119,7 @@ class Cursor(Holding):
         if self.rules.traffic is not None or self._skips:
             return
         ahead = int(np.searchsorted(due[0], self.cursor))
-        offsets = due[0][ahead:]
+        offsets = due[0][ahead : int(np.searchsorted(due[0], self._end()))]
         in_a_row = int((offsets == self.cursor + np.arange(len(offsets))).sum())
         if in_a_row:
             self._wait(offsets[:in_a_row], due[1][ahead : ahead + in_a_row], wall_ns)

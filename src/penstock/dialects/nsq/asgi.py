@@ -6,6 +6,7 @@ Invariant: parameters come from the query alone, and every answer says which ver
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -13,17 +14,24 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.dialects.nsq.codec import is_name
-from penstock.listener import Scope, Send
+from penstock.intake.limits import InputMemory
+from penstock.listener import Receive, Scope, Send
 
 NSQ = (b"x-nsq-content-type", b"nsq; version=1.0")
 JSON = (b"content-type", b"application/json; charset=utf-8")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+#: A client that sends half a body and stops is given up after this long without a byte.
+BODY_PAUSE_S = 30.0
 
 #: A request with more parameters than this has another purpose.
 PARAMS_MAX = 32
 
 Params = dict[str, str]
 
+#: A percent sign that escapes nothing.
+_BROKEN = re.compile(rb"%(?![0-9a-fA-F]{2})").search
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
 _SLASHES = re.compile("/{2,}")
 
 
@@ -40,12 +48,13 @@ EMPTY = Answer(b"", (NSQ,))
 
 
 class Fault(Exception):
-    """A request that is refused, with NSQ's status and word for it."""
+    """A request that is refused, with NSQ's status and word for it, and where that helps the reason in a sentence."""
 
-    def __init__(self, status: int, code: str) -> None:
+    def __init__(self, status: int, code: str, reason: str = "") -> None:
         super().__init__(code)
         self.status = status
         self.code = code
+        self.reason = reason
 
 
 def document(content: object) -> Answer:
@@ -53,15 +62,19 @@ def document(content: object) -> Answer:
     return Answer(msgspec.json.encode(content), (NSQ, JSON))
 
 
-def refusal(status: int, code: str) -> Answer:
-    """Return the answer to what is refused."""
-    return Answer(msgspec.json.encode({"message": code}), (NSQ, JSON), status)
+def refusal(status: int, code: str, reason: str = "") -> Answer:
+    """Return the answer to what is refused; programs read the code, people the reason."""
+    told = {"message": code, "reason": reason} if reason else {"message": code}
+    return Answer(msgspec.json.encode(told), (NSQ, JSON), status)
 
 
 def params(scope: Scope) -> Params:
-    """Return the query's parameters, of a repeated one the first."""
+    """Return the query's parameters, of a repeated one the first; bytes that are no text stay as surrogates."""
+    query: bytes = scope["query_string"]
+    if _BROKEN(query) is not None:
+        raise Fault(400, "INVALID_REQUEST")
     try:
-        pairs = parse_qsl(scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=PARAMS_MAX)
+        pairs = parse_qsl(query.decode("ascii"), True, errors="surrogateescape", max_num_fields=PARAMS_MAX)
     except ValueError:
         raise Fault(400, "INVALID_REQUEST") from None
     return dict(reversed(pairs))
@@ -83,10 +96,43 @@ def name(params: Params, what: str, invalid: str) -> str:
     return given
 
 
+def switch(params: Params, name: str, *, default: bool) -> bool:
+    """Return a parameter that is on or off; a word that says neither counts as not given, as in nsqd."""
+    return _SWITCH.get(params.get(name, ""), default)
+
+
 def peer(scope: Scope) -> str:
     """Return who asks."""
     client = scope.get("client")
     return f"{client[0]}:{client[1]}" if client else ""
+
+
+async def body(scope: Scope, receive: Receive, limit: int, memory: InputMemory, too_big: Fault) -> bytes:
+    """Read a whole body, within its limit and within the node's memory for input."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise too_big
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            async with asyncio.timeout(BODY_PAUSE_S):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Fault(400, "INVALID_REQUEST")
+            part: bytes = message.get("body", b"")
+            if not memory.take(len(part)):
+                raise Fault(503, "MEMORY_FULL")
+            size += len(part)
+            if size > limit:
+                raise too_big
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError:
+        raise Fault(400, "INVALID_REQUEST") from None
+    finally:
+        memory.give(size)
 
 
 async def send(answer: Answer, send: Send) -> None:

@@ -1,7 +1,8 @@
-"""NSQ over HTTP: publishing with curl, and what nsqd's own tools ask before they connect.
+"""NSQ over HTTP: publishing with curl, and what nsqd's own tools ask.
 
-Owns the paths, codes and headers of nsqd's HTTP interface, version 1.0. A plain ASGI application without a framework,
-because one publish is one request here and everything beside the topic's own work is overhead.
+Owns the paths of nsqd's HTTP interface, version 1.0, and those that publish; the others end in `admin`, `options` and
+`stats`. A plain ASGI application without a framework, because one publish is one request here and everything beside the
+topic's own work is overhead.
 Invariant: parameters come from the query alone, and a refused request stores nothing.
 """
 
@@ -10,63 +11,54 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable
-from typing import ClassVar, NamedTuple
-from urllib.parse import parse_qsl
+from collections.abc import Awaitable, Callable, Sequence
 from zlib import crc32
 
 import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import Config
-from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, is_name
+from penstock.config import Config, quantile
+from penstock.dialects.nsq import asgi
+from penstock.dialects.nsq.admin import Admin
+from penstock.dialects.nsq.asgi import EMPTY, JSON, NSQ, OK, TEXT, Answer, Fault, Params, document
+from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits
+from penstock.dialects.nsq.ext import checked, columns_of, header_of
+from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.identify import VERSION
-from penstock.dialects.nsq.session import EPHEMERAL
+from penstock.dialects.nsq.meter import Meter
+from penstock.dialects.nsq.options import Options, Relookup
+from penstock.dialects.nsq.place import broadcast_address
+from penstock.dialects.nsq.places import place as place_in_queue
+from penstock.dialects.nsq.printout import printout
+from penstock.dialects.nsq.server import Server
+from penstock.dialects.nsq.start import Start
+from penstock.dialects.nsq.stats import Observer
+from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
+from penstock.filters.header import HeaderReader
 from penstock.inlet import Receipt
-from penstock.listener import Listener, Receive, Scope, Send, listen
-from penstock.message import Rows
+from penstock.listener import App, Listener, Receive, Scope, Send, listen
+from penstock.message import Rows, place_of
 from penstock.node import Node
-from penstock.settings import TopicSettings
 from penstock.topic import Topic
-
-#: A client that sends half a body and stops is given up after this long without a byte.
-BODY_PAUSE_S = 30.0
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
 PUBLISHERS = 64
 
-_NSQ = (b"x-nsq-content-type", b"nsq; version=1.0")
-_JSON = (b"content-type", b"application/json; charset=utf-8")
-_TEXT = (b"content-type", b"text/plain; charset=utf-8")
-_SLASHES = re.compile("/{2,}")
-_SWITCH = {"true": True, "1": True, "false": False, "0": False}
-_OK = b"OK"
+#: A place in a topic is a word and a number.
+START_BYTES_MAX = 64
+
+#: The query of nearly every publish: one plain topic name, nothing to unescape.
+_PLAIN = re.compile(rb"topic=([.a-zA-Z0-9_-]{1,64})").fullmatch
 
 #: How a refusal reads here where the code itself is not nsqd's word for it.
 _CODES = {"stopping": "EXITING", "message_too_big": "MSG_TOO_BIG", "bad_name": "INVALID_TOPIC"}
+#: And on the paths that only Youzan's clients know.
+_WAITING = ("rate_limited", "memory_full")
 
-Params = dict[str, str]
+_TRACE_MAX = (1 << 64) - 1
 
-
-class Answer(NamedTuple):
-    """What is sent back."""
-
-    content: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
-    status: int = 200
-
-
-_DONE = Answer(_OK, (_NSQ, _TEXT))
-
-
-class Fault(Exception):
-    """A request that is refused, with nsqd's status and word for it."""
-
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(code)
-        self.status = status
-        self.code = code
+Handle = Callable[[Scope, Receive], Awaitable[Answer]]
 
 
 class _Publisher:
@@ -76,96 +68,161 @@ class _Publisher:
 class Http:
     """The application of one listener."""
 
-    def __init__(self, node: Node, config: Config, tcp_port: int) -> None:
+    def __init__(
+        self, node: Node, config: Config, tcp_port: int, observer: Observer, relookup: Relookup | None = None
+    ) -> None:
         self._node = node
+        self._tree = config
         self._config = config.nsq
         self._tcp_port = tcp_port
+        self._observer = observer
+        self._options = Options(config, relookup)
+        self._admin = Admin(node, config)
+        self._headers = HeaderReader(config.nsq.header_rules == "lenient")
         #: Known once the listener is bound.
         self.http_port = config.listeners()["nsq.http_port"][1]
         self._publishers = [_Publisher() for _ in range(PUBLISHERS)]
+        self._paths: dict[str, tuple[str, Handle]] = {
+            "/pub": ("POST", self.pub),
+            "/mpub": ("POST", self.mpub),
+            "/pub_ext": ("POST", self.pub_ext),
+            "/pubtrace": ("POST", self.pubtrace),
+            "/ping": ("GET", self.ping),
+            "/info": ("GET", self.info),
+            "/stats": ("GET", self.stats),
+            "/channel/setoffset": ("POST", self.setoffset),
+            **{path: ("POST", self._managed(handle)) for path, handle in Admin.PATHS.items()},
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            content, headers, status = await self._route(scope, receive)
-        except Fault as fault:
-            content, headers, status = _message(fault.code), (_NSQ, _JSON), fault.status
-            self._node.count_fault("nsq", fault.code, f"{scope['method']} {scope['path']}", _peer(scope))
+            if scope["path"] == "/pub" and scope["method"] == "POST":
+                answer = await self.pub(scope, receive)
+            else:
+                answer = await self._route(scope, receive)
+        except (Fault, Refusal) as refused:
+            fault = refused if isinstance(refused, Fault) else _fault(refused)
+            answer = asgi.refusal(fault.status, fault.code, fault.reason)
+            self._node.count_fault("nsq", fault.code, f"{scope['method']} {scope['path']}", asgi.peer(scope))
         except Exception as failure:  # a bug must cost one request, not the node
             self._node.report_bug("nsq http", failure)
-            content, headers, status = _message("INTERNAL_ERROR"), (_NSQ, _JSON), 500
-        length = (b"content-length", b"%d" % len(content))
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-        await send({"type": "http.response.body", "body": content})
+            answer = asgi.refusal(500, "INTERNAL_ERROR")
+        await asgi.send(answer, send)
 
     async def _route(self, scope: Scope, receive: Receive) -> Answer:
-        path: str = scope["path"]
-        if "//" in path:  # ansq sends these
-            path = _SLASHES.sub("/", path)
-        found = self.PATHS.get(path)
+        path = asgi.path(scope)
+        found = self._paths.get(path)
         if found is None:
+            option = path.removeprefix("/config/")
+            if option != path and option and "/" not in option:
+                return await self._option(option, scope, receive)
             raise Fault(404, "NOT_FOUND")
         method, handle = found
         if scope["method"] != method:
             raise Fault(405, "METHOD_NOT_ALLOWED")
-        return await handle(self, scope, receive)
+        return await handle(scope, receive)
 
-    # --- paths ----------------------------------------------------------------------------------------------------
-
-    async def ping(self, scope: Scope, receive: Receive) -> Answer:
-        """Say that all is well, or that the last write to disk failed."""
-        trouble = _disk_trouble(self._node)
-        return Answer(f"NOK - {trouble}".encode(), (_TEXT,), 500) if trouble else Answer(_OK, (_TEXT,))
-
-    async def info(self, scope: Scope, receive: Receive) -> Answer:
-        """Tell who this is."""
-        config = self._config
-        told = {
-            "version": VERSION,
-            "broadcast_address": socket.gethostname(),
-            "hostname": socket.gethostname(),
-            "http_port": self.http_port,
-            "tcp_port": self._tcp_port,
-            "start_time": self._node.started_ns // SECOND,
-            "max_heartbeat_interval": config.max_heartbeat_interval_ns,
-            "max_output_buffer_size": config.max_output_buffer_size,
-            "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
-            "max_deflate_level": 6,
-            "topology_zone": "",
-            "topology_region": "",
-        }
-        return Answer(msgspec.json.encode(told), (_NSQ, _JSON))
+    # --- publishing -----------------------------------------------------------------------------------------------
 
     async def pub(self, scope: Scope, receive: Receive) -> Answer:
         """Publish the body as one message."""
-        body = await self._body(scope, receive, self._config.max_msg_size, "MSG_TOO_BIG")
-        if not body:
-            raise Fault(400, "MSG_EMPTY")
-        params = _params(scope)
-        topic = self._topic(params)
+        body = await self._message(scope, receive)
+        plain = _PLAIN(scope["query_string"])
+        topic = self._node.topics.get(plain[1].decode("ascii")) if plain is not None else None
         rows = Rows(1, [0, len(body)], body, SOURCE)
+        if topic is not None:
+            await self._publish(scope, topic, rows)
+            return OK
+        params = asgi.params(scope)
+        topic = self._topic(params)
         if "defer" in params:
-            delay = params["defer"]
-            if not (delay.isascii() and delay.isdigit() and len(delay) < 19):
-                raise Fault(400, "INVALID_DEFER")
-            delay_ns = int(delay) * MILLISECOND
-            if delay_ns > self._config.max_req_timeout_ns:
-                raise Fault(400, "INVALID_DEFER")
+            delay_ns = self._delay_ns(params["defer"])
             if delay_ns:
                 rows.columns = {"due": [self._node.clock.now() + delay_ns]}
-        return await self._publish(scope, topic, rows)
+        await self._publish(scope, topic, rows, _shard(topic, params))
+        return OK
 
     async def mpub(self, scope: Scope, receive: Receive) -> Answer:
         """Publish several messages: one a line, or each behind its length."""
-        body = await self._body(scope, receive, self._config.max_body_size, "BODY_TOO_BIG")
-        params = _params(scope)
+        limit = self._config.max_body_size
+        body = await asgi.body(scope, receive, limit, self._node.input_memory, Fault(413, "BODY_TOO_BIG"))
+        params = asgi.params(scope)
         topic = self._topic(params)
         # A value that is neither true nor false counts as true, as in nsqd.
-        is_binary = _SWITCH.get(params["binary"], True) if "binary" in params else False
+        is_binary = "binary" in params and asgi.switch(params, "binary", default=True)
         rows = self._packed(body) if is_binary else self._lines(body)
-        return await self._publish(scope, topic, rows) if rows.count else _DONE
+        if rows.count:
+            await self._publish(scope, topic, rows, _shard(topic, params))
+        return OK
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    async def pub_ext(self, scope: Scope, receive: Receive) -> Answer:
+        """Publish the body as one message with a header; traced if the header says so."""
+        body = await self._message(scope, receive)
+        params = asgi.params(scope)
+        parsed = checked(header_of(params.get("ext"), scope["headers"]), self._headers)
+        topic = self._extended_topic(params, extend=True)
+        columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
+        rows = Rows(1, [0, len(body)], body, SOURCE, columns)
+        receipt = await self._publish(scope, topic, rows, _shard(topic, params), extended=True)
+        return OK if parsed.trace is None else await self._traced(topic, receipt, parsed.trace & _TRACE_MAX)
+
+    async def pubtrace(self, scope: Scope, receive: Receive) -> Answer:
+        """Publish the body as one message under a trace id, and tell where it went."""
+        body = await self._message(scope, receive)
+        params = asgi.params(scope)
+        text = params.get("trace_id", "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= _TRACE_MAX):
+            raise Fault(400, "INVALID_TRACE_ID")
+        trace = int(text)
+        topic = self._extended_topic(params)
+        rows = Rows(1, [0, len(body)], body, SOURCE, {"trace": [trace - (trace >> 63 << 64)]})
+        receipt = await self._publish(scope, topic, rows, _shard(topic, params), extended=True)
+        return await self._traced(topic, receipt, trace)
+
+    async def _message(self, scope: Scope, receive: Receive) -> bytes:
+        limit = self._config.max_msg_size
+        body = await asgi.body(scope, receive, limit, self._node.input_memory, Fault(413, "MSG_TOO_BIG"))
+        if not body:
+            raise Fault(400, "MSG_EMPTY")
+        return body
+
+    async def _publish(
+        self, scope: Scope, topic: Topic, rows: Rows, shard: int | None = None, *, extended: bool = False
+    ) -> Receipt:
+        stored: asyncio.Future[Receipt | None] = asyncio.get_running_loop().create_future()
+
+        def done(receipt: Receipt | None, error: BaseException | None) -> None:
+            if stored.done():
+                return  # the listener ended meanwhile
+            if error is None:
+                stored.set_result(receipt)
+            else:
+                stored.set_exception(error)
+
+        publisher = self._publishers[crc32(asgi.peer(scope).encode()) % PUBLISHERS]
+        topic.publish(rows, publisher, done, shard)
+        try:
+            receipt = await stored
+        except Refusal as refusal:
+            if extended and refusal.code in _WAITING:
+                raise Fault(429, "E_PUB_TOO_MUCH_WAITING", str(refusal)) from None
+            raise
+        assert receipt is not None
+        return receipt
+
+    async def _traced(self, topic: Topic, receipt: Receipt, trace: int) -> Answer:
+        """Return the answer that tells where a message went."""
+        id_ = receipt.ids()[0]
+        number, offset = place_of(id_)
+        at = place_in_queue(topic, receipt, id_)
+        if not at.raw_size:  # it repeats one that is older than what is in memory
+            fetched = asyncio.get_running_loop().create_future()
+            topic.shards[number].fetch(offset, lambda: None if fetched.done() else fetched.set_result(None))
+            await fetched
+            at = place_in_queue(topic, receipt, id_)
+        told = {"status": "OK", "id": id_, "trace_id": str(trace)}
+        return document({**told, "queue_offset": at.queue_offset, "rawsize": at.raw_size})
 
     def _lines(self, body: bytes) -> Rows:
         bodies = [line for line in body.split(b"\n") if line]
@@ -184,117 +241,167 @@ class Http:
             raise Fault(413, str(faults[0][1]).removeprefix("E_"))
         return rows
 
-    async def _publish(self, scope: Scope, topic: Topic, rows: Rows) -> Answer:
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _delay_ns(self, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise Fault(400, "INVALID_DEFER")
+        delay_ns = int(text) * MILLISECOND
+        if delay_ns > self._config.max_req_timeout_ns:
+            raise Fault(400, "INVALID_DEFER")
+        return delay_ns
 
-        def done(receipt: Receipt | None, error: BaseException | None) -> None:
-            if stored.done():
-                return  # the listener ended meanwhile
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
+    def _topic(self, params: Params, *, extend: bool = False) -> Topic:
+        name = asgi.name(params, "topic", "INVALID_TOPIC")
+        topic = self._node.topics.get(name)
+        if topic is None:
+            if not self._config.auto_create_topics:
+                raise Fault(404, "TOPIC_NOT_FOUND")
+            topic = self._node.create_topic(name, topic_settings(self._tree, name, extend=extend))
+        return topic
 
-        publisher = self._publishers[crc32(_peer(scope).encode()) % PUBLISHERS]
-        topic.publish(rows, publisher, done)
+    def _extended_topic(self, params: Params, *, extend: bool = False) -> Topic:
+        """Return the topic of a publish in Youzan's form, which has its own word for one that is not there."""
         try:
-            await stored
-        except Refusal as refusal:
-            raise _fault(refusal) from None
-        return _DONE
+            return self._topic(params, extend=extend)
+        except Fault as fault:
+            raise Fault(404, "E_TOPIC_NOT_EXIST") if fault.status == 404 else fault from None
 
-    def _topic(self, params: Params) -> Topic:
-        if "topic" not in params:
-            raise Fault(400, "MISSING_ARG_TOPIC")
-        name = params["topic"]
-        if not name.isascii() or not is_name(name.encode()):
-            raise Fault(400, "INVALID_TOPIC")
-        settings = None
-        if name.endswith(EPHEMERAL):
-            settings = TopicSettings(durability="memory", ephemeral=True, extend="off")
-        try:
-            return self._node.topic(name, create=True, settings=settings)
-        except Refusal as refusal:
-            raise _fault(refusal) from None
+    # --- questions ------------------------------------------------------------------------------------------------
 
-    async def _body(self, scope: Scope, receive: Receive, limit: int, too_big: str) -> bytes:
-        """Read a whole body, within its limit and within the node's memory for input."""
-        memory = self._node.input_memory
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > limit:
-                raise Fault(413, too_big)
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while True:
-                async with asyncio.timeout(BODY_PAUSE_S):
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Fault(400, "INVALID_REQUEST")
-                part: bytes = message.get("body", b"")
-                if not memory.take(len(part)):
-                    raise Fault(503, "MEMORY_FULL")
-                size += len(part)
-                if size > limit:
-                    raise Fault(413, too_big)
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-        except TimeoutError:
-            raise Fault(400, "INVALID_REQUEST") from None
-        finally:
-            memory.give(size)
+    async def ping(self, scope: Scope, receive: Receive) -> Answer:
+        """Say that all is well, or that the last write to disk failed."""
+        text = health(self._node)
+        return Answer(text.encode(), (TEXT,), 200 if text == "OK" else 500)
 
-    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Scope, Receive], Awaitable[Answer]]]]] = {
-        "/ping": ("GET", ping),
-        "/info": ("GET", info),
-        "/pub": ("POST", pub),
-        "/mpub": ("POST", mpub),
-    }
+    async def info(self, scope: Scope, receive: Receive) -> Answer:
+        """Tell who this is."""
+        config = self._config
+        return document(
+            {
+                "version": VERSION,
+                "broadcast_address": broadcast_address(self._tree),
+                "hostname": socket.gethostname(),
+                "http_port": self.http_port,
+                "tcp_port": self._tcp_port,
+                "start_time": self._node.started_ns // SECOND,
+                "max_heartbeat_interval": config.max_heartbeat_interval_ns,
+                "max_output_buffer_size": config.max_output_buffer_size,
+                "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
+                "max_deflate_level": config.max_deflate_level,
+                "topology_zone": "",
+                "topology_region": "",
+            }
+        )
+
+    async def stats(self, scope: Scope, receive: Receive) -> Answer:
+        """Tell everything about topics, channels and clients."""
+        params = asgi.params(scope)
+        stats = self._observer.stats(
+            params.get("topic", ""),
+            params.get("channel", ""),
+            clients=asgi.switch(params, "include_clients", default=True),
+            memory=asgi.switch(params, "include_mem", default=True),
+        )
+        if params.get("format") == "json":
+            return document(stats)
+        return Answer(printout(stats, self._node.started_ns, self._node.clock.now()).encode(), (NSQ, TEXT))
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def _managed(self, handle: Callable[[Admin, Params], Answer]) -> Handle:
+        async def answer(scope: Scope, receive: Receive) -> Answer:
+            return handle(self._admin, asgi.params(scope))
+
+        return answer
+
+    async def setoffset(self, scope: Scope, receive: Receive) -> Answer:
+        """Let a channel begin anew at the place that the body names."""
+        topic, subscription = self._admin.channel(asgi.params(scope))
+        too_big = Fault(400, "INVALID_OFFSET")
+        body = await asgi.body(scope, receive, START_BYTES_MAX, self._node.input_memory, too_big)
+        start = Start.of(body.decode("latin-1").strip())
+        if start is None:
+            raise Fault(400, "INVALID_OFFSET", "write special:-1, timestamp:S, virtual_queue:BYTES or msgcount:N")
+        shard = _shard(topic, asgi.params(scope))
+        numbers = range(len(topic.shards)) if shard is None else [shard]
+        found: asyncio.Future[Sequence[tuple[int, int]]] = asyncio.get_running_loop().create_future()
+        start.find(topic, numbers, lambda places: None if found.done() else found.set_result(places))
+        for number, offset in await found:
+            subscription.seek(number, offset)
+        topic.settle(subscription, always=True)
+        topic.pump(subscription)
+        return EMPTY
+
+    async def _option(self, name: str, scope: Scope, receive: Receive) -> Answer:
+        if scope["method"] == "GET":
+            return self._options.get(name)
+        if scope["method"] != "PUT":
+            raise Fault(405, "METHOD_NOT_ALLOWED")
+        bad = Fault(413, "INVALID_VALUE")
+        value = await asgi.body(scope, receive, self._config.max_msg_size, self._node.input_memory, bad)
+        if not value:
+            raise bad
+        return self._options.put(name, value)
 
 
-async def serve_http(node: Node, config: Config, tcp_port: int | None = None) -> Listener:
-    """Start NSQ's HTTP listener in the running loop; OSError if its port cannot be had.
+class TlsRequired:
+    """What the plain port says where clients must use TLS."""
 
-    `tcp_port` is what `/info` shows where the configuration asks for any free port.
+    def __init__(self, https_port: int) -> None:
+        told = msgspec.json.encode({"message": "TLS_REQUIRED", "https_port": https_port})
+        self._answer = Answer(told, (NSQ, JSON), 403)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send every client to the other port."""
+        await asgi.send(self._answer, send)
+
+
+async def serve_http(
+    node: Node,
+    config: Config,
+    tcp_port: int | None = None,
+    *,
+    secure: bool = False,
+    observer: Observer | None = None,
+    relookup: Relookup | None = None,
+) -> Listener:
+    """Start NSQ's HTTP listener, or with `secure` its HTTPS listener, in the running loop; OSError without its port.
+
+    `tcp_port` is what `/info` shows where the configuration asks for any free port; `observer` sees the connections
+    that `/stats` shows; `relookup` is told when other lookup services shall hear of the node.
     """
-    address, port = config.listeners()["nsq.http_port"]
-    app = Http(node, config, tcp_port or config.listeners()["nsq.tcp_port"][1])
+    address, port = config.listeners()["nsq.https_port" if secure else "nsq.http_port"]
+    tcp_port = tcp_port or config.listeners()["nsq.tcp_port"][1]
+    app = Http(node, config, tcp_port, observer or observe(node, config), relookup)
+    open_to_all = secure or not config.nsq.tls_required
+    asked: App = app if open_to_all else TlsRequired(config.listeners().get("nsq.https_port", ("", 0))[1])
 
     def fault(text: str, peer: str) -> None:
         node.count_fault("nsq", "INVALID_REQUEST", text, peer)
 
-    listener = await listen(app, address, port, fault)
+    listener = await listen(asked, address, port, fault, (config.tls_cert, config.tls_key) if secure else None)
     app.http_port = listener.port
     return listener
 
 
-def _params(scope: Scope) -> Params:
-    """Return the query's parameters, of a repeated one the first."""
-    try:
-        pairs = parse_qsl(scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=32)
-    except ValueError:
-        raise Fault(400, "INVALID_REQUEST") from None
-    return dict(reversed(pairs))
+def observe(node: Node, config: Config, server: Server | None = None) -> Observer:
+    """Return what looks at a node and the connections of its NSQ server; there is one of it for all listeners."""
+    nsq = config.nsq
+    quantiles = [quantile(text) for text in nsq.e2e_processing_latency_percentiles]
+    meter = Meter(node, quantiles, nsq.e2e_processing_latency_window_time_ns)
+    return Observer(node, server.connections if server is not None else (), meter)
 
 
-def _disk_trouble(node: Node) -> str | None:
-    """Return why the last write of some topic failed; the next one that succeeds makes it well again."""
-    for entry in node.ledger.entries("disk_full"):
-        topic = node.topics.get(entry.topic)
-        if topic is not None and entry.last_ns > max(shard.last_ns for shard in topic.shards):
-            return f"topic {topic.name} could not be written"
-    return None
+def _shard(topic: Topic, params: Params) -> int | None:
+    """Return the partition that a request names; none, or -1, is the publisher's own."""
+    text = params.get("partition", "-1")
+    if text == "-1":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 4):
+        raise Fault(400, "INVALID_ARG_TOPIC_PARTITION")
+    if int(text) >= len(topic.shards):
+        raise Fault(400, "E_BAD_PARTITION", f"topic {topic.name} has {len(topic.shards)} partitions")
+    return int(text)
 
 
 def _fault(refusal: Refusal) -> Fault:
     return Fault(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()))
-
-
-def _message(code: str) -> bytes:
-    return msgspec.json.encode({"message": code})
-
-
-def _peer(scope: Scope) -> str:
-    client = scope.get("client")
-    return f"{client[0]}:{client[1]}" if client else ""

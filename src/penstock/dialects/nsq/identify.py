@@ -1,16 +1,24 @@
-"""IDENTIFY: what a client says of itself, and what is agreed with it."""
+"""IDENTIFY: what a client says of itself, and what is agreed with it.
+
+Owns the request's and the reply's fields and their bounds. Pure: what the node can offer is passed in.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.clock import MILLISECOND
 from penstock.config import NsqConfig
+from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
 
 #: Clients and nsqadmin compare this with nsqd's releases, so it must look like one.
 VERSION = "1.3.0"
+
+#: Youzan's bound; only the length of a tag is checked.
+TAG_BYTES_MAX = 100
+DEFLATE_LEVEL = 6
 
 
 class Faulty(Exception):
@@ -19,6 +27,19 @@ class Faulty(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Offer(NamedTuple):
+    """What can be granted to this connection now."""
+
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    auth_required: bool = False
+
+
+#: Nothing can be granted.
+NOTHING = Offer()
 
 
 class Body(msgspec.Struct):
@@ -41,6 +62,9 @@ class Body(msgspec.Struct):
     msg_timeout: int | None = None
     topology_region: str | None = None
     topology_zone: str | None = None
+    extend_support: bool | None = None
+    desired_tag: str | None = None
+    ext_filter: ExtFilter | None = None
 
 
 class Agreed(msgspec.Struct, frozen=True):
@@ -56,16 +80,29 @@ class Agreed(msgspec.Struct, frozen=True):
     output_buffer_timeout_ms: int = 250
     sample_rate: int = 0
     negotiated: bool = False
+    #: Granted layers.
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = DEFLATE_LEVEL
+    topology_region: str = ""
+    topology_zone: str = ""
+    #: The client reads extended frames.
+    extend_support: bool = False
+    desired_tag: str = ""
+    #: What the client wants by headers, as it said it and ready for use.
+    ext_filter: ExtFilter | None = None
+    header_filter: HeaderFilter | None = None
 
 
 _DECODER = msgspec.json.Decoder(Body)
 
 
-def agree(data: bytes, config: NsqConfig) -> Agreed:
+def agree(data: bytes, config: NsqConfig, offer: Offer = NOTHING) -> Agreed:
     """Return what a request leads to, or raise Faulty."""
     try:
         body = _DECODER.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Faulty("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {error}") from None
     heartbeat_ns = _duration(
         body.heartbeat_interval,
@@ -84,9 +121,12 @@ def agree(data: bytes, config: NsqConfig) -> Agreed:
     if size == -1:
         size, timeout_ns = 1, 0
     elif size and not 64 <= size <= config.max_output_buffer_size:
-        raise Faulty("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
+        raise _invalid("output buffer size", size)
     if not 0 <= (body.sample_rate or 0) <= 99:
-        raise Faulty("E_BAD_BODY", f"IDENTIFY sample rate ({body.sample_rate}) is invalid")
+        raise _invalid("sample rate", body.sample_rate)
+    tag = body.desired_tag or ""
+    if len(tag.encode()) > TAG_BYTES_MAX:
+        raise Faulty("E_BAD_BODY", f"IDENTIFY desired tag of {len(tag.encode())} bytes is invalid, {TAG_BYTES_MAX} fit")
     return Agreed(
         client_id=body.client_id or body.short_id or "",
         hostname=body.hostname or body.long_id or "",
@@ -95,30 +135,63 @@ def agree(data: bytes, config: NsqConfig) -> Agreed:
         lease_ns=lease_ns,
         output_buffer_size=size or 16 * 1024,
         output_buffer_timeout_ms=timeout_ns // MILLISECOND,
-        negotiated=bool(body.feature_negotiation),
+        sample_rate=body.sample_rate or 0,
+        topology_region=body.topology_region or "",
+        topology_zone=body.topology_zone or "",
+        extend_support=bool(body.extend_support),
+        desired_tag=tag,
+        ext_filter=body.ext_filter,
+        header_filter=_filter(body.ext_filter),
+        **(_granted(body, config, offer) if body.feature_negotiation else {}),
     )
 
 
-def reply(agreed: Agreed, config: NsqConfig) -> bytes:
-    """Return the JSON a negotiating client gets; a feature that is not built yet is not granted."""
+def reply(agreed: Agreed, config: NsqConfig, offer: Offer = NOTHING) -> bytes:
+    """Return the JSON a negotiating client gets."""
     answer: dict[str, Any] = {
         "max_rdy_count": config.max_rdy_count,
         "version": VERSION,
         "max_msg_timeout": config.max_msg_timeout_ns // MILLISECOND,
         "msg_timeout": agreed.lease_ns // MILLISECOND,
-        "tls_v1": False,
-        "deflate": False,
-        "deflate_level": 6,
-        "max_deflate_level": 6,
-        "snappy": False,
+        "tls_v1": agreed.tls,
+        "deflate": agreed.deflate,
+        "deflate_level": agreed.deflate_level,
+        "max_deflate_level": config.max_deflate_level,
+        "snappy": agreed.snappy,
         "sample_rate": agreed.sample_rate,
-        "auth_required": False,
+        "auth_required": offer.auth_required,
         "output_buffer_size": agreed.output_buffer_size,
         "output_buffer_timeout": agreed.output_buffer_timeout_ms,
-        "topology_region": "",
-        "topology_zone": "",
+        "topology_region": agreed.topology_region,
+        "topology_zone": agreed.topology_zone,
+        # That the node knows the extension, whether the client does or not.
+        "extend_support": True,
     }
+    if agreed.desired_tag:
+        answer["desired_tag"] = agreed.desired_tag
     return msgspec.json.encode(answer)
+
+
+def _granted(body: Body, config: NsqConfig, offer: Offer) -> dict[str, Any]:
+    snappy = bool(body.snappy) and offer.snappy
+    deflate = bool(body.deflate) and offer.deflate
+    if snappy and deflate:
+        raise Faulty("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    level = body.deflate_level or 0
+    return {
+        "negotiated": True,
+        "tls": bool(body.tls_v1) and offer.tls,
+        "snappy": snappy,
+        "deflate": deflate,
+        "deflate_level": min(level if deflate and level > 0 else DEFLATE_LEVEL, config.max_deflate_level),
+    }
+
+
+def _filter(filter_: ExtFilter | None) -> HeaderFilter | None:
+    try:
+        return filter_.compiled() if filter_ is not None else None
+    except BadFilter as bad:
+        raise Faulty("E_BAD_BODY", f"IDENTIFY ext_filter is invalid: {bad}") from None
 
 
 def _duration(value: int | None, low_ms: int, high_ns: int, default_ns: int, what: str, *, off: bool = True) -> int:
@@ -127,5 +200,9 @@ def _duration(value: int | None, low_ms: int, high_ns: int, default_ns: int, wha
     if value == -1 and off:
         return 0
     if not low_ms <= value <= high_ns // MILLISECOND:
-        raise Faulty("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
+        raise _invalid(what, value)
     return value * MILLISECOND
+
+
+def _invalid(what: str, value: object) -> Faulty:
+    return Faulty("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")

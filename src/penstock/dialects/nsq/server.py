@@ -1,4 +1,4 @@
-"""NSQ over TCP: sockets, heartbeats and back-pressure around a `Session`.
+"""NSQ over TCP: sockets, heartbeats, back-pressure and layers around a `Session`.
 
 One connection gets one full read a turn (ruling 25), all of them read into one shared buffer, and a client that
 does not read is first not served any more and then cut off.
@@ -7,12 +7,18 @@ does not read is first not served any more and then cut off.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 from penstock.clock import SECOND, Timer
 from penstock.config import NsqConfig
+from penstock.dialects.nsq.auth import Ask, Authenticator
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
+from penstock.dialects.nsq.identify import Agreed
+from penstock.dialects.nsq.layers import LayerError, TlsFacts
+from penstock.dialects.nsq.service import Service
 from penstock.dialects.nsq.session import Session
+from penstock.dialects.nsq.upgrade import Upgrade
 from penstock.message import Buffer
 from penstock.node import Node
 
@@ -22,16 +28,27 @@ READ_BYTES_MAX = 256 * 1024
 #: A client has this long to say which protocol it speaks.
 MAGIC_TIMEOUT_NS = 60 * SECOND
 
+#: A TLS handshake may take this long; nsqd gives as much.
+HANDSHAKE_TIMEOUT_NS = 5 * SECOND
+
 #: After a fatal error the peer may take this long to hang up as well.
 LINGER_NS = SECOND
+
+#: Why a connection is not read: it had its turn, its session waits for an answer, its layers hold more.
+_TURN, _WAIT, _MORE = 1, 2, 4
 
 
 class Server:
     """All NSQ connections of a node."""
 
-    def __init__(self, node: Node, config: NsqConfig) -> None:
+    def __init__(self, node: Node, config: NsqConfig, ask: Ask | None = None) -> None:
         self.node = node
         self.config = config
+        self._authenticator: Authenticator | None = None
+        if ask is None and config.auth_http_addresses:
+            self._authenticator = Authenticator(config.auth_http_addresses, config.auth_http_request_method)
+            ask = self._authenticator.ask
+        self.service = Service(node, config, ask)
         self.connections: set[Connection] = set()
         self.receive_buffer = memoryview(bytearray(READ_BYTES_MAX))
 
@@ -41,6 +58,8 @@ class Server:
 
     def close(self) -> None:
         """Hang up on everybody."""
+        if self._authenticator is not None:
+            self._authenticator.close()
         for connection in list(self.connections):
             connection.hang_up()
 
@@ -54,13 +73,17 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._greeting = b""
         self._greeted = False
+        self._layers: Upgrade | None = None
+        #: Bytes for the layers that came before they were there.
+        self._early = b""
         self._out: list[Buffer] = []
         self._inside = False
         self._closing = False
-        self._paused = False
+        self._stopped = 0
         self._last_read_ns = 0
         self._blocked_ns = 0
         self._timer: Timer | None = None
+        self._handshake: Timer | None = None
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -71,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._server.config.max_client_output_size)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
-        self.session = Session(self._server.node, self._server.config, self, name)
+        self.session = Session(self._server.service, self, name)
         self._server.connections.add(self)
         self._last_read_ns = self._clock.monotonic()
         self._arm_beat()
@@ -84,28 +107,32 @@ class Connection(asyncio.BufferedProtocol):
         """Handle one read."""
         data = bytes(self._server.receive_buffer[:nbytes])
         self._last_read_ns = self._clock.monotonic()
-        if nbytes == READ_BYTES_MAX and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-            self._clock.call_soon(self._resume)
+        if nbytes == READ_BYTES_MAX and not self._stopped & _TURN:
+            self._stop(_TURN)
+            self._clock.call_soon(self._next_turn)
         self.receive(data)
 
     def receive(self, data: bytes) -> None:
         """Handle bytes, whatever their way here was."""
+        if self._closing:
+            return
+        if self._layers is not None:
+            data = self._unwrapped(self._layers, data)
         if not self._greeted:
             data = self._greet(data)
-        if self._closing or not data:
-            return
-        self._inside = True
-        try:
-            self.session.receive(data)
-        except Exception as failure:  # a bug must cost one connection, not the node
-            self._server.node.report_bug("nsq", failure)
+        if data and not self._closing:
+            self._inside = True
+            try:
+                self.session.receive(data)
+            except Exception as failure:  # a bug must cost one connection, not the node
+                self._server.node.report_bug("nsq", failure)
+                self.hang_up()
+            finally:
+                self._inside = False
+                if self._out:
+                    self._flush()
+        if self._layers is not None and self._layers.ended:
             self.hang_up()
-        finally:
-            self._inside = False
-            if self._out:
-                self._flush()
 
     def _greet(self, data: bytes) -> bytes:
         """Look for the magic bytes and return what came after them."""
@@ -127,8 +154,9 @@ class Connection(asyncio.BufferedProtocol):
         """End."""
         self._closing = True
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._handshake):
+            if timer is not None:
+                timer.cancel()
         self._server.connections.discard(self)
         self.session.close()
 
@@ -149,18 +177,63 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the session calls these ----------------------------------------------------------------------------------
 
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.facts is not None
+
+    @property
+    def layered(self) -> bool:
+        """Whether it went through an upgrade already."""
+        return self._layers is not None
+
+    @property
+    def facts(self) -> TlsFacts | None:
+        """What TLS agreed on, None without TLS."""
+        return self._layers.facts if self._layers is not None else None
+
+    @property
+    def common_name(self) -> str:
+        """The name in the client's certificate, "" if it showed none."""
+        return self._layers.common_name if self._layers is not None else ""
+
     def write(self, data: Buffer) -> None:
         """Send bytes; what one read leads to leaves in one write."""
         if self._inside:
             self._out.append(data)
-        elif self._transport is not None and not self._closing:
-            self._transport.write(data)
+        else:
+            self._send(data)
 
     def retime(self) -> None:
         """Beat at the interval that was just agreed on."""
         if self._timer is not None and not self._closing:
             self._timer.cancel()
             self._arm_beat()
+
+    def upgrade(self, agreed: Agreed, rest: bytes) -> None:
+        """Put the granted layers in and read on; `rest` is what came for them already."""
+        if self._closing or self._transport is None:
+            return
+        self._flush()
+        level = agreed.deflate_level if agreed.deflate else 0
+        context = self._server.service.tls if agreed.tls else None
+        layers = self._layers = Upgrade(context, snappy=agreed.snappy, deflate_level=level)
+        if agreed.tls:
+            self._handshake = self._clock.call_at(self._clock.monotonic() + HANDSHAKE_TIMEOUT_NS, self._too_slow)
+        else:
+            self._transport.write(layers.begin())
+        if rest:
+            self._early = rest
+            self._clock.call_soon(self._more)
+        self._start(_WAIT)
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        self._stop(_WAIT)
+
+    def resume(self) -> None:
+        """Call the session's `go_on` in the next turn, and read on."""
+        self._clock.call_soon(self._go_on)
 
     def hang_up(self) -> None:
         """Close once everything sent has left."""
@@ -170,29 +243,101 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self.session.close()
         if self._transport is not None:
+            if self._layers is not None and (last := self._layers.close()):
+                self._transport.write(last)
             # Closing with unread input would reset the connection, and the peer might never see the last frame:
             # so close our half, let the rest of its input run out, and end when it does or does not.
             self._transport.write_eof()
+            self._start(_TURN | _WAIT | _MORE)
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._clock.call_at(self._clock.monotonic() + LINGER_NS, self._abort)
 
+    # --- layers ---------------------------------------------------------------------------------------------------
+
+    def _unwrapped(self, layers: Upgrade, data: bytes) -> bytes:
+        """Take bytes of the wire through the layers."""
+        if self._early:
+            data, self._early = self._early + data, b""
+        try:
+            plain, answer = layers.receive(data)
+        except LayerError as broken:
+            self._server.node.count_fault("nsq", "bad_layer", str(broken), self.session.name)
+            if self._transport is not None and broken.last:
+                self._transport.write(broken.last)
+            self.hang_up()
+            return b""
+        if answer and self._transport is not None:
+            self._transport.write(answer)
+        if layers.ready and self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+        if layers.pending:
+            self._stop(_MORE)
+            self._clock.call_soon(self._more)
+        return plain
+
+    def _more(self) -> None:
+        """Handle what the layers hold; while the session waits, they keep it."""
+        if not self._closing and not self._stopped & _WAIT:
+            self._start(_MORE)
+            self.receive(b"")
+
+    def _too_slow(self) -> None:
+        self._cut_off("TLS handshake took more than 5 s")
+
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _send(self, data: Buffer) -> None:
+        if self._transport is None or self._closing:
+            return
+        if self._layers is None:
+            self._transport.write(data)
+        elif self._layers.ready:
+            self._transport.write(self._layers.send(data))
 
     def _flush(self) -> None:
         if self._out:
             out, self._out = self._out, []
-            if self._transport is not None and not self._closing:
-                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._send(out[0] if len(out) == 1 else b"".join(out))
 
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def _resume(self) -> None:
-        self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _stop(self, why: int) -> None:
+        if not self._stopped and self._transport is not None:
+            self._transport.pause_reading()
+        self._stopped |= why
+
+    def _start(self, why: int) -> None:
+        if self._stopped:
+            self._stopped &= ~why
+            if not self._stopped and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _next_turn(self) -> None:
+        self._start(_TURN)
+
+    def _go_on(self) -> None:
+        """Let the session carry out what it held back."""
+        if self._closing:
+            return
+        self._start(_WAIT)
+        self._carry(self.session.go_on)
+        if self._layers is not None and self._layers.pending and self._stopped & _MORE:
+            self._clock.call_soon(self._more)
+
+    def _carry(self, call: Callable[[], None]) -> None:
+        self._inside = True
+        try:
+            call()
+        except Exception as failure:  # as above
+            self._server.node.report_bug("nsq", failure)
+            self.hang_up()
+        finally:
+            self._inside = False
+            self._flush()
 
     def _beat_ns(self) -> int:
         return self.session.agreed.heartbeat_ns or self._server.config.heartbeat_interval_ns

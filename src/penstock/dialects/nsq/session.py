@@ -1,36 +1,53 @@
 """One NSQ connection: commands in, frames out. No sockets, no clock of its own, no delivery rules.
 
-A channel is a subscription, RDY is credit, FIN / REQ / TOUCH are ack / release / extend. Replies leave in the order
-of the commands, each once its own durability is reached (ruling 15).
+Owns the protocol's state, init -> subscribed (SUB) -> closing (CLS), who may say what in it, IDENTIFY and AUTH. The
+publishing half is in `publisher`, the consuming half in `receiver`; replies leave in the order of the commands.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal, Protocol
 
-from penstock.clock import MILLISECOND
-from penstock.config import NsqConfig
+import msgspec
+
 from penstock.delivery.consumer import Consumer
-from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq import codec
-from penstock.dialects.nsq.codec import CLOSE_WAIT, OK, RESPONSE, Decoder, Limits, error, frame, is_name
-from penstock.dialects.nsq.identify import Agreed, Faulty, agree, reply
-from penstock.errors import Refusal
-from penstock.inlet import Receipt
-from penstock.message import OFFSET_BITS, Buffer, Offsets, Rows
-from penstock.node import Node
-from penstock.settings import SubscriptionSettings, TopicSettings
+from penstock.dialects.nsq.auth import Guard, Query
+from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
+from penstock.dialects.nsq.identify import Agreed, Faulty, Offer, agree, reply
+from penstock.dialects.nsq.publisher import Publisher
+from penstock.dialects.nsq.receiver import Receiver
+from penstock.dialects.nsq.replies import Replies
+from penstock.dialects.nsq.service import Service
+from penstock.dialects.nsq.topics import EPHEMERAL
+from penstock.message import Buffer
 from penstock.topic import Topic
 
-#: Names that end so live as long as somebody uses them.
-EPHEMERAL = "#ephemeral"
+__all__ = ["EPHEMERAL", "Link", "Session"]
+
+#: Commands that need the auth server's word, where there is one: these name their topic first ...
+_PUBLISHING = frozenset(("PUB", "MPUB", "DPUB", "PUB_EXT", "MPUB_EXT", "PUB_TRACE", "MPUB_TRACE"))
+#: ... and these a topic and a channel among their words.
+_SUBSCRIBING = frozenset(("SUB", "SUB_ADVANCED", "SUB_ORDERED"))
+#: What a client may say before TLS where TLS is required.
+_IN_CLEAR = frozenset(("IDENTIFY", "fault", "hang up"))
 
 
 class Link(Protocol):
     """The way back to the client."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether it went through an upgrade already."""
+
+    @property
+    def common_name(self) -> str:
+        """The name in the client's certificate, "" if it showed none."""
 
     def write(self, data: Buffer) -> None:
         """Send bytes."""
@@ -38,367 +55,293 @@ class Link(Protocol):
     def retime(self) -> None:
         """Beat at the interval that was just agreed on."""
 
+    def upgrade(self, agreed: Agreed, rest: bytes) -> None:
+        """Put the granted layers in and read on; `rest` came behind the command that asked for them: it is theirs."""
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+
+    def resume(self) -> None:
+        """Call the session's `go_on` in the next turn, and read on."""
+
     def hang_up(self) -> None:
         """Close once everything sent has left."""
 
 
 class Session:
-    """The protocol's state: init -> subscribed (SUB) -> closing (CLS)."""
+    """The protocol's state."""
 
     __slots__ = (
-        "__weakref__",
-        "_config",
         "_decoder",
+        "_later",
         "_link",
-        "_node",
-        "_promised",
-        "_published",
+        "_waiting",
         "agreed",
         "closed",
-        "consumer",
+        "connected_ns",
+        "gated",
+        "guard",
         "name",
+        "publisher",
+        "receiver",
+        "replies",
+        "service",
         "state",
-        "subscription",
-        "topic",
     )
 
-    def __init__(self, node: Node, config: NsqConfig, link: Link, name: str) -> None:
-        self._node = node
-        self._config = config
+    def __init__(self, service: Service, link: Link, name: str) -> None:
+        config = service.config
+        self.service = service
         self._link = link
         self._decoder = Decoder(Limits(config.max_msg_size, config.max_body_size))
-        #: Replies not sent yet because one of them waits for the log; None until it is known.
-        self._promised: deque[list[Buffer | None]] = deque()
-        self._published: dict[str, Topic] = {}
+        #: Commands that were decoded and must wait for an answer from outside.
+        self._waiting = False
+        self._later: list[Command] = []
         self.name = name
-        self.agreed = Agreed(heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
-        self.state = "init"
+        host = name.rpartition(":")[0]  # until it says who it is
+        self.agreed = Agreed(host, host, heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
+        self.state: Literal["init", "subscribed", "closing"] = "init"
         self.closed = False
-        self.topic: Topic | None = None
-        self.subscription: Subscription | None = None
-        self.consumer: Consumer | None = None
+        self.connected_ns = service.node.clock.now()
+        self.guard = Guard(service.ask, service.node.clock) if service.ask is not None else None
+        #: Not every command may pass: AUTH or TLS is asked for.
+        self.gated = self.guard is not None or config.tls_required
+        self.replies = Replies(link)
+        self.publisher = Publisher(self)
+        self.receiver = Receiver(self)
+
+    # --- what the connection and others look at -------------------------------------------------------------------
+
+    @property
+    def topic(self) -> Topic | None:
+        """The topic it is subscribed to."""
+        return self.receiver.topic
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """The channel it is subscribed to."""
+        return self.receiver.subscription
+
+    @property
+    def consumer(self) -> Consumer | None:
+        """Its part in that channel."""
+        return self.receiver.consumer
+
+    @property
+    def pub_counts(self) -> dict[str, int]:
+        """Messages published to each topic."""
+        return self.publisher.counts
+
+    # --- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Carry out what one read brought."""
+        if self._waiting:
+            self._decoder.hold(data)
+            self._decoder.stopped = True
+        else:
+            self._run(self._decoder.feed(data))
+
+    def _run(self, commands: Iterable[Command]) -> None:
         acked = False
-        for command in self._decoder.feed(data):
-            if self.closed:
-                return
-            method = self.COMMANDS.get(command[0])  # type: ignore[call-overload]
-            if method is None:
-                self.fail("E_INVALID", f"invalid command {command[0]}")
-                return
-            acked = acked or command[0] == "FIN"
-            method(self, *command[1:])
-        if self.topic is not None and self.subscription is not None:
+        while True:
+            left = iter(commands)
+            for command in left:
+                if self.closed:
+                    return
+                word: Any = command[0]
+                if self.gated and not self._passes(command):
+                    if self._waiting:
+                        self._later = [command, *left]
+                    return
+                acked = acked or word == "FIN"
+                part, method = self.COMMANDS[word]
+                method(getattr(self, part) if part else self, *command[1:])
+                if self._waiting:
+                    self._later = list(left)
+                    return
+            if not self._decoder.stopped or self.closed:
+                break
+            commands = self._decoder.go_on()
+        receiver = self.receiver
+        if receiver.topic is not None and receiver.subscription is not None:
             if acked:
-                self.topic.settle(self.subscription)
-            self.topic.pump(self.subscription)
+                receiver.topic.settle(receiver.subscription)
+            receiver.topic.pump(receiver.subscription)
 
-    def close(self) -> None:
-        """Forget the connection; what it held goes to the others."""
-        self.closed = True
-        self._promised.clear()
-        self._leave()
+    def wait(self) -> None:
+        """Carry out nothing more until `resume`: an answer from outside must come first."""
+        self._waiting = True
+        self._link.pause()
 
-    def _leave(self) -> None:
-        """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
-        if self.topic is not None and self.subscription is not None and self.consumer is not None:
-            self.topic.settle(self.subscription)
-            self.topic.detach(self.subscription, self.consumer)
-        self.topic = self.subscription = self.consumer = None
+    def resume(self) -> None:
+        """Say that the answer has come; the link calls `go_on`, not from inside the command that waited."""
+        self._link.resume()
+
+    def go_on(self) -> None:
+        """Carry out what was sent meanwhile."""
+        if self._waiting and not self.closed:
+            self._waiting = False
+            later, self._later = self._later, []
+            self._decoder.stopped = True
+            self._run(later)
+
+    def _passes(self, command: Command) -> bool:
+        """Tell whether a command may be carried out now; if not, the client was told or will be."""
+        word = str(command[0])
+        if self.service.config.tls_required and not self._link.tls and word not in _IN_CLEAR:
+            self.fail("E_INVALID", f"cannot {word} in current state (TLS required)")
+            return False
+        guard = self.guard
+        if guard is None:
+            return True
+        if word in _PUBLISHING:
+            topic, channel = str(command[1]), ""
+        elif word in _SUBSCRIBING and len(command[1]) >= 2:  # type: ignore[arg-type]
+            topic, channel = (name.decode("latin-1") for name in command[1][:2])  # type: ignore[index]
+        else:
+            return True
+        if guard.grants is None or not len(guard.grants):
+            self.fail("E_AUTH_FIRST", f"AUTH required before {word}")
+        elif not guard.fresh:
+            self.wait()
+            guard.refresh(self._refreshed)
+        elif not guard.grants.allow(topic, channel):
+            self.fail("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
+        else:
+            return True
+        return False
+
+    def _refreshed(self) -> None:
+        """Go on after the auth server was asked again, with the command that made it necessary."""
+        if self.closed:
+            return
+        if self.guard is None or self.guard.grants is None:
+            self.fail("E_AUTH_FAILED", "AUTH failed")
+        else:
+            self.resume()
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def identify(self, args: list[bytes], body: bytes) -> None:
-        """Agree on timeouts and buffers."""
+        """Agree on timeouts, buffers, filters and layers."""
         if self.state != "init":
             self.fail("E_INVALID", "cannot IDENTIFY in current state")
             return
+        config = self.service.config
+        fresh = not self._link.layered
+        offer = Offer(
+            tls=fresh and self.service.tls is not None,
+            snappy=fresh and config.snappy,
+            deflate=fresh and config.deflate,
+            auth_required=self.guard is not None,
+        )
         try:
-            self.agreed = agree(body, self._config)
+            agreed = self.agreed = agree(body, config, offer)
         except Faulty as faulty:
             self.fail(faulty.code, str(faulty))
             return
         self._link.retime()
-        self.send(frame(RESPONSE, reply(self.agreed, self._config)) if self.agreed.negotiated else OK)
+        self.replies.send(frame(RESPONSE, reply(agreed, config, offer)) if agreed.negotiated else OK)
+        if agreed.tls or agreed.snappy or agreed.deflate:
+            self.wait()
+            self.replies.then(self._upgrade)
+
+    def _upgrade(self) -> None:
+        """Hand over to the layers; whatever was sent behind IDENTIFY is for them."""
+        rest = self._decoder.rest()
+        self._decoder.stopped = False
+        self._waiting = False
+        self._link.upgrade(self.agreed, rest)
 
     def auth(self, args: list[bytes], body: bytes) -> None:
-        """Refuse: no auth server is configured."""
-        self.fail("E_AUTH_DISABLED", "AUTH disabled")
-
-    def sub(self, args: list[bytes]) -> None:
-        """Join a channel."""
+        """Ask the auth server what the client may do."""
+        guard = self.guard
         if self.state != "init":
-            self.fail("E_INVALID", "cannot SUB in current state")
-        elif not self.agreed.heartbeat_ns:
-            self.fail("E_INVALID", "cannot SUB with heartbeats disabled")
-        elif len(args) < 2:
-            self.fail("E_INVALID", "SUB insufficient number of parameters")
-        elif not is_name(args[0]):
-            self.fail("E_BAD_TOPIC", f'SUB topic name "{args[0].decode("latin-1")}" is not valid')
-        elif not is_name(args[1]):
-            self.fail("E_BAD_CHANNEL", f'SUB channel name "{args[1].decode("latin-1")}" is not valid')
+            self.fail("E_INVALID", "cannot AUTH in current state")
+        elif args:
+            self.fail("E_INVALID", "AUTH invalid number of parameters")
+        elif guard is None:
+            self.fail("E_AUTH_DISABLED", "AUTH disabled")
+        elif guard.known:
+            self.fail("E_INVALID", "AUTH already set")
         else:
-            self._join(args[0].decode("ascii"), args[1].decode("ascii"))
+            address = self.name.rpartition(":")[0]
+            query = Query(address, self._link.tls, body.decode("utf-8", "replace"), self._link.common_name)
+            self.wait()
+            guard.authenticate(query, self._authenticated)
 
-    def _join(self, topic_name: str, channel: str) -> None:
-        try:
-            topic = self._topic(topic_name)
-            settings = SubscriptionSettings(
-                ephemeral=channel.endswith(EPHEMERAL),
-                lease_ns=self._config.msg_timeout_ns,
-                lease_max_ns=self._config.max_msg_timeout_ns,
-            )
-            subscription = topic.subscribe(channel, settings)
-            most = self._config.max_channel_consumers
-            if most and len(subscription.consumers) >= most:
-                raise Refusal("conflict", f"consumers for {topic_name}:{channel} exceeds limit of {most}")
-            consumer = Consumer(self.deliver, self.agreed.lease_ns, self.agreed.client_id or self.name)
-            topic.attach(subscription, consumer, self._thrown_out)
-        except Refusal as refusal:
-            self.fail("E_SUB_FAILED", f"SUB failed {refusal}")
+    def _authenticated(self) -> None:
+        if self.closed or self.guard is None:
             return
-        self.topic, self.subscription, self.consumer = topic, subscription, consumer
-        self.state = "subscribed"
-        self.send(OK)
-
-    def rdy(self, args: list[bytes]) -> None:
-        """Set the credit."""
-        if self.state == "closing":
-            return
-        if self.state != "subscribed":
-            self.fail("E_INVALID", "cannot RDY in current state")
-            return
-        count = _number(args[0]) if args else 1
-        most = self._config.max_rdy_count
-        if count is None:
-            self.fail("E_INVALID", f"RDY could not parse count {args[0].decode('latin-1')}")
-        elif count > most:
-            self.fail("E_INVALID", f"RDY count {count} out of range 0-{most}")
+        grants = self.guard.grants
+        if grants is None:
+            self.fail("E_AUTH_FAILED", "AUTH failed")
+        elif not len(grants):
+            self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
         else:
-            self._subscription.set_credit(self._consumer, count)
-
-    def fin(self, ids: list[int] | Offsets | list[bytes]) -> None:
-        """Ack."""
-        if self.state == "init":
-            self.fail("E_INVALID", "cannot FIN in current state")
-            return
-        if isinstance(ids, list) and (not ids or isinstance(ids[0], bytes)):  # a line that was not an id
-            self._bad_id("FIN", ids[0] if ids else b"")  # type: ignore[arg-type]
-            return
-        refused = self._subscription.ack(self._consumer, ids)
-        for id_ in refused:
-            self._not_mine("FIN", id_)
-
-    def req(self, args: list[bytes]) -> None:
-        """Release, at once or after a delay."""
-        id_ = self._id("REQ", args, 2)
-        if id_ is None:
-            return
-        delay_ms = _number(args[1])
-        if delay_ms is None:
-            self.fail("E_INVALID", f"REQ could not parse timeout {args[1].decode('latin-1')}")
-            return
-        delay_ns = min(delay_ms * MILLISECOND, self._config.max_req_timeout_ns)
-        now = self._node.now()
-        if self._subscription.release(self._consumer, [id_], delay_ns, now):
-            self._not_mine("REQ", id_)
-        elif self.topic is not None:
-            self.topic.wait(delay_ns)
-
-    def touch(self, args: list[bytes]) -> None:
-        """Extend."""
-        id_ = self._id("TOUCH", args, 1)
-        if id_ is not None and self._subscription.extend(self._consumer, [id_], self.agreed.lease_ns, self._node.now()):
-            self._not_mine("TOUCH", id_)
-
-    def cls(self, args: list[bytes]) -> None:
-        """Get no more; what is out may still be acked."""
-        if self.state != "subscribed":
-            self.fail("E_INVALID", "cannot CLS in current state")
-            return
-        self._subscription.set_credit(self._consumer, 0)
-        self.state = "closing"
-        self.send(CLOSE_WAIT)
+            told = {
+                "identity": grants.identity,
+                "identity_url": grants.identity_url,
+                "permission_count": len(grants),
+            }
+            self.replies.send(frame(RESPONSE, msgspec.json.encode(told)))
+            self.resume()
 
     def nop(self, args: list[bytes]) -> None:
         """Show life."""
 
-    def pub(self, topic: str, rows: Rows, replies: int) -> None:
-        """Publish a run of single messages, one OK each."""
-        self._publish("PUB", topic, rows, replies)
+    def subscribed(self, *, raw_ids: bool) -> None:
+        """Take note that SUB succeeded, and in which form ids come from now on."""
+        self.state = "subscribed"
+        self._decoder.raw_ids = raw_ids
 
-    def mpub(self, topic: str, rows: Rows) -> None:
-        """Publish several messages with one OK."""
-        self._publish("MPUB", topic, rows, 1)
-
-    def dpub(self, topic: str, rows: Rows, delay: bytes) -> None:
-        """Publish a message that is due later."""
-        delay_ms = _number(delay)
-        most_ms = self._config.max_req_timeout_ns // MILLISECOND
-        if delay_ms is None:
-            self.fail("E_INVALID", f"DPUB could not parse timeout {delay.decode('latin-1')}")
-        elif delay_ms > most_ms:
-            self.fail("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{most_ms}")
-        else:
-            if delay_ms:
-                rows.columns = {"due": [self._node.now().wall_ns + delay_ms * MILLISECOND]}
-            self._publish("DPUB", topic, rows, 1)
-
-    def _publish(self, word: str, name: str, rows: Rows, replies: int) -> None:
-        topic = self._published.get(name)
-        if topic is None or topic.deleted:
-            try:
-                topic = self._published[name] = self._topic(name)
-            except Refusal as refusal:
-                self.fail(f"E_{word}_FAILED", f"{word} failed {refusal}")
-                return
-        slot: list[Buffer | None] = [None]
-        self._promised.append(slot)
-
-        def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
-            if refusal is None:
-                slot[0] = OK if replies == 1 else OK * replies
-                if len(self._promised) == 1 and self._promised[0] is slot:
-                    self._promised.clear()
-                    self._link.write(slot[0])
-                    return
-            else:
-                # One frame per command, so that the client's count of replies stays right.
-                slot[0] = error(f"E_{word}_FAILED", f"{word} failed {refusal}") * replies
-            self._keep_promises()
-            if refusal is not None and not (isinstance(refusal, Refusal) and refusal.reason.retry) and not self.closed:
-                self.closed = True
-                self._link.hang_up()
-
-        topic.publish(rows, self, done)
-
-    # --- replies --------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------------
 
     def send(self, data: Buffer) -> None:
         """Send a frame behind every reply that is still waited for."""
-        if self._promised:
-            self._promised.append([data])
-        else:
-            self._link.write(data)
-
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send message frames; a slice of a batch shares its frames with all other subscriptions."""
-        for delivery in deliveries:
-            batch = delivery.batch
-            base = (delivery.shard << OFFSET_BITS) + 1
-            if isinstance(delivery.rows, slice):
-                whole = batch.wire.get(codec.SOURCE)
-                if whole is None:
-                    whole = batch.wire[codec.SOURCE] = codec.messages(
-                        base + batch.first, batch.count, batch.timestamp, 1, batch.cuts, batch.body
-                    )
-                frames, cuts = whole
-                if delivery.rows.stop - delivery.rows.start != batch.count:
-                    frames = memoryview(frames)[int(cuts[delivery.rows.start]) : int(cuts[delivery.rows.stop])]
-            else:
-                frames = codec.picked(
-                    delivery.rows + (base + batch.first),
-                    delivery.rows,
-                    batch.timestamp,
-                    delivery.attempts,
-                    batch.cuts,
-                    batch.body,
-                )
-            self.send(frames)
+        self.replies.send(data)
 
     def fail(self, code: str, text: str) -> None:
         """Send a fatal error and hang up."""
         self.closed = True
-        self._leave()
-        self._node.count_fault("nsq", code, text, self.name)
-        self.send(error(code, text))
-        if self._promised:
-            self._promised.append([b""])
-        else:
-            self._link.hang_up()
+        self.receiver.leave()
+        self.service.node.count_fault("nsq", code, text, self.name)
+        self.replies.send(error(code, text))
+        self.replies.then(self._link.hang_up)
 
-    def _keep_promises(self) -> None:
-        promised = self._promised
-        while promised and promised[0][0] is not None:
-            data = promised.popleft()[0]
-            if data:
-                self._link.write(data)
-            else:
-                self._link.hang_up()
+    def hang_up(self) -> None:
+        """Close without a word once all replies are out."""
+        if not self.closed:
+            self.closed = True
+            self.replies.then(self._link.hang_up)
 
-    def _not_mine(self, word: str, id_: int) -> None:
-        """Tell that a lease is gone; the connection lives on."""
-        text = f"{word} %016x failed " % (id_ & (1 << 64) - 1)
-        owner = self._subscription.has(id_, self._consumer)
-        why = "ID not in flight" if owner is None else "client does not own message"
-        self._node.count_fault("nsq", f"E_{word}_FAILED", text + why, self.name)
-        self.send(error(f"E_{word}_FAILED", text + why))
-
-    def _bad_id(self, word: str, text: bytes) -> None:
-        if len(text) != 16:
-            self.fail("E_INVALID", "invalid message ID")
-        else:
-            shown = text.decode("latin-1")
-            self.send(error(f"E_{word}_FAILED", f"{word} {shown} failed ID not in flight"))
-
-    def _id(self, word: str, args: list[bytes], words: int) -> int | None:
-        if self.state == "init":
-            self.fail("E_INVALID", f"cannot {word} in current state")
-        elif len(args) < words:
-            self.fail("E_INVALID", f"{word} insufficient number of params")
-        else:
-            id_ = codec.hex_id(args[0]) if len(args[0]) == 16 else None
-            if id_ is not None:
-                return id_
-            self._bad_id(word, args[0])
-        return None
-
-    def _topic(self, name: str) -> Topic:
-        settings = None
-        if name.endswith(EPHEMERAL):
-            settings = TopicSettings(durability="memory", ephemeral=True, extend="off")
-        return self._node.topic(name, create=True, settings=settings)
-
-    def _thrown_out(self) -> None:
+    def close(self) -> None:
+        """Forget the connection; what it held goes to the others."""
         self.closed = True
-        self._link.hang_up()
+        self.replies.forget()
+        self.receiver.leave()
 
-    @property
-    def _subscription(self) -> Subscription:
-        assert self.subscription is not None
-        return self.subscription
-
-    @property
-    def _consumer(self) -> Consumer:
-        assert self.consumer is not None
-        return self.consumer
-
-    def _hang_up(self) -> None:
-        self.closed = True
-        self._link.hang_up()
-
-    COMMANDS: ClassVar[dict[str, Callable[..., Any]]] = {
-        "PUB": pub,
-        "MPUB": mpub,
-        "DPUB": dpub,
-        "SUB": sub,
-        "RDY": rdy,
-        "FIN": fin,
-        "REQ": req,
-        "TOUCH": touch,
-        "NOP": nop,
-        "CLS": cls,
-        "IDENTIFY": identify,
-        "AUTH": auth,
-        "fault": fail,
-        "hang up": _hang_up,
+    COMMANDS: ClassVar[dict[str, tuple[str, Callable[..., Any]]]] = {
+        "PUB": ("publisher", Publisher.pub),
+        "MPUB": ("publisher", Publisher.mpub),
+        "DPUB": ("publisher", Publisher.dpub),
+        "PUB_EXT": ("publisher", Publisher.pub_ext),
+        "MPUB_EXT": ("publisher", Publisher.mpub_ext),
+        "PUB_TRACE": ("publisher", Publisher.pub_trace),
+        "MPUB_TRACE": ("publisher", Publisher.mpub_trace),
+        "INTERNAL_CREATE_TOPIC": ("publisher", Publisher.internal_create_topic),
+        "SUB": ("receiver", Receiver.sub),
+        "SUB_ADVANCED": ("receiver", Receiver.sub_advanced),
+        "SUB_ORDERED": ("receiver", Receiver.sub_ordered),
+        "RDY": ("receiver", Receiver.rdy),
+        "FIN": ("receiver", Receiver.fin),
+        "REQ": ("receiver", Receiver.req),
+        "TOUCH": ("receiver", Receiver.touch),
+        "CLS": ("receiver", Receiver.cls),
+        "NOP": ("", nop),
+        "IDENTIFY": ("", identify),
+        "AUTH": ("", auth),
+        "fault": ("", fail),
+        "hang up": ("", hang_up),
     }
-
-
-def _number(text: bytes) -> int | None:
-    """Return a number as NSQ writes them: digits only, nothing at all is 0."""
-    if not text:
-        return 0
-    return int(text) if text.isdigit() and len(text) < 19 else None

@@ -1,0 +1,130 @@
+"""Making, emptying, pausing and dropping topics and channels over HTTP, as nsqd does it.
+
+Owns those paths and their codes. Knows nothing of messages.
+Invariant: a refused request changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import msgspec
+
+from penstock.config import Config
+from penstock.delivery.subscription import Subscription
+from penstock.dialects.nsq import asgi
+from penstock.dialects.nsq.asgi import EMPTY, Answer, Fault, Params
+from penstock.dialects.nsq.topics import channel_settings, topic_settings
+from penstock.node import Node
+from penstock.topic import Topic
+
+
+class Admin:
+    """What can be done to the topics and channels of a node."""
+
+    def __init__(self, node: Node, config: Config) -> None:
+        self._node = node
+        self._config = config
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def create_topic(self, params: Params) -> Answer:
+        """Make a topic unless it exists; with `extend=true` its messages may carry headers."""
+        name = asgi.name(params, "topic", "INVALID_TOPIC")
+        extend = asgi.switch(params, "extend", default=False)
+        self._node.topic(name, create=True, settings=topic_settings(self._config, name, extend=extend))
+        return EMPTY
+
+    def delete_topic(self, params: Params) -> Answer:
+        """Drop a topic with its channels, and hang up on their clients."""
+        self._node.delete_topic(self._topic(params).name)
+        return EMPTY
+
+    def empty_topic(self, params: Params) -> Answer:
+        """Let go of what no channel has yet."""
+        self._topic(params).empty()
+        return EMPTY
+
+    def pause_topic(self, params: Params) -> Answer:
+        """Keep what comes in the topic."""
+        self._topic(params).pause(paused=True)
+        return EMPTY
+
+    def unpause_topic(self, params: Params) -> Answer:
+        """Let the channels have it again."""
+        self._topic(params).pause(paused=False)
+        return EMPTY
+
+    # --- channels -------------------------------------------------------------------------------------------------
+
+    def create_channel(self, params: Params) -> Answer:
+        """Make a channel unless it exists."""
+        topic, channel = self.names(params)
+        topic.subscribe(channel, channel_settings(self._config, channel))
+        return EMPTY
+
+    def delete_channel(self, params: Params) -> Answer:
+        """Drop a channel, and hang up on its clients."""
+        topic, subscription = self.channel(params)
+        topic.delete_subscription(subscription.name)
+        return EMPTY
+
+    def empty_channel(self, params: Params) -> Answer:
+        """Let go of everything in a channel, also of what clients hold."""
+        topic, subscription = self.channel(params)
+        subscription.empty()
+        topic.settle(subscription, always=True)
+        topic.pump(subscription)
+        return EMPTY
+
+    def pause_channel(self, params: Params) -> Answer:
+        """Send nothing more to its clients."""
+        return self._pause(params, paused=True)
+
+    def unpause_channel(self, params: Params) -> Answer:
+        """Send again."""
+        return self._pause(params, paused=False)
+
+    def _pause(self, params: Params, *, paused: bool) -> Answer:
+        topic, subscription = self.channel(params)
+        topic.update_subscription(subscription.name, msgspec.structs.replace(subscription.settings, paused=paused))
+        return EMPTY
+
+    # --- names ----------------------------------------------------------------------------------------------------
+
+    def channel(self, params: Params) -> tuple[Topic, Subscription]:
+        """Return the topic and the channel that a request names; both must exist."""
+        topic, name = self.names(params)
+        if name not in topic.subscriptions:
+            raise Fault(404, "CHANNEL_NOT_FOUND")
+        return topic, topic.subscriptions[name]
+
+    def names(self, params: Params) -> tuple[Topic, str]:
+        """Return the topic that a request names, which must exist, and the channel, which need not."""
+        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        channel = asgi.name(params, "channel", "INVALID_ARG_CHANNEL")
+        return self._existing(topic), channel
+
+    def _topic(self, params: Params) -> Topic:
+        return self._existing(asgi.name(params, "topic", "INVALID_TOPIC"))
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._node.topics.get(name)
+        if topic is None:
+            raise Fault(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Answer]]] = {
+        "/topic/create": create_topic,
+        "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
+        "/topic/delete": delete_topic,
+        "/topic/empty": empty_topic,
+        "/topic/pause": pause_topic,
+        "/topic/unpause": unpause_topic,
+        "/channel/create": create_channel,
+        "/channel/delete": delete_channel,
+        "/channel/empty": empty_channel,
+        "/channel/pause": pause_channel,
+        "/channel/unpause": unpause_channel,
+    }

@@ -1,0 +1,384 @@
+"""Commands out of a stream of bytes.
+
+A command is a tuple: the wire's word, then its arguments; runs of PUB to one topic and runs of FIN become one
+command over columns. A fault is the command ("fault", code, text). After a fault nothing more is decoded, because
+every fault found here is fatal on the wire. After a command that may change how the rest is to be read the decoder
+stops, and goes on when it is told to.
+
+Invariant: any cut of the stream into reads gives the same commands, apart from how runs are grouped.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.dialects.nsq.codec import runs
+from penstock.dialects.nsq.codec.ids import FIN_BYTES, fin_run
+from penstock.dialects.nsq.codec.words import (
+    ANY,
+    BARRIERS,
+    LINE_BYTES_MAX,
+    LINES,
+    MANY,
+    OTHERS,
+    PARTITION_MAX,
+    SINGLES,
+    SOURCE,
+    Command,
+    Limits,
+    is_name,
+    partition_of,
+    signed,
+)
+from penstock.message import Rows
+
+_U32 = struct.Struct(">I").unpack_from
+
+
+class Decoder:
+    """Commands of one connection."""
+
+    __slots__ = (
+        "_body_bytes_max",
+        "_dead",
+        "_have",
+        "_header",
+        "_least",
+        "_message_bytes_max",
+        "_need",
+        "_pieces",
+        "_plain",
+        "_shard",
+        "_topic",
+        "_word",
+        "raw_ids",
+        "stopped",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._message_bytes_max = limits.message_bytes_max
+        self._body_bytes_max = limits.body_bytes_max
+        #: The last line of PUB, PUB_EXT or PUB_TRACE with its newline, and what it says: pipelined ones repeat it.
+        self._header = b""
+        self._word = b""
+        self._topic = ""
+        self._shard = ANY
+        #: A body has more bytes than this.
+        self._least = 0
+        #: The same line if it is a PUB.
+        self._plain = b""
+        self._pieces: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self._dead = False
+        #: Ids in FIN, REQ and TOUCH are 16 raw bytes.
+        self.raw_ids = False
+        #: The last command was one of BARRIERS: `go_on` gives what was sent behind it.
+        self.stopped = False
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Decode one read."""
+        header = self._plain
+        if header and not self._have and data.startswith(header):
+            # A read that is one PUB to the same topic as before, whole: what waiting publishers send.
+            at = len(header) + 4
+            if 0 < len(data) - at <= self._message_bytes_max and _U32(data, at - 4)[0] == len(data) - at:
+                body = data[at:]
+                return [("PUB", self._topic, Rows(1, [0, len(body)], body, SOURCE), 1, self._shard)]
+        if self._dead:
+            return []
+        if self._have:
+            self._pieces.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = self.rest()
+        out: list[Command] = []
+        self._need = 0
+        pos = self._parse(data, out)
+        if pos < len(data) and not self._dead:
+            self.hold(data[pos:] if pos else data)
+        return out
+
+    def hold(self, data: bytes) -> None:
+        """Keep bytes that are not to be decoded yet."""
+        self._pieces.append(data)
+        self._have += len(data)
+
+    def go_on(self) -> list[Command]:
+        """Decode what was sent behind the command that stopped it."""
+        self.stopped = False
+        return self.feed(self.rest()) if self._have else []
+
+    def rest(self) -> bytes:
+        """Give away the bytes that were not decoded."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._have = 0
+        return data
+
+    def _parse(self, data: bytes, out: list[Command]) -> int:
+        pos, end = 0, len(data)
+        header = self._header
+        head = len(header) + 4
+        starts = data.startswith
+        bodies: list[bytes] = []
+        dense = True
+        while pos < end:
+            if header and starts(header, pos):
+                at = pos + head
+                if at > end:
+                    break
+                size = _U32(data, at - 4)[0]
+                if size <= self._least or size > self._message_bytes_max:
+                    if self._publish(out, bodies):
+                        self._fault(out, *self._bad_size(self._word, size))
+                    return end
+                stop = at + size
+                if stop > end:
+                    self._need = stop - pos
+                    break
+                if dense and size < runs.RUN_BODY_BYTES_MAX and end - pos > runs.RUN_BYTES_MIN:
+                    if not self._publish(out, bodies):
+                        return end
+                    bodies = []
+                    rows = runs.run(data, pos, end, header, self._least, self._message_bytes_max)
+                    dense = rows is not None and rows.count >= runs.RUN_ROWS_MIN
+                    if rows is not None:
+                        pos += int(rows.cuts[-1]) + rows.count * head
+                        if not self._emit(out, rows):
+                            return end
+                        continue
+                bodies.append(data[at:stop])
+                pos = stop
+                continue
+            if bodies:
+                if not self._publish(out, bodies):
+                    return end
+                bodies = []
+            if starts(b"FIN ", pos):
+                step = self._fin(data, pos, end, out)
+            elif self.raw_ids and (starts(b"REQ ", pos) or starts(b"TOUCH ", pos)):
+                step = self._raw(data, pos, end, out)
+            else:
+                step = self._line(data, pos, end, out)
+                if header is not self._header:
+                    header = self._header
+                    head = len(header) + 4
+            if self._dead:
+                return end
+            if step < 0:
+                break
+            pos = step
+            if self.stopped:
+                return pos
+        return pos if self._publish(out, bodies) else end
+
+    # --- publishes ------------------------------------------------------------------------------------------------
+
+    def _publish(self, out: list[Command], bodies: list[bytes]) -> bool:
+        """Make one command of the bodies that follow each other; False if one of them is a fault."""
+        count = len(bodies)
+        if count == 1:
+            body = bodies[0]
+            return self._emit(out, Rows(1, [0, len(body)], body, SOURCE))
+        return self._emit(out, Rows.of(bodies, SOURCE)) if count else True
+
+    def _emit(self, out: list[Command], rows: Rows) -> bool:
+        if self._word == b"PUB":
+            out.append(("PUB", self._topic, rows, rows.count, self._shard))
+            return True
+        if self._word == b"PUB_TRACE":
+            out.append(("PUB_TRACE", self._topic, runs.split_traces(rows), self._shard))
+            return True
+        headers, messages, good = runs.split_headers(rows)
+        if good:
+            out.append(("PUB_EXT", self._topic, messages, headers, self._shard))
+        if good < rows.count:
+            self._short(out, self._word)
+            return False
+        return True
+
+    def _short(self, out: list[Command], word: bytes, number: int | None = None) -> None:
+        item = "" if number is None else f"({number})"
+        self._fault(out, "E_BAD_BODY", f"{word.decode()} message{item} ends before its header does, or right behind it")
+
+    def _mpub(self, word: bytes, data: bytes, start: int, stop: int, out: list[Command]) -> Command | None:
+        """Decode the items of an MPUB body, which is all there."""
+        count = _U32(data, start)[0] if stop - start >= 4 else 0
+        if count == 0 or count > (self._body_bytes_max - 4) // 5:
+            self._fault(out, "E_BAD_BODY", f"{word.decode()} invalid message count {signed(count)}")
+            return None
+        rows = self.items(data, start + 4, stop, count, out, word)
+        if rows is None or word == b"MPUB":
+            return ("MPUB", rows) if rows is not None else None
+        if word == b"MPUB_TRACE":
+            return ("MPUB_TRACE", runs.split_traces(rows))
+        headers, messages, good = runs.split_headers(rows)
+        if good < count:
+            self._short(out, word, good)
+            return None
+        return ("MPUB_EXT", messages, headers)
+
+    def items(
+        self, data: bytes, start: int, stop: int, count: int, out: list[Command], word: bytes = b"MPUB"
+    ) -> Rows | None:
+        """Decode `count` length-prefixed bodies that fill start .. stop exactly."""
+        least, most = MANY[word], self._message_bytes_max
+        rows = runs.equal_items(data, start, stop, count, least, most)
+        if rows is not None:
+            return rows
+        name = word.decode()
+        ends: list[int] = []
+        at = start
+        for number in range(count):
+            size = _U32(data, at)[0] if at + 4 <= stop else -1
+            if 0 <= size <= least or size > most:
+                self._fault(out, *self._bad_size(word, size, number))
+                return None
+            at += 4 + size
+            if size < 0 or at > stop:
+                self._fault(out, "E_BAD_BODY", f"{name} message({number}) goes beyond the body")
+                return None
+            ends.append(at)
+        if at != stop:
+            self._fault(out, "E_BAD_BODY", f"{name} body has {stop - at} bytes after its {count} messages")
+            return None
+        return runs.gathered_items(data, start, ends)
+
+    # --- ids ------------------------------------------------------------------------------------------------------
+
+    def _fin(self, data: bytes, pos: int, end: int, out: list[Command]) -> int:
+        """Decode a run of FIN lines."""
+        ids = fin_run(data, pos, end, self.raw_ids)
+        if ids is not None:
+            out.append(("FIN", ids))
+            return pos + FIN_BYTES * len(ids)
+        return self._raw(data, pos, end, out) if self.raw_ids else self._line(data, pos, end, out)
+
+    def _raw(self, data: bytes, pos: int, end: int, out: list[Command]) -> int:
+        """Decode FIN, REQ or TOUCH by position; -1 if it is not all there."""
+        word = b"TOUCH" if data.startswith(b"T", pos) else data[pos : pos + 3]
+        at = pos + len(word) + 1
+        after = at + 16
+        if after >= end:
+            self._need = after + 1 - pos
+            return -1
+        words = [data[at:after]]
+        if word == b"REQ":
+            stop = data.find(b"\n", after, after + LINE_BYTES_MAX)
+            if data[after] != 32 or (stop < 0 and end - after >= LINE_BYTES_MAX):
+                return self._fault(out, "E_INVALID", "REQ invalid message ID")
+            if stop < 0:
+                return -1
+            words.append(data[after + 1 : stop].removesuffix(b"\r"))
+            after = stop
+        if data[after] != 10 or not any(words[0][:8]):
+            return self._fault(out, "E_INVALID", f"{word.decode()} invalid message ID")
+        out.append((word.decode(), words))
+        return after + 1
+
+    # --- lines ----------------------------------------------------------------------------------------------------
+
+    def _line(self, data: bytes, pos: int, end: int, out: list[Command]) -> int:
+        """Decode one command of any kind; -1 if it is not all there."""
+        stop = data.find(b"\n", pos, pos + LINE_BYTES_MAX + 1)
+        if stop < 0:
+            if end - pos > LINE_BYTES_MAX:
+                self._dead = True
+                out.append(("hang up",))
+            return -1
+        line = data[pos:stop]
+        words = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
+        name = words[0]
+        after = stop + 1
+        if name in SINGLES:
+            return self._single(data, pos, after, words, out)
+        if name in MANY or name in OTHERS:
+            return self._with_body(data, pos, after, end, words, out)
+        if name not in LINES:
+            return self._fault(out, "E_INVALID", f"invalid command {name.decode('latin-1')}")
+        out.append((name.decode("ascii"), words[1:]))
+        self.stopped = name in BARRIERS
+        return after
+
+    def _single(self, data: bytes, pos: int, after: int, words: list[bytes], out: list[Command]) -> int:
+        """Take note of a publish's line; the body is cut where it is found again."""
+        found = self._address(words, out)
+        if found is None:
+            return -1
+        self._header = data[pos:after]
+        self._word, self._least = words[0], SINGLES[words[0]]
+        self._topic, self._shard = found
+        self._plain = self._header if words[0] == b"PUB" else b""
+        return pos
+
+    def _address(self, words: list[bytes], out: list[Command]) -> tuple[str, int] | None:
+        """Return the topic and the partition that a publish goes to."""
+        name = words[0].decode("ascii")
+        if len(words) < (3 if name == "DPUB" else 2):
+            self._fault(out, "E_INVALID", f"{name} insufficient number of parameters")
+            return None
+        if not is_name(words[1]):
+            self._fault(out, "E_BAD_TOPIC", f'{name} topic name "{words[1].decode("latin-1")}" is not valid')
+            return None
+        shard: int | None = ANY
+        if len(words) > 2 and name != "DPUB":
+            shard = partition_of(words[2])
+        if shard is None:
+            text = f'{name} partition "{words[2].decode("latin-1")}" is not valid, choose one from 0 to {PARTITION_MAX}'
+            self._fault(out, "E_BAD_PARTITION", text)
+            return None
+        return words[1].decode("ascii"), shard
+
+    def _with_body(self, data: bytes, pos: int, after: int, end: int, words: list[bytes], out: list[Command]) -> int:
+        word = words[0]
+        name = word.decode("ascii")
+        topic, shard = "", ANY
+        if word in MANY or word == b"DPUB":
+            found = self._address(words, out)
+            if found is None:
+                return -1
+            topic, shard = found
+        if after + 4 > end:
+            self._need = after + 4 - pos
+            return -1
+        size: int = _U32(data, after)[0]
+        if word == b"DPUB":
+            if size == 0 or size > self._message_bytes_max:
+                return self._fault(out, *self._bad_size(word, size))
+        elif size == 0 or size > self._body_bytes_max:
+            small = size == 0 or size >= 1 << 31
+            text = f"invalid body size {signed(size)}" if small else f"body too big {size} > {self._body_bytes_max}"
+            return self._fault(out, "E_BAD_BODY", f"{name} {text}")
+        start, stop = after + 4, after + 4 + size
+        if stop > end:
+            self._need = stop - pos
+            return -1
+        if word in MANY:
+            command = self._mpub(word, data, start, stop, out)
+            if command is None:
+                return -1
+            out.append((command[0], topic, *command[1:], shard))
+        elif word == b"DPUB":
+            out.append(("DPUB", topic, Rows(1, [0, size], data[start:stop], SOURCE), words[2]))
+        else:
+            out.append((name, words[1:], data[start:stop]))
+        self.stopped = word in BARRIERS
+        return stop
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def _bad_size(self, word: bytes, size: int, number: int | None = None) -> tuple[str, str]:
+        """Return code and text for a message of this size. Youzan's commands call a missing message a bad body."""
+        name = word.decode()
+        item = "" if number is None else f"({number})"
+        if size <= SINGLES.get(word, MANY.get(word, 0)) or size >= 1 << 31:
+            code = "E_BAD_MESSAGE" if name in ("PUB", "MPUB", "DPUB") else "E_BAD_BODY"
+            return code, f"{name} invalid message{item} body size {signed(size)}"
+        return "E_BAD_MESSAGE", f"{name} message too big {size} > {self._message_bytes_max}"
+
+    def _fault(self, out: list[Command], code: str, text: str) -> int:
+        out.append(("fault", code, text))
+        self._dead = True
+        return -1

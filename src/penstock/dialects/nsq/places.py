@@ -1,0 +1,45 @@
+"""Where rows stand in the queue files that Youzan's NSQ would have written: for traced replies and detailed frames.
+
+Owns the look at one batch, made once and kept with it. The weights themselves are the log's (ruling 5).
+Invariant: the position of a row plus its size is the position of the next row, also across an upgrade to headers.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from penstock.dialects.nsq.position import Position, positions
+from penstock.inlet import Receipt
+from penstock.message import Batch, Cuts, Offsets, place_of
+from penstock.topic import Topic
+
+_EDGES = "nsq edges"
+
+
+def edges(batch: Batch, headers_from: int) -> Offsets:
+    """Return where each row of a batch stands, and its end; rows from offset `headers_from` on weigh with headers."""
+    known = batch.wire.get(_EDGES)
+    if known is None:
+        if headers_from <= batch.first or headers_from >= batch.end:
+            found = positions(batch, headers_from <= batch.first)
+        else:
+            old = np.diff(positions(batch, False))
+            old[headers_from - batch.first :] = np.diff(positions(batch, True))[headers_from - batch.first :]
+            found = batch.weight + np.concatenate([[0], np.cumsum(old)])
+        known = batch.wire[_EDGES] = (b"", cast(Cuts, found))
+    return cast(Offsets, known[1])
+
+
+def place(topic: Topic, receipt: Receipt, id_: int) -> Position:
+    """Return where a stored row stands; one that repeats an older message which left memory stands nowhere."""
+    shard, offset = place_of(id_)
+    batch = receipt.batch
+    if batch is None or not batch.first <= offset < batch.end:
+        batch = topic.shards[shard].read(offset)
+        if batch is None or batch.first > offset:
+            return Position(0, 0)
+    row = offset - batch.first
+    found = edges(batch, topic.headers_from(shard))
+    return Position(int(found[row]), int(found[row + 1] - found[row]))

@@ -1,0 +1,254 @@
+"""The publishing half of one NSQ connection: PUB and its family.
+
+Owns which topic a publish goes to, what its header says there, and which reply it gets. Rows go to `Topic.publish`;
+the order of replies is `Replies`' affair.
+Invariant: each command gets one reply, and nothing of a command that is refused is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from penstock.clock import MILLISECOND
+from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, number_of, partition_of, traced
+from penstock.dialects.nsq.codec.runs import Headers
+from penstock.dialects.nsq.places import place
+from penstock.dialects.nsq.topics import topic_settings
+from penstock.errors import Refusal
+from penstock.filters.header import BadHeader, BadTrace, only_reserved
+from penstock.inlet import Receipt
+from penstock.message import SMALL, Buffer, Column, Rows
+from penstock.topic import Topic
+
+if TYPE_CHECKING:
+    from penstock.dialects.nsq.session import Session
+
+#: Makes the replies to rows that were stored.
+Answer = Callable[[Receipt], Buffer]
+
+_NOT_KEPT = ("headers", "tag")
+
+
+class Publisher:
+    """What one connection publishes."""
+
+    __slots__ = ("__weakref__", "_node", "_replies", "_service", "_session", "_topics", "counts")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._service = session.service
+        self._node = session.service.node
+        self._replies = session.replies
+        self._topics: dict[str, Topic] = {}
+        #: Messages published to each topic, for stats.
+        self.counts: dict[str, int] = {}
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def pub(self, topic: str, rows: Rows, replies: int, shard: int) -> None:
+        """Publish a run of single messages, one OK each."""
+        found = self._topic("PUB", topic, shard)
+        if found is not None:
+            self._publish("PUB", found, rows, shard, replies)
+
+    def mpub(self, topic: str, rows: Rows, shard: int) -> None:
+        """Publish several messages with one OK."""
+        found = self._topic("MPUB", topic, shard)
+        if found is not None:
+            self._publish("MPUB", found, rows, shard, 1)
+
+    def dpub(self, topic: str, rows: Rows, delay: bytes) -> None:
+        """Publish a message that is due later."""
+        delay_ms = number_of(delay)
+        most_ms = self._service.config.max_req_timeout_ns // MILLISECOND
+        if delay_ms is None:
+            self._session.fail("E_INVALID", f"DPUB could not parse timeout {delay.decode('latin-1')}")
+        elif delay_ms > most_ms:
+            self._session.fail("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{most_ms}")
+        else:
+            if delay_ms:
+                rows.columns = {"due": [self._node.clock.now() + delay_ms * MILLISECOND]}
+            found = self._topic("DPUB", topic, ANY)
+            if found is not None:
+                self._publish("DPUB", found, rows, ANY, 1)
+
+    def pub_ext(self, topic: str, rows: Rows, headers: Headers, shard: int) -> None:
+        """Publish a run of single messages with headers; each is refused or stored by itself."""
+        found = self._topic("PUB_EXT", topic, shard, extend=True)
+        if found is None:
+            return
+        refused = self._read(found, rows, headers)
+        if refused is None:
+            self._publish("PUB_EXT", found, rows, shard, rows.count, self._each(found, rows))
+        elif rows.count == 1:
+            self._refuse("PUB_EXT", *refused)
+        else:
+            self._publish_each(found, rows, headers, shard)
+
+    def mpub_ext(self, topic: str, rows: Rows, headers: Headers, shard: int) -> None:
+        """Publish several messages with or without headers, all or none, with one OK."""
+        found = self._topic("MPUB_EXT", topic, shard, extend=True)
+        if found is None:
+            return
+        refused = self._read(found, rows, headers)
+        if refused is None:
+            self._publish("MPUB_EXT", found, rows, shard, 1)
+        else:
+            self._refuse("MPUB_EXT", *refused)
+
+    def pub_trace(self, topic: str, rows: Rows, shard: int) -> None:
+        """Publish a run of single messages under trace ids, and tell where each went."""
+        found = self._topic("PUB_TRACE", topic, shard)
+        if found is not None:
+            self._publish("PUB_TRACE", found, rows, shard, rows.count, self._each(found, rows))
+
+    def mpub_trace(self, topic: str, rows: Rows, shard: int) -> None:
+        """Publish several messages under trace ids, and tell where the first went and what all weigh."""
+        found = self._topic("MPUB_TRACE", topic, shard)
+        if found is None:
+            return
+
+        def answer(receipt: Receipt) -> bytes:
+            ids = receipt.ids()
+            places = [place(found, receipt, id_) for id_ in ids]
+            size = sum(one.raw_size for one in places)
+            return traced(ids[0], 0, places[0].queue_offset, min(size, 0xFFFFFFFF))
+
+        self._publish("MPUB_TRACE", found, rows, shard, 1, answer)
+
+    def internal_create_topic(self, args: list[bytes]) -> None:
+        """Make a topic that has at least this partition."""
+        if len(args) < 2:
+            self._session.fail("E_INVALID", "INTERNAL_CREATE_TOPIC insufficient number of parameters")
+            return
+        name, partition, flag = args[0], partition_of(args[1]), args[2].lower() if len(args) > 2 else b"false"
+        if not is_name(name):
+            text = f'INTERNAL_CREATE_TOPIC topic name "{name.decode("latin-1")}" is not valid'
+            self._session.fail("E_BAD_TOPIC", text)
+        elif partition is None or partition < 0:
+            text = f'INTERNAL_CREATE_TOPIC partition "{args[1].decode("latin-1")}" is not valid'
+            self._session.fail("E_BAD_PARTITION", text)
+        elif flag not in (b"true", b"false"):
+            self._session.fail("E_BAD_EXT", f'INTERNAL_CREATE_TOPIC ext "{args[2].decode("latin-1")}" is not a boolean')
+        else:
+            self._create(name.decode("ascii"), partition + 1, extend=flag == b"true")
+
+    def _create(self, name: str, shards: int, *, extend: bool) -> None:
+        try:
+            topic = self._node.topics.get(name)
+            if topic is None:
+                settings = topic_settings(self._node.config, name, extend=extend)
+                topic = self._node.create_topic(name, msgspec.structs.replace(settings, shards=shards))
+            if len(topic.shards) < shards:
+                raise Refusal("conflict", f"topic {name} has {len(topic.shards)} partitions, for good")
+        except Refusal as refusal:
+            self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(refusal))
+            return
+        self._replies.send(OK)
+
+    # --- on the way in --------------------------------------------------------------------------------------------
+
+    def _topic(self, word: str, name: str, shard: int, *, extend: bool = False) -> Topic | None:
+        topic = self._topics.get(name)
+        if topic is not None and not topic.deleted and shard < len(topic.shards):
+            return topic
+        try:
+            topic = self._topics[name] = self._service.topic(name, extend=extend, partition=shard)
+        except Refusal as refusal:
+            code = {"not_found": "E_TOPIC_NOT_EXIST", "bad_offset": "E_BAD_PARTITION"}.get(refusal.code, _failed(word))
+            self._session.fail(code, f"{word} failed {refusal}")
+            return None
+        return topic
+
+    def _publish(
+        self, word: str, topic: Topic, rows: Rows, shard: int, replies: int, answer: Answer | None = None
+    ) -> None:
+        slot = self._replies.promise()
+
+        def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
+            if receipt is not None:
+                self.counts[topic.name] = self.counts.get(topic.name, 0) + rows.count
+                if answer is not None:
+                    self._replies.keep(slot, answer(receipt))
+                else:
+                    self._replies.keep(slot, OK if replies == 1 else OK * replies)
+                return
+            # One frame per command, so that the client's count of replies stays right.
+            self._replies.keep(slot, error(_failed(word), f"{word} failed {refusal}") * replies)
+            if not (isinstance(refusal, Refusal) and refusal.reason.retry):
+                self._session.hang_up()
+
+        topic.publish(rows, self, done, shard if shard != ANY else None)
+
+    # --- headers --------------------------------------------------------------------------------------------------
+
+    def _read(self, topic: Topic, rows: Rows, headers: Headers) -> tuple[str, str] | None:
+        """Give rows the columns that their headers fill; return code and text where one is refused."""
+        try:
+            columns: dict[str, Column] = self._service.headers.columns(headers)
+        except BadTrace as bad:
+            return "INVALID_TRACE_ID", str(bad)
+        except BadHeader as bad:
+            return "E_INVALID_JSON_HEADER", str(bad)
+        if topic.settings.extend == "off" and "headers" in columns:
+            given = headers.unique().to_pylist() if isinstance(headers, pa.Array) else headers
+            if not self._service.config.allow_ext_compatible or not all(only_reserved(h) for h in given if h):
+                return "E_EXT_NOT_SUPPORT", f"topic {topic.name} takes no headers"
+            # What else the producer asked for by its header holds.
+            columns = {name: column for name, column in columns.items() if name not in _NOT_KEPT}
+        rows.columns = columns
+        return None
+
+    def _publish_each(self, topic: Topic, rows: Rows, headers: Headers, shard: int) -> None:
+        """Publish those of a run that may be, in order with the errors of the others."""
+        whole = bytes(memoryview(rows.body))
+        listed: list[bytes | None] = headers.to_pylist() if isinstance(headers, pa.Array) else headers
+        good: list[bytes] = []
+        first = 0
+
+        def flush(stop: int) -> None:
+            if good:
+                part = Rows.of(good, SOURCE)
+                some = listed[first:stop]
+                self._read(topic, part, some if len(some) <= SMALL else pa.array(some, pa.binary()))
+                self._publish("PUB_EXT", topic, part, shard, part.count, self._each(topic, part))
+                good.clear()
+
+        for row, header in enumerate(listed):
+            lone = Rows(1, [0, 1], b"x", SOURCE)
+            refused = self._read(topic, lone, [header])
+            if refused is None:
+                good.append(whole[int(rows.cuts[row]) : int(rows.cuts[row + 1])])
+                continue
+            flush(row)
+            first = row + 1
+            self._refuse("PUB_EXT", *refused)
+        flush(rows.count)
+
+    def _each(self, topic: Topic, rows: Rows) -> Answer | None:
+        """Return what makes a reply per row: OK, or for one with a trace id where it went."""
+        column = rows.columns.get("trace")
+        if column is None:
+            return None
+        traces: list[int | None] = column.to_pylist() if isinstance(column, pa.Array) else column  # type: ignore[assignment]
+
+        def answer(receipt: Receipt) -> bytes:
+            out = []
+            for id_, trace in zip(receipt.ids(), traces, strict=True):
+                out.append(OK if trace is None else traced(id_, trace, *place(topic, receipt, id_)))
+            return b"".join(out)
+
+        return answer
+
+    def _refuse(self, word: str, code: str, text: str) -> None:
+        """Tell what is wrong with a command; the connection lives on."""
+        self._node.count_fault("nsq", code, text, self._session.name)
+        self._replies.send(error(code, f"{word} {text}"))
+
+
+def _failed(word: str) -> str:
+    return "E_MPUB_FAILED" if word.startswith("M") else "E_DPUB_FAILED" if word == "DPUB" else "E_PUB_FAILED"

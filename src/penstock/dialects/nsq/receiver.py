@@ -1,0 +1,350 @@
+"""The consuming half of one NSQ connection: SUB and its family, RDY, FIN, REQ, TOUCH, CLS, and what goes out.
+
+A channel is a subscription, RDY is credit, FIN / REQ / TOUCH are ack / release / extend. Owns what one client may
+subscribe to and in which form it gets its messages; who gets which message is delivery's affair.
+Invariant: the form of ids and frames is fixed at SUB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.clock import MILLISECOND
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.dialects.nsq import codec
+from penstock.dialects.nsq.codec import ANY, CLOSE_WAIT, OK, PLAIN, Form, error, extended, is_name, number_of
+from penstock.dialects.nsq.places import edges
+from penstock.dialects.nsq.start import Start
+from penstock.dialects.nsq.topics import channel_settings
+from penstock.dialects.nsq.wanted import wanted
+from penstock.errors import Refusal
+from penstock.message import OFFSET_BITS, Batch, Buffer, Offsets
+from penstock.settings import Extend
+from penstock.topic import Topic
+
+if TYPE_CHECKING:
+    from penstock.dialects.nsq.session import Session
+
+_NEED = "E_SUB_EXTEND_NEED"
+
+
+class Place:
+    """What a SUB command asks for, checked as far as its words go."""
+
+    __slots__ = ("channel", "partition", "start", "topic")
+
+    def __init__(self, topic: str, channel: str, partition: int, start: Start | None) -> None:
+        self.topic = topic
+        self.channel = channel
+        self.partition = partition
+        self.start = start
+
+
+class Receiver:
+    """What one connection consumes."""
+
+    __slots__ = (
+        "_config",
+        "_fragile",
+        "_node",
+        "_replies",
+        "_service",
+        "_session",
+        "consumer",
+        "form",
+        "subscription",
+        "topic",
+    )
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._service = session.service
+        self._config = session.service.config
+        self._node = session.service.node
+        self._replies = session.replies
+        #: The client knows no headers and its topic has none: it must go if that changes.
+        self._fragile = False
+        self.form = PLAIN
+        self.topic: Topic | None = None
+        self.subscription: Subscription | None = None
+        self.consumer: Consumer | None = None
+
+    # --- subscribing ----------------------------------------------------------------------------------------------
+
+    def sub(self, args: list[bytes]) -> None:
+        """Join a channel."""
+        self._sub("SUB", args)
+
+    def sub_advanced(self, args: list[bytes]) -> None:
+        """Join a channel, perhaps at another place, and be told where each message stands."""
+        self._sub("SUB_ADVANCED", args)
+
+    def sub_ordered(self, args: list[bytes]) -> None:
+        """Join a channel that gives one message at a time, in order."""
+        if self._session.agreed.sample_rate:
+            self._session.fail("E_INVALID", "SUB_ORDERED cannot be used with sample_rate")
+        else:
+            self._sub("SUB_ORDERED", args)
+
+    def _sub(self, word: str, args: list[bytes]) -> None:
+        place = self._checked(word, args)
+        if place is None:
+            return
+        agreed = self._session.agreed
+        try:
+            topic = self._service.topic(place.topic, extend=agreed.extend_support, partition=place.partition)
+            refused = _refused(topic.settings.extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
+            if refused is not None:
+                self._session.fail(refused[0], f"{word} {place.topic} {refused[1]}")
+                return
+            self._join(word, topic, place)
+        except Refusal as refusal:
+            code = {"not_found": "E_TOPIC_NOT_EXIST", "bad_offset": "E_BAD_PARTITION"}.get(refusal.code, "E_SUB_FAILED")
+            self._session.fail(code, f"{word} failed {refusal}")
+
+    def _checked(self, word: str, args: list[bytes]) -> Place | None:
+        fail = self._session.fail
+        partition: int | None = ANY
+        start: Start | None = None
+        if self._session.state != "init":
+            fail("E_INVALID", f"cannot {word} in current state")
+        elif not self._session.agreed.heartbeat_ns:
+            fail("E_INVALID", f"cannot {word} with heartbeats disabled")
+        elif len(args) < (3 if word == "SUB_ORDERED" else 2):
+            fail("E_INVALID", f"{word} insufficient number of parameters")
+        elif not is_name(args[0]):
+            fail("E_BAD_TOPIC", f'{word} topic name "{args[0].decode("latin-1")}" is not valid')
+        elif not is_name(args[1]):
+            fail("E_BAD_CHANNEL", f'{word} channel name "{args[1].decode("latin-1")}" is not valid')
+        elif len(args) > 2 and (partition := codec.partition_of(args[2])) is None:
+            fail("E_BAD_PARTITION", f'{word} partition "{args[2].decode("latin-1")}" is not valid')
+        elif word == "SUB_ADVANCED" and len(args) > 3 and (start := Start.of(args[3].decode("latin-1"))) is None:
+            fail("E_INVALID", f'{word} start "{args[3].decode("latin-1")}" is not valid')
+        else:
+            assert partition is not None
+            return Place(args[0].decode("ascii"), args[1].decode("ascii"), partition, start)
+        return None
+
+    def _join(self, word: str, topic: Topic, place: Place) -> None:
+        agreed = self._session.agreed
+        headers = topic.settings.extend != "off"
+        settings = channel_settings(self._node.config, place.channel)
+        if word == "SUB_ORDERED":
+            settings = msgspec.structs.replace(settings, order="shard")
+        subscription = topic.subscribe(place.channel, settings)
+        most = self._config.max_channel_consumers
+        if most and len(subscription.consumers) >= most:
+            raise Refusal("conflict", f"consumers for {place.topic}:{place.channel} exceeds limit of {most}")
+        if subscription.settings.order != settings.order and word == "SUB_ORDERED":
+            if subscription.consumers:
+                raise Refusal("conflict", f"channel {place.channel} is in use without order")
+            changed = msgspec.structs.replace(subscription.settings, order="shard")
+            subscription = topic.update_subscription(place.channel, changed)
+        consumer = Consumer(
+            self.deliver,
+            agreed.lease_ns,
+            agreed.client_id or self._session.name,
+            agreed.desired_tag if headers else "",
+            wanted(agreed.header_filter if headers else None, agreed.sample_rate),
+        )
+        topic.attach(subscription, consumer, self._session.hang_up)
+        self.topic, self.subscription, self.consumer = topic, subscription, consumer
+        self._fragile = not headers
+        details = word != "SUB"
+        form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
+        self.form = form if any(form) else PLAIN
+        self._session.subscribed(raw_ids=self.form.raw)
+        if place.start is not None and len(subscription.consumers) == 1:
+            self._begin_at(place.start, place.partition)
+        else:
+            self._replies.send(OK)
+
+    def _begin_at(self, start: Start, partition: int) -> None:
+        """Move the channel to where its only client wants it, and only then let it have messages."""
+        topic, subscription = self._topic, self._subscription
+        numbers = [partition] if partition != ANY else range(len(topic.shards))
+
+        def found(places: Sequence[tuple[int, int]]) -> None:
+            if self._session.closed:
+                return
+            for shard, offset in places:
+                subscription.seek(shard, offset)
+            self._replies.send(OK)
+            self._session.resume()
+
+        self._session.wait()
+        try:
+            start.find(topic, numbers, found)
+        except Refusal as refusal:
+            self._session.fail("E_INVALID", f"SUB_ADVANCED failed {refusal}")
+
+    def leave(self) -> None:
+        """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
+        if self.topic is not None and self.subscription is not None and self.consumer is not None:
+            self.topic.settle(self.subscription)
+            self.topic.detach(self.subscription, self.consumer)
+        self.topic = self.subscription = self.consumer = None
+
+    # --- credit and acks ------------------------------------------------------------------------------------------
+
+    def rdy(self, args: list[bytes]) -> None:
+        """Set the credit."""
+        if self._session.state == "closing":
+            return
+        if self._session.state != "subscribed":
+            self._session.fail("E_INVALID", "cannot RDY in current state")
+            return
+        count = number_of(args[0]) if args else 1
+        most = self._config.max_rdy_count
+        if count is None:
+            self._session.fail("E_INVALID", f"RDY could not parse count {args[0].decode('latin-1')}")
+        elif count > most:
+            self._session.fail("E_INVALID", f"RDY count {count} out of range 0-{most}")
+        else:
+            self._subscription.set_credit(self._consumer, count)
+
+    def fin(self, ids: list[int] | Offsets | list[bytes]) -> None:
+        """Ack."""
+        if self._session.state == "init":
+            self._session.fail("E_INVALID", "cannot FIN in current state")
+            return
+        if isinstance(ids, list) and (not ids or isinstance(ids[0], bytes)):  # a line that was not an id
+            self._bad_id("FIN", ids[0] if ids else b"")  # type: ignore[arg-type]
+            return
+        refused = self._subscription.ack(self._consumer, ids)
+        for id_ in refused:
+            self._not_mine("FIN", id_)
+
+    def req(self, args: list[bytes]) -> None:
+        """Release, at once or after a delay."""
+        id_ = self._id("REQ", args, 2)
+        if id_ is None:
+            return
+        delay_ms = number_of(args[1])
+        if delay_ms is None:
+            self._session.fail("E_INVALID", f"REQ could not parse timeout {args[1].decode('latin-1')}")
+            return
+        delay_ns = min(delay_ms * MILLISECOND, self._config.max_req_timeout_ns)
+        if self._subscription.release(self._consumer, [id_], delay_ns, self._node.now()):
+            self._not_mine("REQ", id_)
+        else:
+            self._topic.wait(delay_ns)
+
+    def touch(self, args: list[bytes]) -> None:
+        """Extend."""
+        id_ = self._id("TOUCH", args, 1)
+        if id_ is None:
+            return
+        lease_ns = self._session.agreed.lease_ns
+        if self._subscription.extend(self._consumer, [id_], lease_ns, self._node.now()):
+            self._not_mine("TOUCH", id_)
+
+    def cls(self, args: list[bytes]) -> None:
+        """Get no more; what is out may still be acked."""
+        if self._session.state != "subscribed":
+            self._session.fail("E_INVALID", "cannot CLS in current state")
+            return
+        self._subscription.set_closing(self._consumer)
+        self._session.state = "closing"
+        self._replies.send(CLOSE_WAIT)
+
+    def _not_mine(self, word: str, id_: int) -> None:
+        """Tell that a lease is gone; the connection lives on."""
+        text = f"{word} %016x failed " % (id_ & (1 << 64) - 1)
+        owner = self._subscription.has(id_, self._consumer)
+        why = "ID not in flight" if owner is None else "client does not own message"
+        self._node.count_fault("nsq", f"E_{word}_FAILED", text + why, self._session.name)
+        self._replies.send(error(f"E_{word}_FAILED", text + why))
+
+    def _bad_id(self, word: str, text: bytes) -> None:
+        if len(text) != 16:
+            self._session.fail("E_INVALID", "invalid message ID")
+        else:
+            shown = text.decode("latin-1")
+            self._replies.send(error(f"E_{word}_FAILED", f"{word} {shown} failed ID not in flight"))
+
+    def _id(self, word: str, args: list[bytes], words: int) -> int | None:
+        if self._session.state == "init":
+            self._session.fail("E_INVALID", f"cannot {word} in current state")
+        elif len(args) < words:
+            self._session.fail("E_INVALID", f"{word} insufficient number of params")
+        else:
+            read: Callable[[bytes], int | None] = codec.raw_id if self.form.raw else codec.hex_id
+            id_ = read(args[0]) if len(args[0]) == 16 else None
+            if id_ is not None:
+                return id_
+            self._bad_id(word, args[0])
+        return None
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Send message frames; a slice of a batch shares its frames with all other subscriptions."""
+        if self._fragile and self._topic.settings.extend == "on" and not self._config.allow_sub_ext_compatible:
+            # Not from inside the look for rows that found these; until then they stay leased to this client.
+            text = f"topic {self._topic.name} takes headers now; subscribe again with extend_support"
+            self._node.clock.call_soon(partial(self._outgrown, text))
+            return
+        form = self.form
+        for delivery in deliveries:
+            batch = delivery.batch
+            first_id = (delivery.shard << OFFSET_BITS) + 1 + batch.first
+            if isinstance(delivery.rows, slice):
+                key = codec.SOURCE if form is PLAIN else form
+                whole = batch.wire.get(key)
+                if whole is None:
+                    if form is PLAIN:
+                        whole = codec.messages(first_id, batch.count, batch.timestamp, 1, batch.cuts, batch.body)
+                    else:
+                        whole = extended.whole(form, first_id, batch, self._edges(delivery.shard, batch))
+                    batch.wire[key] = whole
+                frames, cuts = whole
+                if delivery.rows.stop - delivery.rows.start != batch.count:
+                    frames = memoryview(frames)[int(cuts[delivery.rows.start]) : int(cuts[delivery.rows.stop])]
+            else:
+                frames = self._picked(form, first_id, delivery)
+            self._replies.send(frames)
+
+    def _picked(self, form: Form, first_id: int, delivery: Delivery) -> Buffer:
+        batch, rows, attempts = delivery.batch, delivery.rows, delivery.attempts
+        assert not isinstance(rows, slice)
+        if form is PLAIN:
+            return codec.picked(rows + first_id, rows, batch.timestamp, attempts, batch.cuts, batch.body)
+        return extended.some(form, first_id, batch, rows, attempts, self._edges(delivery.shard, batch))
+
+    def _edges(self, shard: int, batch: Batch) -> Offsets | None:
+        return edges(batch, self._topic.headers_from(shard)) if self.form.detailed else None
+
+    def _outgrown(self, text: str) -> None:
+        if not self._session.closed:
+            self._session.fail(_NEED, text)
+
+    @property
+    def _topic(self) -> Topic:
+        assert self.topic is not None
+        return self.topic
+
+    @property
+    def _subscription(self) -> Subscription:
+        assert self.subscription is not None
+        return self.subscription
+
+    @property
+    def _consumer(self) -> Consumer:
+        assert self.consumer is not None
+        return self.consumer
+
+
+def _refused(extend: Extend, supported: bool, compatible: bool) -> tuple[str, str] | None:
+    """Return why a client may not subscribe to such a topic, None if it may (spec 3.2)."""
+    if extend == "on" and not supported and not compatible:
+        return _NEED, "takes headers; identify with extend_support"
+    if extend == "off" and supported:
+        return "E_SUB_EXTEND_FORBIDDON", "takes no headers; identify without extend_support"
+    return None

@@ -1,0 +1,61 @@
+"""What all NSQ connections of a node share: the node, its limits, what was learned of headers, TLS, the auth servers.
+
+Owns how a command finds its topic, and makes it if it may. Knows nothing of sockets or sessions.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from penstock.config import NsqConfig
+from penstock.dialects.nsq.auth import Ask
+from penstock.dialects.nsq.topics import topic_settings
+from penstock.errors import ConfigError, Refusal
+from penstock.filters.header import HeaderReader
+from penstock.node import Node
+from penstock.topic import Topic
+
+
+class Service:
+    """The NSQ side of one node."""
+
+    def __init__(self, node: Node, config: NsqConfig, ask: Ask | None = None) -> None:
+        self.node = node
+        self.config = config
+        self.headers = HeaderReader(config.header_rules == "lenient")
+        #: Asks the auth servers; None where nobody has to authenticate.
+        self.ask = ask
+        self.tls = _context(config.tls_cert or node.config.tls_cert, config.tls_key or node.config.tls_key)
+        if config.tls_required and self.tls is None:
+            raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
+
+    def topic(self, name: str, *, extend: bool, partition: int = -1) -> Topic:
+        """Return a topic, made now if there is none of this name; with `extend` a new one may carry headers."""
+        topic = self.node.topics.get(name)
+        if topic is None:
+            if not self.config.auto_create_topics:
+                raise Refusal("not_found", f"topic {name} does not exist")
+            settings = topic_settings(self.node.config, name, extend=extend)
+            if partition >= settings.shards:
+                raise no_partition(name, settings.shards, partition)
+            return self.node.create_topic(name, settings)
+        if partition >= len(topic.shards):
+            raise no_partition(name, len(topic.shards), partition)
+        return topic
+
+
+def no_partition(name: str, shards: int, partition: int) -> Refusal:
+    """Return the refusal of a partition that a topic does not have."""
+    return Refusal("bad_offset", f"topic {name} has partitions 0 to {shards - 1}, and no {partition}")
+
+
+def _context(certificate: str, key: str) -> ssl.SSLContext | None:
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
+    return context

@@ -1,0 +1,563 @@
+"""NSQ with headers: Youzan's commands, who may publish and subscribe what, traces, places in the queue, raw ids."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.dialects.nsq import codec
+from penstock.settings import TopicSettings
+from tests.nsq.parts import Broker, Client, Extended, item, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
+
+TAG = {"##client_dispatch_tag": "tagA"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+def extending(broker: Broker, command: str = "SUB t ch", rdy: int = 100, **identify: Any) -> Client:
+    client = broker.client()
+    client.identify(extend_support=True, **identify)
+    client.send(command.encode() + b"\n")
+    assert client.replies() == ["OK"]
+    client.send(b"RDY %d\n" % rdy)
+    return client
+
+
+def make(broker: Broker, extend: str, name: str = "t", shards: int = 1) -> None:
+    broker.node.create_topic(name, TopicSettings(extend=extend, shards=shards))  # type: ignore[arg-type]
+
+
+def upgrade(broker: Broker, name: str = "t") -> None:
+    topic = broker.node.topic(name)
+    topic.update(msgspec.structs.replace(topic.settings, extend="on"))
+
+
+def test_a_header_comes_out_as_it_went_in_with_raw_ids(broker: Broker) -> None:
+    producer = broker.client()
+    assert producer.pub_ext("t 0", b'{ "a" : "b" }', b"hi") == ["OK"]
+    (message,) = extending(broker).extended()
+    assert (message.version, message.header, message.body) == (4, b'{ "a" : "b" }', b"hi")
+    assert (message.number, message.trace, message.attempts) == (1, 0, 1)
+
+
+def test_topics_made_by_commands_take_headers_or_do_not(broker: Broker) -> None:
+    client = broker.client()
+    client.send(pub("a", b"x") + pub_ext("b", {}, b"x") + b"INTERNAL_CREATE_TOPIC c 2 true\n")
+    client.send(b"INTERNAL_CREATE_TOPIC d 0\n" + pub_trace("e", 1, b"x") + mpub_ext("f", [({}, b"x")]))
+    assert len(client.frames()) == 6
+    extending(broker, "SUB g ch")
+    settings = {name: topic.settings for name, topic in broker.node.topics.items()}
+    assert {name: one.extend for name, one in settings.items()} == {
+        **dict.fromkeys("ade", "off"),
+        **dict.fromkeys("bcfg", "on"),
+    }
+    assert settings["c"].shards == 3
+
+
+def test_creating_a_topic_again_with_more_partitions_fails_and_the_connection_lives(broker: Broker) -> None:
+    client = broker.client()
+    client.send(b"INTERNAL_CREATE_TOPIC t 0\nINTERNAL_CREATE_TOPIC t 0 true\nINTERNAL_CREATE_TOPIC t 1\nNOP\n")
+    replies = client.replies()
+    assert replies[:2] == ["OK", "OK"]
+    assert replies[2].startswith("E_CREATE_TOPIC_FAILED INTERNAL_CREATE_TOPIC ")
+    assert not client.closed
+    client.send(b"INTERNAL_CREATE_TOPIC t 0 maybe\n")
+    assert client.replies()[0].startswith("E_BAD_EXT ")
+
+
+@pytest.mark.parametrize(
+    "command", [b"PUB t 1024\n", b"PUB_EXT t x\n", b"MPUB t 1.5\n", b"SUB t ch 1024\n", b"SUB t ch -2\n"]
+)
+def test_a_partition_that_is_none_is_refused(broker: Broker, command: bytes) -> None:
+    client = broker.client()
+    client.send(command)
+    assert client.replies()[0].startswith("E_BAD_PARTITION ")
+    assert client.closed
+
+
+def test_a_partition_the_topic_does_not_have_is_refused(broker: Broker) -> None:
+    for data in (pub("t 1", b"x"), b"SUB t ch 1\n"):
+        client = broker.client()
+        client.send(data)
+        assert client.replies()[0].startswith("E_BAD_PARTITION ")
+    assert broker.node.topics == {}
+
+
+def test_a_publish_goes_to_the_partition_it_names(broker: Broker) -> None:
+    make(broker, "on", shards=3)
+    client = broker.client()
+    client.send(pub("t 2", b"x") + pub_ext("t 1", {}, b"y") + pub("t -1", b"z") + mpub_ext("t 2", [({}, b"w")]))
+    assert client.replies() == ["OK"] * 4
+    ends = [shard.end for shard in broker.node.topic("t").shards]
+    assert (ends[1] >= 1, ends[2] >= 2, sum(ends)) == (True, True, 4)
+
+
+# --- who may subscribe ------------------------------------------------------------------------------------------------
+
+
+def test_nsq_case_43_a_tag_means_nothing_on_a_normal_topic(broker: Broker) -> None:
+    client = broker.client()
+    client.identify(desired_tag="TAG")
+    client.sub("t", "ch", 10)
+    broker.client().pub("t", b"a", b"b")
+    assert [message.body for message in client.messages()] == [b"a", b"b"]
+    assert client.connection.session.consumer is not None
+    assert client.connection.session.consumer.tag == ""
+
+
+def test_nsq_case_44_a_tag_of_101_bytes(broker: Broker) -> None:
+    client = broker.client()
+    assert client.identify(desired_tag="x" * 100)["desired_tag"] == "x" * 100
+    reply = client.identify(desired_tag="x" * 101)
+    assert reply.startswith("E_BAD_BODY IDENTIFY desired tag")
+    assert client.closed
+
+
+def test_nsq_case_45_a_topic_is_upgraded_while_it_is_consumed(broker: Broker) -> None:
+    old = broker.client()
+    old.sub("t", "ch", 1)
+    broker.client().pub("t", b"1", b"2", b"3")
+    (first,) = old.messages()
+    old.fin(first)
+    (second,) = old.messages()
+    upgrade(broker)
+    assert old.frames() == []
+    old.fin(second)
+    (code,) = old.replies()
+    assert code.startswith("E_SUB_EXTEND_NEED ")
+    assert old.closed
+    again = broker.client()
+    again.send(b"SUB t ch\n")
+    assert again.replies()[0].startswith("E_SUB_EXTEND_NEED ")
+    assert again.closed
+    assert broker.client().pub_ext("t", {"a": "b"}, b"4") == ["OK"]
+    messages = extending(broker).extended()
+    assert sorted((m.body, m.version, m.header) for m in messages) == [(b"3", 0, b""), (b"4", 4, b'{"a":"b"}')]
+    assert all(1 <= m.attempts <= 4000 for m in messages)
+
+
+def test_places_in_the_queue_go_on_across_an_upgrade_and_a_restart(broker: Broker) -> None:
+    producer = broker.client()
+    producer.pub("t", b"1", b"22")
+    upgrade(broker)
+    producer.pub_ext("t", {"a": "b"}, b"333")
+    producer.pub("t", b"4444")
+    broker.advance(5)
+    broker.kill()
+    broker.client().pub("t", b"5")
+    messages = extending(broker, "SUB_ADVANCED t ch").extended(detailed=True)
+    assert [m.raw_size for m in messages] == [31, 32, 33 + 9 + 3, 31 + 4, 31 + 1]
+    assert_contiguous(messages)
+
+
+def test_an_upgrade_cannot_be_taken_back(broker: Broker) -> None:
+    make(broker, "off")
+    upgrade(broker)
+    topic = broker.node.topic("t")
+    with pytest.raises(Exception, match="for good"):
+        topic.update(msgspec.structs.replace(topic.settings, extend="off"))
+
+
+def test_a_client_of_the_extension_may_not_read_a_normal_topic(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, allow_sub_ext_compatible=True)
+    make(broker, "off")
+    client = broker.client()
+    client.identify(extend_support=True)
+    client.send(b"SUB t ch\n")
+    assert client.replies()[0].startswith("E_SUB_EXTEND_FORBIDDON ")
+    assert client.closed
+
+
+def test_a_plain_client_reads_an_extend_topic_where_that_is_allowed(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, allow_sub_ext_compatible=True)
+    make(broker, "on")
+    client = broker.client()
+    client.identify(desired_tag="tagA")
+    client.sub("t", "ch", 10)
+    broker.client().pub_ext("t", TAG, b"mine")
+    broker.client().pub_ext("t", {}, b"other")
+    (message,) = client.messages()
+    assert (message.body, len(message.id.decode())) == (b"mine", 16)
+    assert codec.hex_id(message.id) == 1
+
+
+def test_both_kinds_of_clients_read_an_auto_topic(broker: Broker) -> None:
+    make(broker, "auto")
+    plain, extended = broker.client(), extending(broker, "SUB t other")
+    plain.sub("t", "ch", 10)
+    broker.client().pub_ext("t", {"a": "b"}, b"x")
+    assert [m.body for m in plain.messages()] == [b"x"]
+    assert [(m.body, m.header) for m in extended.extended()] == [(b"x", b'{"a":"b"}')]
+
+
+# --- who may publish --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compatible", [True, False])
+def test_nsq_case_46_headers_to_a_normal_topic(tmp_path: Path, compatible: bool) -> None:
+    broker = Broker(tmp_path, allow_ext_compatible=compatible)
+    make(broker, "off")
+    producer = broker.client()
+    replies = [producer.pub_ext("t", header)[0] for header in ({"##trace_id": "123"}, TAG, {}, {"custom": "x"})]
+    if compatible:
+        assert replies[0].startswith("OK")
+        assert len(replies[0]) == 30
+        assert replies[1:3] == ["OK", "OK"]
+        assert replies[3].startswith("E_EXT_NOT_SUPPORT ")
+    else:
+        assert all(reply.startswith("E_EXT_NOT_SUPPORT ") for reply in replies)
+    assert not producer.closed
+    consumer = broker.client()
+    consumer.sub("t", "ch", 10)
+    assert len(consumer.messages()) == (3 if compatible else 0)
+
+
+def test_nsq_case_47_a_traced_publish(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, max_msg_size=100)
+    client = broker.client()
+    client.send(pub_trace("t", 123, b"12345") + pub_trace("t", 0, b"x"))
+    (_, first), (_, second) = client.frames()
+    assert first == b"OK" + struct.pack(">QQQI", 1, 123, 0, 35)
+    assert second == b"OK" + struct.pack(">QQQI", 2, 0, 35, 31)
+    client.send(pub_trace("t", 1, b"x" * 105))
+    assert client.replies() == ["E_BAD_MESSAGE PUB_TRACE message too big 113 > 100"]
+    assert client.closed
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_every_traced_publish_of_a_run_is_told_its_own_place(broker: Broker, count: int) -> None:
+    producer = broker.client()
+    traced = [n % 3 != 0 for n in range(count)]
+    headers = [{"##trace_id": str(n)} if is_traced else {"n": str(n)} for n, is_traced in enumerate(traced)]
+    producer.send(b"".join(pub_ext("t", header, b"x" * (n % 7 + 1)) for n, header in enumerate(headers)))
+    replies = [data for _, data in producer.frames()]
+    assert [len(reply) == 30 for reply in replies] == traced
+    messages = extending(broker, "SUB_ADVANCED t ch", rdy=2500).extended(detailed=True)
+    assert_contiguous(messages)
+    for n, (reply, message) in enumerate(zip(replies, messages, strict=True)):
+        if traced[n]:
+            told = struct.unpack_from(">QQQI", reply, 2)
+            assert told == (message.number, n, message.queue_offset, message.raw_size)
+
+
+def test_mpub_trace_tells_where_the_first_went_and_what_all_weigh(broker: Broker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"1234567890") + mpub_trace("t", [(7, b"a"), (8, b"bb")]))
+    _, (_, reply) = client.frames()
+    assert reply == b"OK" + struct.pack(">QQQI", 2, 0, 40, 31 + 32)
+    consumer = broker.client()
+    consumer.send(b"SUB_ADVANCED t ch\nRDY 10\n")
+    assert consumer.frames()[0] == (0, b"OK")
+    consumer.hang_up()
+    consumer = broker.client()
+    consumer.send(b"SUB_ADVANCED t ch\n")
+    assert consumer.replies() == ["OK"]
+    consumer.send(b"RDY 10\n")
+    assert [m.trace for m in consumer.extended(extended=False, detailed=True)] == [0, 7, 8]
+
+
+@pytest.mark.parametrize("count", [4, 120])
+def test_nsq_case_48_many_messages_with_their_own_headers(broker: Broker, count: int) -> None:
+    items = [(b"" if n % 4 == 0 else b'{"n":"%d"}' % n, b"body %d" % n) for n in range(count)]
+    producer = broker.client()
+    producer.send(mpub_ext("t", items))
+    assert producer.replies() == ["OK"]
+    messages = extending(broker, rdy=2500).extended()
+    assert [(m.header, m.body) for m in messages] == items
+    assert [m.version for m in messages] == [4 if header else 0 for header, _ in items]
+
+
+def test_nsq_case_50_a_header_filter_means_nothing_on_a_normal_topic(broker: Broker) -> None:
+    client = broker.client()
+    client.identify(ext_filter={"type": 1, "filter_ext_key": "a", "filter_data": "b"})
+    client.sub("t", "ch", 10)
+    broker.client().pub("t", b"x")
+    assert len(client.messages()) == 1
+
+
+def test_a_header_filter_finishes_what_it_refuses(broker: Broker) -> None:
+    client = extending(broker, ext_filter={"type": 1, "filter_ext_key": "a", "filter_data": "b"})
+    inverse = extending(
+        broker, "SUB t other", ext_filter={"type": 1, "filter_ext_key": "a", "filter_data": "b", "inverse": True}
+    )
+    producer = broker.client()
+    for n in range(40):
+        producer.send(pub_ext("t", {"a": "b" if n % 4 == 0 else "c"}, b"%d" % n))
+    producer.pub("t", b"plain")
+    assert [m.body for m in client.extended()] == [b"%d" % n for n in range(0, 40, 4)]
+    assert [m.body for m in inverse.extended()] == [*(b"%d" % n for n in range(40) if n % 4), b"plain"]
+    assert broker.node.topic("t").subscription("ch").depth() == 0
+
+
+def test_a_header_filter_that_cannot_work_is_refused(broker: Broker) -> None:
+    client = broker.client()
+    reply = client.identify(ext_filter={"type": 2, "filter_ext_key": "a", "filter_data": "("})
+    assert reply.startswith("E_BAD_BODY IDENTIFY ext_filter is invalid")
+    assert client.closed
+
+
+def test_nsq_case_57_headers_that_break_the_rules(tmp_path: Path) -> None:
+    bad: list[Any] = [{"##client_dispatch_tag": 5}, {"a b": "x"}]
+    producer = (strict := Broker(tmp_path / "strict")).client()
+    for header in (*bad, b"[]", b"{", b'"x"'):
+        assert producer.pub_ext("t", header)[0].startswith("E_INVALID_JSON_HEADER PUB_EXT ")
+    assert not producer.closed
+    assert strict.node.topic("t").published == 0
+    lenient = Broker(tmp_path / "lenient", header_rules="lenient")
+    producer = lenient.client()
+    assert [producer.pub_ext("t", header)[0] for header in bad] == ["OK", "OK"]
+    assert producer.pub_ext("t", b"[]")[0].startswith("E_INVALID_JSON_HEADER ")
+    tagged = extending(lenient, desired_tag="5")
+    assert tagged.extended() == []
+    assert len(extending(lenient).extended()) == 2
+
+
+def test_a_wrong_trace_id_is_told_first(broker: Broker) -> None:
+    producer = broker.client()
+    for trace in (5, "x", "-1", "18446744073709551616"):
+        assert producer.pub_ext("t", {"##trace_id": trace, "a b": 1})[0].startswith("INVALID_TRACE_ID PUB_EXT ")
+    assert producer.pub_ext("t", {"##trace_id": "", "a": "b"}) == ["OK"]
+    assert not producer.closed
+    (message,) = extending(broker).extended()
+    assert message.header == b'{"a":"b"}'
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_bad_headers_in_a_run_are_told_in_order_with_the_others(broker: Broker, count: int) -> None:
+    producer = broker.client()
+    bad = {1, 2, count - 1}
+    commands = [pub_ext("t", b"[]" if n in bad else {"n": str(n)}, b"%d" % n) for n in range(count)]
+    producer.send(b"".join(commands) + pub("t", b"last"))
+    replies = producer.replies()
+    assert [reply == "OK" for reply in replies] == [n not in bad for n in range(count)] + [True]
+    assert [m.body for m in extending(broker, rdy=2500).extended()] == [
+        *(b"%d" % n for n in range(count) if n not in bad),
+        b"last",
+    ]
+
+
+def test_nsq_case_61_the_stream_stays_in_step_after_a_bad_header(broker: Broker) -> None:
+    producer = broker.client()
+    producer.send(mpub_ext("t", [(b"nonsense", b"a"), ({}, b"b")]) + pub("t", b"c"))
+    first, second = producer.replies()
+    assert first.startswith("E_INVALID_JSON_HEADER MPUB_EXT ")
+    assert second == "OK"
+    assert broker.node.topic("t").published == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"PUB_EXT t\n" + sized(struct.pack(">H", 2) + b"{}"),
+        b"PUB_EXT t\n" + sized(b"\0\0"),
+        b"PUB_EXT t\n" + sized(b"x"),
+        b"PUB_EXT t\n" + sized(b""),
+        b"PUB_EXT t\n" + sized(struct.pack(">H", 500) + b"{}"),
+        b"PUB_TRACE t\n" + sized(b"12345678"),
+        b"MPUB_EXT t\n" + sized(struct.pack(">I", 1) + sized(struct.pack(">H", 9) + b"{}")),
+        b"MPUB_TRACE t\n" + sized(struct.pack(">I", 1) + sized(b"1234")),
+    ],
+)
+def test_a_body_that_ends_too_soon_is_fatal(broker: Broker, data: bytes) -> None:
+    client = broker.client()
+    client.send(pub_ext("t", {}, b"good") + data)
+    first, second = client.replies()
+    assert first == "OK"
+    assert second.startswith("E_BAD_BODY ")
+    assert client.closed
+
+
+def test_reserved_headers_fill_their_columns(broker: Broker) -> None:
+    producer = broker.client()
+    due_ms = broker.clock.now() // 1_000_000 + 5_000
+    header = {"##key": "k", "##due_ms": str(due_ms), "##dedup": "once", "##traffic_types": "3"}
+    assert producer.pub_ext("t", header) == ["OK"]
+    assert producer.pub_ext("t", header) == ["OK"]
+    consumer = extending(broker)
+    assert consumer.extended() == []
+    broker.advance(5)
+    assert [m.header for m in consumer.extended()] == [msgspec.json.encode(header)]
+
+
+def test_a_repeated_message_is_told_the_place_of_the_first(broker: Broker) -> None:
+    producer = broker.client()
+    header = {"##trace_id": "9", "##dedup": "once"}
+    first, second = producer.pub_ext("t", header), producer.pub_ext("t", header)
+    assert len(first[0]) == 30
+    assert first == second
+
+
+# --- places, order, raw ids -------------------------------------------------------------------------------------------
+
+
+def assert_contiguous(messages: list[Extended]) -> None:
+    for one, other in pairwise(messages):
+        assert other.queue_offset == one.queue_offset + one.raw_size
+
+
+def test_nsq_case_52_ordered_messages_stand_one_after_the_other(broker: Broker) -> None:
+    producer = broker.client()
+    bodies = [b"x" * (n % 13 + 1) for n in range(100)]
+    producer.send(b"".join(pub_ext("t", {"n": str(n)}, body) for n, body in enumerate(bodies)))
+    assert producer.replies() == ["OK"] * 100
+    got: list[Extended] = []
+    consumer = extending(broker, "SUB_ORDERED t ch 0", rdy=10)
+    while len(got) < 100:
+        (message,) = consumer.extended(detailed=True)
+        got.append(message)
+        if len(got) == 50:
+            consumer.hang_up()
+            consumer = extending(broker, "SUB_ORDERED t ch 0", rdy=10)
+            (again,) = consumer.extended(detailed=True)
+            assert (again.number, again.attempts) == (message.number, 2)
+        consumer.fin(message)
+    assert [m.body for m in got] == bodies
+    assert_contiguous(got)
+
+
+def test_ordered_messages_cannot_be_sampled(broker: Broker) -> None:
+    client = broker.client()
+    client.identify(sample_rate=10)
+    client.send(b"SUB_ORDERED t ch 0\n")
+    assert client.replies() == ["E_INVALID SUB_ORDERED cannot be used with sample_rate"]
+
+
+def test_details_come_on_normal_topics_too(broker: Broker) -> None:
+    broker.client().pub("t", b"a", b"bb")
+    client = broker.client()
+    client.send(b"SUB_ADVANCED t ch -1\n")
+    assert client.replies() == ["OK"]
+    client.send(b"RDY 5\n")
+    messages = client.extended(extended=False, detailed=True)
+    assert [(m.queue_offset, m.raw_size, m.body) for m in messages] == [(0, 31, b"a"), (31, 32, b"bb")]
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [
+        ("special:-1", []),
+        ("virtual_queue:62", [2, 3]),
+        ("msgcount:3", [3]),
+        ("timestamp:1700000001", [2, 3]),
+        ("timestamp:0", [0, 1, 2, 3]),
+    ],
+)
+def test_a_channel_begins_where_its_only_client_asks(broker: Broker, start: str, left: list[int]) -> None:
+    producer = broker.client()
+    producer.pub("t", b"0", b"1")
+    broker.advance(2)
+    producer.pub("t", b"2", b"3")
+    client = broker.client()
+    client.send(f"SUB_ADVANCED t ch 0 {start}\nRDY 10\n".encode())
+    frames = client.frames()
+    assert frames[0] == (0, b"OK")
+    assert [data[38:] for _, data in frames[1:]] == [b"%d" % n for n in left]
+    other = broker.client()
+    other.send(b"SUB_ADVANCED t ch 0 msgcount:0\nRDY 10\n")
+    assert other.frames() == [(0, b"OK")]
+
+
+@pytest.mark.parametrize("start", ["special:-2", "nonsense", "timestamp:", "timestamp:x", "special:", "offset:5"])
+def test_a_start_that_says_nothing_is_refused(broker: Broker, start: str) -> None:
+    client = broker.client()
+    client.send(f"SUB_ADVANCED t ch 0 {start}\n".encode())
+    assert client.replies()[0].startswith("E_INVALID SUB_ADVANCED start ")
+
+
+def test_nsq_case_58_a_raw_id_may_hold_a_newline_and_a_space(broker: Broker) -> None:
+    producer = broker.client()
+    for n in range(40):
+        producer.send(pub_trace("t", 0x200A200A0A0A2020 + n, b"%d" % n))
+    consumer = broker.client()
+    consumer.send(b"SUB_ADVANCED t ch\n")
+    assert consumer.replies() == ["OK"]
+    consumer.send(b"RDY 100\n")
+    messages = consumer.extended(extended=False, detailed=True)
+    ten = messages[9]
+    assert ten.number == 10
+    assert b"\n" in ten.id
+    consumer.fin(ten)
+    assert consumer.frames() == []
+    consumer.fin(ten)
+    assert consumer.replies() == ["E_FIN_FAILED FIN 000000000000000a failed ID not in flight"]
+    consumer.send(b"TOUCH " + messages[0].id + b"\nREQ " + messages[0].id + b" 0\n")
+    (again,) = consumer.extended(extended=False, detailed=True)
+    assert (again.number, again.attempts) == (1, 2)
+    consumer.fin(again, *messages[1:9], *messages[10:])
+    assert consumer.frames() == []
+    assert broker.node.topic("t").subscription("ch").counts()["acked"] == 40
+
+
+def test_commands_sent_behind_sub_are_read_in_its_form(broker: Broker) -> None:
+    producer = broker.client()
+    producer.pub("t", *(b"%d" % n for n in range(12)))
+    stream = b"SUB_ADVANCED t ch\nRDY 20\nFIN " + struct.pack(">QQ", 10, 32) + b"\nNOP\n"
+    together, apart = broker.client(), broker.client()
+    together.send(stream)
+    together.hang_up()
+    for at in range(len(stream)):
+        apart.send(stream[at : at + 1])
+    frames = apart.frames()
+    assert len([1 for kind, _ in frames if kind == 2]) == 12
+    assert broker.node.topic("t").subscription("ch").counts()["acked"] == 1
+    assert not apart.closed
+
+
+@pytest.mark.parametrize(
+    "data", [b"FIN " + bytes(16) + b"\n", b"FIN " + b"x" * 17 + b"\n", b"REQ " + b"x" * 16 + b"\n"]
+)
+def test_a_raw_id_that_cannot_be_one_is_fatal(broker: Broker, data: bytes) -> None:
+    client = extending(broker)
+    client.send(data)
+    assert client.replies()[0].startswith("E_INVALID ")
+    assert client.closed
+
+
+@pytest.mark.parametrize("count", [3, 400])
+def test_sampling_keeps_about_its_share_and_finishes_the_rest(broker: Broker, count: int) -> None:
+    client = broker.client()
+    client.identify(sample_rate=42)
+    client.sub("t", "ch", 2500)
+    broker.client().pub("t", *(b"%d" % n for n in range(count)))
+    got = client.messages()
+    client.fin(*got)
+    subscription = broker.node.topic("t").subscription("ch")
+    assert subscription.depth() == subscription.in_flight() == 0
+    assert count < 100 or 0.3 * count < len(got) < 0.56 * count
+
+
+@pytest.mark.parametrize("word", [b"FIN ", b"REQ ", b"TOUCH "])
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_id_of_all_bits_is_nobodys(broker: Broker, word: bytes, raw: bool) -> None:
+    client = broker.client()
+    client.send(b"SUB_ADVANCED t ch\n" if raw else b"SUB t ch\n")
+    id_ = b"\xff" * 16 if raw else b"f" * 16
+    client.send(word + id_ + (b" 5\n" if word == b"REQ " else b"\n"))
+    name = word.decode().strip()
+    assert client.replies() == ["OK", f"E_{name}_FAILED {name} ffffffffffffffff failed ID not in flight"]
+    assert not client.closed
+    assert broker.node.bugs == 0
+
+
+def test_a_word_of_ours_is_no_command(broker: Broker) -> None:
+    client = broker.client()
+    client.send(b"fault a b\n")
+    assert client.replies() == ["E_INVALID invalid command fault"]
+    assert broker.node.bugs == 0
+
+
+def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, auto_create_topics=False)
+    for data in (pub("t", b"x"), b"SUB t ch\n", b"PUB_EXT t\n" + sized(item({}, b"x"))):
+        client = broker.client()
+        client.send(data)
+        assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
+        assert client.closed
