@@ -1,0 +1,311 @@
+"""What the world knows about messages and subscriptions from the outside: the state the rules are checked against.
+
+Nothing here is read from the node. Where the outside cannot know (a reply that was lost, an ack that may not have
+been written when the process died), the state says so: `MAYBE`, `either`, a range of attempts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.message import place_of
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.simulation.network import Link
+
+
+class Presence(Enum):
+    """Whether a message is in the log."""
+
+    MAYBE = "maybe"
+    MUST = "must"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+class Belongs(Enum):
+    """Whether a subscription is to deliver a message."""
+
+    MUST = "must"
+    MAY = "may"
+    NO = "no"
+
+
+class State(Enum):
+    """Where a message is in a subscription."""
+
+    NEW = "new"
+    LEASED = "leased"
+    READY = "ready"
+    DONE = "done"
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """One published message; its body tells it from all others."""
+
+    body: bytes
+    topic: TopicModel
+    publisher: str
+    order: int
+    offered_ns: int
+    life: int
+    due_ns: int = 0
+    expires_ns: int = 0
+    traffic: int = 0
+    presence: Presence = Presence.MAYBE
+    answered: bool = False
+    #: When it was first known to be in the log.
+    stored_ns: int | None = None
+    id: int | None = None
+    time_ns: int | None = None
+    #: No later first subscription gets it: the topic was emptied, or its last subscription went.
+    orphaned: Belongs = Belongs.MUST
+    #: Its shard, if the publisher named one.
+    shard: int | None = None
+    key: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """What a trace calls it."""
+        return self.body[:7].decode("ascii", "replace")
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is known to be in the log."""
+        return self.presence is Presence.MUST
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One message in one subscription."""
+
+    message: Message
+    belongs: Belongs = Belongs.MUST
+    state: State = State.NEW
+    #: How often it was handed out: as seen, and the least the node may believe, which differs after a crash only.
+    attempts: int = 0
+    low: int = 0
+    #: The most it ever came to, also before a seek that a power loss may undo.
+    peak: int = 0
+    #: The attempts that are in the journal for certain, and those that the last release wrote there a moment ago.
+    floor: int = 0
+    released_attempts: int = 0
+    released_ns: int = -1
+    due_ns: int = 0
+    due_maybe: bool = False
+    holder: Connection | None = None
+    session: bool = False
+    leased_ns: int = 0
+    expires_ns: int = 0
+    done_ns: int = 0
+    #: It may be delivered again although it was finished: that was not written down for certain.
+    maybe: bool = False
+    certain: bool = False
+    #: A clean stop has brought that to the disk.
+    safe: bool = False
+    #: It was finished once, and a seek that a power loss may undo took it up again.
+    was_done: bool = False
+    seeked_ns: int = 0
+
+    def release(self, now_ns: int, due_ns: int = 0) -> None:
+        """Be ready again."""
+        self.released_attempts, self.released_ns = self.attempts, now_ns
+        self.state, self.due_ns, self.due_maybe = State.READY, due_ns, False
+        self.let_go()
+
+    def settle(self, written_ns: int, full_ns: int) -> None:
+        """Take the last release for written down if it was before a time, and the disk was not full since."""
+        if max(0, full_ns + 1) <= self.released_ns < written_ns:
+            self.floor = self.released_attempts
+
+    def lease(self, attempts: int, since_ns: int, lease_ns: int, holder: Connection | None) -> None:
+        """Be out at a connection or, without one, at a session."""
+        self.let_go()
+        self.state = State.LEASED
+        self.attempts = self.low = attempts
+        self.peak = max(self.peak, attempts)
+        self.leased_ns, self.expires_ns = since_ns, since_ns + lease_ns
+        self.holder, self.session = holder, holder is None
+        if holder is not None:
+            holder.held[self] = None
+
+    def finish(self, now_ns: int) -> None:
+        """Be done."""
+        self.state, self.done_ns, self.maybe = State.DONE, now_ns, False
+        self.certain = self.safe = False
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Belong to no holder."""
+        if self.holder is not None:
+            self.holder.held.pop(self, None)
+        self.holder, self.session = None, False
+
+
+@dataclass(eq=False, slots=True)
+class Rule:
+    """A subscription's filter and the mapping it is read with, from a time on."""
+
+    since_ns: int
+    allowed: tuple[str, ...] | None
+    is_default: bool
+    mapping: dict[str, int]
+
+    def takes(self, bits: int) -> bool:
+        """Judge one message as the numbered rules of the routing policy say."""
+        if self.allowed is None:
+            return True
+        if bits == 0 or not self.mapping or any(name not in self.mapping for name in self.allowed):
+            return self.is_default
+        return any(bits >> self.mapping[name] & 1 for name in self.allowed)
+
+
+@dataclass(eq=False, slots=True)
+class SubscriptionModel:
+    """One subscription."""
+
+    name: str
+    topic: TopicModel
+    settings: SubscriptionSettings
+    rules: list[Rule]
+    rows: dict[Message, Row] = field(default_factory=dict)
+    #: Frames may have been written for nobody: attempts are then higher than seen.
+    hidden: bool = False
+    #: When somebody last seeked, emptied, paused or changed it.
+    upheaval_ns: int = 0
+    paused_ns: int | None = None
+    #: Per publisher and shard: the order of the last message first delivered, in this life.
+    last_first: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Acks the node accepted since it was made; None once that cannot be compared any more.
+    acked: int | None = 0
+    #: A crash happened while it was being made or deleted.
+    doubtful: bool = False
+    deleted: bool = False
+
+    def row(self, message: Message) -> Row:
+        """Return the state of a message here."""
+        row = self.rows.get(message)
+        if row is None:
+            row = self.rows[message] = Row(message)
+        return row
+
+    def takes(self, message: Message, now_ns: int, grace_ns: int) -> tuple[bool, bool]:
+        """Return whether a filter that held since the message was offered takes it: (any of them, all of them)."""
+        verdicts = []
+        for number, rule in enumerate(self.rules):
+            last = number + 1 == len(self.rules)
+            if last or self.rules[number + 1].since_ns + grace_ns >= message.offered_ns:
+                verdicts.append(rule.takes(message.traffic))
+        return any(verdicts), all(verdicts)
+
+
+@dataclass(eq=False, slots=True)
+class TopicModel:
+    """One incarnation of a topic."""
+
+    name: str
+    settings: TopicSettings = field(default_factory=TopicSettings)
+    #: Its number in the registry; None until the node is known to have it.
+    number: int | None = None
+    messages: dict[bytes, Message] = field(default_factory=dict)
+    ids: dict[int, Message] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionModel] = field(default_factory=dict)
+    #: Rows offered in this life.
+    offered: int = 0
+    gate_ns: int | None = None
+    #: Bits of its files were turned around.
+    shaken: bool = False
+    cut_unseen: bool = False
+    #: Somebody emptied it, or its last subscription went.
+    emptied: bool = False
+    #: Retention may drop what nobody needs.
+    tight: bool = False
+    #: Idempotence keys and the messages that came with each, none of which is known not to be stored.
+    keys: dict[bytes, list[Message]] = field(default_factory=dict)
+    #: A crash happened while it was being made or deleted.
+    doubtful: bool = False
+    deleted: bool = False
+
+    def identify(self, message: Message, id_: int) -> str:
+        """Note that an id names a message; return what is wrong with that, or nothing."""
+        other = self.ids.get(id_)
+        if other is not None and other is not message:
+            return f"id {id_:x} of {self.name} names {other.name} and {message.name}"
+        if message.id is not None and message.id != id_:
+            return f"{message.name} in {self.name} has the ids {message.id:x} and {id_:x}"
+        shard, _ = place_of(id_)
+        if not 0 <= shard < self.settings.shards or (message.shard is not None and message.shard != shard):
+            return f"{message.name} in {self.name} is in shard {shard}"
+        self.ids[id_] = message
+        message.id = id_
+        return ""
+
+
+class Verdict(Enum):
+    """What the node must say to an ack, a release or an extend."""
+
+    ACCEPT = "accept"
+    REFUSE = "refuse"
+    EITHER = "either"
+
+
+@dataclass(eq=False, slots=True)
+class Check:
+    """An ack, release or extend that the node has not refused so far."""
+
+    word: str
+    id: int
+    verdict: Verdict
+    row: Row | None
+    #: The wall-clock time a release asks for, 0 for now.
+    due_ns: int
+    at_ns: int
+    index: int
+    #: The attempt it is about.
+    attempts: int
+    #: When the lease would have ended without an extend.
+    before_ns: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Expected:
+    """A reply that must come."""
+
+    word: str
+    index: int
+    messages: list[Message] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One link, as the checker sees it."""
+
+    link: Link
+    lease_ns: int
+    subscription: SubscriptionModel | None = None
+    credit: int = 0
+    index: int = 0
+    expected: deque[Expected] = field(default_factory=deque)
+    checks: list[Check] = field(default_factory=list)
+    held: dict[Row, None] = field(default_factory=dict)
+    #: Acks in order, until a later command was answered.
+    acks: deque[tuple[int, Row]] = field(default_factory=deque)
+    #: Since when the node owes a publish reply here; frames behind it are seen late.
+    owing_ns: int | None = None
+    #: When it last ceased to owe one, and since when it had.
+    paid_ns: int = -1
+    paid_since_ns: int = 0
+    deaf: bool = False
+
+    @property
+    def owes(self) -> bool:
+        """Whether a publish is unanswered."""
+        return self.owing_ns is not None
+
+    def since_ns(self, now_ns: int) -> int:
+        """Return how long ago a frame seen now may have been made."""
+        if self.owing_ns is not None:
+            return self.owing_ns
+        return self.paid_since_ns if self.paid_ns == now_ns else now_ns

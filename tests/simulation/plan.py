@@ -1,0 +1,162 @@
+"""What one seed decides before anything happens: the configuration, who is there, and what will go wrong when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.config import Config, NodeConfig, NsqConfig, TopicConfig
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.simulation.admin import some_settings
+from tests.simulation.clients import Temper
+from tests.simulation.survival import CLEAN, DEATH, POWER
+
+DATA = "data"
+
+
+@dataclass(slots=True)
+class Ending:
+    """How one life of the node ends."""
+
+    kind: str
+    after_ns: int
+    #: The process dies inside one of the next operations on the disk after that time; 0 means at that time.
+    fuse: int
+    #: It may die again while it starts.
+    start_fuse: int | None
+    down_ns: int
+    #: Files in which one bit is turned around meanwhile.
+    flips: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The decisions of one seed."""
+
+    config: Config
+    topics: dict[str, TopicSettings]
+    #: (topic, name, settings) of subscriptions made by the operator at the start.
+    subscriptions: list[tuple[str, str, SubscriptionSettings]]
+    producers: list[tuple[list[str], int, int]]
+    #: (topic, channel, temper, topic it also publishes to)
+    consumers: list[tuple[str, str, Temper, str]]
+    publishers: int
+    sessions: int
+    operator_gap_ns: int | None
+    deletes: bool
+    latency_ns: int
+    cut_odds: float
+    slowness: float
+    endings: list[Ending]
+    #: Mean time between broken connections, and between moments when the disk is full.
+    breaks_ns: int | None
+    full_ns: int | None
+    jumps: bool
+    body_bytes_max: int
+    #: When all has healed and everything is acked, the process dies once more, and nothing may come again.
+    crash_at_end: bool
+
+
+def make_plan(random: Random) -> Plan:
+    """Draw a plan."""
+    lease_ns = random.choice((150, 300, 600)) * MILLISECOND
+    lease_max_ns = random.choice((1100, 2000)) * MILLISECOND
+    config = Config(
+        data_dir=DATA,
+        node=NodeConfig(
+            ack_flush_ns=random.choice((0, 0, 10 * MILLISECOND)),
+            memory_input_bytes=random.choice((1 << 15, 1 << 20, 1 << 20)),
+            cache_bytes=0,
+        ),
+        topic=TopicConfig(durability=random.choice(("os", "fsync"))),
+        nsq=NsqConfig(
+            msg_timeout_ns=lease_ns,
+            max_msg_timeout_ns=lease_max_ns,
+            heartbeat_interval_ns=random.choice((200, 700)) * MILLISECOND,
+            max_client_output_size=random.choice((2000, 1 << 20)),
+        ),
+    )
+    topics = {f"t{number}": _topic(random) for number in range(random.choice((1, 1, 2, 3)))}
+    names = list(topics)
+    subscriptions = []
+    for name in names:
+        for number in range(random.choice((0, 1, 2))):
+            settings = some_settings(random, lease_ns, lease_max_ns, limited=number == 0 and random.random() < 0.4)
+            subscriptions.append((name, f"s{number}", settings))
+    channels = ["s0", "s1", "s2", "passing#ephemeral"]
+    consumers = [
+        (
+            random.choice(names),
+            random.choice(channels),
+            _temper(random),
+            random.choice(names) if random.random() < 0.3 else "",
+        )
+        for _ in range(random.choice((1, 2, 3, 5)))
+    ]
+    return Plan(
+        config=config,
+        topics=topics,
+        subscriptions=subscriptions,
+        producers=[
+            (random.sample(names, random.randint(1, len(names))), random.choice((1, 1, 10, 50)), _gap_ns(random))
+            for _ in range(random.choice((1, 2, 3)))
+        ],
+        consumers=consumers,
+        publishers=random.choice((0, 1, 1, 2)),
+        sessions=random.choice((0, 0, 1)),
+        operator_gap_ns=random.choice((None, 60, 200, 200)) and random.choice((60, 200)) * MILLISECOND,
+        deletes=random.random() < 0.3,
+        latency_ns=random.choice((50_000, MILLISECOND, 5 * MILLISECOND)),
+        cut_odds=random.choice((0.05, 0.5)),
+        slowness=random.choice((0.5, 1, 8)),
+        endings=[_ending(random) for _ in range(random.choice((1, 2, 3, 4)))],
+        breaks_ns=random.choice((None, 100, 400)) and random.choice((100, 400)) * MILLISECOND,
+        full_ns=random.choice((None, None, 300 * MILLISECOND)),
+        jumps=random.random() < 0.1,
+        body_bytes_max=random.choice((20, 200, 700)),
+        crash_at_end=random.random() < 0.5,
+    )
+
+
+def _gap_ns(random: Random) -> int:
+    return random.choice((8, 30, 30, 80)) * MILLISECOND
+
+
+def _topic(random: Random) -> TopicSettings:
+    tight = random.random() < 0.3
+    return TopicSettings(
+        shards=random.choice((1, 1, 2, 3)),
+        durability=random.choice(("os", "os", "fsync", "fsync", "memory")),
+        retention_age_ns=random.choice((0, 200 * MILLISECOND)) if tight else 3600 * SECOND,
+        retention_bytes=random.choice((0, 3000)) if tight else 1 << 30,
+        retention_hard=tight and random.random() < 0.3,
+        compression=random.choice(("none", "none", "none", "lz4")),
+        segment_bytes=random.choice((2500, 6000, 30_000)),
+        memory_rows=random.choice((20, 1_000_000)),
+        rate=random.choice((0, 0, 0, 0, 100)),
+    )
+
+
+def _temper(random: Random) -> Temper:
+    kind = random.choice(("keen", "keen", "flaky", "sleepy", "thief"))
+    think_ns = random.choice((1, 10, 40)) * MILLISECOND
+    if kind == "keen":
+        return Temper(ack=0.97, release=0.02, extend=0.0, steal=0.01, publish=0.2, think_ns=think_ns)
+    if kind == "flaky":
+        return Temper(ack=0.4, release=0.4, extend=0.1, steal=0.02, publish=0.2, think_ns=think_ns)
+    if kind == "sleepy":
+        return Temper(ack=0.4, release=0.05, extend=0.35, steal=0.0, publish=0.2, think_ns=3 * think_ns)
+    return Temper(ack=0.6, release=0.1, extend=0.1, steal=0.4, publish=0.1, think_ns=think_ns)
+
+
+def _ending(random: Random) -> Ending:
+    kind = random.choice((DEATH, DEATH, POWER, POWER, CLEAN))
+    return Ending(
+        kind=kind,
+        after_ns=int(random.choice((0.05, 0.2, 0.4, 1.0)) * random.uniform(0.5, 1) * SECOND),
+        fuse=random.choice((0, random.randint(1, 30))) if kind != CLEAN else 0,
+        start_fuse=random.randint(1, 40) if random.random() < 0.15 else None,
+        down_ns=int(random.uniform(1, 200) * MILLISECOND),
+        flips=random.choice((0, 0, 0, 0, 0, 1, 2)),
+    )

@@ -1,0 +1,153 @@
+"""A few seeds, and that a seed tells the same story every time."""
+
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from tests.simulation.clock import Scheduler, SimClock
+from tests.simulation.disk import Died, Platter, SimDisk
+from tests.simulation.runner import failure_of
+from tests.simulation.wire import FrameReader
+
+DIGEST = (
+    "import logging; logging.disable(logging.CRITICAL); from tests.simulation.runner import failure_of; "
+    "outcome, failure = failure_of({seed}); print(failure or outcome.digest)"
+)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_nothing_is_broken_in_a_seed(seed: int) -> None:
+    _, failure = failure_of(seed)
+    assert not failure, failure
+
+
+def test_same_seed_gives_the_same_trace() -> None:
+    first, second = failure_of(3)[0], failure_of(3)[0]
+    assert first is not None
+    assert second is not None
+    assert first == second
+
+
+def test_another_seed_gives_another_trace() -> None:
+    first, second = failure_of(3)[0], failure_of(4)[0]
+    assert first is not None
+    assert second is not None
+    assert first.digest != second.digest
+
+
+def test_trace_does_not_depend_on_the_process() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", DIGEST.format(seed=8)]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        digests.add(run.stdout)
+    assert len(digests) == 1
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(Random("turns"))
+        self.platter = Platter(Random("disk"))
+        self.start()
+
+    def start(self) -> None:
+        self.clock = SimClock(self.scheduler, 0, Random("timers"))
+        self.disk = SimDisk(self.platter, self.scheduler, self.clock, 1.0)
+
+
+def test_power_loss_keeps_what_was_synced_and_no_more_than_was_written() -> None:
+    for number in range(200):
+        machine = Machine()
+        machine.platter.random = Random(number)
+        machine.disk.make("data")
+        file = machine.disk.open("data/file", create=True)
+        file.append([b"a" * 1000])
+        file.sync()
+        machine.disk.sync_directory("data")
+        file.append([b"b" * 2000])
+        machine.platter.lose_power()
+        kept = bytes(machine.platter.files["data/file"].data)
+        assert kept.startswith(b"a" * 1000)
+        assert len(kept) <= 3000
+        assert set(kept[1000:]) <= {0, ord("b")}
+
+
+def test_power_loss_may_undo_a_rename_that_was_not_synced() -> None:
+    contents = set()
+    for number in range(50):
+        machine = Machine()
+        machine.platter.random = Random(number)
+        machine.disk.make("data")
+        for name, content in (("old", b"old"), ("new", b"new")):
+            file = machine.disk.open(f"data/{name}", create=True)
+            file.append([content])
+            file.sync()
+        machine.disk.sync_directory("data")
+        machine.disk.rename("data/new", "data/old")
+        machine.platter.lose_power()
+        contents.add(bytes(machine.platter.files["data/old"].data))
+    assert contents == {b"old", b"new"}
+
+
+def test_process_that_died_in_an_append_leaves_a_part_of_it_and_does_nothing_more() -> None:
+    machine = Machine()
+    machine.disk.make("data")
+    file = machine.disk.open("data/file", create=True)
+    machine.platter.fuse = 1
+    with pytest.raises(Died):
+        file.append([b"x" * 100])
+    with pytest.raises(Died):
+        file.append([b"y"])
+    left = bytes(machine.platter.files["data/file"].data)
+    assert left == b"x" * len(left)
+    machine.start()
+    assert machine.disk.open("data/file").size() == len(left)
+
+
+def test_append_to_a_full_disk_leaves_nothing() -> None:
+    machine = Machine()
+    machine.disk.make("data")
+    file = machine.disk.open("data/file", create=True)
+    file.append([b"x" * 10])
+    machine.platter.capacity_bytes = 15
+    with pytest.raises(OSError, match="No space"):
+        file.append([b"123456"])
+    assert file.read(0, 100) == b"x" * 10
+    machine.platter.capacity_bytes = 100
+    assert file.append([b"123456"]) == 6
+
+
+def test_work_takes_effect_before_it_is_reported() -> None:
+    machine = Machine()
+    machine.disk.make("data")
+    file = machine.disk.open("data/file", create=True)
+    file.append([b"first"])
+    seen: list[int] = []
+    machine.disk.submit("sync", file.sync, lambda _, error: seen.append(machine.platter.files["data/file"].synced))
+    while not seen:
+        if machine.platter.syncs and file.size() == 5:
+            file.append([b"second"])  # after the sync began: it does not cover this
+        machine.scheduler.turn()
+    assert seen == [5]
+
+
+def test_wall_clock_between_two_times_knows_its_jumps() -> None:
+    scheduler = Scheduler(Random("turns"))
+    start_ns = scheduler.wall_ns()
+    scheduler.run_until(100)
+    scheduler.jump(-50)
+    scheduler.run_until(200)
+    assert scheduler.wall_between(0, 200) == (start_ns, start_ns + 150)
+    assert scheduler.wall_between(150, 200) == (start_ns + 100, start_ns + 150)
+
+
+def test_frames_are_read_in_any_cuts() -> None:
+    data = b"\x00\x00\x00\x06\x00\x00\x00\x00OK\x00\x00\x00\x06\x00\x00\x00\x01no"
+    for cut in range(len(data)):
+        reader = FrameReader()
+        frames = [frame for frame, _ in [*reader.feed(data[:cut]), *reader.feed(data[cut:])]]
+        assert [(frame.kind, frame.data) for frame in frames] == [(0, b"OK"), (1, b"no")]

@@ -1,0 +1,357 @@
+"""One run: a node on a simulated machine, its clients, its misfortunes, and the book in which all of it is checked."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.dialects.nsq.server import Server
+from penstock.log import seal
+from penstock.message import id_of
+from penstock.node import Node
+from penstock.settings import SubscriptionSettings
+from penstock.topic import Topic
+from tests.simulation.admin import Operator, Publisher, Session
+from tests.simulation.book import Book
+from tests.simulation.clients import Consumer, NsqClient, Producer
+from tests.simulation.clock import Scheduler, SimClock
+from tests.simulation.disk import Died, Platter, SimDisk
+from tests.simulation.healing import check_sums, heal
+from tests.simulation.history import History
+from tests.simulation.network import Link, Weather
+from tests.simulation.overhear import Overhear
+from tests.simulation.plan import DATA, Ending, Plan, make_plan
+from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
+
+# A rewrite pauses so that the loop's thread gets its turn; here there is one thread.
+seal.pause = lambda: None
+
+#: Parts of bodies that a decoder might take for commands.
+TEXTS = (b"\nPUB t0\n\x00\x00\x00\x05", b"FIN 0000000000000001\n", b"  V2", b"\x00" * 8)
+
+
+class Outcome(NamedTuple):
+    """What a run came to."""
+
+    digest: str
+    events: int
+    messages: int
+    checks: int
+    virtual_ns: int
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.seed = seed
+        self.history = History(trace=trace)
+        self.plan: Plan = make_plan(self.random("plan"))
+        self.scheduler = Scheduler(self.random("turns"))
+        self.book = Book(self.scheduler, self.history, self.plan.config.node.ack_flush_ns)
+        self.book.jumpy = self.plan.jumps
+        self.platter = Platter(self.random("disk"))
+        self.weather = Weather(self.random("network"), self.plan.latency_ns, self.plan.cut_odds)
+        self.busy = True
+        self.node: Node | None = None
+        self._server: Server | None = None
+        self._clock: SimClock | None = None
+        self._booted_ns = 0
+        self._links: dict[int, Link] = {}
+        self._link_count = 0
+        #: Kept, so that no id() is used twice in a run: intake tells publishers apart by theirs.
+        self._protocols: list[object] = []
+        self._bodies = 0
+        self._body_random = self.random("bodies")
+        self._ids: list[int] = []
+        nsq = self.plan.config.nsq
+        settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
+        self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
+        self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
+        self.clients: list[NsqClient] = []
+
+    def random(self, what: str) -> Random:
+        """Return randomness of its own for one part of the world, so that parts do not disturb each other."""
+        return Random(f"{self.seed} {what}")
+
+    # --- the run --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Live through the plan, heal, and check what must be true then."""
+        self._boot(None)
+        self._people()
+        for ending in self.plan.endings:
+            self.live(ending)
+        heal(self)
+        book = self.book
+        messages = sum(len(topic.messages) for topic in book.topics.values())
+        return Outcome(self.history.digest(), self.history.events, messages, book.checks, self.scheduler.time_ns)
+
+    def _people(self) -> None:
+        plan = self.plan
+        assert self.node is not None
+        for name, settings in plan.topics.items():
+            self.operator.create(self.node, name, settings)
+        for topic, name, chosen in plan.subscriptions:
+            self.operator.subscribe(self.node, topic, name, chosen)
+        for number, (topics, window, gap_ns) in enumerate(plan.producers):
+            self.clients.append(Producer(self, self.random(f"producer {number}"), topics, window, gap_ns))
+        for number, (topic, channel, temper, other) in enumerate(plan.consumers):
+            random = self.random(f"consumer {number}")
+            self.clients.append(Consumer(self, random, topic, channel, temper, other))
+        for number in range(plan.publishers):
+            Publisher(self, self.random(f"publisher {number}"), 50 * MILLISECOND, list(plan.topics), number)
+        for number in range(plan.sessions):
+            Session(self, self.random(f"session {number}"), 20 * MILLISECOND)
+        self._trouble = self.random("trouble")
+        if plan.breaks_ns:
+            self.scheduler.after(plan.breaks_ns, self._break)
+        if plan.full_ns:
+            self.scheduler.after(plan.full_ns, self._fill)
+        if plan.jumps:
+            self.scheduler.after(300 * MILLISECOND, self._jump)
+        self.scheduler.after(70 * MILLISECOND, self._audit)
+
+    def live(self, ending: Ending) -> None:
+        """Go on until the node ends in this way, and start it again."""
+        self._until(ending)
+        self._end(ending)
+        self._boot(ending)
+
+    def _until(self, ending: Ending) -> None:
+        try:
+            self.scheduler.run_until(self.scheduler.time_ns + ending.after_ns)
+            if ending.fuse:
+                self.platter.fuse = ending.fuse
+                self.scheduler.run_until(self.scheduler.time_ns + 200 * MILLISECOND)
+            if ending.kind not in (DEATH, POWER) and self.node is not None:
+                check_sums(self.node, self.book)
+                self.book.stopping = True
+                self.node.close()
+        except Died:
+            pass
+        self.platter.fuse = None
+
+    def _end(self, ending: Ending) -> None:
+        assert self._clock is not None
+        self._clock.alive = False
+        self.node = self._server = None
+        for link in self._links.values():
+            link.crash()
+        self._links.clear()
+        self.tap.stop()
+        crash(self.book, ending.kind)
+        if ending.kind == POWER:
+            self.platter.lose_power()
+            self._booted_ns = self.scheduler.time_ns
+        self.make_space()
+        for _ in range(ending.flips):
+            self._flip()
+        self.scheduler.run_until(self.scheduler.time_ns + ending.down_ns)
+
+    def _flip(self) -> None:
+        paths = [
+            path
+            for path in sorted(self.platter.files)
+            if path.endswith((".arrows", ".index")) and self.platter.files[path].data
+        ]
+        if paths:
+            path = self._trouble.choice(paths)
+            number = int(path.split("/")[2])
+            for topic in self.book.topics.values():
+                if topic.number == number:
+                    topic.shaken = True
+            self.book.record("flip", path, self.platter.flip(path))
+
+    # --- the node -------------------------------------------------------------------------------------------------
+
+    def _boot(self, ending: Ending | None) -> None:
+        fuse = ending.start_fuse if ending is not None else None
+        while True:
+            self.platter.fuse, fuse = fuse, None
+            clock = self._clock = SimClock(self.scheduler, self._booted_ns, self.random(f"timers {self.book.life}"))
+            disk = SimDisk(self.platter, self.scheduler, clock, self.plan.slowness)
+            try:
+                node = Node(self.plan.config, clock, disk, self.random(f"node {self.book.life}"))
+                self.platter.fuse = None
+                break
+            except Died:
+                self.book.record("died", "while starting")
+                for model in self.book.topics.values():
+                    model.cut_unseen = model.shaken  # what that start cut from the logs, nobody was told
+                if ending is not None and ending.kind == POWER:
+                    self.platter.lose_power()
+        self.book.record("boot", self.book.life)
+        self._reconcile(node)
+        for topic in list(node.topics.values()):
+            self.take_census(topic)
+        for model in self.book.topics.values():
+            model.shaken = model.cut_unseen = False
+        # Only now do the others find it.
+        self.node = node
+        self._server = Server(node, self.plan.config.nsq)
+
+    def _reconcile(self, node: Node) -> None:
+        """Compare what the node remembers of topics and subscriptions with what it was told."""
+        book = self.book
+        for model in list(book.topics.values()):
+            topic = node.topics.get(model.name)
+            if topic is None:
+                if model.number is not None and not model.doubtful:
+                    book.fail("topics survive", f"topic {model.name} is gone after a restart")
+                book.drop_topic(model)
+                continue
+            model = book.bind(model.name, topic.record.number, topic.settings)
+            model.doubtful = False
+            for subscription in list(model.subscriptions.values()):
+                if subscription.name not in topic.subscriptions:
+                    if not subscription.doubtful and not subscription.settings.ephemeral:
+                        book.fail("subscriptions survive", f"{model.name}/{subscription.name} is gone after a restart")
+                    book.drop_subscription(subscription)
+                    continue
+                subscription.doubtful = False
+                settings = topic.subscriptions[subscription.name].settings
+                if settings != subscription.settings:
+                    subscription.settings = settings
+                    subscription.rules.append(book.rule(settings))
+            for name in topic.subscriptions:
+                if name not in model.subscriptions:
+                    book.fail("subscriptions survive", f"{model.name}/{name} is there although nobody made it")
+        for name, topic in node.topics.items():
+            book.bind(name, topic.record.number, topic.settings)
+        if dict(node.mapping) != book.mapping:
+            book.remap(dict(node.mapping))
+
+    def take_census(self, topic: Topic) -> None:
+        """Read everything a topic's log holds and compare it with the book."""
+        stored: list[Stored] = []
+        for shard in topic.shards:
+            offset = shard.start
+            while offset < shard.readable_end:
+                batch = shard.read(offset)
+                if batch is None:
+                    came: list[bool] = []
+                    shard.fetch(offset, lambda came=came: came.append(True))  # type: ignore[misc]
+                    self.scheduler.run_until(self.scheduler.time_ns + 30 * SECOND, lambda came=came: bool(came))  # type: ignore[misc]
+                    if not came:
+                        self.book.fail("the log is readable", f"{topic.name} does not give its rows from {offset} on")
+                    batch = shard.read(offset)
+                    if batch is None:
+                        break
+                low = max(offset - batch.first, 0)
+                stored += [
+                    Stored(id_of(shard.number, batch.first + row), batch.row_time(row), batch.row_body(row))
+                    for row in range(low, min(batch.count, shard.readable_end - batch.first))
+                ]
+                offset = batch.end
+        damaged = [(shard.number, damage.first, damage.end) for shard in topic.shards for damage in shard.damaged]
+        cut = {shard.number for shard in topic.shards if shard.cut_bytes}
+        census(self.book, self.book.topics[topic.name], Census(stored, damaged, cut))
+
+    def _observe(self) -> None:
+        """Take note of topics that the node made by itself, and of subscriptions that went with their last consumer."""
+        if self.node is None:
+            return
+        for name, topic in self.node.topics.items():
+            model = self.book.topics.get(name)
+            if model is None or model.number != topic.record.number:
+                self.book.bind(name, topic.record.number, topic.settings)
+            for subscription in list(self.book.topics[name].subscriptions.values()):
+                if subscription.settings.ephemeral and subscription.name not in topic.subscriptions:
+                    self.book.record("gone", name, subscription.name)
+                    self.book.drop_subscription(subscription)
+        if self.node.bugs:
+            entries = self.node.ledger.entries("bug")
+            self.book.fail("no bugs", "; ".join(str(sample.content) for sample in entries[0].samples))
+
+    def _find_subscription(self, topic: str, name: str) -> SubscriptionSettings | None:
+        found = self.node.topics.get(topic) if self.node is not None else None
+        subscription = found.subscriptions.get(name) if found is not None else None
+        return subscription.settings if subscription is not None else None
+
+    def _audit(self) -> None:
+        """Check the sums at any moment."""
+        if self.node is not None:
+            check_sums(self.node, self.book)
+        self.scheduler.after(int(self._trouble.random() * 200 * MILLISECOND), self._audit)
+
+    # --- what clients need ----------------------------------------------------------------------------------------
+
+    def connect(self, client: NsqClient) -> Link | None:
+        """Open a connection; None while the node is down."""
+        if self.node is None or self._server is None or self._clock is None:
+            return None
+        self._link_count += 1
+        link = Link(self.scheduler, self._clock, self.weather, self.tap, client, self._link_count)
+        self._links[link.number] = link
+        self.tap.connected(link, self.plan.config.nsq.msg_timeout_ns)
+        protocol = self._server.connect()
+        self._protocols.append(protocol)
+        link.open(protocol)
+        return link
+
+    def body(self) -> bytes:
+        """Make a body that never was before."""
+        self._bodies += 1
+        random = self._body_random
+        size = random.randint(0, self.plan.body_bytes_max)
+        filler = random.choice(TEXTS) * 100 if random.random() < 0.1 else b"." * size
+        return b"m%05d " % self._bodies + filler[:size]
+
+    def some_id(self) -> int:
+        """Return the id of any message somebody has seen."""
+        return self.weather.random.choice(self._ids[-50:]) if self._ids else 0x1234
+
+    def seen(self, id_: int) -> None:
+        """Remember an id."""
+        self._ids.append(id_)
+
+    # --- misfortunes ----------------------------------------------------------------------------------------------
+
+    def _break(self) -> None:
+        if not self.busy or not self.plan.breaks_ns:
+            return
+        alive = [link for link in self._links.values() if not link.node_gone and not link.client_gone]
+        if alive:
+            link = self._trouble.choice(alive)
+            if self._trouble.random() < 0.8:
+                self.book.record("cut", link.number)
+                link.cut()
+            else:
+                self.book.record("vanish", link.number)
+                link.vanish()
+                link.client.on_lost()
+        self._links = {number: link for number, link in self._links.items() if not link.node_gone}
+        self.scheduler.after(int(self._trouble.expovariate(1 / self.plan.breaks_ns)), self._break)
+
+    def _fill(self) -> None:
+        if not self.busy or not self.plan.full_ns:
+            return
+        if self.node is None:
+            self.scheduler.after(self.plan.full_ns, self._fill)
+            return
+        self.platter.capacity_bytes = self.platter.used_bytes + self._trouble.choice((0, 100, 1000))
+        self.book.is_full = True
+        self.book.full_ns = self.scheduler.time_ns
+        self.book.record("disk", "full")
+        self.scheduler.after(int(self._trouble.random() * 150 * MILLISECOND), self.make_space)
+        self.scheduler.after(int(self._trouble.expovariate(1 / self.plan.full_ns)) + 160 * MILLISECOND, self._fill)
+
+    def make_space(self) -> None:
+        """Let the disk be full no more."""
+        if self.book.is_full:
+            self.platter.capacity_bytes = 1 << 40
+            self.book.is_full = False
+            self.book.full_ns = self.scheduler.time_ns
+            self.book.record("disk", "has space")
+
+    def _jump(self) -> None:
+        if self.busy:
+            by_ns = int(self._trouble.uniform(-1, 1) * SECOND)
+            self.book.record("wall clock", by_ns)
+            self.scheduler.jump(by_ns)
+            self.scheduler.after(int(self._trouble.random() * SECOND), self._jump)
+
+
+__all__ = ["DATA", "Outcome", "World"]
