@@ -48,6 +48,9 @@ class Tail:
 
     def at(self, offset: int) -> Batch | None:
         """Return the batch that holds an offset, or the first one after it; `offset` is not below `start`."""
+        newest = self._batches[-1] if self._batches else None
+        if newest is not None and newest.first <= offset:  # what is delivered as it comes is the newest batch
+            return newest if offset < newest.first + newest.count else None
         number = bisect_right(self._firsts, offset, self._head) - 1
         if number >= self._head:
             batch = self._batches[number]
