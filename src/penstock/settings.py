@@ -38,6 +38,8 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     #: Messages a second, 0 for no limit.
     rate: int = 0
     extend: Extend = "auto"
+    #: What a header must be: as the node's configuration says, strict, or any object.
+    header_rules: Literal["node", "strict", "lenient"] = "node"
     ephemeral: bool = False
     paused: bool = False
 

@@ -58,7 +58,9 @@ def test_nsq_case_23_a_valid_list(tmp_path: Path) -> None:
     assert client.replies() == ["OK", "OK"]
 
 
-@pytest.mark.parametrize("command", [b"SUB t ch\n", pub("t", b"x"), b"PUB_EXT t\n" + sized(b"\0\0x")])
+@pytest.mark.parametrize(
+    "command", [b"SUB t ch\n", pub("t", b"x"), b"PUB_EXT t\n" + sized(b"\0\0x"), b"INTERNAL_CREATE_TOPIC t 0\n"]
+)
 def test_nothing_goes_before_auth(tmp_path: Path, command: bytes) -> None:
     broker = Broker(tmp_path, ask=AuthServer(ALL).ask)
     client = broker.client()

@@ -320,6 +320,24 @@ def test_nsq_case_57_headers_that_break_the_rules(tmp_path: Path) -> None:
     assert len(extending(lenient).extended()) == 2
 
 
+def test_a_topic_may_have_its_own_rules_for_headers(broker: Broker) -> None:
+    broker.node.create_topic("t", TopicSettings(extend="on", header_rules="lenient"))
+    producer = broker.client()
+    assert producer.pub_ext("t", {"a b": 5}) == ["OK"]
+    assert producer.pub_ext("u", {"a b": 5})[0].startswith("E_INVALID_JSON_HEADER ")
+
+
+def test_traced_publishes_with_keys_are_told_their_places_in_their_partitions(broker: Broker) -> None:
+    make(broker, "on", shards=3)
+    producer = broker.client()
+    headers = [{"##trace_id": str(n), "##key": f"key {n}"} for n in range(40)]
+    producer.send(b"".join(pub_ext("t", header, b"x" * (n + 1)) for n, header in enumerate(headers)))
+    told = {struct.unpack_from(">QQQI", data, 2) for _, data in producer.frames()}
+    messages = extending(broker, "SUB_ADVANCED t ch").extended(detailed=True)
+    assert {(m.number, m.trace, m.queue_offset, m.raw_size) for m in messages} == told
+    assert len({m.number >> 48 for m in messages}) == 3
+
+
 def test_a_wrong_trace_id_is_told_first(broker: Broker) -> None:
     producer = broker.client()
     for trace in (5, "x", "-1", "18446744073709551616"):

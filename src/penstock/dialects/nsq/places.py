@@ -6,6 +6,7 @@ Invariant: the position of a row plus its size is the position of the next row, 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -43,3 +44,14 @@ def place(topic: Topic, receipt: Receipt, id_: int) -> Position:
     row = offset - batch.first
     found = edges(batch, topic.headers_from(shard))
     return Position(int(found[row]), int(found[row + 1] - found[row]))
+
+
+def places(topic: Topic, receipt: Receipt) -> list[Position]:
+    """Return where all rows of a publish stand, in order. Budget: 0.5 us a row from 1,000 on."""
+    batch = receipt.batch
+    if batch is None or receipt.elsewhere is not None:
+        return [place(topic, receipt, id_) for id_ in receipt.ids()]
+    shard, offset = place_of(receipt.first_id)
+    row = offset - batch.first
+    found = edges(batch, topic.headers_from(shard))[row : row + receipt.count + 1].tolist()
+    return [Position(low, high - low) for low, high in pairwise(found)]

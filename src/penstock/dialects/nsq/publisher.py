@@ -16,7 +16,8 @@ import pyarrow as pa
 from penstock.clock import MILLISECOND
 from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, number_of, partition_of, traced
 from penstock.dialects.nsq.codec.runs import Headers
-from penstock.dialects.nsq.places import place
+from penstock.dialects.nsq.places import places as places_of
+from penstock.dialects.nsq.replies import Slot
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
@@ -51,7 +52,9 @@ class Publisher:
 
     def pub(self, topic: str, rows: Rows, replies: int, shard: int) -> None:
         """Publish a run of single messages, one OK each."""
-        found = self._topic("PUB", topic, shard)
+        found = self._topics.get(topic)
+        if found is None or found.deleted or shard != ANY:
+            found = self._topic("PUB", topic, shard)
         if found is not None:
             self._publish("PUB", found, rows, shard, replies)
 
@@ -113,10 +116,9 @@ class Publisher:
             return
 
         def answer(receipt: Receipt) -> bytes:
-            ids = receipt.ids()
-            places = [place(found, receipt, id_) for id_ in ids]
-            size = sum(one.raw_size for one in places)
-            return traced(ids[0], 0, places[0].queue_offset, min(size, 0xFFFFFFFF))
+            places = places_of(found, receipt)
+            size = sum(where.raw_size for where in places)
+            return traced(receipt.ids()[0], 0, places[0].queue_offset, min(size, 0xFFFFFFFF))
 
         self._publish("MPUB_TRACE", found, rows, shard, 1, answer)
 
@@ -170,26 +172,28 @@ class Publisher:
         slot = self._replies.promise()
 
         def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
-            if receipt is not None:
-                self.counts[topic.name] = self.counts.get(topic.name, 0) + rows.count
-                if answer is not None:
-                    self._replies.keep(slot, answer(receipt))
-                else:
-                    self._replies.keep(slot, OK if replies == 1 else OK * replies)
+            if receipt is None:
+                self._failed(word, slot, replies, refusal)
                 return
-            # One frame per command, so that the client's count of replies stays right.
-            self._replies.keep(slot, error(_failed(word), f"{word} failed {refusal}") * replies)
-            if not (isinstance(refusal, Refusal) and refusal.reason.retry):
-                self._session.hang_up()
+            name, counts = topic.name, self.counts
+            counts[name] = counts.get(name, 0) + rows.count
+            self._replies.keep(slot, answer(receipt) if answer is not None else OK if replies == 1 else OK * replies)
 
         topic.publish(rows, self, done, shard if shard != ANY else None)
+
+    def _failed(self, word: str, slot: Slot, replies: int, why: BaseException | None) -> None:
+        """Answer a publish that was not stored; what may succeed later does not cost the connection."""
+        # One frame per command, so that the client's count of replies stays right.
+        self._replies.keep(slot, error(_failed(word), f"{word} failed {why}") * replies)
+        if not (isinstance(why, Refusal) and why.reason.retry):
+            self._session.hang_up()
 
     # --- headers --------------------------------------------------------------------------------------------------
 
     def _read(self, topic: Topic, rows: Rows, headers: Headers) -> tuple[str, str] | None:
         """Give rows the columns that their headers fill; return code and text where one is refused."""
         try:
-            columns: dict[str, Column] = self._service.headers.columns(headers)
+            columns: dict[str, Column] = self._service.headers(topic).columns(headers)
         except BadTrace as bad:
             return "INVALID_TRACE_ID", str(bad)
         except BadHeader as bad:
@@ -237,10 +241,8 @@ class Publisher:
         traces: list[int | None] = column.to_pylist() if isinstance(column, pa.Array) else column  # type: ignore[assignment]
 
         def answer(receipt: Receipt) -> bytes:
-            out = []
-            for id_, trace in zip(receipt.ids(), traces, strict=True):
-                out.append(OK if trace is None else traced(id_, trace, *place(topic, receipt, id_)))
-            return b"".join(out)
+            places = zip(receipt.ids(), traces, places_of(topic, receipt), strict=True)
+            return b"".join([OK if trace is None else traced(id_, trace, *where) for id_, trace, where in places])
 
         return answer
 

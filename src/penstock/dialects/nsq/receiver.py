@@ -8,10 +8,10 @@ Invariant: the form of ids and frames is fixed at SUB.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from penstock.clock import MILLISECOND
 from penstock.delivery.consumer import Consumer
@@ -30,6 +30,9 @@ from penstock.topic import Topic
 
 if TYPE_CHECKING:
     from penstock.dialects.nsq.session import Session
+
+#: Clients read the count as a signed number of 16 bits; Youzan's counts no further than this.
+ATTEMPTS_MAX = 4000
 
 _NEED = "E_SUB_EXTEND_NEED"
 
@@ -155,7 +158,7 @@ class Receiver:
         )
         topic.attach(subscription, consumer, self._session.hang_up)
         self.topic, self.subscription, self.consumer = topic, subscription, consumer
-        self._fragile = not headers
+        self._fragile = not headers and not self._config.allow_sub_ext_compatible
         details = word != "SUB"
         form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
         self.form = form if any(form) else PLAIN
@@ -286,10 +289,9 @@ class Receiver:
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send message frames; a slice of a batch shares its frames with all other subscriptions."""
-        if self._fragile and self._topic.settings.extend == "on" and not self._config.allow_sub_ext_compatible:
+        if self._fragile and self.topic is not None and self.topic.record.settings.extend == "on":
             # Not from inside the look for rows that found these; until then they stay leased to this client.
-            text = f"topic {self._topic.name} takes headers now; subscribe again with extend_support"
-            self._node.clock.call_soon(partial(self._outgrown, text))
+            self._node.clock.call_soon(self._outgrown)
             return
         form = self.form
         for delivery in deliveries:
@@ -312,8 +314,10 @@ class Receiver:
             self._replies.send(frames)
 
     def _picked(self, form: Form, first_id: int, delivery: Delivery) -> Buffer:
-        batch, rows, attempts = delivery.batch, delivery.rows, delivery.attempts
+        batch, rows = delivery.batch, delivery.rows
         assert not isinstance(rows, slice)
+        many = delivery.attempts
+        attempts = min(many, ATTEMPTS_MAX) if isinstance(many, int) else np.minimum(many, ATTEMPTS_MAX)
         if form is PLAIN:
             return codec.picked(rows + first_id, rows, batch.timestamp, attempts, batch.cuts, batch.body)
         return extended.some(form, first_id, batch, rows, attempts, self._edges(delivery.shard, batch))
@@ -321,9 +325,9 @@ class Receiver:
     def _edges(self, shard: int, batch: Batch) -> Offsets | None:
         return edges(batch, self._topic.headers_from(shard)) if self.form.detailed else None
 
-    def _outgrown(self, text: str) -> None:
+    def _outgrown(self) -> None:
         if not self._session.closed:
-            self._session.fail(_NEED, text)
+            self._session.fail(_NEED, f"topic {self._topic.name} takes headers now; subscribe with extend_support")
 
     @property
     def _topic(self) -> Topic:

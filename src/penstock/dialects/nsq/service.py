@@ -22,12 +22,17 @@ class Service:
     def __init__(self, node: Node, config: NsqConfig, ask: Ask | None = None) -> None:
         self.node = node
         self.config = config
-        self.headers = HeaderReader(config.header_rules == "lenient")
+        self._readers = {"strict": HeaderReader(), "lenient": HeaderReader(lenient=True)}
+        self._readers["node"] = self._readers[config.header_rules]
         #: Asks the auth servers; None where nobody has to authenticate.
         self.ask = ask
         self.tls = _context(config.tls_cert or node.config.tls_cert, config.tls_key or node.config.tls_key)
         if config.tls_required and self.tls is None:
             raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
+
+    def headers(self, topic: Topic) -> HeaderReader:
+        """Return what reads headers by the rules of a topic."""
+        return self._readers[topic.settings.header_rules]
 
     def topic(self, name: str, *, extend: bool, partition: int = -1) -> Topic:
         """Return a topic, made now if there is none of this name; with `extend` a new one may carry headers."""

@@ -199,6 +199,8 @@ class Session:
             topic, channel = str(command[1]), ""
         elif word in _SUBSCRIBING and len(command[1]) >= 2:  # type: ignore[arg-type]
             topic, channel = (name.decode("latin-1") for name in command[1][:2])  # type: ignore[index]
+        elif word == "INTERNAL_CREATE_TOPIC" and command[1]:
+            topic, channel = command[1][0].decode("latin-1"), ""  # type: ignore[index]
         else:
             return True
         if guard.grants is None or not len(guard.grants):

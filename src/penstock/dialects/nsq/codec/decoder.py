@@ -85,6 +85,11 @@ class Decoder:
             if 0 < len(data) - at <= self._message_bytes_max and _U32(data, at - 4)[0] == len(data) - at:
                 body = data[at:]
                 return [("PUB", self._topic, Rows(1, [0, len(body)], body, SOURCE), 1, self._shard)]
+        elif len(data) == FIN_BYTES and not self._have and not self._dead and data.startswith(b"FIN "):
+            # Likewise one FIN: what consumers with little to do send.
+            ids = fin_run(data, 0, FIN_BYTES, self.raw_ids)
+            if ids is not None:
+                return [("FIN", ids)]
         if self._dead:
             return []
         if self._have:
@@ -286,6 +291,7 @@ class Decoder:
         if stop < 0:
             if end - pos > LINE_BYTES_MAX:
                 self._dead = True
+                self._plain = b""
                 out.append(("hang up",))
             return -1
         line = data[pos:stop]
@@ -381,4 +387,5 @@ class Decoder:
     def _fault(self, out: list[Command], code: str, text: str) -> int:
         out.append(("fault", code, text))
         self._dead = True
+        self._plain = b""
         return -1
