@@ -579,3 +579,20 @@ def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> None:
         client.send(data)
         assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
         assert client.closed
+
+
+def test_a_subscriber_with_a_partition_reads_that_shard_alone(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.node.create_topic("t", TopicSettings(shards=2, extend="off"))
+    one, all_ = broker.client(), broker.client()
+    for client, command in ((one, b"SUB t ch 1\n"), (all_, b"SUB t ch\n")):
+        client.identify()
+        client.send(command)
+        assert client.replies() == ["OK"]
+    one.send(b"RDY 100\n")
+    producer = broker.client()
+    producer.send(b"".join(pub(f"t {number % 2}", b"%d" % number) for number in range(20)))
+    assert producer.replies() == ["OK"] * 20
+    assert [message.body for message in one.messages()] == [b"%d" % number for number in range(1, 20, 2)]
+    all_.send(b"RDY 100\n")
+    assert [message.body for message in all_.messages()] == [b"%d" % number for number in range(0, 20, 2)]

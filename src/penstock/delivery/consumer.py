@@ -41,6 +41,7 @@ class Consumer:
         "queued",
         "received",
         "released",
+        "shard",
         "tag",
     )
 
@@ -51,6 +52,7 @@ class Consumer:
         name: str = "",
         tag: str = "",
         keep: Keep | None = None,
+        shard: int | None = None,
     ) -> None:
         self.deliver = deliver
         self.lease_ns = lease_ns
@@ -59,6 +61,8 @@ class Consumer:
         self.tag = tag
         #: Its own filter, applied to what was chosen for it; what it refuses is finished (ruling 12).
         self.keep = keep
+        #: The only shard it reads; None for all.
+        self.shard = shard
         self.holder = -1
         #: Code of its tag in the subscription.
         self.outlet = 0

@@ -259,6 +259,10 @@ class Cursor(Holding):
         """Tell whether a row of the shard is out, or was and will come back."""
         return bool(self.leased or self.moving or (self._calendar is not None and len(self._calendar)))
 
+    def go_on(self) -> None:
+        """Ask for another look in the next turn."""
+        self._wake()
+
     def _more(self) -> bool:
         if self._fresh:
             return True

@@ -164,12 +164,16 @@ class Subscription:
             kept = self._kept(consumer, taken)
             if kept:
                 return kept
+        for cursor in self.cursors:  # it wants next to nothing: others shall have their turn before the search goes on
+            cursor.go_on()
         return []
 
     def _take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
         cursors = self.cursors
         if len(cursors) == 1:
             return self._take_from(cursors[0], limit, consumer, now)
+        if consumer.shard is not None:
+            return self._take_from(cursors[consumer.shard], limit, consumer, now)
         out: list[Delivery] = []
         for _ in cursors:
             self._next_shard = (self._next_shard + 1) % len(cursors)

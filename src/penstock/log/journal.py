@@ -60,6 +60,9 @@ class Journal:
         self._syncing = False
         self._waiting: list[Done] = []
         self._full_bytes = 0
+        self._unsynced = False
+        #: Closed or removed: nothing more is to be done for it.
+        self.ended = False
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = 0
 
@@ -92,6 +95,20 @@ class Journal:
             return
         self._held = []
         self._count += len(entries)
+        self._unsynced = True
+
+    def catch_up(self) -> None:
+        """Write what a full disk held back, if there is space again."""
+        if self._held and not self.ended:
+            self.append([])
+
+    def sync_soon(self) -> None:
+        """Bring what was written since the last time to the disk; nobody waits for it."""
+        if self._unsynced and not self._syncing and not self.ended:
+            self.sync(self._synced)
+
+    def _synced(self, error: BaseException | None) -> None:
+        self._unsynced = self._unsynced or error is not None
 
     def sync(self, done: Done) -> None:
         """Call back once everything appended so far survives a power loss; calls meanwhile share the next sync."""
@@ -135,6 +152,7 @@ class Journal:
 
     def close(self) -> None:
         """Sync and close; blocking."""
+        self.ended = True
         if self._file is not None:
             if self._held:
                 self.append([])
@@ -144,6 +162,7 @@ class Journal:
 
     def remove(self) -> None:
         """Remove the journal for good."""
+        self.ended = True
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -184,7 +203,7 @@ class Journal:
             for done in group:
                 done(error)
             return
-        self._syncing = True
+        self._syncing, self._unsynced = True, False
         file, named, generation = self._file, self._named, self._generation
 
         def work() -> None:
@@ -241,7 +260,8 @@ class Journal:
             file.truncate(good)
             self._file, self._generation, self._snapshot_bytes = file, generation, snapshot_bytes
             self._discard_above(generation)
-            self._count, self._named = len(found), True
+            # The process before this one may have died before it synced the bytes, or the name.
+            self._count, self._named, self._unsynced = len(found), False, True
             entries = found
         return np.zeros((0, 5), np.int64) if entries is None else entries
 

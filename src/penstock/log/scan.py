@@ -12,12 +12,15 @@ from collections.abc import Callable
 from penstock.errors import CorruptionError
 from penstock.log.decode import Decoder
 from penstock.log.index import Index
-from penstock.log.layout import END_OF_STREAM, layout_at
+from penstock.log.layout import CONTINUATION, END_OF_STREAM, layout_at
 from penstock.log.manifest import Damage
 from penstock.log.run import Frame, Run, frame_at, run_from
 
 #: Bytes looked at in one go; large enough to make the reads cheap, small enough to bound the memory.
 WINDOW_BYTES = 8 << 20
+
+#: Every message of an Arrow stream begins at a multiple of this.
+ALIGNMENT = 8
 
 Read = Callable[[int, int], bytes]
 
@@ -68,9 +71,11 @@ class _Walker:
             if step > 0:
                 position += step
                 continue
-            # Nothing good here: the index, or else the synced position, says where the next batch begins.
+            # Nothing good here: the index, or else the synced position, says where a batch begins at the latest.
             number = bisect_right(known.positions, position)
             place = known.positions[number] if number < len(known) else self.synced
+            if position < place:
+                place = self.next_good(position, place)
             if not position < place < self.size:
                 break
             position = place
@@ -80,6 +85,28 @@ class _Walker:
             self.found.holes.append(Damage(self.found.end, max(end, self.found.end), self.pending))
             self.found.end = max(end, self.found.end)
         return self.found
+
+    def next_good(self, position: int, stop: int) -> int:
+        """Return where the next intact batch begins after a bad one, `stop` if there is none before it."""
+        at = position + ALIGNMENT
+        while at < stop:
+            data = self.read(at, min(WINDOW_BYTES, self.size - at))
+            place = data.find(CONTINUATION)
+            while 0 <= place < stop - at:
+                if (at + place) % ALIGNMENT == 0 and self.is_good(at + place, data, place):
+                    return at + place
+                place = data.find(CONTINUATION, place + 1)
+            at += max(len(data) - len(CONTINUATION) + 1, ALIGNMENT)
+        return stop
+
+    def is_good(self, position: int, data: bytes, at: int) -> bool:
+        more = declared(data, at)
+        if len(data) - at < more <= self.size - position:
+            data, at = self.read(position, more), 0
+        try:
+            return frame_at(data, at, len(data)).first >= self.found.end
+        except CorruptionError:
+            return False
 
     def window(self, position: int) -> int | None:
         """Take the good batches of one window; return how far they reach, 0 at damage, None at the end."""

@@ -89,6 +89,7 @@ class Shard:
         self._synced_ns = clock.monotonic()
         self._noted_ns = self._synced_ns
         self._position_noted = True
+        self._journals: list[Journal] = []
         self._stopped = False
 
     @classmethod
@@ -278,6 +279,11 @@ class Shard:
             self._note_synced()
             if self._manifest.failed:
                 self._manifest.start()
+            self._journals = [journal for journal in self._journals if not journal.ended]
+            for journal in self._journals:
+                journal.sync_soon()
+        for journal in self._journals:
+            journal.catch_up()
         self._rewrites.tick(monotonic_ns, self._settings.compression)
 
     def retain(self, needed_from: int | None, now_ns: int) -> int:
@@ -311,7 +317,9 @@ class Shard:
 
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
-        return Journal.open(self._disk, self._clock, self.path, name)
+        journal, entries = Journal.open(self._disk, self._clock, self.path, name)
+        self._journals.append(journal)
+        return journal, entries
 
     def close(self) -> None:
         """End cleanly: everything indexed, synced and noted as such; blocking."""

@@ -12,7 +12,7 @@ class Shared:
     def deal(self, dealer: Dealer, budget: int, now: Now) -> int:
         """Hand out up to `budget` rows and return how many."""
         line = dealer.line
-        dealt = 0
+        dealt = misses = 0
         while line and dealt < budget and dealer.can_give():
             consumer = line[0]
             room = consumer.room
@@ -22,7 +22,12 @@ class Shared:
                 continue
             deliveries = dealer.take(min(room, budget - dealt), consumer, now)
             if not deliveries:
-                break
+                misses += 1
+                if consumer.shard is None or misses >= len(line):
+                    break
+                line.rotate(-1)  # its shard has nothing; another consumer may read others
+                continue
+            misses = 0
             line.popleft()
             dealt += dealer.hand(consumer, deliveries)
             if consumer.room > 0:

@@ -155,6 +155,7 @@ class Receiver:
             agreed.client_id or self._session.name,
             agreed.desired_tag if headers else "",
             wanted(agreed.header_filter if headers else None, agreed.sample_rate),
+            place.partition if place.partition >= 0 else None,
         )
         topic.attach(subscription, consumer, self._session.hang_up)
         self.topic, self.subscription, self.consumer = topic, subscription, consumer
