@@ -121,7 +121,7 @@ def test_a_flag_without_meaning_here_is_a_warning() -> None:
         "--mem-queue-size has no effect: every message is in the log before it is answered"
     ]
     assert warned("--max-msg-size=5") == []
-    assert len(warned("--worker-id=1", "--sync-every=2500", "--snappy=false")) == 3
+    assert len(warned("--worker-id=1", "--sync-every=2500")) == 2
     assert warned("--https-address=127.0.0.1:1") == ["--https-address has no effect without --tls-cert and --tls-key"]
 
 
@@ -138,8 +138,8 @@ def test_a_flag_without_meaning_here_is_a_warning() -> None:
         (["--tcp-address=a:1", "--http-address=b:2"], "--tcp-address and --http-address must name the same host"),
         (["--tcp-address=:4150"], 'nsq.address = "0.0.0.0" listens beyond this machine without a token'),
         (["--lookupd-tcp-address=x"], 'nsq.lookupd_tcp_addresses: "x" is no address; write HOST:PORT'),
-        (["--auth-http-address=a:1"], "--auth-http-address cannot be had"),
-        (["--tls-required"], "--tls-required cannot be had"),
+        (["--tls-client-auth-policy=require"], "--tls-client-auth-policy cannot be had"),
+        (["--tls-required"], "nsq.tls_required needs a certificate"),
         (["--config=none.cfg"], "--config none.cfg cannot be read"),
     ],
 )
@@ -147,6 +147,12 @@ def test_what_cannot_be_had_is_one_clear_line(arguments: list[str], text: str) -
     code, _, errors = output(nsqd.run, *arguments)
     assert code == 2
     assert errors.splitlines()[-1].startswith(f"nsqd: {text}")
+
+
+def test_upgrades_and_the_auth_server_are_configured() -> None:
+    nsq = configured("--snappy=false", "--deflate=false", "--max-deflate-level=3", "--auth-http-address=a:1").nsq
+    assert (nsq.snappy, nsq.deflate, nsq.max_deflate_level, nsq.auth_http_addresses) == (False, False, 3, ("a:1",))
+    assert nsqd.yes_or_no("tcp-https") == "true"
 
 
 def test_a_switch_that_is_off_asks_for_nothing() -> None:

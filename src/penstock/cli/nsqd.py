@@ -32,6 +32,11 @@ def log_level(text: str) -> str:
     return LOG_LEVELS.get(text.lower(), text.lower())
 
 
+def yes_or_no(text: str) -> str:
+    """Return whether TLS is asked for; upstream's third word leaves plain HTTP open, which it is here anyway."""
+    return "true" if text == "tcp-https" else text
+
+
 #: The flags every daemon of upstream's has.
 SHARED: dict[str, Flag] = {
     "version": Flag("print the version", switch=True),
@@ -60,11 +65,13 @@ FLAGS: dict[str, Flag] = {
     "data-path": Flag("directory for the data (./penstock-data)", "data_dir"),
     "tls-cert": Flag("certificate file", "tls_cert"),
     "tls-key": Flag("key file", "tls_key"),
-    "tls-required": Flag("TLS only: true, false or tcp-https", switch=True, refused=_NOT_YET),
+    "tls-required": Flag("TLS only: true, false or tcp-https", "nsq.tls_required", switch=True, convert=yes_or_no),
     "tls-client-auth-policy": Flag("ask clients for certificates", refused=_NOT_YET),
     "tls-root-ca-file": Flag("who signs clients' certificates", refused=_NOT_YET),
     "tls-min-version": Flag("oldest TLS version", idle="TLS 1.2 is the oldest"),
-    "auth-http-address": Flag("auth server", repeats=True, refused=_NOT_YET, in_file="auth_http_addresses"),
+    "auth-http-address": Flag(
+        "auth server, may be repeated", "nsq.auth_http_addresses", repeats=True, in_file="auth_http_addresses"
+    ),
     "max-msg-size": Flag("bytes of a message", "nsq.max_msg_size"),
     "max-body-size": Flag("bytes of a command's body", "nsq.max_body_size"),
     "max-rdy-count": Flag("RDY of a client", "nsq.max_rdy_count"),
@@ -100,9 +107,9 @@ FLAGS: dict[str, Flag] = {
         in_file="e2e_processing_latency_percentiles",
     ),
     "e2e-processing-latency-window-time": Flag("how far back", "nsq.e2e_processing_latency_window_time"),
-    "deflate": Flag("offer deflate", switch=True, idle="clients get what is offered"),
-    "max-deflate-level": Flag("highest level a client may ask for", idle="it is 6"),
-    "snappy": Flag("offer snappy", switch=True, idle="clients get what is offered"),
+    "deflate": Flag("offer deflate", "nsq.deflate", switch=True),
+    "max-deflate-level": Flag("highest level a client may ask for", "nsq.max_deflate_level"),
+    "snappy": Flag("offer snappy", "nsq.snappy", switch=True),
 }
 
 #: The ports that nsqd opens, by flag; the last only with a certificate.
