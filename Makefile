@@ -31,7 +31,7 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data
 	@exec $(BIN)/penstock up $(ARGS)
 
 test: check ## checks, tests, a minute of simulation, a short crash proof
-	@scripts/need strace gcc openssl promtool
+	@scripts/need strace gcc openssl promtool go
 	$(BIN)/pytest
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)

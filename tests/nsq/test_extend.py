@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -596,3 +597,46 @@ def test_a_subscriber_with_a_partition_reads_that_shard_alone(tmp_path: Path) ->
     assert [message.body for message in one.messages()] == [b"%d" % number for number in range(1, 20, 2)]
     all_.send(b"RDY 100\n")
     assert [message.body for message in all_.messages()] == [b"%d" % number for number in range(0, 20, 2)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nsq_case_42_clients_that_come_and_go_stall_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    broker = Broker(tmp_path)
+    producer = broker.client()
+    tags = ["", "a", "b", "c"]
+    clients: list[Client] = []
+    sent = 0
+    finished: set[bytes] = set()
+
+    def consume() -> None:
+        for client in clients:
+            for message in client.messages():
+                finished.add(message.body[-8:])
+                client.fin(message)
+
+    for _ in range(300):
+        action = rng.randrange(4)
+        if action == 0 and len(clients) < 6:
+            client = broker.client()
+            client.identify(extend_support=True, desired_tag=rng.choice(tags))
+            client.sub("t", "ch", rng.choice([1, 5, 50]))
+            clients.append(client)
+        elif action == 1 and clients and rng.random() < 0.5:
+            clients.pop(rng.randrange(len(clients))).hang_up()
+        else:
+            tag = rng.choice(tags)
+            header = msgspec.json.encode({"##client_dispatch_tag": tag} if tag else {})
+            producer.send(b"".join(pub_ext("t", header, b"%08d" % (sent + row)) for row in range(5)))
+            sent += 5
+        if rng.random() < 0.7:
+            consume()
+    for client in clients:
+        client.hang_up()
+    clients[:] = [broker.client()]
+    clients[0].identify(extend_support=True)
+    clients[0].sub("t", "ch", 2500)
+    for _ in range(10):
+        consume()
+        broker.advance(1)
+    assert finished == {b"%08d" % number for number in range(sent)}
