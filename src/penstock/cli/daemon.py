@@ -11,6 +11,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +36,9 @@ DRAIN_STEP_S = 0.01
 
 #: Allocations before the youngest objects are looked at, and how often older ones are (Python: 700, 10, 10).
 GC_THRESHOLDS = (100_000, 50, 100)
+
+#: How long a thread may keep the interpreter lock while the loop wants it; Python's own is 5 ms.
+SWITCH_SECONDS = 0.0005
 
 
 #: Told once everything listens: the configuration and where, (address, port) by the key of the port.
@@ -92,6 +96,8 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    # The loop gives the interpreter lock away with every system call; a thread that seals must not keep it for long.
+    sys.setswitchinterval(SWITCH_SECONDS)
     if ready_file is not None:
         write_ready(ready_file, config, addresses)
     if show is not None:
