@@ -153,7 +153,7 @@ class Bench:
         subscription = Subscription("audit", 1, self.settings)
         cursor = Cursor(self.shard, self.journal, self.rules, self._wake, lambda _, rows: self.buried.append(rows))
         cursor.recover(self.journal.array(), 0, due, self.now)
-        subscription.cursors.append(cursor)
+        subscription.add(cursor)
         return subscription
 
     @property

@@ -374,3 +374,21 @@ def test_a_slow_reader_is_first_not_served_then_cut_off(broker: Broker) -> None:
     consumer.send(b"NOP\n")
     broker.advance(35)
     assert consumer.closed
+
+
+def test_connection_that_is_hung_up_on_gets_no_more_messages(broker: Broker) -> None:
+    wrong, right = subscribed(broker, rdy=5), subscribed(broker, rdy=5)
+    wrong.send(b"FIN nothing\n")
+    assert wrong.closed
+    broker.client().pub("t", b"a", b"b")
+    assert [(message.body, message.attempts) for message in right.messages()] == [(b"a", 1), (b"b", 1)]
+
+
+def test_ack_before_a_fatal_error_in_the_same_read_survives_a_kill(broker: Broker) -> None:
+    broker.client().pub("t", b"a")
+    consumer = subscribed(broker)
+    (message,) = consumer.messages()
+    consumer.send(b"FIN " + message.id + b"\nWHAT\n")
+    assert consumer.replies() == ["E_INVALID invalid command WHAT"]
+    broker.kill()
+    assert subscribed(broker).messages() == []

@@ -357,8 +357,12 @@ class Operator(Actor):
 
     def _resume_topic(self, node: Node, topic: Topic, model: TopicModel) -> None:
         self.world.book.record("resume", topic.name)
-        model.gate_ns = None
-        topic.pause(paused=False)
+        gate_ns, model.gate_ns = model.gate_ns, None
+        try:
+            topic.pause(paused=False)
+        except Refusal:
+            model.gate_ns = gate_ns
+            raise
         self._upheaval(model)
 
     def resume_all(self, node: Node) -> None:

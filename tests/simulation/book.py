@@ -64,6 +64,7 @@ class Book:
         #: When the disk was last full: what was written then may still be waiting.
         self.full_ns = -1
         self.is_full = False
+        self.booted_ns = 0
         #: The wall clock is set now and then, and with it end leases that outlive the process.
         self.jumpy = False
         #: The node is being closed: connections end, and their leases end unwritten as in a crash.
@@ -143,13 +144,13 @@ class Book:
             row.let_go()
         topic.subscriptions.pop(subscription.name, None)
         if not topic.subscriptions:
-            self.orphan(topic)
+            self.orphan(topic, surely=not subscription.doubtful)
 
-    def orphan(self, topic: TopicModel) -> None:
-        """Note that what the topic holds now is for no later subscription."""
+    def orphan(self, topic: TopicModel, *, surely: bool = True) -> None:
+        """Note that what the topic holds now is for no later subscription, or may not be."""
         topic.emptied = True
         for message in topic.messages.values():
-            if message.stored:
+            if message.stored and surely:
                 message.orphaned = Belongs.NO
             elif message.orphaned is Belongs.MUST:
                 message.orphaned = Belongs.MAY
@@ -253,6 +254,7 @@ class Book:
         if handed.since_ns < self.now_ns and handed.since_ns <= subscription.upheaval_ns:
             # A frame that was held up by a publish, and meanwhile somebody moved the subscription.
             row.maybe, row.expires_ns, row.low = True, self.now_ns, 0
+            row.belongs = Belongs.MAY if row.belongs is Belongs.MUST else row.belongs
         return row
 
     def _check_message(self, subscription: SubscriptionModel, message: Message, handed: Handed) -> None:
@@ -340,6 +342,6 @@ class Book:
             return
         if any(check.verdict is Verdict.EITHER for check in holder.checks):
             return  # it may have come back in this very read
-        out = sum(1 for row in holder.held if row.expires_ns > self.now_ns)
+        out = sum(1 for row in holder.held if row.expires_ns > self.now_ns and not row.maybe)
         if out > holder.credit:
             self.fail("credit", f"connection {holder.link.number} has {out} messages out with RDY {holder.credit}")

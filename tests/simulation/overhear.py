@@ -129,7 +129,7 @@ class Overhear:
         if subscription is None:
             return Verdict.EITHER, None
         message = subscription.topic.ids.get(command.id)
-        row = subscription.rows.get(message) if message is not None else None
+        row = subscription.row(message) if message is not None else None
         if row is not None and row.state is State.LEASED and row.holder is connection:
             late = self.book.now_ns >= row.expires_ns or row.maybe
             late = late or any(check.row is row and check.verdict is Verdict.EITHER for check in connection.checks)

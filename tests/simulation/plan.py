@@ -14,6 +14,9 @@ from tests.simulation.survival import CLEAN, DEATH, POWER
 
 DATA = "data"
 
+#: How long a node lives at most, in seconds; a long life is rare because it costs as much as many short ones.
+LIVES_S = (*(0.05,) * 5, *(0.2,) * 8, *(0.4,) * 6, *(1.0,) * 3, 6.0)
+
 
 @dataclass(slots=True)
 class Ending:
@@ -154,7 +157,7 @@ def _ending(random: Random) -> Ending:
     kind = random.choice((DEATH, DEATH, POWER, POWER, CLEAN))
     return Ending(
         kind=kind,
-        after_ns=int(random.choice((0.05, 0.2, 0.4, 1.0)) * random.uniform(0.5, 1) * SECOND),
+        after_ns=int(random.choice(LIVES_S) * random.uniform(0.5, 1) * SECOND),
         fuse=random.choice((0, random.randint(1, 30))) if kind != CLEAN else 0,
         start_fuse=random.randint(1, 40) if random.random() < 0.15 else None,
         down_ns=int(random.uniform(1, 200) * MILLISECOND),

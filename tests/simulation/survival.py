@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.clock import SECOND
 from penstock.message import place_of
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.model import Belongs, Message, Presence, Row, State, SubscriptionModel, TopicModel
 
 CLEAN, DEATH, POWER = "clean stop", "process death", "power loss"
+
+#: Journals are synced every two seconds, on a disk that may be slow.
+JOURNAL_SYNCED_NS = 3 * SECOND
 
 
 class Stored(NamedTuple):
@@ -67,7 +71,7 @@ def crash(book: Book, kind: str) -> None:
 
 
 def _crash_row(book: Book, row: Row, kind: str) -> None:
-    now_ns = book.now_ns
+    now_ns, seen = book.now_ns, row.attempts
     row.settle(book.written_ns if kind != CLEAN or book.is_full else now_ns + 1, book.full_ns)
     last_ns = max(row.released_ns, row.done_ns)
     doubtful = kind == POWER or book.full_ns >= last_ns or (kind == DEATH and now_ns - last_ns <= book.slack_ns)
@@ -81,15 +85,22 @@ def _crash_row(book: Book, row: Row, kind: str) -> None:
     if row.was_done and row.belongs is Belongs.MUST and (kind == POWER or book.full_ns >= row.seeked_ns):
         row.belongs = Belongs.MAY
     if row.state is State.DONE:
+        row.safe = row.safe or _is_synced(book, row)
         row.maybe = row.maybe or (doubtful and not row.safe and (kind == POWER or not row.certain))
         row.safe = row.safe or (kind == CLEAN and not row.maybe)
     elif row.state is State.LEASED and row.session and kind != POWER and _keeps_sessions(book, row):
-        row.low = row.attempts
+        row.low = seen
     elif row.state is State.LEASED:
         row.state, row.due_ns, row.maybe = State.READY, 0, row.session
         row.let_go()
     elif row.state is State.READY:
         row.due_maybe = row.due_maybe or doubtful
+
+
+def _is_synced(book: Book, row: Row) -> bool:
+    """Tell whether the node had the time to bring the end of a row to the disk."""
+    since_ns = max(row.done_ns, book.booted_ns)
+    return not row.maybe and book.full_ns < row.done_ns and book.now_ns - since_ns > JOURNAL_SYNCED_NS
 
 
 def _doubt(subscription: SubscriptionModel) -> None:

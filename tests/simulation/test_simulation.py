@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from tests.simulation.clock import Scheduler, SimClock
-from tests.simulation.disk import Died, Platter, SimDisk
+from tests.simulation.clock import Scheduler
+from tests.simulation.disk import Died
+from tests.simulation.machine import Machine
 from tests.simulation.runner import failure_of
 from tests.simulation.wire import FrameReader
 
@@ -48,21 +49,9 @@ def test_trace_does_not_depend_on_the_process() -> None:
     assert len(digests) == 1
 
 
-class Machine:
-    def __init__(self) -> None:
-        self.scheduler = Scheduler(Random("turns"))
-        self.platter = Platter(Random("disk"))
-        self.start()
-
-    def start(self) -> None:
-        self.clock = SimClock(self.scheduler, 0, Random("timers"))
-        self.disk = SimDisk(self.platter, self.scheduler, self.clock, 1.0)
-
-
 def test_power_loss_keeps_what_was_synced_and_no_more_than_was_written() -> None:
     for number in range(200):
-        machine = Machine()
-        machine.platter.random = Random(number)
+        machine = Machine(number)
         machine.disk.make("data")
         file = machine.disk.open("data/file", create=True)
         file.append([b"a" * 1000])
@@ -79,8 +68,7 @@ def test_power_loss_keeps_what_was_synced_and_no_more_than_was_written() -> None
 def test_power_loss_may_undo_a_rename_that_was_not_synced() -> None:
     contents = set()
     for number in range(50):
-        machine = Machine()
-        machine.platter.random = Random(number)
+        machine = Machine(number)
         machine.disk.make("data")
         for name, content in (("old", b"old"), ("new", b"new")):
             file = machine.disk.open(f"data/{name}", create=True)

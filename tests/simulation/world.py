@@ -183,6 +183,7 @@ class World:
                 if ending is not None and ending.kind == POWER:
                     self.platter.lose_power()
         self.book.record("boot", self.book.life)
+        self.book.booted_ns = self.scheduler.time_ns
         self._reconcile(node)
         for topic in list(node.topics.values()):
             self.take_census(topic)

@@ -526,8 +526,9 @@ class Cursor(Holding):
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
         end = self._end()
-        ahead = self.source.rows_between(self.cursor, end) if self.cursor < end else 0
-        return self.ready + ahead
+        if self.cursor >= end or self._nothing_at == (self.cursor, end):
+            return self.ready
+        return self.ready + self.source.rows_between(self.cursor, end)
 
 
 def _within(cuts: Cuts, row: int, count: int) -> int:

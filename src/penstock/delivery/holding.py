@@ -271,14 +271,23 @@ class Holding:
 
     def bury(self, offsets: Offsets) -> None:
         """Finish rows that are safe in the dead-letter topic."""
-        self._pages.finish(offsets)
-        self.moving -= len(offsets)
-        self._finish(DEAD, offsets, counted=True)
+        offsets = self._still_moving(offsets)
+        if len(offsets):
+            self._pages.finish(offsets)
+            self.moving -= len(offsets)
+            self._finish(DEAD, offsets, counted=True)
 
     def unbury(self, offsets: Offsets, now: Now) -> None:
         """Take back rows that the dead-letter topic refused; they are tried again a little later."""
-        self.moving -= len(offsets)
-        self._back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
+        offsets = self._still_moving(offsets)
+        if len(offsets):
+            self.moving -= len(offsets)
+            self._back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
+
+    def _still_moving(self, offsets: Offsets) -> Offsets:
+        """Return the rows that nobody finished while they were on their way to the dead-letter topic."""
+        moving: Offsets = offsets[self._pages.details(offsets)[0] == MOVING]
+        return moving
 
     def _drop(self, offsets: Offsets, op: int) -> dict[int, int]:
         lost: dict[int, int] = {}
