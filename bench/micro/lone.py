@@ -1,0 +1,134 @@
+"""What a lone message costs inside the process: python -m bench.micro.lone
+
+Drives the real connection class without sockets, so the kernel's share is left out. Prints the lower quartile of many
+short rounds, because the machine is shared, and how many Python functions are called on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from random import Random
+from types import FrameType
+from typing import Any, cast
+
+import uvloop
+
+from penstock.clock import LoopClock
+from penstock.config import Config
+from penstock.dialects.nsq.server import Connection, Server
+from penstock.disk import LocalDisk
+from penstock.message import Rows
+from penstock.node import Node
+
+BODY = b"x" * 100
+PUB = b"PUB lone\n" + struct.pack(">I", len(BODY)) + BODY
+ROUNDS, PER_ROUND = 200, 50
+
+
+class Wire:
+    """The far end of a connection: keeps the last thing written."""
+
+    def __init__(self) -> None:
+        self.last = b""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Take any limit."""
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        """Name a peer."""
+        return ("127.0.0.1", 1)
+
+    def write(self, data: bytes) -> None:
+        """Keep what was written."""
+        self.last = data
+
+    def is_closing(self) -> bool:
+        """Never close."""
+        return False
+
+    def write_eof(self) -> None:
+        """Hang up without a wire."""
+
+    def abort(self) -> None:
+        """Hang up without a wire."""
+
+
+def connected(server: Server) -> tuple[Connection, Wire]:
+    """Return a greeted connection and its far end."""
+    connection, wire = server.connect(), Wire()
+    connection.connection_made(cast(Any, wire))
+    feed(connection, b"  V2")
+    return connection, wire
+
+
+def feed(connection: Connection, data: bytes) -> None:
+    """Deliver one read."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def cost_us(work: Callable[[], object]) -> float:
+    """Return the lower quartile of the microseconds a call takes."""
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter_ns()
+        for _ in range(PER_ROUND):
+            work()
+        rounds.append((time.perf_counter_ns() - start) / PER_ROUND / 1000)
+    return sorted(rounds)[ROUNDS // 4]
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many Python functions one call enters."""
+    count = 0
+
+    def seen(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+async def main() -> None:
+    """Measure and print."""
+    loop = asyncio.get_running_loop()
+    with tempfile.TemporaryDirectory() as path:
+        node = Node(Config(data_dir=path), LoopClock(loop), LocalDisk(loop), Random(1))
+        server = Server(node, node.config.nsq)
+        producer, _ = connected(server)
+        consumer, received = connected(server)
+        feed(producer, PUB)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+        rows = Rows(1, [0, len(BODY)], BODY, "nsq")
+        shard = node.topics["lone"].shards[0]
+        print(f"append to the log                    {cost_us(lambda: shard.append(rows, 1)):6.1f} us")
+        print(f"PUB to OK, nobody subscribed         {cost_us(lambda: feed(producer, PUB)):6.1f} us")
+        feed(consumer, b"SUB lone ch\n")
+        feed(consumer, b"RDY 1\n")
+        node.topics["lone"].subscription("ch").seek(0, shard.end)
+
+        def cycle() -> None:
+            feed(producer, PUB)
+            feed(consumer, b"FIN " + bytes(received.last[18:34]) + b"\n")
+
+        cycle()
+        print(f"PUB, OK, delivery and FIN            {cost_us(cycle):6.1f} us")
+        print(f"Python functions called on that way  {calls(cycle):6d}")
+        node.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
