@@ -17,7 +17,7 @@ from penstock.errors import CorruptionError
 from penstock.log.decode import Decoder, largest
 from penstock.log.frame import VERSION, Template, schema_of, template_of
 from penstock.log.index import Index
-from penstock.log.layout import END_OF_STREAM, metadata_bytes_at
+from penstock.log.layout import CONTINUATION, END_OF_STREAM, metadata_bytes_at
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
 from penstock.log.run import RUN_FRAMES, RUN_FRAMES_MIN, SMALL_BYTES, Run, frame_at, verified
 from penstock.log.scan import Scan, scan
@@ -352,7 +352,11 @@ def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:
     wrong = [name for name, type_ in types.items() if COLUMNS.get(name) != type_]
     if wrong or columns[:4] != BASE_COLUMNS:
         raise CorruptionError(f"{path} has columns that are none of the record's: {', '.join(wrong or columns)}")
-    return columns, size, metadata.get(b"penstock.compression", "none")
+    compression = metadata.get(b"penstock.compression", "none")
+    begin = len(schema_of(columns, compression).serialize())
+    if size != begin and head[begin : begin + len(CONTINUATION)] == CONTINUATION:
+        size = begin  # the length it gives is damaged: batches begin where they always do after such a schema
+    return columns, size, compression
 
 
 def times_of(batch: Batch) -> tuple[int, int]:
