@@ -19,7 +19,7 @@ import uvloop
 
 from penstock.clock import LoopClock
 from penstock.config import Config
-from penstock.dialects.nsq.server import Server
+from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
 from penstock.inlet import Receipt
 from penstock.message import Rows

@@ -19,8 +19,8 @@ import uvloop
 from penstock.api.server import ApiServer, serve
 from penstock.clock import SECOND
 from penstock.config import ApiConfig, Config, NsqConfig
-from penstock.dialects.nsq.http import observe, serve_http
-from penstock.dialects.nsq.server import Server
+from penstock.dialects.nsq.http.api import observe, serve_http
+from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
 from penstock.listener import Listener
 from penstock.node import Node

@@ -21,7 +21,7 @@ import uvloop
 
 from penstock.clock import LoopClock
 from penstock.config import Config
-from penstock.dialects.nsq.server import Connection, Server
+from penstock.dialects.nsq.tcp.server import Connection, Server
 from penstock.disk import LocalDisk
 from penstock.message import Rows
 from penstock.node import Node

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli import import_nsq
 from penstock.cli.printer import Printer
-from penstock.dialects.nsq import backlog, transfer
+from penstock.dialects.nsq.takeover import backlog, transfer
 from tests.cli.nsqd import Consumer, Message, Nsqd
 from tests.cli.program import Done, Node, environment, inside
 from tests.nsq.parts import Broker
@@ -366,7 +366,7 @@ def test_a_failed_import_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
 KILLED = """
 import os, sys
 from penstock.cli.app import run
-from penstock.dialects.nsq import backlog, transfer
+from penstock.dialects.nsq.takeover import backlog, transfer
 backlog.BATCH_ROWS_MAX = 7
 real, calls = getattr(transfer.{owner}, "{point}"), 0
 def dying(*arguments):

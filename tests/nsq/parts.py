@@ -12,8 +12,8 @@ import msgspec
 
 from penstock.config import Config, NsqConfig
 from penstock.config.tree import NodeConfig
-from penstock.dialects.nsq.auth import Ask
-from penstock.dialects.nsq.server import READ_BYTES_MAX, Connection, Server
+from penstock.dialects.nsq.tcp.auth import Ask
+from penstock.dialects.nsq.tcp.server import READ_BYTES_MAX, Connection, Server
 from penstock.node import Node
 from tests.fakes import FakeClock, FakeDisk
 

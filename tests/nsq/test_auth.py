@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.dialects.nsq.auth import Authenticator, Grants, Query
+from penstock.dialects.nsq.tcp.auth import Authenticator, Grants, Query
 from tests.nsq.parts import Broker, Client, pub, sized
 
 ALL = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}

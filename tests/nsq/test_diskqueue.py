@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq import diskqueue
-from penstock.dialects.nsq.backlog import Backlog
-from penstock.dialects.nsq.diskqueue import HEAD_BYTES, JSON, TAG, Place
-from penstock.dialects.nsq.queues import Piece, Queue, Queues, Topic, locked
+from penstock.dialects.nsq.takeover import diskqueue
+from penstock.dialects.nsq.takeover.backlog import Backlog
+from penstock.dialects.nsq.takeover.diskqueue import HEAD_BYTES, JSON, TAG, Place
+from penstock.dialects.nsq.takeover.queues import Piece, Queue, Queues, Topic, locked
 from penstock.errors import ConfigError
 
 #: From the protocol's page: attempts 1, id 7, trace 123, a header with tag "tagA", body "hi".

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config import NsqConfig
-from penstock.dialects.nsq.asgi import Fault
-from penstock.dialects.nsq.ext import header_of
+from penstock.dialects.nsq.http.asgi import Fault
+from penstock.dialects.nsq.http.ext import header_of
 from penstock.filters.header import HEADER_BYTES_MAX
 from tests.nsq.asking import ask, done, post, refused
 from tests.served import Answer, Served
@@ -204,7 +204,7 @@ def test_partition_may_be_named(served: Served, path: str) -> None:
 
 
 def test_header_beyond_the_limit_is_refused() -> None:
-    from penstock.dialects.nsq.ext import checked
+    from penstock.dialects.nsq.http.ext import checked
     from penstock.filters.header import HeaderReader
 
     header = header_of(None, [(b"x-nsqext-a", b"v" * HEADER_BYTES_MAX)])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config import NsqConfig
-from penstock.dialects.nsq.http import TlsRequired
+from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
 from tests.served import Answer, Served
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq.http import observe
-from penstock.dialects.nsq.latency import ERROR, Latency, Percentiles, percentiles
-from penstock.dialects.nsq.printout import printout
+from penstock.dialects.nsq.http.api import observe
+from penstock.dialects.nsq.stats.latency import ERROR, Latency, Percentiles, percentiles
+from penstock.dialects.nsq.stats.printout import printout
 from tests.nsq.parts import SECOND, Broker
 
 WINDOW_NS = 100 * SECOND

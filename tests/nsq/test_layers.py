@@ -16,7 +16,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq.layers import (
+from penstock.dialects.nsq.tcp.layers import (
     RECEIVE_BYTES_MAX,
     STREAM_IDENTIFIER,
     Deflate,

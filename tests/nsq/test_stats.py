@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.dialects.nsq.http import observe
-from penstock.dialects.nsq.printout import duration, printout
-from penstock.dialects.nsq.stats import Observer
+from penstock.dialects.nsq.http.api import observe
+from penstock.dialects.nsq.stats.document import Observer
+from penstock.dialects.nsq.stats.printout import duration, printout
 from tests.nsq.asking import ask, done, post, stats, topic_of
 from tests.nsq.parts import SECOND, Broker, dpub
 from tests.served import Served

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq.http import observe
-from penstock.dialects.nsq.statsd import BURST_PACKETS, Statsd, dialler, packets, prefix
+from penstock.dialects.nsq.http.api import observe
+from penstock.dialects.nsq.stats.statsd import BURST_PACKETS, Statsd, dialler, packets, prefix
 from tests.nsq.parts import Broker, dpub
 
 PREFIX = "nsq.127_0_0_1_4151."

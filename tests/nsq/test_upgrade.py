@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.dialects.nsq.codec import OK
-from penstock.dialects.nsq.layers import Deflate, Layer, Snappy, Stack, Tls
+from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy, Stack, Tls
 from penstock.errors import ConfigError
 from tests.nsq.certificates import certificates
 from tests.nsq.parts import Broker, Client, pub, sized

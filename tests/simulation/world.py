@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.dialects.nsq.server import Server
+from penstock.dialects.nsq.tcp.server import Server
 from penstock.log import seal
 from penstock.message import id_of
 from penstock.node import Node

@@ -23,11 +23,11 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.dialects.nsq.lookup.network import LoopNetwork
+    from penstock.dialects.nsq.lookup.registrar import Registrar
     from penstock.dialects.nsq.lookup.service import Lookup
-    from penstock.dialects.nsq.registrar import Registrar
-    from penstock.dialects.nsq.server import Server as NsqServer
-    from penstock.dialects.nsq.stats import Observer
-    from penstock.dialects.nsq.statsd import Statsd
+    from penstock.dialects.nsq.stats.document import Observer
+    from penstock.dialects.nsq.stats.statsd import Statsd
+    from penstock.dialects.nsq.tcp.server import Server as NsqServer
     from penstock.disk import LocalDisk
     from penstock.node import Node
 
@@ -122,7 +122,7 @@ class Daemon:
         from random import Random
 
         from penstock.clock import LoopClock
-        from penstock.dialects.nsq.server import Server
+        from penstock.dialects.nsq.tcp.server import Server
         from penstock.disk import LocalDisk
         from penstock.node import Node
 
@@ -145,7 +145,7 @@ class Daemon:
     async def listen(self) -> dict[str, tuple[str, int]]:
         """Open for clients and return where: (address, port) by the key of the port."""
         from penstock.api.server import serve
-        from penstock.dialects.nsq.http import observe, serve_http
+        from penstock.dialects.nsq.http.api import observe, serve_http
 
         tcp_port = await self._accept()
         observer = observe(self.node, self.config, self._nsq)
@@ -201,8 +201,8 @@ class Daemon:
         """Tell lookup services, the one here and those elsewhere, what the node has."""
         from penstock.config import host_and_port
         from penstock.dialects.nsq.lookup.network import LoopNetwork
+        from penstock.dialects.nsq.lookup.registrar import Registrar
         from penstock.dialects.nsq.lookup.service import identity_of
-        from penstock.dialects.nsq.registrar import Registrar
 
         self._network = LoopNetwork()
         directory = self._lookup.directory if self._lookup is not None else None
@@ -217,8 +217,8 @@ class Daemon:
 
     def _send_stats(self, observer: Observer, http_port: int) -> None:
         """Send stats to StatsD, where it is configured."""
-        from penstock.dialects.nsq.place import broadcast_address
-        from penstock.dialects.nsq.statsd import Statsd, dialler
+        from penstock.dialects.nsq.lookup.address import broadcast_address
+        from penstock.dialects.nsq.stats.statsd import Statsd, dialler
 
         nsq = self.config.nsq
         if nsq.statsd_address:

@@ -25,8 +25,8 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.dialects.nsq.queues import Problem, Queues
-    from penstock.dialects.nsq.transfer import Transferred
+    from penstock.dialects.nsq.takeover.queues import Problem, Queues
+    from penstock.dialects.nsq.takeover.transfer import Transferred
 
 app = typer.Typer(help="Bring messages over from another broker.", no_args_is_help=True)
 
@@ -75,7 +75,7 @@ def nsq(
 ) -> None:
     """Bring the unread messages of a stopped nsqd into the topics and channels of a stopped node."""
     from penstock.config import load
-    from penstock.dialects.nsq.queues import Queues, locked
+    from penstock.dialects.nsq.takeover.queues import Queues, locked
 
     config = load(file, {"data_dir": data} if data is not None else {}).config
     printer = Printer(json=json)
@@ -95,8 +95,8 @@ def nsq(
 
 def _survey(queues: Queues, data: str) -> tuple[list[Found], list[Problem]]:
     """Read everything once, so that nothing is begun that cannot be ended."""
-    from penstock.dialects.nsq.backlog import Backlog
-    from penstock.dialects.nsq.transfer import Brought
+    from penstock.dialects.nsq.takeover.backlog import Backlog
+    from penstock.dialects.nsq.takeover.transfer import Brought
 
     numbers = topics(data) if os.path.exists(os.path.join(data, REGISTRY)) else {}
     found, problems = [], [*queues.problems]
@@ -133,8 +133,8 @@ async def _bring(config: Config, queues: Queues, told: Callable[[int], None]) ->
     from random import Random
 
     from penstock.clock import LoopClock
-    from penstock.dialects.nsq.backlog import Backlog
-    from penstock.dialects.nsq.transfer import Transfer
+    from penstock.dialects.nsq.takeover.backlog import Backlog
+    from penstock.dialects.nsq.takeover.transfer import Transfer
     from penstock.disk import LocalDisk
     from penstock.node import Node
 

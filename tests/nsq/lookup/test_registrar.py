@@ -11,8 +11,8 @@ import pytest
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.host import NodeHost
 from penstock.dialects.nsq.lookup.link import Channels, Link
+from penstock.dialects.nsq.lookup.registrar import Registrar
 from penstock.dialects.nsq.lookup.server import Connection
-from penstock.dialects.nsq.registrar import Registrar
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock
 from tests.nsq.lookup.parts import Service

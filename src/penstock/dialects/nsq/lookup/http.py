@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.clock import Clock
-from penstock.dialects.nsq import asgi
-from penstock.dialects.nsq.asgi import EMPTY, OK, Answer, Fault, Params, document
-from penstock.dialects.nsq.identify import VERSION
+from penstock.dialects.nsq.http import asgi
+from penstock.dialects.nsq.http.asgi import EMPTY, OK, Answer, Fault, Params, document
 from penstock.dialects.nsq.lookup.codec import PARTITION_MAX, Identity
 from penstock.dialects.nsq.lookup.directory import Directory, Meta, Peer
 from penstock.dialects.nsq.lookup.server import Bug
 from penstock.dialects.nsq.lookup.session import Fault as Faulted
+from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.errors import Refusal
 from penstock.listener import Receive, Scope, Send
 

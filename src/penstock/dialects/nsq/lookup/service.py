@@ -11,13 +11,13 @@ import socket
 
 from penstock.clock import Clock
 from penstock.config import Config
-from penstock.dialects.nsq.identify import VERSION
+from penstock.dialects.nsq.lookup.address import broadcast_address
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
 from penstock.dialects.nsq.lookup.http import Host, Http
 from penstock.dialects.nsq.lookup.server import Bug, Server
 from penstock.dialects.nsq.lookup.session import Fault
-from penstock.dialects.nsq.place import broadcast_address
+from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.listener import Listener, listen
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 
 from penstock.dialects.nsq.codec import OK
-from penstock.dialects.nsq.layers import Deflate, Layer, LayerError, Snappy, Stack, Tls, TlsFacts
+from penstock.dialects.nsq.tcp.layers import Deflate, Layer, LayerError, Snappy, Stack, Tls, TlsFacts
 from penstock.message import Buffer
 
 

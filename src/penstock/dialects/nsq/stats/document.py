@@ -22,10 +22,10 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.health import health
-from penstock.dialects.nsq.identify import VERSION
-from penstock.dialects.nsq.latency import Percentiles
-from penstock.dialects.nsq.meter import Meter
-from penstock.dialects.nsq.server import Connection
+from penstock.dialects.nsq.stats.latency import Percentiles
+from penstock.dialects.nsq.stats.meter import Meter
+from penstock.dialects.nsq.tcp.identify import VERSION
+from penstock.dialects.nsq.tcp.server import Connection
 from penstock.filters.match import ExtFilter
 from penstock.node import Node
 from penstock.topic import Topic

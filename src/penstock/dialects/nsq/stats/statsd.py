@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.config import NsqConfig, host_and_port
-from penstock.dialects.nsq.latency import Percentiles
-from penstock.dialects.nsq.stats import Channel, Observer, TopicStats, memory_of_process
+from penstock.dialects.nsq.stats.document import Channel, Observer, TopicStats, memory_of_process
+from penstock.dialects.nsq.stats.latency import Percentiles
 from penstock.dialects.nsq.topics import EPHEMERAL
 
 #: So many packets leave at once, and the next ones this much later: a burst of thousands would be dropped on the way.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.config import Config, host_and_port
-from penstock.dialects.nsq.asgi import Answer, Fault, document
+from penstock.dialects.nsq.http.asgi import Answer, Fault, document
 from penstock.errors import ConfigError
 
 #: nsqd's levels by their numbers there, and what they are here.

@@ -17,7 +17,7 @@ from penstock.clock import MILLISECOND
 from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, number_of, partition_of, traced
 from penstock.dialects.nsq.codec.runs import Headers
 from penstock.dialects.nsq.places import places as places_of
-from penstock.dialects.nsq.replies import Slot
+from penstock.dialects.nsq.tcp.replies import Slot
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
@@ -26,7 +26,7 @@ from penstock.message import SMALL, Buffer, Column, Rows
 from penstock.topic import Topic
 
 if TYPE_CHECKING:
-    from penstock.dialects.nsq.session import Session
+    from penstock.dialects.nsq.tcp.session import Session
 
 #: Makes the replies to rows that were stored.
 Answer = Callable[[Receipt], Buffer]

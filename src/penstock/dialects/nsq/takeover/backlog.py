@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dialects.nsq import diskqueue
 from penstock.dialects.nsq.codec import SOURCE
-from penstock.dialects.nsq.diskqueue import HEADER_AT, JSON, TAG, Data, Mask
-from penstock.dialects.nsq.queues import Problem, Topic, mapped
+from penstock.dialects.nsq.takeover import diskqueue
+from penstock.dialects.nsq.takeover.diskqueue import HEADER_AT, JSON, TAG, Data, Mask
+from penstock.dialects.nsq.takeover.queues import Problem, Topic, mapped
 from penstock.filters.header import TAG as TAG_NAME
 from penstock.filters.header import members_of
 from penstock.message import SMALL, Column, Offsets, Rows, shaped

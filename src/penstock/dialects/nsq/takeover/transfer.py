@@ -18,9 +18,9 @@ import numpy as np
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.journal import REMOVED
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq.backlog import Backlog, Copies, Words
-from penstock.dialects.nsq.diskqueue import Mask
-from penstock.dialects.nsq.queues import Topic as Source
+from penstock.dialects.nsq.takeover.backlog import Backlog, Copies, Words
+from penstock.dialects.nsq.takeover.diskqueue import Mask
+from penstock.dialects.nsq.takeover.queues import Topic as Source
 from penstock.errors import Refusal
 from penstock.inlet import Receipt
 from penstock.message import Offsets, Rows, place_of

@@ -12,13 +12,13 @@ from typing import cast
 
 from penstock.clock import SECOND, Timer
 from penstock.config import NsqConfig
-from penstock.dialects.nsq.auth import Ask, Authenticator
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
-from penstock.dialects.nsq.identify import Agreed
-from penstock.dialects.nsq.layers import LayerError, TlsFacts
-from penstock.dialects.nsq.service import Service
-from penstock.dialects.nsq.session import Session
-from penstock.dialects.nsq.upgrade import Upgrade
+from penstock.dialects.nsq.tcp.auth import Ask, Authenticator
+from penstock.dialects.nsq.tcp.identify import Agreed
+from penstock.dialects.nsq.tcp.layers import LayerError, TlsFacts
+from penstock.dialects.nsq.tcp.service import Service
+from penstock.dialects.nsq.tcp.session import Session
+from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.message import Buffer
 from penstock.node import Node
 

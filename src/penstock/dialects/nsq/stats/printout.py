@@ -11,8 +11,8 @@ import msgspec
 
 from penstock import __version__
 from penstock.clock import SECOND
-from penstock.dialects.nsq.latency import Percentiles
-from penstock.dialects.nsq.stats import Channel, Client, Memory, Stats, TopicStats
+from penstock.dialects.nsq.stats.document import Channel, Client, Memory, Stats, TopicStats
+from penstock.dialects.nsq.stats.latency import Percentiles
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
 

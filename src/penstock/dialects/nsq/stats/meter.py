@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq.latency import BUCKETS, Latency, Percentiles, percentiles
+from penstock.dialects.nsq.stats.latency import BUCKETS, Latency, Percentiles, percentiles
 from penstock.message import OFFSET_BITS, SMALL, Batch, Offsets, place_of
 from penstock.node import Change, Node
 from penstock.topic import Topic

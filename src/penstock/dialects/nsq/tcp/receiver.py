@@ -21,15 +21,15 @@ from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import ANY, CLOSE_WAIT, OK, PLAIN, Form, error, extended, is_name, number_of
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
+from penstock.dialects.nsq.tcp.wanted import wanted
 from penstock.dialects.nsq.topics import channel_settings
-from penstock.dialects.nsq.wanted import wanted
 from penstock.errors import Refusal
 from penstock.message import OFFSET_BITS, Batch, Buffer, Offsets
 from penstock.settings import Extend
 from penstock.topic import Topic
 
 if TYPE_CHECKING:
-    from penstock.dialects.nsq.session import Session
+    from penstock.dialects.nsq.tcp.session import Session
 
 #: Clients read the count as a signed number of 16 bits; Youzan's counts no further than this.
 ATTEMPTS_MAX = 4000

@@ -18,21 +18,21 @@ import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config, quantile
-from penstock.dialects.nsq import asgi
-from penstock.dialects.nsq.admin import Admin
-from penstock.dialects.nsq.asgi import EMPTY, JSON, NSQ, OK, TEXT, Answer, Fault, Params, document
 from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits
-from penstock.dialects.nsq.ext import checked, columns_of, header_of
 from penstock.dialects.nsq.health import health
-from penstock.dialects.nsq.identify import VERSION
-from penstock.dialects.nsq.meter import Meter
-from penstock.dialects.nsq.options import Options, Relookup
-from penstock.dialects.nsq.place import broadcast_address
+from penstock.dialects.nsq.http import asgi
+from penstock.dialects.nsq.http.admin import Admin
+from penstock.dialects.nsq.http.asgi import EMPTY, JSON, NSQ, OK, TEXT, Answer, Fault, Params, document
+from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
+from penstock.dialects.nsq.http.options import Options, Relookup
+from penstock.dialects.nsq.lookup.address import broadcast_address
 from penstock.dialects.nsq.places import place as place_in_queue
-from penstock.dialects.nsq.printout import printout
-from penstock.dialects.nsq.server import Server
 from penstock.dialects.nsq.start import Start
-from penstock.dialects.nsq.stats import Observer
+from penstock.dialects.nsq.stats.document import Observer
+from penstock.dialects.nsq.stats.meter import Meter
+from penstock.dialects.nsq.stats.printout import printout
+from penstock.dialects.nsq.tcp.identify import VERSION
+from penstock.dialects.nsq.tcp.server import Server
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader

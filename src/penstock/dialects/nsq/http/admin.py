@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.config import Config
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq import asgi
-from penstock.dialects.nsq.asgi import EMPTY, Answer, Fault, Params
+from penstock.dialects.nsq.http import asgi
+from penstock.dialects.nsq.http.asgi import EMPTY, Answer, Fault, Params
 from penstock.dialects.nsq.topics import channel_settings, topic_settings
 from penstock.node import Node
 from penstock.topic import Topic

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from penstock.dialects.nsq import diskqueue
-from penstock.dialects.nsq.diskqueue import Data, Place
+from penstock.dialects.nsq.takeover import diskqueue
+from penstock.dialects.nsq.takeover.diskqueue import Data, Place
 from penstock.errors import ConfigError
 
 LISTING = re.compile(r"nsqd(\.\d+)?\.dat")

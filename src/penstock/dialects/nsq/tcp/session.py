@@ -13,13 +13,13 @@ import msgspec
 
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq.auth import Guard, Query
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
-from penstock.dialects.nsq.identify import Agreed, Faulty, Offer, agree, reply
-from penstock.dialects.nsq.publisher import Publisher
-from penstock.dialects.nsq.receiver import Receiver
-from penstock.dialects.nsq.replies import Replies
-from penstock.dialects.nsq.service import Service
+from penstock.dialects.nsq.tcp.auth import Guard, Query
+from penstock.dialects.nsq.tcp.identify import Agreed, Faulty, Offer, agree, reply
+from penstock.dialects.nsq.tcp.publisher import Publisher
+from penstock.dialects.nsq.tcp.receiver import Receiver
+from penstock.dialects.nsq.tcp.replies import Replies
+from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.message import Buffer
 from penstock.topic import Topic

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 
 from penstock.config import NsqConfig
-from penstock.dialects.nsq.auth import Ask
+from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import ConfigError, Refusal
 from penstock.filters.header import HeaderReader
