@@ -1,0 +1,1 @@
+"""The SDK: publish, subscribe and read over Arrow Flight."""

@@ -1,0 +1,283 @@
+"""What a Flight client and a node say to each other beside record batches: small JSON documents.
+
+The one definition of them: the SDK, the Spark source and sink and `dialects/flight` all use it. Standard library only,
+so that a Spark executor can import it.
+Invariant: what `encoded` writes, `decoded` reads back; a key that is not in the definition is an error that names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from penstock.errors import Refusal
+
+#: Runs of consecutive ids as [first, count]: ids of neighbours differ by one, so thousands fit in a few bytes.
+Ranges = list[list[int]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Publish:
+    """DoPut, as a command descriptor (a path descriptor with one name says the same): batches to publish."""
+
+    #: None: each row says it in a column `topic`.
+    topic: str | None = None
+    #: Make a topic that does not exist.
+    create: bool = True
+    #: All rows go to this shard.
+    shard: int | None = None
+    #: Names the dialect in `source`.
+    source: str = "flight"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sequence:
+    """Metadata of one batch of a DoPut: sent again with the same key within the window, it is stored once."""
+
+    sequence: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Answer to one batch of a DoPut, in order: where its rows are."""
+
+    #: Where the rows went, in the order of the rows: [topic, shard, first offset, count].
+    places: list[list[Any]]
+    #: How many repeat an older message and were not stored again.
+    repeated: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """DoPut, as a command: batches that become visible only by `Commit`."""
+
+    query: str
+    batch: int
+    #: One try of one task: unique for ever.
+    attempt: str
+    topic: str | None = None
+    create: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """The one answer to a staged stream, after its bytes are synced."""
+
+    rows: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Read:
+    """A ticket of DoGet: rows of one shard."""
+
+    topic: str
+    shard: int = 0
+    #: Refused if the topic was deleted and made anew; 0 = whichever there is.
+    incarnation: int = 0
+    start: int | None = None
+    end: int | None = None
+    #: By time instead: first row stored at or after it; rows stored before it.
+    from_ns: int | None = None
+    until_ns: int | None = None
+    columns: list[str] | None = None
+    tags: list[str] | None = None
+    #: Any of these traffic bits.
+    traffic: int | None = None
+    #: [low, high)
+    buckets: list[int] | None = None
+    #: Begin at what is kept when `start` is not kept any more, instead of refusing.
+    skip_lost: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subscribe:
+    """DoExchange, as a command: a consumer of a subscription."""
+
+    topic: str
+    subscription: str
+    #: How long a message may be held; None = the subscription's own.
+    lease_ms: int | None = None
+    tag: str | None = None
+    #: A header filter, as NSQ's ext_filter says it.
+    filter: dict[str, Any] | None = None
+    sample_percent: int | None = None
+    shard: int | None = None
+    columns: list[str] | None = None
+    #: Make topic and subscription where there are none.
+    create: bool = True
+    #: A subscription made now begins with everything that is kept.
+    earliest: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a consumer says in an exchange; all parts are optional and apply in this sequence."""
+
+    ack: Ranges = dataclasses.field(default_factory=list)
+    extend: Ranges = dataclasses.field(default_factory=list)
+    lease_ms: int | None = None
+    release: Ranges = dataclasses.field(default_factory=list)
+    delay_ms: int = 0
+    #: How many messages it may hold from now on.
+    credit: int | None = None
+    #: Answered with the same number once everything before it is written down.
+    ping: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What the node says in an exchange beside batches."""
+
+    #: Ids of an order that this consumer does not hold (any more).
+    refused: Ranges = dataclasses.field(default_factory=list)
+    pong: int | None = None
+    #: The node ends the exchange, and why.
+    end: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Commit:
+    """Action `commit`: make what these attempts staged visible, once for each (query, batch)."""
+
+    query: str
+    batch: int
+    attempts: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Committed:
+    """Answer to `Commit`."""
+
+    rows: int
+    #: It was committed before, by these or by other attempts; nothing was added.
+    already: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hold:
+    """Action `hold`: keep rows from these offsets on against retention for a while; saying it again renews it."""
+
+    #: Who holds: a query's id.
+    name: str
+    topic: str
+    incarnation: int
+    #: One offset per shard.
+    offsets: list[int]
+    ttl_ms: int = 24 * 3600 * 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardRange:
+    """What of one shard can be read."""
+
+    shard: int
+    start: int
+    end: int
+    rows: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopicInfo:
+    """A topic as `GetFlightInfo` (app_metadata) and the actions `topic` and `topics` describe it."""
+
+    name: str
+    incarnation: int
+    shards: list[ShardRange]
+    #: Its directory on the node's machine; None where nothing is on disk.
+    path: str | None
+    durability: str
+
+
+Document = TypeVar("Document")
+
+
+def encoded(document: object) -> bytes:
+    """Return a document as bytes; what has its default is left out."""
+    values = {}
+    for field in dataclasses.fields(document):  # type: ignore[arg-type]
+        value = getattr(document, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value != default:
+            values[field.name] = value
+    return json.dumps(values, separators=(",", ":"), default=dataclasses.asdict).encode()
+
+
+def decoded(content: bytes | memoryview, kind: type[Document]) -> Document:
+    """Return the document in some bytes; `Refusal` says what is wrong with it."""
+    try:
+        values = json.loads(bytes(content))
+    except ValueError as error:
+        raise Refusal("bad_request", f"this is not JSON: {error}") from None
+    return made(values, kind)
+
+
+def made(values: object, kind: type[Document]) -> Document:
+    """Return a document from its decoded JSON; `Refusal` says what is wrong with it."""
+    what = kind.__name__.lower()
+    if not isinstance(values, dict):
+        raise Refusal("bad_request", f"a {what} is a JSON object, not {type(values).__name__}")
+    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            near = get_close_matches(str(name), known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise Refusal("bad_request", f"a {what} has no {name!r}{hint}")
+    for name, field in known.items():
+        if name in values:
+            _check(values[name], str(field.type), what, name)
+    if kind is TopicInfo:
+        values = {**values, "shards": [made(shard, ShardRange) for shard in values.get("shards", [])]}
+    try:
+        return kind(**values)
+    except TypeError:
+        missing = [name for name, field in known.items() if name not in values and _is_required(field)]
+        raise Refusal("bad_request", f"a {what} needs {', '.join(map(repr, missing))}") from None
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+#: The types of fields as they are written above, and what JSON may hold there.
+_CHECKS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool}
+
+
+def _check(value: object, kind: str, what: str, name: str) -> None:
+    """Refuse a value of the wrong type; numbers stay within 64 bits."""
+    if kind.endswith("| None"):
+        if value is None:
+            return
+        kind = kind.removesuffix("| None").strip()
+    expected: Any = _CHECKS.get(kind) or (list if kind.startswith(("list", "Ranges")) else dict)
+    good = isinstance(value, expected) and not (expected is int and isinstance(value, bool))
+    if good and kind == "int":
+        good = -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
+    if good and kind == "list[str]":
+        good = all(isinstance(item, str) for item in value)  # type: ignore[attr-defined]
+    if good and kind == "list[int]":
+        good = all(isinstance(item, int) and not isinstance(item, bool) for item in value)  # type: ignore[attr-defined]
+    if good and kind == "Ranges":
+        good = all(_is_range(item) for item in value)  # type: ignore[attr-defined]
+    if not good:
+        raise Refusal("bad_request", f"{name!r} of a {what} is a {kind}, not {json.dumps(value)[:80]}")
+
+
+def _is_range(item: object) -> bool:
+    if not isinstance(item, list) or len(item) != 2:
+        return False
+    return all(isinstance(part, int) and not isinstance(part, bool) and 0 < part < 1 << 63 for part in item)
+
+
+def ranges_of(ids: list[int]) -> Ranges:
+    """Return ids as runs; they need not be sorted, but runs are only found in order."""
+    out: Ranges = []
+    for id_ in ids:
+        if out and out[-1][0] + out[-1][1] == id_:
+            out[-1][1] += 1
+        else:
+            out.append([id_, 1])
+    return out
