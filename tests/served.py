@@ -146,9 +146,7 @@ class Served:
         server.close()
         await self.api.close()
         await self.nsq.close()
-        closed = self._loop.create_future()
-        self.node.close(lambda: closed.set_result(None))
-        await closed
+        self.node.close()
         disk.close()
 
     def stop(self) -> None:

@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import Literal
 
 import pytest
 
-from penstock.config import Config
+from penstock.clock import SECOND
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
 from penstock.message import Rows
-from penstock.node import Node
 from penstock.settings import SubscriptionSettings, TopicSettings
-from penstock.topic import Topic
-from tests.simulation.machine import Machine
-
-
-class Site:
-    """A node on a simulated machine."""
-
-    def __init__(self) -> None:
-        self.machine = Machine()
-        self.start()
-
-    def start(self) -> None:
-        self.machine.start()
-        self.node = Node(Config(data_dir="data"), self.machine.clock, self.machine.disk, Random(1))
-
-    def publish(self, topic: Topic, *bodies: bytes, due_ns: int | None = None) -> None:
-        columns = {"due": [due_ns] * len(bodies)} if due_ns is not None else None
-        told: list[BaseException | None] = []
-        topic.publish(Rows.of(bodies, "test", columns), self, lambda _, error: told.append(error))
-        self.machine.run()
-        assert told == [None]
-
-    def consume(self, topic: Topic, name: str, settings: SubscriptionSettings | None = None) -> list[bytes]:
-        """Return the list into which a new consumer puts every body it gets."""
-        got: list[bytes] = []
-
-        def deliver(deliveries: list[Delivery]) -> None:
-            for delivery in deliveries:
-                got.extend(delivery.batch.row_body(offset - delivery.batch.first) for offset in delivery.offsets())
-
-        subscription = topic.subscribe(name, settings)
-        self.consumer = Consumer(deliver, 60_000_000_000)
-        topic.attach(subscription, self.consumer, lambda: None)
-        subscription.set_credit(self.consumer, 100)
-        topic.pump(subscription)
-        self.machine.run()
-        return got
+from tests.site import Site
 
 
 @pytest.fixture
@@ -146,3 +109,138 @@ def test_acks_held_back_by_a_full_disk_are_written_when_there_is_room(site: Site
     site.machine.run()
     site.start()
     assert site.consume(site.node.topic("t"), "audit") == []
+
+
+def test_rows_that_become_due_while_the_clock_is_read_are_all_delivered(site: Site) -> None:
+    topic = site.node.create_topic("t")
+    got = site.consume(topic, "audit", credit=1000)
+    clock = site.machine.clock
+    start_ns = clock.now()
+    real, reads = clock.now, 0
+
+    def passing() -> int:
+        nonlocal reads
+        reads += 1
+        return real() + reads * 1_000_000
+
+    clock.now = passing  # type: ignore[method-assign]
+    due = [start_ns + 200_000_000 + number * 500_000 for number in range(200)]
+    assert site.offer(topic, *[b"%d" % number for number in range(200)], due=due) == [None]
+    site.machine.run(3)
+    assert sorted(got, key=int) == [b"%d" % number for number in range(200)]
+
+
+@pytest.mark.parametrize("order", ["key", "shard"])
+def test_row_that_waits_for_one_that_dies_goes_out_when_that_one_is_buried(
+    site: Site, order: Literal["key", "shard"]
+) -> None:
+    topic = site.node.create_topic("t")
+    got = site.consume(topic, "audit", SubscriptionSettings(order=order, max_attempts=1))
+    assert site.offer(topic, b"poison", b"next", key=[b"k", b"k"]) == [None]
+    subscription = topic.subscription("audit")
+    assert got == [b"poison"]
+    subscription.release(site.consumer, [1], 0, site.node.now())
+    topic.pump(subscription)
+    site.machine.run()
+    assert got == [b"poison", b"next"]
+
+
+def test_consumer_that_cannot_be_served_goes_and_its_messages_go_to_others(site: Site) -> None:
+    topic = site.node.create_topic("t")
+    evicted: list[str] = []
+
+    def fail(deliveries: list[Delivery]) -> None:
+        raise RuntimeError("a bug in a dialect")
+
+    subscription = topic.subscribe("audit")
+    broken = Consumer(fail, 60_000_000_000)
+    topic.attach(subscription, broken, lambda: evicted.append("gone"))
+    subscription.set_credit(broken, 10)
+    assert site.offer(topic, b"one") == [None]
+    assert (evicted, site.node.bugs, list(subscription.consumers)) == (["gone"], 1, [])
+    assert site.consume(topic, "audit") == [b"one"]
+    assert subscription.ack(broken, [1]) == [1]  # its place may be another's by now
+
+
+def test_follower_and_eviction_and_poll_that_fail_are_bugs_of_their_own(site: Site) -> None:
+    topic = site.node.create_topic("t")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug in a dialect")
+
+    topic.follow(fail)
+    got = site.consume(topic, "audit", evict=fail)
+    site.publish(topic, b"one")
+    assert (got, site.node.bugs) == ([b"one"], 1)
+    subscription = topic.subscribe("polled")
+    subscription.poll(1, 60_000_000_000, fail)
+    site.publish(topic, b"two")
+    assert site.node.bugs == 3
+    answers: list[int] = []
+    subscription.poll(1, 60_000_000_000, lambda deliveries: answers.append(len(deliveries)))
+    topic.pump(subscription)
+    assert answers == [1]  # what nobody got the receipt of is there at once
+    topic.delete_subscription("audit")
+    assert "audit" not in topic.subscriptions
+    assert site.node.bugs == 4
+
+
+@pytest.mark.parametrize("way", ["empty", "remove", "ack_up_to"])
+def test_ordered_subscription_goes_on_after_a_delayed_row_was_finished_otherwise(site: Site, way: str) -> None:
+    topic = site.node.create_topic("t")
+    got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
+    site.publish(topic, b"one")
+    subscription = topic.subscription("audit")
+    assert subscription.release(site.consumer, [1], 3600 * SECOND, site.node.now()) == []
+    topic.wait(3600 * SECOND)
+    if way == "empty":
+        subscription.empty()
+    elif way == "remove":
+        subscription.remove([1])
+    else:
+        subscription.ack_up_to(1)
+    site.publish(topic, b"two")
+    assert got == [b"one", b"two"]
+
+
+def test_ordered_subscription_waits_for_a_delayed_row_also_after_a_restart(site: Site) -> None:
+    topic = site.node.create_topic("t")
+    got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
+    site.publish(topic, b"one", b"two")
+    assert topic.subscription("audit").release(site.consumer, [1], 10 * SECOND, site.node.now()) == []
+    topic.wait(10 * SECOND)
+    site.machine.run(1)
+    assert got == [b"one"]
+    site.start()
+    got = site.consume(site.node.topic("t"), "audit")
+    assert got == []
+    site.machine.run(10)
+    assert got == [b"one"]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("number", [-1, 3])
+def test_shard_that_does_not_exist_is_refused(site: Site, shards: int, number: int) -> None:
+    topic = site.node.create_topic("t", TopicSettings(shards=shards))
+    told: list[BaseException | None] = []
+    topic.publish(Rows.of([b"x"], "test"), site, lambda _, error: told.append(error), number)
+    site.machine.run()
+    assert [str(error) for error in told] == [f"there is no shard {number}; topic t has 0 to {shards - 1}"]
+    assert topic.published == 0
+    with pytest.raises(Refusal, match=f"there is no shard {number}"):
+        topic.shard(number)
+    subscription = topic.subscribe("audit")
+    with pytest.raises(Refusal, match=f"there is no shard {number}"):
+        topic.attach(subscription, Consumer(lambda _: None, SECOND, shard=number), lambda: None)
+    with pytest.raises(Refusal, match=f"there is no shard {number}"):
+        subscription.seek(number, 0)
+    assert subscription.consumers == {}
+
+
+def test_ephemeral_topic_that_was_emptied_stays_empty_after_a_pause(site: Site) -> None:
+    topic = site.node.create_topic("t", TopicSettings(ephemeral=True))
+    site.publish(topic, b"before")
+    topic.empty()
+    topic.pause(paused=True)
+    topic.pause(paused=False)
+    assert site.consume(topic, "audit") == []

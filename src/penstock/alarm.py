@@ -26,6 +26,8 @@ class Alarm:
         self._call = ring
         self._others = others
         self._calendars: list[Calendar | None] = [None] * shards
+        #: Per shard: nothing at or above this offset was ever kept.
+        self._ends = [0] * shards
         self._timer: Timer | None = None
         self._at_ns = 0
         self._seen_ns = clock.now()
@@ -49,7 +51,15 @@ class Alarm:
         if calendar is None:
             calendar = self._calendars[shard] = Calendar(self._clock.now())
         calendar.put(due_ns, offsets)
+        self._ends[shard] = max(self._ends[shard], int(offsets[-1]) + 1)
         self.set()
+
+    def between(self, shard: int, first: int, end: int) -> int:
+        """Return how many published rows of a range of offsets are not due yet."""
+        calendar = self._calendars[shard]
+        if calendar is None or first >= self._ends[shard]:  # the common case: all of them were passed
+            return 0
+        return calendar.between(first, end)
 
     def set(self) -> None:
         """Look when the next row is due and wake up then."""
@@ -66,12 +76,11 @@ class Alarm:
         self._at_ns = at_ns
         self._timer = self._clock.call_at(at_ns, self._ring)
 
-    def pop(self, shard: int) -> Offsets | None:
-        """Return the published rows of a shard that became due."""
+    def pop(self, shard: int, wall_ns: int) -> Offsets | None:
+        """Return the published rows of a shard that are due by a time, which is to judge them afterwards too."""
         calendar = self._calendars[shard]
         if calendar is None or not len(calendar):
             return None
-        wall_ns = self._clock.now()
         self.see(wall_ns)
         return calendar.pop(wall_ns)
 
@@ -82,5 +91,7 @@ class Alarm:
 
     def _ring(self) -> None:
         self._timer = None
-        self._call()
-        self.set()
+        try:
+            self._call()
+        finally:
+            self.set()

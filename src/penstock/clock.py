@@ -52,13 +52,27 @@ class LoopClock:
 
     def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> Timer:
         """Call once the monotonic clock has reached this time, never before."""
-        delay_ns = monotonic_ns - time.monotonic_ns()
+        return _LoopTimer(self._loop, monotonic_ns, call)
 
-        def due() -> None:
-            # The loop's timers have millisecond grain and may fire a little early.
-            if time.monotonic_ns() < monotonic_ns:
-                self._loop.call_later(0.0002, due)
-            else:
-                call()
 
-        return self._loop.call_later(max(delay_ns, 0) / SECOND, due)
+class _LoopTimer:
+    """One call on an asyncio loop, which stays cancelled also where the loop was early."""
+
+    __slots__ = ("_at_ns", "_call", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, at_ns: int, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._at_ns = at_ns
+        self._call = call
+        self._handle = loop.call_later(max(at_ns - time.monotonic_ns(), 0) / SECOND, self._due)
+
+    def cancel(self) -> None:
+        """Make it not happen."""
+        self._handle.cancel()
+
+    def _due(self) -> None:
+        # The loop's timers have millisecond grain and may fire a little early.
+        if time.monotonic_ns() < self._at_ns:
+            self._handle = self._loop.call_later(0.0002, self._due)
+        else:
+            self._call()

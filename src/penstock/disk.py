@@ -84,9 +84,6 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return once names made, renamed or removed there survive a power loss."""
 
-    def free_bytes(self, path: str) -> int:
-        """Return how much may still be written."""
-
     def boot_id(self) -> str:
         """Return a text that changes when the machine restarts and unsynced bytes may be gone."""
 
@@ -216,11 +213,6 @@ class LocalDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    def free_bytes(self, path: str) -> int:
-        """Return how much may still be written."""
-        stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
 
     def boot_id(self) -> str:
         """Return a text that changes when the machine restarts and unsynced bytes may be gone."""

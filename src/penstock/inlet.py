@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from penstock.clock import Clock
+from penstock.clock import SECOND, Clock
 from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather
@@ -57,6 +57,10 @@ class Receipt:
         return ids
 
 
+#: A commit that is taken up again must find what it appended, however short a window the topic gives its publishers;
+#: it writes down how far it got much more often than this.
+SEQUENCE_WINDOW_NS_MIN = 300 * SECOND
+
 Published = Callable[[Receipt | None, BaseException | None], None]
 Owner = tuple[Published, int, int]
 
@@ -74,6 +78,7 @@ class Inlet:
         ledger: Ledger,
         appended: Callable[[Shard, Batch], None],
         stored: Callable[[Shard, Batch | None], None],
+        report_bug: Callable[[str, BaseException], None],
     ) -> None:
         self.published = 0
         self.published_bytes = 0
@@ -84,25 +89,33 @@ class Inlet:
         self._ledger = ledger
         self._appended = appended
         self._told = stored
+        self._report_bug = report_bug
         self._gathers = [Gather(clock, partial(self._store, shard), memory, self.refuse) for shard in shards]
         self._rate = RateWindow(settings.rate) if settings.rate else None
         self._waits = settings.durability == "fsync"
         self._dedup: Dedup | None = None
         self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._next_home = 0
+        for shard in shards:
+            shard.on_taken_back = partial(self._forget, shard)
+
+    @property
+    def forgotten_keys(self) -> int:
+        """Idempotence keys dropped inside their window because there were too many."""
+        return self._dedup.forgotten if self._dedup is not None else 0
 
     def configure(self, settings: TopicSettings) -> None:
         """Take other settings from now on."""
         self._settings = settings
         self._rate = RateWindow(settings.rate) if settings.rate else None
         if self._dedup is not None:
-            self._dedup.resize(settings.dedup_window_ns)
+            self._dedup.resize(settings.dedup_window_ns, _sequence_window_ns(settings))
 
     def remember(self) -> None:
         """Rebuild the idempotence keys from what the log holds of the window before the last append."""
         last_ns = max(shard.last_ns for shard in self._shards)
         for shard in self._shards:
-            for batch in shard.recent(last_ns - self._settings.dedup_window_ns):
+            for batch in shard.recent(last_ns - _sequence_window_ns(self._settings)):
                 self._keys().stored(shard.number, batch)
 
     def offer(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
@@ -114,7 +127,7 @@ class Inlet:
             self._gathers[0].offer(rows, done, publisher)
         elif shard is not None:
             self._gathers[shard].offer(rows, done, publisher)
-        elif "key" in rows.columns and not rows.sequence:
+        elif "key" in rows.columns:
             self._spread(rows, publisher, done)
         else:
             self._gathers[self._home_of(publisher)].offer(rows, done, publisher)
@@ -125,10 +138,15 @@ class Inlet:
         done(None, refusal)
 
     def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
-        """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused."""
-        parts = spread(rows, len(self._shards), self._home_of(publisher))
+        """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused.
+
+        The parts of an idempotent batch carry its sequence and their own number: what a retry finds of them is not
+        stored again. Rows without a key are a part of their own there, because a retry may come from another home.
+        """
+        home, count = self._home_of(publisher), len(self._shards)
+        parts = spread(rows, count, count if rows.sequence else home)
         if len(parts) == 1:
-            self._gathers[parts[0][0]].offer(rows, done, publisher)
+            self._gathers[home if parts[0][0] == count else parts[0][0]].offer(rows, done, publisher)
             return
         ids: dict[int, int] = {}
         left = len(parts)
@@ -146,7 +164,9 @@ class Inlet:
                 done(Receipt(0, 0, None, ids, repeated) if failure is None else None, failure)
 
         for number, part, places in parts:
-            self._gathers[number].offer(part, partial(stored, places), publisher)
+            if rows.sequence:
+                part.sequence = b"%b/%d" % (rows.sequence, number)
+            self._gathers[home if number == count else number].offer(part, partial(stored, places), publisher)
 
     def _home_of(self, publisher: object) -> int:
         # A publisher keeps its shard, so its messages keep their order (ruling 27).
@@ -170,10 +190,8 @@ class Inlet:
             except Refusal as refusal:
                 self._ledger.add(refusal.code, self._name, rows.count, now_ns, str(refusal))
                 for done, _, _ in owners:
-                    done(None, refusal)
+                    self._tell(done, None, refusal)
                 return
-            self.published += batch.count
-            self.published_bytes += len(batch.body)
             if self._dedup is not None:
                 self._dedup.stored(shard.number, batch)
             self._appended(shard, batch)
@@ -195,22 +213,45 @@ class Inlet:
     ) -> None:
         if error is not None:
             refusal = Refusal("disk_full", f"topic {self._name} could not be synced: {error}")
+            if batch is not None:
+                self._ledger.add(refusal.code, self._name, batch.count, self._clock.now(), str(refusal))
             for done, _, _ in owners:
-                done(None, refusal)
+                self._tell(done, None, refusal)
             return
-        first = batch.first if batch is not None else 0
+        first = 0
+        if batch is not None:
+            first = batch.first
+            self.published += batch.count
+            self.published_bytes += len(batch.body)
         if found is NO_DUPLICATES:
             first_id = id_of(shard.number, first)
             for done, row, rows in owners:
-                done(Receipt(first_id + row, rows, batch), None)
+                self._tell(done, Receipt(first_id + row, rows, batch), None)
         else:
             ids = [id_of(*place) for place in found.places(count, shard.number, first)]
             for done, row, rows in owners:
                 mine = dict(enumerate(ids[row : row + rows]))
-                done(Receipt(0, 0, batch, mine, found.among(row, rows)), None)
+                self._tell(done, Receipt(0, 0, batch, mine, found.among(row, rows)), None)
         self._told(shard, batch)
+
+    def _tell(self, done: Published, receipt: Receipt | None, error: BaseException | None) -> None:
+        """Answer one publisher; a bug of his must not reach those who share his group, nor be told him as theirs."""
+        try:
+            done(receipt, error)
+        except Exception as failure:
+            self._report_bug(f"answer of topic {self._name}", failure)
+
+    def _forget(self, shard: Shard, from_offset: int) -> None:
+        """Take no key for known whose row is gone: its publisher will try again."""
+        if self._dedup is not None:
+            self._dedup.forget(shard.number, from_offset)
 
     def _keys(self) -> Dedup:
         if self._dedup is None:
-            self._dedup = Dedup(self._settings.dedup_window_ns)
+            window_ns = self._settings.dedup_window_ns
+            self._dedup = Dedup(window_ns, sequence_window_ns=_sequence_window_ns(self._settings))
         return self._dedup
+
+
+def _sequence_window_ns(settings: TopicSettings) -> int:
+    return max(settings.dedup_window_ns, SEQUENCE_WINDOW_NS_MIN)

@@ -99,6 +99,24 @@ class Rows:
             columns = {name: shaped(values, count, name) for name, values in columns.items()}
         return cls(count, cuts, b"".join(bodies), source, columns)
 
+    @classmethod
+    def of_arrow(cls, batch: pa.RecordBatch, source: str, sequence: bytes = b"") -> Rows:
+        """Make rows of a record batch with a `body` and any optional columns, in the record's own types; no copy."""
+        count = len(batch)
+        body = batch.column("body")
+        _, ends, data = body.buffers()
+        cuts = np.frombuffer(ends, np.int32, count + 1, body.offset * 4) if ends is not None else np.zeros(1, np.int32)
+        low, high = int(cuts[0]), int(cuts[-1])
+        if low:
+            cuts = cuts - np.int32(low)
+        columns = {
+            name: shaped(column, count, name)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if name in OPTIONAL_COLUMNS and column.null_count < count
+        }
+        piece = data.slice(low, high - low) if high > low else b""
+        return cls(count, cuts.tolist() if count <= SMALL else cuts, piece, source, columns, sequence)
+
 
 class Batch:
     """Stored rows with offsets first .. first + count - 1, no holes inside."""
@@ -109,6 +127,7 @@ class Batch:
         "count",
         "cuts",
         "first",
+        "picks",
         "sequence",
         "source",
         "timestamp",
@@ -143,6 +162,8 @@ class Batch:
         self.sequence = sequence
         #: First-delivery frames, made once and shared by all subscriptions; keyed by the dialect that encoded them.
         self.wire: dict[object, tuple[Buffer, Cuts]] = {}
+        #: How often rows were picked out of it for a consumer: from a few times on its frames are made as a whole.
+        self.picks = 0
         #: What a set of filters said of the rows, asked once for all its subscriptions: (the set, its verdicts).
         self.verdicts: tuple[object, npt.NDArray[np.bool_]] | None = None
 

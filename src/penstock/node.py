@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Literal
 
-from penstock.clock import MILLISECOND, Clock, Timer
+from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.commits import Commits
 from penstock.config import Config
-from penstock.delivery.consumer import Consumer
 from penstock.delivery.moment import Now
 from penstock.delivery.subscription import Subscription
 from penstock.disk import Disk
 from penstock.errors import Refusal
+from penstock.holds import Holds
 from penstock.inlet import Published
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
+from penstock.intake.staging import Staging
+from penstock.log.budget import share
 from penstock.message import Rows
 from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
@@ -35,6 +39,9 @@ TICK_NS = 10 * MILLISECOND
 
 #: History is looked over no more often than this, whatever the configuration asks for.
 RETAIN_NS_MIN = 10 * MILLISECOND
+
+#: What shards keep in memory is brought within its common bound this often: it costs a look at every shard.
+SHARE_NS = SECOND
 
 _log = logging.getLogger("penstock.node")
 
@@ -62,13 +69,19 @@ class Node:
         self.redrives: dict[str, Redrive] = {}
         self._active: dict[Topic, None] = {}
         self._ticker: Timer | None = None
+        self._shared_ns = clock.monotonic()
         disk.make(config.data_dir)
         registry = EmbeddedRegistry.open(disk, clock, f"{config.data_dir}/registry")
         self.catalog = Catalog(registry, clock, random)
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
+        #: What readers outside need of the log, what tasks staged, and what becomes of it.
+        self.holds = Holds(self.catalog, clock)
+        self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
+        self.commits = Commits(self)
         self._open_topics()
         resume(self)
+        self.commits.resume()
         self._retainer = clock.call_at(clock.monotonic() + self._retain_ns(), self._retain)
 
     def _open_topics(self) -> None:
@@ -98,7 +111,7 @@ class Node:
 
     @property
     def cache_bytes(self) -> int:
-        """How much of the log one shard may keep in memory."""
+        """How much one shard may keep of what was appended last, and as much of what was read back."""
         return max(self.config.node.cache_bytes // 4, 1 << 20)
 
     # --- topics ---------------------------------------------------------------------------------------------------
@@ -174,19 +187,45 @@ class Node:
         self._ticker = None
         now = self.now()
         for topic in list(self._active):
-            if topic.deleted or not topic.tick(now):
-                self._active.pop(topic, None)
+            self._guarded(f"tick of topic {topic.name}", partial(self._tick_topic, topic, now))
+        if now.monotonic_ns - self._shared_ns >= SHARE_NS:
+            self._shared_ns = now.monotonic_ns
+            self._guarded("cache", self._share_cache)
         if self._active and not self.stopping:
             self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
+
+    def _tick_topic(self, topic: Topic, now: Now) -> None:
+        if topic.deleted or not topic.tick(now):
+            self._active.pop(topic, None)
+
+    def _share_cache(self) -> None:
+        share([shard for topic in self.topics.values() for shard in topic.shards], self.config.node.cache_bytes)
+
+    def _guarded(self, where: str, call: Callable[[], None]) -> None:
+        """Do what must not cost everything else its turn if it fails."""
+        try:
+            call()
+        except Exception as failure:
+            self.report_bug(where, failure)
 
     def _retain_ns(self) -> int:
         return max(self.config.node.retention_check_ns, RETAIN_NS_MIN)
 
     def _retain(self) -> None:
+        now = self.now()
         for topic in list(self.topics.values()):
-            topic.retain()
+            self._guarded(f"chores of topic {topic.name}", partial(topic.chores, now))
+            self._guarded(f"retention of topic {topic.name}", topic.retain)
+        self._guarded("sweep", self._sweep)
         if not self.stopping:
             self._retainer = self.clock.call_at(self.clock.monotonic() + self._retain_ns(), self._retain)
+
+    def _sweep(self) -> None:
+        try:
+            self.holds.sweep()
+            self.commits.sweep()
+        except Refusal:
+            pass  # a full disk: there is time
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
@@ -194,7 +233,7 @@ class Node:
         """Count what a client did wrong."""
         self.ledger.add(f"{dialect}:{code}", "", 1, self.clock.now(), f"{peer}: {text}")
 
-    def report_bug(self, where: str, error: Exception) -> None:
+    def report_bug(self, where: str, error: BaseException) -> None:
         """Count and log a failure that should not exist; the node goes on."""
         self.bugs += 1
         self.ledger.add("bug", "", 1, self.clock.now(), f"{where}: {error!r}")
@@ -214,22 +253,17 @@ class Node:
     def stop(self) -> None:
         """Take nothing more in and hand nothing more out; what consumers hold they may still finish."""
         self.stopping = True
-        for consumer in self._consumers():
-            consumer.blocked = True
 
     def held(self) -> int:
         """Return how many rows connected consumers hold."""
-        return sum(consumer.in_flight for consumer in self._consumers())
-
-    def _consumers(self) -> list[Consumer]:
-        return [
-            consumer
+        return sum(
+            consumer.in_flight
             for topic in self.topics.values()
             for subscription in topic.subscriptions.values()
             for consumer in subscription.consumers.values()
-        ]
+        )
 
-    def close(self, done: Callable[[], None] | None = None) -> None:
+    def close(self) -> None:
         """Write everything down; nothing may use the node afterwards."""
         self.stopping = True
         for timer in (self._ticker, self._retainer):
@@ -237,6 +271,4 @@ class Node:
                 timer.cancel()
         self._unwatch()
         for topic in self.topics.values():
-            topic.close()
-        if done is not None:
-            done()
+            self._guarded(f"close of topic {topic.name}", topic.close)

@@ -40,6 +40,10 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     extend: Extend = "auto"
     #: What a header must be: as the node's configuration says, strict, or any object.
     header_rules: Literal["node", "strict", "lenient"] = "node"
+    #: New subscriptions keep the order of each shard, and NSQ clients must ask for that themselves (SUB_ORDERED).
+    ordered: bool = False
+    #: Copies that were asked for, to be shown to whoever asked; there is one, whatever this says.
+    replicas: int = 1
     ephemeral: bool = False
     paused: bool = False
 

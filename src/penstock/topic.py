@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from penstock.errors import Refusal
 from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
 from penstock.inlet import Inlet, Published, Receipt
+from penstock.log import label
 from penstock.log.shard import Shard
 from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s
 from penstock.registry.records import SubscriptionRecord, TopicRecord
@@ -33,6 +34,8 @@ from penstock.settings import SubscriptionSettings, TopicSettings
 
 if TYPE_CHECKING:
     from penstock.node import Node
+
+P = ParamSpec("P")
 
 #: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
 QUIET_NS = 5 * SECOND
@@ -50,6 +53,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self._clock = node.clock
         config = node.config.node
+        node.disk.make(path)
+        label.write(node.disk, path, _label(record))
         self.shards = [
             Shard.open(
                 node.disk,
@@ -59,6 +64,7 @@ class Topic:
                 record.settings,
                 strict=config.recovery == "strict",
                 weigh_headers=record.settings.extend != "off",
+                headers_from=self.headers_from(number),
                 cache_bytes=node.cache_bytes,
             )
             for number in range(record.settings.shards)
@@ -72,6 +78,7 @@ class Topic:
             node.ledger,
             self._appended,
             self._stored,
+            node.report_bug,
         )
         self._alarm = Alarm(node.clock, len(self.shards), self._ring, self._delays)
         self._dropped = [0] * len(self.shards)
@@ -104,6 +111,16 @@ class Topic:
         """What the user chose."""
         return self.record.settings
 
+    def shard(self, number: int) -> Shard:
+        """Return a shard that must exist."""
+        if not 0 <= number < len(self.shards):
+            raise self._no_shard(number)
+        return self.shards[number]
+
+    def _no_shard(self, number: int) -> Refusal:
+        text = f"there is no shard {number}; topic {self.name} has 0 to {len(self.shards) - 1}"
+        return Refusal("bad_offset", text)
+
     def headers_from(self, shard: int) -> int:
         """Return the first offset of a shard whose row weighs with its header in an NSQ queue (ruling 5)."""
         if self.settings.extend == "off":
@@ -120,6 +137,11 @@ class Topic:
         """Bytes of their bodies."""
         return self.inlet.published_bytes
 
+    @property
+    def forgotten_keys(self) -> int:
+        """Idempotence keys dropped inside their window because there were too many."""
+        return self.inlet.forgotten_keys
+
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
@@ -128,6 +150,8 @@ class Topic:
             code = "stopping" if self.node.stopping else "gone"
             refusal = Refusal(code, f"topic {self.name} takes nothing: it is {code}")
             self.inlet.refuse(refusal, rows.count, done)
+        elif shard is not None and not 0 <= shard < len(self.shards):
+            self.inlet.refuse(self._no_shard(shard), rows.count, done)
         else:
             self.inlet.offer(rows, publisher, done, shard)
 
@@ -145,11 +169,11 @@ class Topic:
                 self._alarm.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
 
     def _stored(self, shard: Shard, batch: Batch | None) -> None:
-        """Hand out rows that are as durable as promised."""
+        """Hand out rows that are as durable as promised; their publisher has his answer, so no bug here is his."""
         if batch is not None and "due" in batch.columns:
             now = self.node.now()
             for subscription in self.subscriptions.values():
-                subscription.cursors[shard.number].look_at(batch, now)
+                self._guarded(subscription.cursors[shard.number].look_at, batch, now)
         self.pump_all()
 
     # --- out ------------------------------------------------------------------------------------------------------
@@ -158,12 +182,12 @@ class Topic:
         """Hand out what is new to every subscription with room, and tell those who follow the log."""
         if self._followers:
             for told in list(self._followers):
-                told()
+                self._guarded(told)
         if not self.subscriptions:
             return
         now = None
         for subscription in tuple(self.subscriptions.values()):
-            if subscription.can_give():
+            if subscription not in self._pumping and subscription.can_give():
                 now = now or self.node.now()
                 self._pump(subscription, now)
 
@@ -174,14 +198,45 @@ class Topic:
 
     def pump(self, subscription: Subscription) -> None:
         """Hand out what one subscription can."""
-        if subscription.can_give():
+        if subscription not in self._pumping and subscription.can_give():
             self._pump(subscription, self.node.now())
 
     def _pump(self, subscription: Subscription, now: Now) -> None:
+        if self.node.stopping:
+            return
         if not self._busy:
             self._touch()
-        if subscription.pump(now):
-            self._wake(subscription)
+        try:
+            cut_off = subscription.pump(now)
+        except Exception as failure:  # whoever's turn this is, it is not his bug
+            self._bug(failure)
+        else:
+            if cut_off:
+                self._wake(subscription)
+
+    def _guarded(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call what may have a bug that must not cost others."""
+        try:
+            call(*args, **kwargs)
+        except Exception as failure:
+            self._bug(failure)
+
+    def _bug(self, failure: Exception) -> None:
+        self.node.report_bug(f"topic {self.name}", failure)
+
+    def _broken(self, subscription: Subscription, consumer: Consumer | None, failure: Exception) -> None:
+        """Hang up on a consumer that could not be served, but not inside the look for rows that found it broken."""
+        self._bug(failure)
+        if consumer is not None:
+            consumer.credit = 0
+            self._clock.call_soon(partial(self._evict, subscription, consumer))
+
+    def _evict(self, subscription: Subscription, consumer: Consumer) -> None:
+        evict = self._evictions.pop(consumer, None)
+        if evict is not None:
+            self._guarded(evict)
+        if not consumer.gone:
+            self.detach(subscription, consumer)
 
     def _wake(self, subscription: Subscription) -> None:
         """Go on with a subscription in the next turn."""
@@ -225,7 +280,10 @@ class Topic:
             starts = tuple(
                 max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
             )
-        record = self.node.catalog.create_subscription(self.record, name, settings or SubscriptionSettings(), starts)
+        settings = settings or SubscriptionSettings()
+        if self.settings.ordered and settings.order == "none":
+            settings = msgspec.structs.replace(settings, order="shard")
+        record = self.node.catalog.create_subscription(self.record, name, settings, starts)
         now = self.node.now()
         due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
         subscription = self._open_subscription(record, due)
@@ -234,6 +292,7 @@ class Topic:
 
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
         subscription = Subscription(record.name, record.number, record.settings)
+        subscription.on_bug = partial(self._broken, subscription)
         now = self.node.now()
         for shard, start, rows_due in zip(self.shards, record.starts, due, strict=True):
             journal, entries = shard.journal(f"s{record.number}")
@@ -292,6 +351,8 @@ class Topic:
     def attach(self, subscription: Subscription, consumer: Consumer, evict: Callable[[], None]) -> None:
         """Let a consumer in; `evict` is called if the subscription or the topic goes away under it."""
         self._check_alive()
+        if self.node.stopping:
+            raise Refusal("stopping", "the node is stopping")
         subscription.join(consumer)
         self._evictions[consumer] = evict
 
@@ -326,9 +387,9 @@ class Topic:
             evict = self._evictions.pop(consumer, None)
             consumer.gone = True
             if evict is not None:
-                evict()
+                self._guarded(evict)
         while subscription.polls:  # whoever waits learns that there is nothing to wait for
-            subscription.polls.popleft().done([])
+            self._guarded(subscription.polls.popleft().done, [])
         for cursor in subscription.cursors:
             cursor.close(forget=forget, now=self.node.now())
 
@@ -346,7 +407,9 @@ class Topic:
             return  # a second pause must not let through what came since the first
         settings = msgspec.structs.replace(self.settings, paused=paused)
         gate = tuple(shard.end for shard in self.shards) if paused else None
-        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate)
+        # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
+        kept = self.record.orphan_from
+        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate, orphan_from=kept)
         for subscription in self.subscriptions.values():
             for cursor in subscription.cursors:
                 cursor.gate = gate[cursor.source.number] if gate is not None else None
@@ -362,7 +425,8 @@ class Topic:
             raise Refusal("bad_request", f"topic {self.name} takes headers, for good; make a new one")
         if settings.extend != "off" and self.settings.extend == "off":
             self._weigh_headers()
-        self.record = self.node.catalog.update_topic(self.name, settings=settings)
+        kept = self.record.orphan_from
+        self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept)
         self.inlet.configure(settings)
         for shard in self.shards:
             shard.settings = settings
@@ -370,15 +434,21 @@ class Topic:
     def _weigh_headers(self) -> None:
         """Note from where on rows weigh as those of an extend topic; nothing before it changes its weight."""
         offsets = tuple(shard.end for shard in self.shards)
-        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets)
+        kept = self.record.orphan_from
+        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets, orphan_from=kept)
         for shard in self.shards:
-            # Recovery weighs the last rows of an open segment by the settings of that moment, so none stays open.
-            shard.roll()
             shard.weigh_headers = True
 
     def empty(self) -> None:
-        """Let go of what no subscription has yet."""
-        self._set_orphan_from(tuple(shard.end for shard in self.shards))
+        """Let go of what no subscription has yet: all of it if there is none, else what a pause keeps back."""
+        ends = tuple(shard.end for shard in self.shards)
+        self._set_orphan_from(ends)
+        if self.record.gate is None:
+            return
+        for subscription in self.subscriptions.values():
+            for cursor, gate, end in zip(subscription.cursors, self.record.gate, ends, strict=True):
+                cursor.skip(gate, end)
+            self.settle(subscription, always=True)
 
     def depth(self) -> int:
         """Return the rows that no subscription has."""
@@ -386,17 +456,29 @@ class Topic:
             return sum(self._unread(shard) for shard in self.shards)
         if self.record.gate is None:
             return 0
-        return sum(s.rows_between(g, s.end) for s, g in zip(self.shards, self.record.gate, strict=True) if g < s.end)
+        # What was emptied, or kept for nobody when the last subscription went, is not there for those of now either.
+        kept = [max(places) for places in zip(self.record.gate, self.record.orphan_from, strict=True)]
+        return sum(s.rows_between(k, s.end) for s, k in zip(self.shards, kept, strict=True) if k < s.end)
+
+    def deferred(self, subscription: Subscription) -> int:
+        """Return the rows a subscription has not come to yet and that are not due either."""
+        return sum(
+            self._alarm.between(cursor.source.number, *stretch)
+            for cursor in subscription.cursors
+            for stretch in cursor.unread()
+        )
 
     def retain(self) -> None:
         """Drop history that is neither needed nor young (ruling 13)."""
         now_ns = self._clock.now()
+        held = self.node.holds.floors(self.record)
         for number, shard in enumerate(self.shards):
-            floors = [subscription.cursors[number].floor for subscription in self.subscriptions.values()]
-            if floors:
-                shard.retain(min(floors), now_ns)
-            elif not self.settings.retention_hard:
-                shard.retain(self.record.orphan_from[number], now_ns)
+            needed = [subscription.cursors[number].floor for subscription in self.subscriptions.values()]
+            needed += [offsets[number] for offsets in held]
+            if not self.subscriptions and not self.settings.retention_hard:
+                needed.append(self.record.orphan_from[number])
+            if needed:
+                shard.retain(min(needed), now_ns)
             else:
                 unread = self._unread(shard)
                 shard.retain(None, now_ns)
@@ -423,12 +505,12 @@ class Topic:
         """Make rows ready whose time has come."""
         wall_ns = self._clock.now()
         for number in range(len(self.shards)):
-            arrived = self._alarm.pop(number)
+            arrived = self._alarm.pop(number, wall_ns)
             for subscription in self.subscriptions.values():
                 cursor = subscription.cursors[number]
                 if arrived is not None and len(arrived):
-                    cursor.arrive(arrived, wall_ns)
-                cursor.pop_due(wall_ns)
+                    self._guarded(cursor.arrive, arrived, wall_ns)
+                self._guarded(cursor.pop_due, wall_ns)
         self.pump_all()
 
     def _touch(self) -> None:
@@ -452,15 +534,19 @@ class Topic:
                     cursor.flush(now)
             if subscription.expired_leases > expired:
                 self.pump(subscription)
+        self.chores(now)
+        if waiting and not self._alarm.is_set:
+            self._alarm.set()
+        return leased or now.monotonic_ns - self._active_ns < QUIET_NS
+
+    def chores(self, now: Now) -> None:
+        """Let the log do its own work; a quiet topic's grows old too."""
         for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
             dropped = shard.dropped_rows - self._dropped[number]
             if dropped:  # a memory topic is full: the oldest rows went
                 self._dropped[number] += dropped
                 self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
-        if waiting and not self._alarm.is_set:
-            self._alarm.set()
-        return leased or now.monotonic_ns - self._active_ns < QUIET_NS
 
     # --- dead letters ---------------------------------------------------------------------------------------------
 
@@ -483,6 +569,7 @@ class Topic:
                 cursor.unbury(offsets, self.node.now())
                 self._alarm.set()
             self._touch()
+            self._wake(subscription)  # rows may have waited for these
 
         name = subscription.settings.dead_letter or f"{self.name}.dead"
         # Not inside the look for rows that found them: the dead-letter topic may be this one.
@@ -511,12 +598,22 @@ class Topic:
     def _stop(self) -> None:
         self.deleted = True
         for told in list(self._followers):
-            told()
+            self._guarded(told)
         self._alarm.cancel()
 
     def _check_alive(self) -> None:
         if self.deleted:
             raise Refusal("gone", f"topic {self.name} was deleted")
+
+
+def _label(record: TopicRecord) -> label.Label:
+    return label.Label(
+        name=record.name,
+        incarnation=record.incarnation,
+        number=record.number,
+        shards=record.settings.shards,
+        durability=record.settings.durability,
+    )
 
 
 def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:

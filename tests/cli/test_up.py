@@ -15,8 +15,8 @@ from tests.cli.program import ANY_PORTS, PORTS, Node, Running, penstock
 def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
     with Running("up", "--data", "d", *ANY_PORTS, cwd=tmp_path) as node:
         assert node.line().startswith(b"Penstock 0.1.0 is up. Data in d, durability os.")
-        api, nsq, http, tcp, web = (node.line().rsplit(None, 1) for _ in range(5))
-        assert [line[0].strip() for line in (api, nsq, http)] == [b"admin API", b"NSQ", b"NSQ HTTP"]
+        api, flight, nsq, http, tcp, web = (node.line().rsplit(None, 1) for _ in range(6))
+        assert [line[0].strip() for line in (api, flight, nsq, http)] == [b"admin API", b"Flight", b"NSQ", b"NSQ HTTP"]
         assert [line[0].strip() for line in (tcp, web)] == [b"NSQ lookup", b"NSQ lookup HTTP"]
         assert node.line() == b"Try:"
         tries = [node.line().decode().strip() for _ in range(3)]

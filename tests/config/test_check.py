@@ -71,6 +71,7 @@ def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:
     config = loaded(port_offset=1000, nsq__http_port=0)
     assert config.listeners() == {
         "api.port": ("127.0.0.1", 8070),
+        "flight.port": ("127.0.0.1", 8071),
         "nsq.tcp_port": ("127.0.0.1", 5150),
         "nsq.http_port": ("127.0.0.1", 0),
         "nsq.lookup_tcp_port": ("127.0.0.1", 5160),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+from penstock.delivery.pages import READY, Pages
 from penstock.delivery.rules import Rules, TrafficTest
 from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
@@ -178,3 +180,36 @@ def test_rows_behind_the_gate_are_not_passed_because_they_wait() -> None:
     bench.cursor.gate = 1
     bench.cursor.pass_waiting((np.arange(3), np.full(3, due)), bench.now.wall_ns)
     assert (bench.cursor.cursor, bench.cursor.waiting) == (1, 1)
+
+
+def test_what_a_journal_did_not_take_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.shard.put([b"one", b"two", b"three"])
+    receiver = bench.receiver()
+    receiver.take()
+    receiver.ack([1])
+    receiver.release([2])
+    bench.subscription.remove([3])
+
+    def fail(entries: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.journal, "append", fail)
+        with pytest.raises(OSError, match="Input"):
+            bench.cursor.flush(bench.now)
+    assert bench.cursor.dirty
+    bench.crash()
+    receiver = bench.receiver()
+    assert (receiver.take(), receiver.tries) == ([b"two"], [2])
+
+
+def test_attempts_count_up_to_what_sixteen_bits_hold() -> None:
+    pages = Pages()
+    row = np.array([7])
+    pages.hold(row, READY, 0xFFFD)
+    seen = []
+    for _ in range(4):
+        seen += pages.lease(row, 1, 0).tolist()
+        pages.move(row, READY)
+    assert seen == [0xFFFE, 0xFFFF, 0xFFFF, 0xFFFF]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -270,3 +270,17 @@ class CalendarAgainstList(RuleBasedStateMachine):
 
 
 TestCalendarAgainstList = CalendarAgainstList.TestCase
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=600), st.integers(0, 600), st.integers(0, 600))
+@settings(deadline=None, max_examples=40)
+def test_rows_between_two_offsets_are_counted_wherever_they_lie(delays: list[int], first: int, end: int) -> None:
+    calendar = Calendar(NOW)
+    for start in range(0, len(delays), 50):
+        part = np.array(delays[start : start + 50], np.int64)
+        calendar.put(NOW + part, np.arange(start, start + len(part)))
+    for step in (0, 10**9, 10**11):
+        popped = set(calendar.pop(NOW + step).tolist())
+        assert all(delays[offset] <= step for offset in popped)
+        left = sum(delays[offset] > step for offset in range(first, min(end, len(delays))))
+        assert calendar.between(first, end) == left

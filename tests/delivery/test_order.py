@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from penstock.delivery.rules import Rules
 from penstock.message import Column
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
@@ -180,3 +181,20 @@ def test_random_traffic_keeps_every_key_in_order(seed: int) -> None:
 def body_of(bench: Bench, offset: int) -> bytes:
     batch = next(batch for batch in bench.shard.batches if batch.first <= offset < batch.end)
     return batch.row_body(offset - batch.first)
+
+
+@pytest.mark.parametrize("order", ["none", "shard"])
+def test_rows_that_waited_for_their_key_go_out_when_the_subscription_keeps_no_order_by_key_any_more(order: str) -> None:
+    bench = by_key()
+    put(bench, "aaab")
+    receiver = bench.receiver()
+    assert receiver.take() == [b"0a", b"3b"]
+    bench.cursor.use_rules(Rules(ordered=order == "shard"))
+    got = []
+    for _ in range(4):
+        receiver.ack(receiver.last)
+        got += receiver.take()
+    assert sorted(got) == [b"1a", b"2a"]
+    receiver.ack(receiver.last)
+    assert bench.sums_hold()
+    assert bench.cursor.held == 0

@@ -230,6 +230,15 @@ def test_nsq_case_24_empty_clears_queue_leases_and_waiting_rows(bench: Bench) ->
     assert receiver.take() == []
 
 
+def test_consumers_that_come_and_go_leave_nothing_in_line(bench: Bench) -> None:
+    stays = bench.receiver(credit=1)
+    for _ in range(100):
+        bench.receiver(credit=5).leave()
+    assert len(bench.subscription.line) < 5
+    bench.shard.put(numbered(1))
+    assert stays.take() == numbered(1)
+
+
 def test_seek_replays_and_forgets_leases(bench: Bench) -> None:
     bench.shard.put(numbered(20))
     receiver = bench.receiver()

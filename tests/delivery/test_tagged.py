@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.delivery.cursor import LOOKS_MAX
+from penstock.delivery.policies.tagged import HANDS_MAX
 from penstock.message import Batch, Column, Offsets
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
@@ -241,3 +243,80 @@ def _all(bench: Bench) -> list[tuple[int, bytes]]:
         for batch in bench.shard.batches
         for row in range(batch.count)
     ]
+
+
+def test_poll_that_waits_for_rows_without_a_tag_does_not_hold_up_those_with_one(bench: Bench) -> None:
+    tagged = bench.receiver(tag="A")
+    bench.subscription.poll(1, SECOND, lambda deliveries: None)
+    put(bench, "A", "A")
+    assert tagged.take() == [b"0A", b"1A"]
+
+
+def test_poll_looks_at_a_few_batches_before_others_get_their_turn(bench: Bench) -> None:
+    bench.receiver(tag="A", credit=0)
+    got: list[int] = []
+    for _ in range(3 * LOOKS_MAX):
+        put(bench, "A")
+    put(bench, None)
+    bench.subscription.poll(1, SECOND, lambda ds: got.extend(o for d in ds for o in d.offsets()))
+    turns = 0
+    while not got:
+        woken = bench.woken
+        bench.subscription.pump(bench.now)
+        turns += 1
+        assert got or bench.woken > woken
+    assert turns > 2
+    assert got == [3 * LOOKS_MAX]
+
+
+def test_a_crowd_gets_its_own_over_batches_and_pages_in_order(bench: Bench) -> None:
+    rng = random.Random(5)
+    crowd = {f"t{n}": bench.receiver(credit=50_000, tag=f"t{n}") for n in range(3 * HANDS_MAX)}
+    late = bench.receiver(credit=0, tag="late")
+    plain = bench.receiver(credit=50_000)
+    names = [*crowd, "late", "nobody", None]
+    published: list[str | None] = []
+    for _ in range(40):  # two pages of rows, each consumer's spread over all of them
+        tags = [rng.choice(names) for _ in range(2500)]
+        put(bench, *tags)
+        published += tags
+        bench.subscription.pump(bench.now)  # one turn only, so that rows of several batches come together
+    for name, receiver in crowd.items():
+        assert receiver.take() == [f"{n}{name}".encode() for n, tag in enumerate(published) if tag == name]
+        assert set(receiver.tries) == {1}
+        assert receiver.ack(receiver.last) == []
+    assert len(plain.take()) == sum(tag in ("nobody", None) for tag in published)
+    plain.ack(plain.last)
+    assert bench.subscription.depth() == published.count("late")
+    bench.subscription.set_credit(late.consumer, 50_000)
+    assert late.take() == [f"{n}late".encode() for n, tag in enumerate(published) if tag == "late"]
+    assert bench.sums_hold()
+
+
+def test_rows_that_wait_one_by_one_are_kept_together(bench: Bench) -> None:
+    tagged, plain = bench.receiver(tag="A", credit=0), bench.receiver()
+    for _ in range(1000):
+        put(bench, "A", None)
+        plain.take()
+        plain.ack(plain.last)
+    outlets = bench.cursor.outlets
+    assert outlets is not None
+    outlet = outlets.get(tagged.consumer.outlet)
+    assert outlet is not None
+    assert len(outlet.fresh) <= 20
+    bench.subscription.set_credit(tagged.consumer, 1000)
+    assert tagged.take() == [b"%dA" % n for n in range(0, 2000, 2)]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_scattered_acks_survive_a_crash(bench: Bench, compacted: bool) -> None:
+    put(bench, *[None] * 200)
+    receiver = bench.receiver()
+    receiver.take()
+    receiver.ack([id_ for id_ in receiver.last if id_ % 3 == 0])
+    bench.journal.bloated = compacted
+    bench.crash()
+    assert bench.journal.compactions == compacted
+    again = bench.receiver()
+    assert bench.subscription.counts()["acked"] == 66
+    assert [int(body) + 1 for body in again.take()] == [n for n in range(1, 201) if n % 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.intake import dedup
 from penstock.intake.dedup import NO_DUPLICATES, Dedup
-from penstock.message import SMALL, Batch, Rows
+from penstock.message import SMALL, Batch, Rows, place_of
 
 WINDOW = 300
 Key = bytes | None
@@ -33,14 +33,34 @@ def batch_of(first: int, time_ns: int | list[int], keys: Sequence[Key] | None, s
     return Batch(first, count, timestamp, rows.cuts, rows.body, "sqs", rows.columns, 0, sequence)
 
 
+def key_place(known: Dedup, key: bytes) -> tuple[int, int] | None:
+    """Return where the row of a key lies."""
+    found = known.check(rows_of([key])).stored.get(0)
+    return None if found is None else place_of(found)
+
+
+def sequence_place(known: Dedup, sequence: bytes) -> tuple[int, int] | None:
+    """Return where the batch of a sequence begins."""
+    found = known.check(rows_of([None], sequence)).batch
+    return None if found is None else place_of(found)
+
+
+def rebuilt_from(log: Iterable[tuple[int, Batch]]) -> Dedup:
+    """Return the keys of (shard, batch) pairs that are read again."""
+    rebuilt = Dedup(WINDOW)
+    for shard, batch in log:
+        rebuilt.stored(shard, batch)
+    return rebuilt
+
+
 def test_key_taken_before_is_a_duplicate_and_names_the_first_place() -> None:
     known = Dedup(WINDOW)
     known.add([b"a", None, b"b"], 2, 100, 1000)
     found = known.check(rows_of([b"b", b"c", b"a"]))
     assert bool(found)
     assert found.places(3, 0, 7) == [(2, 102), (0, 7), (2, 100)]
-    assert known.lookup(b"a") == (2, 100)
-    assert known.lookup(b"c") is None
+    assert key_place(known, b"a") == (2, 100)
+    assert key_place(known, b"c") is None
 
 
 def test_rows_without_keys_are_never_duplicates() -> None:
@@ -68,16 +88,16 @@ def test_window_is_counted_from_the_last_append_and_its_edge_is_inside() -> None
     known = Dedup(WINDOW)
     known.add([b"a"], 0, 0, 1000)
     known.advance(1000 + WINDOW)
-    assert known.lookup(b"a") == (0, 0)
+    assert key_place(known, b"a") == (0, 0)
     known.advance(1000 + WINDOW + 1)
-    assert known.lookup(b"a") is None
+    assert key_place(known, b"a") is None
 
 
 def test_topic_at_rest_forgets_nothing() -> None:
     known = Dedup(WINDOW)
     known.add([b"a"], 0, 0, 1000)
     known.expire(1_000_000)
-    assert known.lookup(b"a") == (0, 0)
+    assert key_place(known, b"a") == (0, 0)
 
 
 def test_key_that_left_the_window_may_be_stored_again() -> None:
@@ -86,9 +106,9 @@ def test_key_that_left_the_window_may_be_stored_again() -> None:
     known.advance(2000)
     assert known.check(rows_of([b"a"])) is NO_DUPLICATES
     known.add([b"a"], 0, 50, 2000)
-    assert known.lookup(b"a") == (0, 50)
+    assert key_place(known, b"a") == (0, 50)
     known.expire(1_000_000)
-    assert known.lookup(b"a") == (0, 50)
+    assert key_place(known, b"a") == (0, 50)
 
 
 def test_sequence_repeats_a_whole_batch() -> None:
@@ -99,15 +119,15 @@ def test_sequence_repeats_a_whole_batch() -> None:
     assert found.batch is not None
     assert found.places(3, 9, 9) == [(1, 40), (1, 41), (1, 42)]
     assert found.unique(rows).count == 0
-    assert known.lookup_sequence(b"query-7/3") == (1, 40)
+    assert sequence_place(known, b"query-7/3") == (1, 40)
 
 
 def test_sequences_and_row_keys_are_told_apart() -> None:
     known = Dedup(WINDOW)
     known.add_sequence(b"same", 0, 0, 1000)
-    assert known.lookup(b"same") is None
+    assert key_place(known, b"same") is None
     known.add([b"same"], 0, 8, 1000)
-    assert known.lookup_sequence(b"same") == (0, 0)
+    assert sequence_place(known, b"same") == (0, 0)
 
 
 @pytest.mark.parametrize("count", [5, SMALL, SMALL + 1, SMALL + 4, 200])
@@ -141,7 +161,7 @@ def test_one_append_frees_a_bounded_number_of_keys_and_memory_shrinks_in_the_end
     before = len(known)
     known.stored(0, batch_of(10_000, 5000, None))
     assert before - len(known) == dedup.EXPIRE_MIN
-    assert known.lookup(b"5") is None
+    assert key_place(known, b"5") is None
     while known.expire(1000):
         pass
     assert len(known) == 0
@@ -153,9 +173,9 @@ def test_too_many_keys_forget_the_oldest_and_say_so() -> None:
         known.add([b"%d" % offset], 0, offset, 1000 + offset)
     assert len(known) == 100
     assert known.forgotten == 50
-    assert known.lookup(b"49") is None
-    assert known.lookup(b"50") == (0, 50)
-    assert known.lookup(b"149") == (0, 149)
+    assert key_place(known, b"49") is None
+    assert key_place(known, b"50") == (0, 50)
+    assert key_place(known, b"149") == (0, 149)
 
 
 def test_key_stored_again_is_not_forgotten_in_place_of_an_older_one() -> None:
@@ -165,8 +185,8 @@ def test_key_stored_again_is_not_forgotten_in_place_of_an_older_one() -> None:
     for offset, key in enumerate([b"oldest", b"again", b"c", b"d"]):
         known._rows.advance(2000 + 10 * offset)
         known._rows.add(key, offset + 1, 2000 + 10 * offset)
-    assert known.lookup(b"oldest") is None
-    assert [known.lookup(key) is not None for key in (b"again", b"c", b"d")] == [True] * 3
+    assert key_place(known, b"oldest") is None
+    assert [key_place(known, key) is not None for key in (b"again", b"c", b"d")] == [True] * 3
     assert known.forgotten == 1
 
 
@@ -175,7 +195,7 @@ def test_wider_window_applies_from_then_on() -> None:
     known.add([b"a"], 0, 0, 1000)
     known.advance(1000 + WINDOW + 1)
     known.resize(2 * WINDOW)
-    assert known.lookup(b"a") == (0, 0)
+    assert key_place(known, b"a") == (0, 0)
 
 
 def test_key_costs_less_than_two_hundred_bytes() -> None:
@@ -195,12 +215,52 @@ def test_key_costs_less_than_two_hundred_bytes() -> None:
     assert (after - before) / count < 200
 
 
+def test_rows_that_were_taken_back_are_forgotten_and_no_others() -> None:
+    known = Dedup(WINDOW)
+    known.stored(0, batch_of(0, 1000, [b"a", b"b"], b"s1"))
+    known.stored(1, batch_of(0, 1001, [b"c"]))
+    known.stored(0, batch_of(2, 1002, [b"d", None, b"e"], b"s2"))
+    known.stored(1, batch_of(1, 1003, [b"f"], b"s3"))
+    known.stored(0, batch_of(5, 1004, [b"g"]))
+    known.forget(0, 2)
+    assert [key_place(known, key) for key in (b"d", b"e", b"g")] == [None] * 3
+    assert [key_place(known, key) for key in (b"a", b"b", b"c", b"f")] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [sequence_place(known, sequence) for sequence in (b"s1", b"s2", b"s3")] == [(0, 0), None, (1, 1)]
+    known.stored(0, batch_of(6, 1005, [b"d"]))
+    assert key_place(known, b"d") == (0, 6)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(b"abcdefgh"), st.integers(0, 200)), max_size=30), st.data()
+)
+def test_keys_after_forgetting_are_those_of_a_log_without_the_rows(
+    steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    log: list[tuple[int, Batch]] = []
+    ends, now_ns = [0, 0], 1000
+    for shard, letter, step_ns in steps:
+        now_ns += step_ns
+        log.append((shard, batch_of(ends[shard], now_ns, [bytes([letter])])))
+        ends[shard] += 1
+    live = Dedup(WINDOW)
+    kept: list[tuple[int, Batch]] = []
+    for shard, batch in log:
+        if not live.check(rows_of([batch.row_value("dedup", 0)])):  # type: ignore[list-item]
+            live.stored(shard, batch)
+            kept.append((shard, batch))
+    shard, first = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 30))
+    live.forget(shard, first)
+    wanted = rebuilt_from([(of, batch) for of, batch in kept if of != shard or batch.first < first])
+    wanted.advance(max((batch.row_time(0) for _, batch in kept), default=0))
+    for letter in b"abcdefgh":
+        assert key_place(live, bytes([letter])) == key_place(wanted, bytes([letter]))
+
+
 def test_of_two_rows_stored_under_one_key_the_earlier_is_the_first_in_any_order() -> None:
     log = [(0, batch_of(5, 1100, [b"a"])), (1, batch_of(9, 1000, [b"a"]))]
     for order in (log, log[::-1]):
-        rebuilt = Dedup(WINDOW)
-        rebuilt.rebuild(order)
-        assert rebuilt.lookup(b"a") == (1, 9)
+        rebuilt = rebuilt_from(order)
+        assert key_place(rebuilt, b"a") == (1, 9)
 
 
 def test_arrow_column_is_read_like_a_list() -> None:
@@ -209,7 +269,7 @@ def test_arrow_column_is_read_like_a_list() -> None:
     batch = batch_of(0, 1000, keys)
     assert isinstance(batch.columns["dedup"], pa.Array)
     known.stored(0, batch)
-    assert [known.lookup(key) for key in keys if key] == [(0, row) for row, key in enumerate(keys) if key]
+    assert [key_place(known, key) for key in keys if key] == [(0, row) for row, key in enumerate(keys) if key]
 
 
 @pytest.mark.parametrize("count", [3, 40])
@@ -218,7 +278,7 @@ def test_batch_merged_by_sealing_brings_a_time_per_row(count: int) -> None:
     keys = [b"k%d" % row for row in range(count)]
     known.stored(0, batch_of(0, [1000 + 200 * row for row in range(count)], keys))
     # The last append was at 1000 + 200 * (count - 1): two rows lie within 300 of it.
-    assert [known.lookup(key) is not None for key in keys] == [False] * (count - 2) + [True] * 2
+    assert [key_place(known, key) is not None for key in keys] == [False] * (count - 2) + [True] * 2
 
 
 appends = st.lists(
@@ -287,9 +347,8 @@ def test_live_keys_rebuilt_keys_and_the_reference_agree(
             log.append((shard, batch))
     shards_first = sorted(log, key=lambda item: item[0])
     for order in (log, shards_first, shards_first[::-1]):
-        rebuilt = Dedup(WINDOW)
-        rebuilt.rebuild(order)
+        rebuilt = rebuilt_from(order)
         for key in (b"a", b"b", b"c", b"d"):
-            assert rebuilt.lookup(key) == live.lookup(key) == reference.find(reference.rows, key)
+            assert key_place(rebuilt, key) == key_place(live, key) == reference.find(reference.rows, key)
         for sequence in (b"s1", b"s2"):
-            assert rebuilt.lookup_sequence(sequence) == live.lookup_sequence(sequence)
+            assert sequence_place(rebuilt, sequence) == sequence_place(live, sequence)

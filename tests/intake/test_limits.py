@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvariantError
-from penstock.intake.limits import SECOND_NS, InputMemory, RateWindow, oversized, size_refusal
-from penstock.message import SMALL, Rows
+from penstock.intake.limits import SECOND_NS, InputMemory, RateWindow
 
 
 def test_memory_is_taken_up_to_the_bound_and_given_back() -> None:
@@ -26,7 +25,7 @@ def test_refused_memory_is_counted_and_not_taken() -> None:
     assert memory.take(90)
     assert not memory.take(20)
     assert not memory.take(30)
-    assert (memory.used, memory.refused, memory.refused_bytes) == (90, 2, 50)
+    assert (memory.used, memory.refused) == (90, 2)
 
 
 def test_giving_back_more_than_was_taken_is_a_broken_promise() -> None:
@@ -80,25 +79,3 @@ def test_rate_holds_over_any_whole_number_of_seconds(rate: int, groups: list[tup
             passed = sum(count for second, count in taken.items() if first <= second <= last)
             # One group may be let in ahead of its time.
             assert passed <= rate * max(0, last - first + 1) + 20
-
-
-@pytest.mark.parametrize("count", [1, SMALL, SMALL + 1, 100])
-def test_one_body_above_the_limit_refuses_the_group(count: int) -> None:
-    bodies = [b"x" * 10] * count
-    assert oversized(Rows.of(bodies, "nsq"), 10) is None
-    bodies[count // 2] = b"x" * 11
-    refusal = oversized(Rows.of(bodies, "nsq"), 10)
-    assert refusal is not None
-    assert refusal.code == "message_too_big"
-    assert str(refusal) == "a message of 11 bytes is over the limit of 10"
-
-
-def test_no_rows_are_not_too_big() -> None:
-    assert oversized(Rows.of([], "nsq"), 0) is None
-
-
-def test_single_size_is_judged_alike() -> None:
-    assert size_refusal(10, 10) is None
-    refusal = size_refusal(11, 10)
-    assert refusal is not None
-    assert refusal.code == "message_too_big"

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.journal import Entry, Journal
+from penstock.errors import Refusal
+from penstock.log.journal import SMALL_BYTES, Entry, Journal
 from tests.fakes import FakeClock
 from tests.log.disks import FullDisk, InlineDisk, ManualDisk
 from tests.log.samples import opened
@@ -164,7 +165,7 @@ def test_size_stays_near_the_live_state_over_many_releases(tmp_path: Path) -> No
             journal.compact(live)
             live_bytes = journal.bytes
             assert not journal.bloated
-        assert journal.bytes <= max(64 << 10, 2 * live_bytes) + 1000
+        assert journal.bytes <= max(SMALL_BYTES, 2 * live_bytes) + 1000
     assert len(files(tmp_path)) == 1
     assert live_bytes > 0
 
@@ -257,3 +258,29 @@ def test_shard_opens_its_journals_beside_the_log(tmp_path: Path) -> None:
     journal, _ = shard.journal("channel")
     journal.append(entries_of(3))
     assert [tuple(entry) for entry in opened(tmp_path).journal("channel")[1].tolist()] == entries_of(3)
+
+
+def test_entry_that_comes_after_the_end_brings_no_file_back(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(3))
+    journal.remove()
+    journal.append(entries_of(1))
+    journal.compact(np.array(entries_of(1)))
+    assert files(tmp_path) == []
+
+
+def test_entries_beyond_what_can_be_held_back_stay_with_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.journal.HELD_MAX", 5)
+    disk = FullDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(1))
+    disk.room_bytes = 0
+    journal.append(entries_of(4, seed=10))
+    for _ in range(2):
+        with pytest.raises(Refusal, match="no space"):
+            journal.append(entries_of(2, seed=20))
+    disk.room_bytes = None
+    journal.append(entries_of(2, seed=20))
+    assert reopened(tmp_path)[1] == [*entries_of(1), *entries_of(4, seed=10), *entries_of(2, seed=20)]

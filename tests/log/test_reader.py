@@ -9,11 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, Refusal
 from penstock.log.reader import Reader
-from penstock.message import BASE_COLUMNS, Rows
+from penstock.log.segment import Segment
+from penstock.message import BASE_COLUMNS, OPTIONAL_COLUMNS, Rows
 from tests.fakes import START_NS, FakeClock
-from tests.log.samples import opened, rows_of
+from tests.log.disks import ManualDisk
+from tests.log.samples import opened, read_all, rows_of
 
 
 def offsets(reader: Reader, start: int = 0, end: int | None = None) -> list[int]:
@@ -179,3 +181,134 @@ def test_reader_keeps_up_with_a_writer_that_appends_rolls_seals_and_retains(tmp_
     assert not failure
     assert seen == list(range(shard.end))
     assert reader.damaged == []
+
+
+def test_small_batches_come_joined_and_large_ones_as_they_are(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    names = ("key", "tag", "due")
+    for number in range(700):
+        shard.append(rows_of(1 + number % 30, seed=number, names=names if number % 2 else ()), START_NS + number)
+    shard.append(rows_of(20_000), START_NS + 700)
+    for number in range(5):
+        shard.append(rows_of(2, seed=number), START_NS + 701)
+    shard.tick(START_NS)
+    names_read = ["offset", "timestamp", "body", *names]
+    batches = list(Reader(str(tmp_path)).batches(columns=names_read))
+    assert len(batches) <= 4
+    table = pa.Table.from_batches(batches)
+    assert [row[0] for row in read_all(shard)] == table["offset"].to_pylist()
+    wanted = [dict(zip(("offset", "timestamp", "body"), row[:3], strict=True)) for row in read_all(shard)]
+    assert table.select(["offset", "timestamp", "body"]).to_pylist() == wanted
+    for name in names:
+        place = 4 + OPTIONAL_COLUMNS.index(name)
+        assert table[name].to_pylist() == [row[place] for row in read_all(shard)]
+
+
+def test_offset_at_a_time_in_open_and_sealed_segments(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    for number in range(40):
+        shard.append(rows_of(10, seed=number), START_NS + number)
+        if number % 15 == 14:
+            shard.roll()
+    shard.tick(START_NS)
+    reader = Reader(str(tmp_path))
+    for number in range(40):
+        assert reader.offset_at(START_NS + number) == 10 * number == shard.offset_at(START_NS + number)
+    assert reader.offset_at(0) == 0
+    assert reader.offset_at(START_NS + 40) == 400
+
+
+def test_view_of_the_writer_is_newer_than_the_files(tmp_path: Path) -> None:
+    shard = opened(tmp_path, ManualDisk())
+    shard.append(rows_of(5), START_NS)
+    shard.append(rows_of(5, names=("tag",)), START_NS)  # a wider segment, which no manifest names yet
+    assert Reader(str(tmp_path)).ends()[1] < 10
+    reader = Reader(str(tmp_path), shard.view())
+    assert reader.ends() == (0, 10)
+    assert offsets(reader) == list(range(10))
+    assert reader.offset_at(START_NS) == 0
+
+
+def test_view_of_the_writer_on_a_full_disk_brings_the_index_along(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(Segment, "write_index", full)
+        shard.append(rows_of(5), START_NS)
+        shard.append(rows_of(50), START_NS)
+        view = shard.view()
+    assert offsets(Reader(str(tmp_path), view)) == list(range(55))
+
+
+def test_batches_without_a_row_of_the_asked_times_are_left_out(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    for number in range(6):
+        shard.append(rows_of(10), START_NS + number)
+    shard.tick(START_NS)
+    reader = Reader(str(tmp_path))
+    batches = reader.batches(from_ns=START_NS + 2, until_ns=START_NS + 4)
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(20, 40))
+    assert [reader.offset_at(START_NS + number) for number in (-1, 3, 5, 6)] == [0, 30, 50, 60]
+    shard.roll()
+    assert list(reader.batches(from_ns=START_NS + 6)) == []
+    assert list(reader.batches(until_ns=START_NS)) == []
+
+
+def test_view_tells_what_of_each_segment_can_be_read(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    shard.append(rows_of(30), START_NS)
+    shard.roll()
+    for _ in range(100):
+        shard.append(rows_of(2), START_NS)
+    shard.tick(START_NS)
+    start, (sealed, growing) = Reader(str(tmp_path)).view()
+    assert start == 0
+    assert (sealed.first, sealed.end, sealed.rows) == (0, 30, 30)
+    assert (growing.first, growing.end, growing.rows) == (30, 230, 200)
+    assert growing.bytes == shard.stored_bytes() - sealed.bytes
+    for first in (30, 31, 128, 229):
+        assert offsets(Reader(str(tmp_path)), first) == list(range(first, 230))
+
+
+def test_rows_that_are_not_kept_are_noted_or_refused(tmp_path: Path) -> None:
+    shard = opened(tmp_path, retention_bytes=1, retention_hard=True)
+    for number in range(3):
+        shard.append(rows_of(10, seed=number), START_NS)
+        shard.roll()
+    shard.retain(None, START_NS)
+    shard.tick(START_NS)
+    assert shard.start > 0
+    reader = Reader(str(tmp_path))
+    assert offsets(reader, 5, 30) == list(range(shard.start, 30))
+    assert reader.lost == [(5, shard.start)]
+    with pytest.raises(Refusal, match=f"offsets 5 to {shard.start - 1} are not kept any more; the earliest is"):
+        list(Reader(str(tmp_path)).batches(5, 30, strict=True))
+
+
+def test_chosen_columns_of_compressed_segments(tmp_path: Path) -> None:
+    shard = opened(tmp_path, compression="zstd")
+    for number in range(50):
+        shard.append(rows_of(3, seed=number, names=("key",)), START_NS)
+    shard.roll()
+    shard.tick(START_NS)
+    whole = pa.Table.from_batches(Reader(str(tmp_path)).batches())
+    table = pa.Table.from_batches(Reader(str(tmp_path)).batches(columns=("key", "offset", "tag")))
+    assert table["key"].to_pylist() == whole["key"].to_pylist()
+    assert table["offset"].to_pylist() == list(range(150))
+    assert table["tag"].null_count == 150
+
+
+def test_many_small_batches_come_as_few_large_ones(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    for number in range(500):
+        shard.append(rows_of(2, seed=number, names=("due",)), START_NS)
+    shard.tick(START_NS)
+    batches = list(Reader(str(tmp_path)).batches(3, 990))
+    assert len(batches) == 1
+    whole = pa.Table.from_batches(batches)
+    assert whole["offset"].to_pylist() == list(range(3, 990))
+    assert whole.column_names == [*BASE_COLUMNS, "due"]
+    assert whole["due"].to_pylist()[:3] == [rows_of(2, seed=number, names=("due",)).columns["due"][at] for number, at in ((1, 1), (2, 0), (2, 1))]  # fmt: skip  # noqa: E501

@@ -66,11 +66,14 @@ class Client:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 5)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 5) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         self.out += memoryview(data)
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.out)
 
     def write_eof(self) -> None:
         self.closed = True

@@ -373,7 +373,7 @@ def test_garbage_gives_commands_or_one_fault_and_never_raises(data: bytes, at: i
         (b"IDENTIFY\n\0\0\0\0", "E_BAD_BODY", "IDENTIFY invalid body size 0"),
     ],
 )
-def test_nsq_case_06_07_sizes_out_of_bounds_are_faults(data: bytes, code: str, text: str) -> None:
+def test_sizes_out_of_bounds_are_faults(data: bytes, code: str, text: str) -> None:
     assert decode(data + b"NOP\n", Limits(100, 1000))[-1] == ("fault", code, text)
 
 
@@ -398,6 +398,16 @@ def test_few_and_many_message_frames_agree(bodies: list[bytes], first_id: int) -
         codec.messages(int(ids[row]), 1, times[row], 3, [0, len(bodies[row])], bodies[row])[0] for row in picks.tolist()
     ]
     assert bytes(chosen) == b"".join(bytes(part) for part in one_by_one)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=300), st.integers(1, 7))
+@settings(deadline=None, max_examples=50)
+def test_frames_cut_out_of_a_batch_are_those_made_for_the_rows_alone(bodies: list[bytes], step: int) -> None:
+    rows = Rows.of(bodies, "nsq")
+    picks = np.arange(0, rows.count, step)
+    whole = codec.messages(1, rows.count, 9, 1, rows.cuts, rows.body)
+    alone = codec.picked(picks + 1, picks, 9, 1, rows.cuts, rows.body)
+    assert bytes(codec.gathered(whole, picks)) == bytes(alone)
 
 
 FORMS = [Form(raw, ext, detailed) for raw in (True, False) for ext in (True, False) for detailed in (True, False)]

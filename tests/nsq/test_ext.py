@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -18,6 +18,7 @@ from tests.nsq.asking import ask, done, post, refused
 from tests.served import Answer, Served
 
 NSQ = NsqConfig(tcp_port=0, http_port=0, max_msg_size=100)
+NUMBER = quote('{"a":1}')
 TAG = '{"##client_dispatch_tag":"tagA"}'
 
 
@@ -66,11 +67,28 @@ def test_nsq_case_51_ext_may_be_left_out_where_a_request_header_stands_in(served
 
 
 def test_single_quotes_are_refused_with_a_way_out(served: Served) -> None:
-    for ext in ("{'a':'b'}", " { 'a' : 'b' }"):
+    for ext in ("{'a':'b'}", " { 'a' : 'b' }", """{"a":'b'}""", """{"a":"b",'c':"d"}""", """'{"a":"b"}'"""):
         for headers in ({}, {"X-NSQEXT-Key": "v"}):
             answer = pub_ext(served, ext, headers=headers)
             assert refused(answer) == (400, "E_INVALID_JSON_HEADER")
             assert "double quotes" in answer.json["reason"]
+
+
+@pytest.mark.parametrize("of_the_node", ["strict", "lenient"])
+def test_a_topic_may_have_header_rules_of_its_own(tmp_path: Path, of_the_node: Literal["strict", "lenient"]) -> None:
+    with Served(tmp_path / "rules", nsq=msgspec.structs.replace(NSQ, header_rules=of_the_node)) as served:
+        for rules in ("node", "strict", "lenient"):
+            served.post("topics", {"name": rules, "settings": {"extend": "on", "header_rules": rules}})
+            answer = post(served, f"/pub_ext?topic={rules}&ext={NUMBER}", b"x")
+            assert answer.status == (200 if "lenient" in (rules, of_the_node if rules == "node" else "") else 400)
+        assert post(served, f"/pub_ext?topic=new&ext={NUMBER}", b"x").status == (
+            200 if of_the_node == "lenient" else 400
+        )
+        assert ("new" in served.node.topics) == (of_the_node == "lenient")
+
+
+def test_single_quotes_inside_a_string_are_text(served: Served) -> None:
+    assert pub_ext(served, """{"a":"b,'c:'d"}""").content == b"OK"
 
 
 def test_request_header_wins_over_ext(served: Served) -> None:

@@ -159,6 +159,28 @@ def test_places_in_the_queue_go_on_across_an_upgrade_and_a_restart(broker: Broke
     assert_contiguous(messages)
 
 
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("waited", [False, True])
+def test_rows_from_before_an_upgrade_weigh_the_same_after_a_crash(
+    broker: Broker, published: bool, waited: bool
+) -> None:
+    producer = broker.client()
+    producer.pub("t", b"1", b"22")
+    upgrade(broker)
+    if published:
+        producer.pub_ext("t", {"a": "b"}, b"333")
+    if waited:
+        broker.advance(5)
+    before = 31 + 32 + (33 + 9 + 3 if published else 0)
+    for _ in range(2):
+        broker.kill()
+        producer = broker.client()
+        producer.send(pub_trace("t", 7, b"4444"))
+        ((_, reply),) = producer.frames()
+        assert struct.unpack(">2xQQQI", reply)[2:] == (before, 31 + 4)
+        before += 31 + 4
+
+
 def test_an_upgrade_cannot_be_taken_back(broker: Broker) -> None:
     make(broker, "off")
     upgrade(broker)
@@ -420,6 +442,34 @@ def test_a_repeated_message_is_told_the_place_of_the_first(broker: Broker) -> No
 def assert_contiguous(messages: list[Extended]) -> None:
     for one, other in pairwise(messages):
         assert other.queue_offset == one.queue_offset + one.raw_size
+
+
+@pytest.mark.parametrize("word", ["SUB t ch", "SUB_ADVANCED t ch 0", "SUB t ch 0"])
+def test_a_topic_that_keeps_its_order_must_be_asked_for_it(tmp_path: Path, word: str) -> None:
+    broker = Broker(tmp_path)
+    broker.node.create_topic("t", TopicSettings(extend="off", ordered=True))
+    client = broker.client()
+    client.send(word.encode() + b"\n")
+    name = word.split()[0]
+    assert client.replies() == [f"E_SUB_ORDER_IS_MUST {name} t keeps its order; use SUB_ORDERED"]
+    assert client.closed
+    assert broker.node.topic("t").subscriptions == {}
+
+
+def test_a_topic_that_keeps_its_order_is_read_in_order_by_everybody(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    topic = broker.node.create_topic("t", TopicSettings(extend="off", ordered=True))
+    client = broker.client()
+    client.send(b"SUB_ORDERED t ch 0\nRDY 5\n")
+    assert client.replies() == ["OK"]
+    assert topic.subscribe("other").settings.order == "shard"
+    broker.kill()
+    assert broker.node.topic("t").settings.ordered
+    client = broker.client()
+    client.send(b"SUB_ORDERED t ch 0\nRDY 5\n")
+    assert client.replies() == ["OK"]
+    broker.client().pub("t", b"a", b"b")
+    assert [message.body for message in client.extended(extended=False, detailed=True)] == [b"a"]
 
 
 def test_nsq_case_52_ordered_messages_stand_one_after_the_other(broker: Broker) -> None:

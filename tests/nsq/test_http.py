@@ -131,6 +131,12 @@ def test_pub_stores_the_body_as_it_is(served: Served) -> None:
     assert stored(served) == ["a\nb\x00"]
 
 
+def test_old_names_of_the_paths_still_publish(served: Served) -> None:
+    assert ask(served, "POST", "/put?topic=t", b"a").content == b"OK"
+    assert ask(served, "POST", "/mput?topic=t", b"b\nc").content == b"OK"
+    assert stored(served) == ["a", "b", "c"]
+
+
 def test_pub_with_defer_is_due_later(served: Served) -> None:
     assert ask(served, "POST", "/pub?topic=t&defer=60000", b"later").content == b"OK"
     message = served.get("topics/t/messages").json["messages"][0]

@@ -67,6 +67,29 @@ def test_nsq_case_06_message_too_big(tmp_path: Path) -> None:
     assert client.closed
 
 
+@pytest.mark.parametrize(
+    ("bodies", "reply"),
+    [
+        ([b""], "E_BAD_MESSAGE PUB invalid message body size 0"),
+        ([b"x" * 100] * 11, "E_BAD_BODY MPUB body too big 1148 > 1000"),
+        ([b"x"] * 5 + [b""] + [b"x"] * 5, "E_BAD_MESSAGE MPUB invalid message(5) body size 0"),
+        ([b"x" * 101] * 5, "E_BAD_MESSAGE MPUB message too big 101 > 100"),
+    ],
+)
+def test_nsq_case_07_nothing_is_stored_of_what_has_a_wrong_size(
+    tmp_path: Path, bodies: list[bytes], reply: str
+) -> None:
+    broker = Broker(tmp_path, max_msg_size=100, max_body_size=1000)
+    client = broker.client()
+    if len(bodies) == 1:
+        client.pub("t", *bodies)
+    else:
+        client.mpub("t", bodies)
+    assert client.replies() == [reply]
+    assert client.closed
+    assert "t" not in broker.node.topics or broker.node.topic("t").depth() == 0
+
+
 def test_nsq_case_08_deferred_publish(broker: Broker) -> None:
     consumer = subscribed(broker)
     producer = broker.client()
@@ -392,3 +415,38 @@ def test_ack_before_a_fatal_error_in_the_same_read_survives_a_kill(broker: Broke
     assert consumer.replies() == ["E_INVALID invalid command WHAT"]
     broker.kill()
     assert subscribed(broker).messages() == []
+
+
+def test_client_that_goes_when_the_journal_fails_gives_its_messages_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = subscribed(broker)
+    broker.client().pub("t", b"one")
+    assert len(consumer.messages()) == 1
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.node.topic("t"), "settle", fail)
+        with pytest.raises(OSError, match="Input"):
+            consumer.hang_up()
+    assert [message.body for message in subscribed(broker).messages()] == [b"one"]
+
+
+def test_client_that_cannot_be_served_is_hung_up_on_and_the_publisher_hears_nothing_of_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = subscribed(broker)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug in the dialect")
+
+    monkeypatch.setattr(channel_of(broker).consumers[0], "deliver", fail)
+    producer = broker.client()
+    producer.pub("t", b"one")
+    assert producer.replies() == ["OK"]
+    assert not producer.closed
+    assert consumer.closed
+    assert broker.node.bugs == 1
+    assert [message.body for message in subscribed(broker).messages()] == [b"one"]

@@ -102,6 +102,42 @@ def test_nsq_case_08_deferred_message_is_counted_at_once(broker: Watched) -> Non
     assert (channel["deferred_count"], channel["message_count"], channel["depth"]) == (0, 1, 1)
 
 
+def test_deferred_message_behind_others_that_nobody_took_is_deferred_too(broker: Watched) -> None:
+    client = broker.client()
+    client.sub("t", "ch")
+    client.pub("t", b"x", b"y")
+    client.send(dpub("t", 1000, b"later"))
+    client.pub("t", *[b"z"] * 20)
+    client.send(dpub("t", 500_000, b"much later") * 30)
+
+    def counts() -> tuple[int, ...]:
+        channel = broker.channel()
+        return tuple(channel[key] for key in ("deferred_count", "depth", "message_count"))
+
+    assert counts() == (31, 22, 53)
+    broker.kill()
+    assert counts() == (31, 22, 53)
+    broker.advance(1)
+    assert counts() == (30, 23, 53)
+    client = broker.client()
+    client.sub("t", "ch", 100)
+    assert len(client.messages()) == 23
+    assert counts() == (30, 0, 53)
+    broker.node.topic("t").subscription("ch").empty()
+    assert counts() == (0, 0, 53)
+
+
+def test_deferred_messages_that_a_pause_keeps_back_are_the_topics(broker: Watched) -> None:
+    client = broker.client()
+    client.sub("t", "ch")
+    client.pub("t", b"x")
+    broker.node.topic("t").pause(paused=True)
+    client.send(dpub("t", 500_000, b"later"))
+    assert (broker.channel()["deferred_count"], broker.channel()["depth"], broker.topic()["depth"]) == (0, 1, 1)
+    broker.node.topic("t").pause(paused=False)
+    assert (broker.channel()["deferred_count"], broker.channel()["depth"], broker.topic()["depth"]) == (1, 1, 0)
+
+
 def test_nsq_case_24_emptied_channel_shows_nothing_in_flight_or_deferred(broker: Watched) -> None:
     client = broker.client()
     client.sub("t", "ch", rdy=25)
@@ -238,7 +274,7 @@ def test_text_is_laid_out_as_by_nsqd(broker: Watched) -> None:
     broker.advance(62.5)
     text = printout(broker.observer.stats(), broker.node.started_ns, broker.clock.now())
     lines = re.sub(r"\t\d+", "\t0", text).split("\n")
-    assert lines[0].startswith("nsqd v1.3.0 (built w/penstock ")
+    assert lines[0].startswith("nsqd v1.3.0 (built w/penstock-")
     assert lines[1:] == [
         "start_time 2023-11-14T22:13:20Z",
         "uptime 1m2.5s",

@@ -23,6 +23,7 @@ class Layered(Client):
         self.raw = bytearray()
         self.stack: Stack | None = None
         self.step = step
+        self.context = certificates().client_context()
         super().__init__(broker)
         self.send(b"  V2")
 
@@ -51,7 +52,7 @@ class Layered(Client):
         self.raw.clear()
         if reply["tls_v1"]:
             assert plain == b""
-            tls = Tls(certificates().client_context(), server_side=False, name="localhost")
+            tls = Tls(self.context, server_side=False, name="localhost")
             self.send(tls.handshake(b""))
             while not tls.done:
                 taken, self.raw = bytes(self.raw), bytearray()

@@ -4,10 +4,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penstock.intake.dedup import Dedup
+from penstock.message import Rows
 from tests.served import Served
 
 
@@ -121,3 +124,15 @@ def test_metrics_tell_of_the_node_and_its_process(served: Served) -> None:
     assert value(scrape(served), "penstock_loop_lag_seconds_count") > 0
     served.do(served.node.stop)
     assert value(scrape(served), "penstock_up") == 0
+
+
+def test_idempotence_keys_forgotten_before_their_time_are_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.inlet.Dedup", partial(Dedup, keys_max=2))
+    served.post("topics", {"name": "t"})
+    rows = Rows.of([b"x"] * 5, "test", {"dedup": [b"%d" % number for number in range(5)]})
+    served.do(lambda: served.node.topic("t").publish(rows, served, lambda _, error: None))
+    text = scrape(served)
+    assert value(text, "penstock_topic_forgotten_keys_total", topic="t") == 3
+    assert promtool(text) == "0"

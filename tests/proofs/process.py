@@ -130,6 +130,11 @@ class Process:
             child.wait()
 
     @property
+    def pid(self) -> int:
+        """The node's own number."""
+        return self._pid
+
+    @property
     def listening(self) -> bool:
         """Whether the start that is under way has come to its end."""
         return self._ready.exists()

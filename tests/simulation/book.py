@@ -1,4 +1,4 @@
-"""The checker's book: all topics and messages, and the rules on handing a message out.
+"""The checker's book: all topics, subscriptions and messages.
 
 Everybody who watches the node from outside (the tap on its connections, the admin, the pollers, the census after a
 restart) writes into this one book; it raises a `Violation` the moment something cannot be.
@@ -7,43 +7,22 @@ restart) writes into this one book; it raises a `Violation` the moment something
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 from penstock.clock import MILLISECOND
-from penstock.message import place_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.clock import LATE_NS_MAX, Scheduler
+from tests.simulation.connection import Connection
+from tests.simulation.extras import NOTHING, Extras
 from tests.simulation.history import History, Violation
-from tests.simulation.model import (
-    Belongs,
-    Connection,
-    Message,
-    Presence,
-    Row,
-    Rule,
-    State,
-    SubscriptionModel,
-    TopicModel,
-    Verdict,
-)
+from tests.simulation.model import Belongs, Message, Presence, Row, Rule, SubscriptionModel, TopicModel
 
 #: The node looks after leases and journals this often, or as often as `ack_flush` says.
 TICK_NS = 10 * MILLISECOND
 
 #: A new routing mapping reaches the filters within this time.
 REMAP_NS = 5 * MILLISECOND
-
-
-class Handed(NamedTuple):
-    """A message as it was handed out."""
-
-    id: int
-    attempts: int
-    time_ns: int
-    body: bytes
-    #: It was made between this time and now.
-    since_ns: int
-    lease_ns: int
 
 
 class Book:
@@ -168,6 +147,14 @@ class Book:
         for subscription in self.subscriptions():
             subscription.rules.append(self.rule(subscription.settings))
 
+    def adopt(self, subscription: SubscriptionModel, settings: SubscriptionSettings) -> None:
+        """Note what a subscription does from now on."""
+        before, subscription.settings = subscription.settings, settings
+        subscription.rules.append(self.rule(settings))
+        if (before.order, before.key_run) != (settings.order, settings.key_run):
+            subscription.ordered_ns = self.now_ns
+            subscription.last_first.clear()
+
     def subscriptions(self) -> Iterator[SubscriptionModel]:
         """Go through all subscriptions."""
         for topic in self.topics.values():
@@ -176,13 +163,16 @@ class Book:
     # --- messages -------------------------------------------------------------------------------------------------
 
     def offer(self, topic: TopicModel, body: bytes, publisher: str, *, due_ns: int = 0, shard: int | None = None,
-              traffic: int = 0, expires_ns: int = 0) -> Message:  # fmt: skip
+              expires_ns: int = 0, extras: Extras = NOTHING) -> Message:  # fmt: skip
         """Note that a message reached the node."""
         self._order += 1
+        due_ns = due_ns or extras.due_ns
         message = Message(
-            body, topic, publisher, self._order, self.now_ns, self.life, due_ns, expires_ns, traffic, shard=shard
+            body, topic, publisher, self._order, self.now_ns, self.life, due_ns, expires_ns, extras, shard=shard
         )
         topic.messages[body] = message
+        if extras.key:
+            topic.keyed.setdefault(extras.key, []).append(message)
         topic.offered += 1
         return message
 
@@ -199,6 +189,12 @@ class Book:
         message.answered = True
         if "could not be synced" not in reason:
             message.presence = Presence.REFUSED
+
+    def turned_away(self, message: Message) -> None:
+        """Note that a message was refused before it came to its topic, which therefore does not count it."""
+        message.answered = True
+        message.presence = Presence.REFUSED
+        message.topic.offered -= 1
 
     def named(self, message: Message, id_: int) -> None:
         """Note a message's id."""
@@ -226,7 +222,9 @@ class Book:
             self.fail("dead letters failed", f"{original.name} was buried after {row.peak} attempts")
         row.finish(self.now_ns)
         row.maybe = True
-        message = self.offer(topic, body, f"dead letters of {source.topic.name}")
+        kept = replace(original.extras, due_ns=0, header=original.extras.header or b"{}")
+        message = self.offer(topic, body, f"dead letters of {source.topic.name}", extras=kept)
+        message.is_letter = True
         topic.offered -= 1
         # Who emptied or moved a subscription before this was seen may have met it.
         message.orphaned = Belongs.MAY if topic.emptied else Belongs.MUST
@@ -234,114 +232,3 @@ class Book:
             subscription.rows[message] = Row(message, Belongs.MAY, maybe=True)
         self.record("buried", original.name, topic.name)
         return message
-
-    # --- handing out ----------------------------------------------------------------------------------------------
-
-    def handed_out(self, subscription: SubscriptionModel, handed: Handed, holder: Connection | None) -> Row:
-        """Check a message that a consumer (or, without a holder, a session) got, and note its lease."""
-        self.checks += 1
-        topic = subscription.topic
-        message = self.find(topic, handed.body, handed.id)
-        self.named(message, handed.id)
-        self.stored(message)
-        row = subscription.row(message)
-        self._check_message(subscription, message, handed)
-        if handed.since_ns > subscription.upheaval_ns or handed.since_ns == self.now_ns:
-            self._check_row(subscription, row, handed)
-            if handed.since_ns == self.now_ns:
-                self._check_order(subscription, row, handed)
-        self._lease(subscription, row, handed, holder)
-        if handed.since_ns < self.now_ns and handed.since_ns <= subscription.upheaval_ns:
-            # A frame that was held up by a publish, and meanwhile somebody moved the subscription.
-            row.maybe, row.expires_ns, row.low = True, self.now_ns, 0
-            row.belongs = Belongs.MAY if row.belongs is Belongs.MUST else row.belongs
-        return row
-
-    def _check_message(self, subscription: SubscriptionModel, message: Message, handed: Handed) -> None:
-        who = f"{message.name} in {subscription.topic.name}/{subscription.name}"
-        low_ns, high_ns = self.scheduler.wall_between(message.offered_ns, self.now_ns)
-        if message.due_ns > high_ns:
-            self.fail("not before it is due", f"{who} came {(message.due_ns - high_ns) / 1e6:.3f} ms early")
-        if message.time_ns is None:
-            if not low_ns <= handed.time_ns <= high_ns and subscription.topic.name not in self.buriers:
-                self.fail("the time is that of publishing", f"{who} says {handed.time_ns}, not {low_ns}..{high_ns}")
-            message.time_ns = handed.time_ns
-        elif message.time_ns != handed.time_ns:
-            self.fail("the time is that of publishing", f"{who} says {handed.time_ns}, before {message.time_ns}")
-        taken, _ = subscription.takes(message, self.now_ns, REMAP_NS)
-        if not taken:
-            self.fail("filters", f"{who} has traffic {message.traffic:b}, which no filter since then takes")
-        made_ns, _ = self.scheduler.wall_between(handed.since_ns, self.now_ns)
-        ttl_ns = subscription.settings.ttl_ns
-        if ttl_ns and handed.time_ns + ttl_ns <= made_ns:
-            self.fail("time to live", f"{who} came {(made_ns - handed.time_ns - ttl_ns) / 1e6:.3f} ms too late")
-        if message.expires_ns and message.expires_ns <= made_ns:
-            self.fail("time to live", f"{who} came {(made_ns - message.expires_ns) / 1e6:.3f} ms after it expired")
-
-    def _check_row(self, subscription: SubscriptionModel, row: Row, handed: Handed) -> None:
-        who = f"{row.message.name} in {subscription.topic.name}/{subscription.name}"
-        gate_ns = subscription.topic.gate_ns
-        if subscription.paused_ns is not None and handed.since_ns > subscription.paused_ns:
-            self.fail("paused", f"{who} came while the subscription was paused")
-        if gate_ns is not None and row.message.offered_ns > gate_ns:
-            self.fail("paused", f"{who} came while the topic was paused")
-        if row.belongs is Belongs.NO:
-            self.fail("a subscription's start", f"{who} was there before the subscription and is not for it")
-        if row.state is State.LEASED and self.now_ns < row.expires_ns and not self._came_back(row, handed):
-            left_ms = (row.expires_ns - self.now_ns) / 1e6
-            holder = "a session" if row.holder is None else f"connection {row.holder.link.number}"
-            self.fail("one holder at a time", f"{who} came again {left_ms:.3f} ms before its lease to {holder} ended")
-        if row.state is State.DONE and not row.maybe:
-            self.fail("acks are respected", f"{who} came again after it was finished at {row.done_ns / 1e6:.3f}")
-        if row.state is State.READY and row.due_ns and not row.due_maybe:
-            _, shown_ns = self.scheduler.wall_between(row.released_ns, self.now_ns)
-            if shown_ns < row.due_ns:
-                early_ms = (row.due_ns - shown_ns) / 1e6
-                self.fail("not before it is due", f"{who} was released and came {early_ms:.3f} ms early")
-        low, high = row.low + 1, row.attempts + 1 if not subscription.hidden else 1 << 16
-        if not low <= handed.attempts <= high:
-            self.fail("attempts", f"{who} came as attempt {handed.attempts}, not {low}..{high}")
-        limit = subscription.settings.max_attempts
-        if limit and handed.attempts > limit:
-            self.fail("attempts", f"{who} came as attempt {handed.attempts} of {limit}")
-
-    def _came_back(self, row: Row, handed: Handed) -> bool:
-        """Tell whether the holder may have given the row back: its command, or the frame, is not settled yet."""
-        if row.holder is None:
-            return False
-        late = handed.since_ns < self.now_ns and bool(row.holder.checks)
-        return late or any(check.row is row and check.verdict is Verdict.EITHER for check in row.holder.checks)
-
-    def _check_order(self, subscription: SubscriptionModel, row: Row, handed: Handed) -> None:
-        message = row.message
-        if row.state is not State.NEW or message.life != self.life or message.due_ns or handed.attempts != 1:
-            return
-        key = (message.publisher, place_of(handed.id)[0])
-        last = subscription.last_first.get(key, -1)
-        if message.order < last:
-            self.fail(
-                "order", f"{message.name} of {message.publisher} came after a later message of the same publisher"
-            )
-        subscription.last_first[key] = message.order
-
-    def _lease(self, subscription: SubscriptionModel, row: Row, handed: Handed, holder: Connection | None) -> None:
-        if row.state is State.LEASED:
-            row.settle(self.written_ns, self.full_ns)
-            row.release(self.now_ns)  # it expired, or the connection's end was not heard of yet
-        row.maybe = False
-        row.lease(handed.attempts, handed.since_ns, handed.lease_ns, holder)
-        if holder is None and not self.is_full:
-            row.floor = handed.attempts  # a session's lease is written down before anybody hears of it
-        if holder is not None:
-            self._check_credit(subscription, holder, handed)
-
-    def _check_credit(self, subscription: SubscriptionModel, holder: Connection, handed: Handed) -> None:
-        if len(holder.held) <= holder.credit:
-            return
-        if handed.since_ns != self.now_ns or subscription.upheaval_ns == self.now_ns:
-            return
-        if any(check.verdict is Verdict.EITHER for check in holder.checks):
-            return  # it may have come back in this very read
-        out = sum(1 for row in holder.held if row.expires_ns > self.now_ns and not row.maybe)
-        if out > holder.credit:
-            self.fail("credit", f"connection {holder.link.number} has {out} messages out with RDY {holder.credit}")

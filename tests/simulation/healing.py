@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Protocol
 
@@ -9,14 +10,17 @@ from penstock.clock import MILLISECOND, SECOND
 from penstock.errors import REASONS
 from penstock.node import Node
 from penstock.topic import Topic
-from tests.simulation.admin import Operator
-from tests.simulation.book import Book
-from tests.simulation.clients import Drain, NsqClient, Surroundings
-from tests.simulation.model import SubscriptionModel
+from tests.simulation.book import REMAP_NS, Book
+from tests.simulation.clients import NsqClient, Surroundings
+from tests.simulation.consumers import Drain, Sulker
+from tests.simulation.model import Belongs, Presence, Row, State, SubscriptionModel
 from tests.simulation.network import Weather
+from tests.simulation.operator import Operator
 from tests.simulation.overhear import unanswered
 from tests.simulation.plan import Ending, Plan
 from tests.simulation.survival import DEATH, missing
+from tests.simulation.taste import Taste
+from tests.simulation.trouble import Trouble
 
 #: Everything must have arrived this long after everything has healed: the longest delay is 1 s, the longest lease 2 s.
 HEAL_NS = 20 * SECOND
@@ -30,13 +34,11 @@ class Healed(Surroundings, Protocol):
     plan: Plan
     weather: Weather
     operator: Operator
+    trouble: Trouble
     clients: list[NsqClient]
 
     def random(self, what: str) -> Random:
         """Return randomness of its own for one part of the world."""
-
-    def make_space(self) -> None:
-        """Let the disk be full no more."""
 
     def live(self, ending: Ending) -> None:
         """Go on until the node ends in this way, and start it again."""
@@ -51,17 +53,22 @@ def heal(world: Healed) -> None:
     scheduler.run_until(scheduler.time_ns + 100 * MILLISECOND)
     world.busy = False
     book.record("heal")
-    world.make_space()
+    world.trouble.make_space()
     world.weather.latency_ns, world.weather.cut_odds = 50_000, 0.0
     for client in world.clients:
         client.stop()
     world.clients.clear()
     scheduler.run_until(scheduler.time_ns + 50 * MILLISECOND)
+    if world.plan.sulking:
+        _sulk(world, world.plan.sulking)
     world.operator.resume_all(_node(world))
+    if world.plan.sulking:
+        _drain_around(world, world.plan.sulking)
     _drain(world)
     check_arrived(_node(world), book)
     check_sums(_node(world), book)
-    for topic in list(_node(world).topics.values()):
+    check_filtered(_node(world), book)
+    for topic in sorted(_node(world).topics.values(), key=lambda topic: topic.name not in book.buriers):
         world.take_census(topic)
     if world.plan.crash_at_end:
         world.live(Ending(DEATH, book.slack_ns + MILLISECOND, 0, None, MILLISECOND, 0))
@@ -84,6 +91,39 @@ def _drain(world: Healed) -> None:
             return
 
 
+def _sulk(world: Healed, tag: str) -> None:
+    """Let somebody ask for a tag in every subscription, and take nothing."""
+    for topic in _node(world).topics.values():
+        for name in topic.subscriptions:
+            random = world.random(f"sulker {topic.name} {name}")
+            world.clients.append(Sulker(world, random, topic.name, name, Taste(extend=True, tag=tag)))
+    world.scheduler.run_until(world.scheduler.time_ns + 200 * MILLISECOND)
+
+
+def _drain_around(world: Healed, tag: str) -> None:
+    """See that everything arrives but the rows of a tag that is asked for and not taken; then let those go, too."""
+    end_ns = world.scheduler.time_ns + HEAL_NS
+    while world.scheduler.time_ns < end_ns and any(_stalled(world.book, tag)):
+        _attend(world)
+        world.scheduler.run_until(world.scheduler.time_ns + 60 * MILLISECOND)
+    for model, owed in _stalled(world.book, tag):
+        names = ", ".join(f"{row.message.name}({row.state.value})" for row in owed[:10])
+        text = f"{model.topic.name}/{model.name} owes {len(owed)} although only {tag!r} has to wait: {names}"
+        world.book.fail("a tagged row stalls nobody", text)
+    for client in world.clients:
+        if isinstance(client, Sulker):
+            client.stop()
+
+
+def _stalled(book: Book, tag: str) -> Iterator[tuple[SubscriptionModel, list[Row]]]:
+    """Go through the subscriptions that owe rows of no tag or another one, where order leaves them free to go."""
+    for model in book.subscriptions():
+        if model.settings.order == "none":
+            owed = [row for row in missing(book, model) if row.message.extras.tag != tag]
+            if owed:
+                yield model, owed
+
+
 def _attend(world: Healed) -> None:
     """Have one such consumer in every subscription; a topic without one gets its first."""
     there = {(client.topic, client.channel) for client in world.clients if isinstance(client, Drain)}
@@ -91,7 +131,7 @@ def _attend(world: Healed) -> None:
         for name in topic.subscriptions or ("final",):
             if (topic.name, name) not in there:
                 random = world.random(f"drain {topic.name} {name}")
-                world.clients.append(Drain(world, random, topic.name, name))
+                world.clients.append(Drain(world, random, topic.name, name, Taste()))
 
 
 def _is_calm(node: Node, book: Book) -> bool:
@@ -119,6 +159,28 @@ def check_arrived(node: Node, book: Book) -> None:
     waiting = unanswered(book)
     if waiting:
         book.fail("every publish is answered", "; ".join(waiting[:5]))
+
+
+def check_filtered(node: Node, book: Book) -> None:
+    """Check that what filters refused in this life of the node was counted so."""
+    for model in book.subscriptions():
+        topic = model.topic
+        if model.filtered_from is None or topic.tight or topic.was_shaken or topic.settings.durability == "memory":
+            continue
+        low = high = 0
+        for message in topic.messages.values():
+            row = model.row(message)
+            if row.belongs is Belongs.NO or message.presence is Presence.REFUSED:
+                continue
+            some, every = model.takes(message, book.now_ns, REMAP_NS)
+            sure = row.belongs is Belongs.MUST and row.state is State.NEW and message.stored and not row.maybe
+            low += sure and not some and message.life == book.life
+            high += not every or model.may_be_refused(message)
+        counted = node.topics[topic.name].subscriptions[model.name].counts()["filtered"] - model.filtered_from
+        book.record("filtered", topic.name, model.name, low, counted, high)
+        if not low <= counted <= high:
+            text = f"{topic.name}/{model.name} counts {counted} more as filtered, which must be {low} to {high}"
+            book.fail("passed = acked + held + ...", text)
 
 
 def check_sums(node: Node, book: Book) -> None:

@@ -6,13 +6,18 @@ been written when the process died), the state says so: `MAYBE`, `either`, a ran
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from penstock.message import place_of
 from penstock.settings import SubscriptionSettings, TopicSettings
-from tests.simulation.network import Link
+from tests.simulation.extras import NOTHING, Extras
+from tests.simulation.taste import Taste
+
+if TYPE_CHECKING:
+    from tests.simulation.connection import Connection
 
 
 class Presence(Enum):
@@ -53,7 +58,7 @@ class Message:
     life: int
     due_ns: int = 0
     expires_ns: int = 0
-    traffic: int = 0
+    extras: Extras = NOTHING
     presence: Presence = Presence.MAYBE
     answered: bool = False
     #: When it was first known to be in the log.
@@ -64,7 +69,12 @@ class Message:
     orphaned: Belongs = Belongs.MUST
     #: Its shard, if the publisher named one.
     shard: int | None = None
-    key: bytes = b""
+    #: Its idempotence key.
+    dedup: bytes = b""
+    #: Where it stands in the queue files that NSQ would have, as the node last said.
+    place: tuple[int, int] | None = None
+    #: The node itself put it here, with more in its header than it had.
+    is_letter: bool = False
 
     @property
     def name(self) -> str:
@@ -137,6 +147,10 @@ class Row:
         self.certain = self.safe = False
         self.let_go()
 
+    def is_open(self) -> bool:
+        """Tell whether something the holder said about it may have been accepted or not."""
+        return self.holder is not None and self.holder.leaves_open(self)
+
     def let_go(self) -> None:
         """Belong to no holder."""
         if self.holder is not None:
@@ -176,10 +190,16 @@ class SubscriptionModel:
     #: When somebody last seeked, emptied, paused or changed it.
     upheaval_ns: int = 0
     paused_ns: int | None = None
-    #: Per publisher and shard: the order of the last message first delivered, in this life.
-    last_first: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Since when it keeps the order that its settings say; what was there before may be out in another.
+    ordered_ns: int = -1
+    #: Tastes of consumers that may have finished what they refused.
+    pickies: dict[Taste, None] = field(default_factory=dict)
+    #: Per publisher, shard, tag and key: the order of the last message first delivered, in this life.
+    last_first: dict[tuple[str, int, str, bytes], int] = field(default_factory=dict)
     #: Acks the node accepted since it was made; None once that cannot be compared any more.
     acked: int | None = 0
+    #: What it counted as filtered when this life of the node began; None if it began to count anew since.
+    filtered_from: int | None = 0
     #: A crash happened while it was being made or deleted.
     doubtful: bool = False
     deleted: bool = False
@@ -197,8 +217,58 @@ class SubscriptionModel:
         for number, rule in enumerate(self.rules):
             last = number + 1 == len(self.rules)
             if last or self.rules[number + 1].since_ns + grace_ns >= message.offered_ns:
-                verdicts.append(rule.takes(message.traffic))
+                verdicts.append(rule.takes(message.extras.traffic))
         return any(verdicts), all(verdicts)
+
+    def may_be_refused(self, message: Message) -> bool:
+        """Tell whether a consumer may have finished a message because its own filter refuses it."""
+        extras = message.extras
+        for taste in self.pickies:
+            if taste.tag not in ("", extras.tag) or self._is_elsewhere(taste, message):
+                continue
+            if message.id is None or not taste.wants(message.id, extras.header, extras.members):
+                return True
+        return False
+
+    @staticmethod
+    def _is_elsewhere(taste: Taste, message: Message) -> bool:
+        return taste.shard is not None and message.id is not None and place_of(message.id)[0] != taste.shard
+
+    def companions(self, message: Message) -> Iterator[Row]:
+        """Go through the rows that the order of the subscription ties to a message, all of its own shard."""
+        order = self.settings.order
+        if message.id is None or order == "none" or (order == "key" and not message.extras.key):
+            return
+        shard = place_of(message.id)[0]
+        topic = self.topic
+        others = topic.keyed.get(message.extras.key, ()) if order == "key" else topic.messages.values()
+        for other in others:
+            if other is not message and other.id is not None and place_of(other.id)[0] == shard:
+                row = self.rows.get(other)
+                yield row if row is not None else self.row(other)
+
+    def may_be_revoked(self, row: Row, now_ns: int) -> bool:
+        """Tell whether an earlier row of the key may have come back unseen, and taken this one with it."""
+        if self.settings.order != "key" or row.message.id is None:
+            return False
+        for other in self.companions(row.message):
+            early = other.message.id is not None and other.message.id < row.message.id
+            here = early and other.state is State.LEASED and other.holder is row.holder
+            if here and (other.maybe or now_ns >= other.expires_ns or other.is_open()):
+                return True
+        return False
+
+    def revoke_behind(self, row: Row, now_ns: int) -> None:
+        """Note that a row came back: later rows of its key are taken from whoever has them."""
+        if self.settings.order != "key" or row.message.id is None:
+            return
+        for other in self.companions(row.message):
+            if other.state is not State.LEASED or other.message.id is None or other.message.id < row.message.id:
+                continue
+            if min(other.message.offered_ns, row.message.offered_ns) > self.ordered_ns:
+                other.release(now_ns)
+            else:  # they may have been out before anybody asked for order
+                other.maybe, other.expires_ns = True, min(other.expires_ns, now_ns)
 
 
 @dataclass(eq=False, slots=True)
@@ -211,6 +281,8 @@ class TopicModel:
     number: int | None = None
     messages: dict[bytes, Message] = field(default_factory=dict)
     ids: dict[int, Message] = field(default_factory=dict)
+    #: Messages by key, where they have one.
+    keyed: dict[bytes, list[Message]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionModel] = field(default_factory=dict)
     #: Rows offered in this life.
     offered: int = 0
@@ -218,12 +290,13 @@ class TopicModel:
     #: Bits of its files were turned around.
     shaken: bool = False
     cut_unseen: bool = False
+    was_shaken: bool = False
     #: Somebody emptied it, or its last subscription went.
     emptied: bool = False
     #: Retention may drop what nobody needs.
     tight: bool = False
     #: Idempotence keys and the messages that came with each, none of which is known not to be stored.
-    keys: dict[bytes, list[Message]] = field(default_factory=dict)
+    dedups: dict[bytes, list[Message]] = field(default_factory=dict)
     #: A crash happened while it was being made or deleted.
     doubtful: bool = False
     deleted: bool = False
@@ -243,69 +316,8 @@ class TopicModel:
         return ""
 
 
-class Verdict(Enum):
-    """What the node must say to an ack, a release or an extend."""
-
-    ACCEPT = "accept"
-    REFUSE = "refuse"
-    EITHER = "either"
-
-
-@dataclass(eq=False, slots=True)
-class Check:
-    """An ack, release or extend that the node has not refused so far."""
-
-    word: str
-    id: int
-    verdict: Verdict
-    row: Row | None
-    #: The wall-clock time a release asks for, 0 for now.
-    due_ns: int
-    at_ns: int
-    index: int
-    #: The attempt it is about.
-    attempts: int
-    #: When the lease would have ended without an extend.
-    before_ns: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Expected:
-    """A reply that must come."""
-
-    word: str
-    index: int
-    messages: list[Message] = field(default_factory=list)
-
-
-@dataclass(eq=False, slots=True)
-class Connection:
-    """One link, as the checker sees it."""
-
-    link: Link
-    lease_ns: int
-    subscription: SubscriptionModel | None = None
-    credit: int = 0
-    index: int = 0
-    expected: deque[Expected] = field(default_factory=deque)
-    checks: list[Check] = field(default_factory=list)
-    held: dict[Row, None] = field(default_factory=dict)
-    #: Acks in order, until a later command was answered.
-    acks: deque[tuple[int, Row]] = field(default_factory=deque)
-    #: Since when the node owes a publish reply here; frames behind it are seen late.
-    owing_ns: int | None = None
-    #: When it last ceased to owe one, and since when it had.
-    paid_ns: int = -1
-    paid_since_ns: int = 0
-    deaf: bool = False
-
-    @property
-    def owes(self) -> bool:
-        """Whether a publish is unanswered."""
-        return self.owing_ns is not None
-
-    def since_ns(self, now_ns: int) -> int:
-        """Return how long ago a frame seen now may have been made."""
-        if self.owing_ns is not None:
-            return self.owing_ns
-        return self.paid_since_ns if self.paid_ns == now_ns else now_ns
+def is_spread(messages: list[Message]) -> bool:
+    """Tell whether the rows of a publish may go to several shards, of which one may refuse and another not."""
+    if len(messages) < 2 or messages[0].topic.settings.shards < 2 or messages[0].shard is not None:
+        return False
+    return any(message.extras.key for message in messages)

@@ -16,8 +16,12 @@ from random import Random
 from typing import Protocol
 
 from penstock.clock import MILLISECOND
+from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy
 from tests.simulation.clock import Scheduler, SimClock
-from tests.simulation.wire import Command, Frame, FrameReader
+from tests.simulation.wire import Command, Form, Frame, FrameReader
+
+#: What a client may put between the connection and its commands.
+LAYERS: dict[str, Callable[[], Layer]] = {"snappy": Snappy, "deflate": Deflate}
 
 
 class Client(Protocol):
@@ -105,6 +109,12 @@ class Link(asyncio.Transport):
         self._down_dead = False
         self._frames: deque[tuple[int, Frame]] = deque()
         self._reader = FrameReader()
+        # Compression: what the client asked for, and its half once the node has granted it and once it heard so.
+        self._asked = ""
+        self._layer: Layer | None = None
+        self._up_layer: Layer | None = None
+        #: Listens to what the client sends through it: a command may be whole before its last compressed byte is there.
+        self._ear: Layer | None = None
         self._buffered = 0
         self._high = 64 * 1024
         self._low = 16 * 1024
@@ -123,11 +133,24 @@ class Link(asyncio.Transport):
         """Send a command to the node."""
         if self.client_gone:
             return
+        data = command.data if self._up_layer is None else self._up_layer.send(command.data)
         self._up_sent += len(command.data)
         self._commands.append((self._up_sent, command))
-        for piece in self._weather.cuts(command.data):
+        for piece in self._weather.cuts(data):
             self._up_at_ns = max(self._up_at_ns, self._scheduler.time_ns + self._weather.delay_ns())
             self._scheduler.at(self._up_at_ns, partial(self._arrive, piece), self._clock)
+
+    def read_as(self, form: Form) -> None:
+        """Say in which form message frames come from now on."""
+        self._reader.form = form
+
+    def ask_for(self, layer: str) -> None:
+        """Say that the client is about to ask for a layer; nothing may be sent until it was granted."""
+        self._asked = layer
+
+    def put_layer(self) -> None:
+        """Send through the layer from now on."""
+        self._up_layer = self._layer
 
     def close(self) -> None:
         """Hang up: the client's end, or (called by the node) the node's."""
@@ -177,9 +200,9 @@ class Link(asyncio.Transport):
         if self._inbox and self._reading and not self.node_gone:
             buffer = memoryview(self._protocol.get_buffer(-1))
             count = min(len(buffer), len(self._inbox))
-            buffer[:count] = self._inbox[:count]
+            buffer[:count] = data = bytes(self._inbox[:count])
             del self._inbox[:count]
-            self._up_fed += count
+            self._up_fed += count if self._ear is None else len(self._ear.receive(data))
             commands = []
             while self._commands and self._commands[0][0] <= self._up_fed:
                 commands.append(self._commands.popleft()[1])
@@ -209,9 +232,13 @@ class Link(asyncio.Transport):
         if self.node_gone or self.closing:
             return
         content = bytes(data)
-        for frame, end in self._reader.feed(content):
+        layer = self._layer
+        for frame, end in self._reader.feed(content if layer is None else layer.receive(content)):
             self._tap.sent(self, frame)
-            self._frames.append((self._down_sent + end, frame))
+            self._frames.append((self._down_sent + (end if layer is None else len(content)), frame))
+            if self._asked and frame.data.startswith(b"{"):
+                make, self._asked = LAYERS[self._asked], ""
+                self._layer, self._ear = make(), make()
         self._down_sent += len(content)
         self._buffered += len(content)
         for piece in self._weather.cuts(content):

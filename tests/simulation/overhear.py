@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
 from penstock.clock import MILLISECOND
 from penstock.settings import SubscriptionSettings
-from tests.simulation.book import Book, Handed
-from tests.simulation.model import (
-    Belongs,
-    Check,
-    Connection,
-    Expected,
-    Presence,
-    Row,
-    State,
-    SubscriptionModel,
-    Verdict,
-)
-from tests.simulation.network import Link
+from tests.simulation.answers import Answers
+from tests.simulation.book import Book
+from tests.simulation.choices import Order
+from tests.simulation.connection import PUBLISHES, RETURNS, Check, Connection, Expected, Verdict
+from tests.simulation.extras import NOTHING
+from tests.simulation.handing import Handed, handed_out
+from tests.simulation.model import Belongs, Presence, Row, State, SubscriptionModel
+from tests.simulation.network import LAYERS, Link
 from tests.simulation.wire import ERROR, MESSAGE, Command, Frame
 
-#: Commands that the node answers in order, and those it only answers by refusing.
-PUBLISHES = ("PUB", "MPUB", "DPUB")
-RETURNS = ("FIN", "REQ", "TOUCH")
+SUBSCRIBES = ("SUB", "SUB_ORDERED")
 
 
 class Overhear:
@@ -43,8 +37,11 @@ class Overhear:
         self._settings = subscribe_settings
         self._find = find
         self._observe = observe
+        self._answers = Answers(book, self._settle_later)
         self._reading: list[Check] = []
         self._made: SubscriptionModel | None = None
+        #: A SUB_ORDERED may be changing it.
+        self._reordered: SubscriptionModel | None = None
 
     def connected(self, link: Link, lease_ns: int) -> None:
         """Begin to listen to a connection."""
@@ -68,20 +65,32 @@ class Overhear:
                 self._returned(connection, command)
             elif command.word in PUBLISHES:
                 self._published(connection, command)
-            elif command.word == "SUB":
+            elif command.word in SUBSCRIBES:
                 self._subscribed(connection, command)
             elif command.word == "RDY":
-                connection.credit = command.number
-                self.book.record("rdy", link.number, command.number)
+                self._credited(connection, command)
             else:
                 self._other(connection, command)
 
+    def _credited(self, connection: Connection, command: Command) -> None:
+        connection.credit = command.number
+        if connection.subscription is not None and connection.taste.picky and command.number:
+            connection.subscription.pickies[connection.taste] = None
+        self.book.record("rdy", connection.link.number, command.number)
+
     def _other(self, connection: Connection, command: Command) -> None:
         if command.word == "IDENTIFY":
-            connection.lease_ns = command.number * MILLISECOND or connection.lease_ns
+            timeout_ms = command.fields.get("msg_timeout", 0)
+            connection.lease_ns = (
+                timeout_ms * MILLISECOND if isinstance(timeout_ms, int) and timeout_ms else connection.lease_ns
+            )
+            connection.taste = command.taste
+            connection.layered = any(command.fields.get(layer) for layer in LAYERS)
         elif command.word == "CLS":
             connection.credit = 0
+            connection.closing = True
         elif command.word == "junk" and connection.subscription is not None:
+            connection.closing = True
             connection.subscription.hidden = connection.subscription.hidden or connection.owes
             self._released(connection)
         if command.word in ("IDENTIFY", "CLS"):
@@ -94,24 +103,39 @@ class Overhear:
         topic = book.topic(command.topic)
         due_ns = book.scheduler.wall_ns() + command.number * MILLISECOND if command.number else 0
         publisher = f"connection {connection.link.number}"
-        messages = [book.offer(topic, body, publisher, due_ns=due_ns) for body in command.bodies]
-        connection.expected.append(Expected(command.word, connection.index, messages))
+        extras = command.extras or [NOTHING] * len(command.bodies)
+        messages = [
+            book.offer(topic, body, publisher, due_ns=due_ns, extras=extra)
+            for body, extra in zip(command.bodies, extras, strict=True)
+        ]
+        extend = topic.settings.extend if topic.number is not None else ""
+        connection.expected.append(Expected(command.word, connection.index, messages, extend))
         if connection.owing_ns is None:
             connection.owing_ns = book.now_ns
         names = ",".join(message.name for message in messages)
         book.record(command.word.lower(), connection.link.number, topic.name, names, command.number)
 
     def _subscribed(self, connection: Connection, command: Command) -> None:
-        book = self.book
-        book.record("sub", connection.link.number, command.topic, command.channel)
+        book, asked = self.book, connection.taste
+        ordered = command.word == "SUB_ORDERED"
+        taste = replace(asked, ordered=ordered, shard=command.shard)
         topic = book.topic(command.topic)
+        extend = topic.settings.extend if topic.number is not None else ""
+        headers = extend != "off" if extend else asked.extend
+        connection.taste = taste if headers else taste.without_headers()
+        connection.fragile = not headers
+        connection.joined_ns = book.now_ns
+        book.record("sub", connection.link.number, command.topic, command.channel, connection.taste)
         subscription = topic.subscriptions.get(command.channel)
         if subscription is None:
             ephemeral = command.channel.endswith("#ephemeral")
-            settings = msgspec.structs.replace(self._settings, ephemeral=ephemeral)
+            order: Order = "shard" if ordered else "none"
+            settings = msgspec.structs.replace(self._settings, ephemeral=ephemeral, order=order)
             subscription = self._made = book.make_subscription(topic, command.channel, settings)
+        elif ordered and subscription.settings.order != "shard":
+            self._reordered = subscription
         connection.subscription = subscription
-        connection.expected.append(Expected("SUB", connection.index))
+        connection.expected.append(Expected("SUB", connection.index, extend=extend))
 
     def _returned(self, connection: Connection, command: Command) -> None:
         verdict, row = self._judge(connection, command)
@@ -132,10 +156,10 @@ class Overhear:
         row = subscription.row(message) if message is not None else None
         if row is not None and row.state is State.LEASED and row.holder is connection:
             late = self.book.now_ns >= row.expires_ns or row.maybe
-            late = late or any(check.row is row and check.verdict is Verdict.EITHER for check in connection.checks)
+            late = late or row.is_open() or subscription.may_be_revoked(row, self.book.now_ns)
             return (Verdict.EITHER if late else Verdict.ACCEPT), row
         # Behind an unanswered publish a frame may wait that hands it to this very connection.
-        return (Verdict.EITHER if connection.owes else Verdict.REFUSE), row
+        return (Verdict.EITHER if connection.owes or connection.outgrown else Verdict.REFUSE), row
 
     def _apply(self, connection: Connection, check: Check) -> None:
         row, book = check.row, self.book
@@ -150,6 +174,8 @@ class Overhear:
         elif check.word == "REQ":
             row.settle(book.written_ns, book.full_ns)
             row.release(check.at_ns, check.due_ns)
+            if connection.subscription is not None:
+                connection.subscription.revoke_behind(row, book.now_ns)
         else:
             check.before_ns = row.expires_ns
             lease_max_ns = connection.subscription.settings.lease_max_ns if connection.subscription else 0
@@ -167,6 +193,11 @@ class Overhear:
                 self._settle(connection)
         self._reading = []
         self._made = None
+        if self._reordered is not None:
+            settings = self._find(self._reordered.topic.name, self._reordered.name)
+            if settings is not None and settings != self._reordered.settings:
+                self.book.adopt(self._reordered, settings)
+            self._reordered = None
         self._observe()
 
     def _settle(self, connection: Connection) -> None:
@@ -195,7 +226,7 @@ class Overhear:
             self._may_be_done(connection, row)
 
     def _may_be_done(self, connection: Connection, row: Row) -> None:
-        if row.belongs is Belongs.MUST:
+        if row.belongs is Belongs.MUST and row.state is not State.DONE:
             row.belongs = Belongs.MAY
         if connection.subscription is not None:
             connection.subscription.acked = None
@@ -208,7 +239,7 @@ class Overhear:
             if check.word == "TOUCH" and check.before_ns:
                 check.row.expires_ns = check.before_ns
             check.row.maybe = check.row.due_maybe = True
-            if check.word == "FIN" and check.verdict is Verdict.EITHER:
+            if check.word == "FIN":
                 self._may_be_done(connection, check.row)
         connection.checks.clear()
 
@@ -220,9 +251,9 @@ class Overhear:
         if frame.kind == MESSAGE:
             self._delivered(connection, frame)
         elif frame.kind == ERROR:
-            self._failed(connection, frame.data.decode())
+            self._answers.failed(connection, frame.data.decode())
         elif frame.data != b"_heartbeat_":
-            self._answered(connection, frame.data)
+            self._answers.answered(connection, frame.data)
 
     def _delivered(self, connection: Connection, frame: Frame) -> None:
         book, subscription = self.book, connection.subscription
@@ -232,66 +263,17 @@ class Overhear:
             book.fail("only to subscribers", f"connection {connection.link.number} got {body[:40]!r}")
         since_ns = connection.since_ns(book.now_ns)
         handed = Handed(frame.id, frame.attempts, frame.time_ns, body, since_ns, connection.lease_ns)
-        book.handed_out(subscription, handed, connection)
-
-    def _answered(self, connection: Connection, data: bytes) -> None:
-        book = self.book
-        if not connection.expected:
-            book.fail("one reply a command", f"connection {connection.link.number} got {data[:40]!r} for nothing")
-        expected = connection.expected.popleft()
-        book.record("answer", connection.link.number, expected.word, data[:10].decode("latin-1"))
-        if expected.word != "IDENTIFY" and data != (b"CLOSE_WAIT" if expected.word == "CLS" else b"OK"):
-            book.fail("one reply a command", f"connection {connection.link.number}: {expected.word} got {data[:40]!r}")
-        for message in expected.messages:
-            message.answered = True
-            book.stored(message)
-        self._replied(connection, expected)
-
-    def _replied(self, connection: Connection, expected: Expected) -> None:
-        """A reply to a command: acks before it are written down, where the node is told to."""
-        book = self.book
-        while connection.acks and connection.acks[0][0] < expected.index:
-            row = connection.acks.popleft()[1]
-            row.certain = book.ack_flush_ns == 0 and not book.is_full and row.done_ns > book.full_ns
-        if connection.owes and not any(other.word in PUBLISHES for other in connection.expected):
-            connection.paid_since_ns, connection.paid_ns = connection.owing_ns or 0, book.now_ns
-            connection.owing_ns = None
-            # Checks are settled by the frames that this reply held up, which come right behind it.
-            book.scheduler.soon(lambda: self._settle_later(connection))
+        message = handed_out(book, subscription, handed, connection).message
+        extras = message.extras
+        if frame.trace is not None and frame.trace != (extras.trace or 0):
+            book.fail("headers come as sent", f"{message.name} has the trace {frame.trace}, not {extras.trace}")
+        if connection.taste.extend and frame.header != extras.header and not message.is_letter:
+            book.fail("headers come as sent", f"{message.name} has {frame.header!r}, not {extras.header!r}")
+        self._answers.placed(message, frame.place)
 
     def _settle_later(self, connection: Connection) -> None:
         if not connection.owes and not connection.deaf and not connection.link.node_gone:
             self._settle(connection)
-
-    def _failed(self, connection: Connection, text: str) -> None:
-        book = self.book
-        code, _, rest = text.partition(" ")
-        book.record("error", connection.link.number, text[:60])
-        if not rest:
-            book.fail("errors have two words", f"{text!r}")
-        word = code.removeprefix("E_").removesuffix("_FAILED")
-        if word in RETURNS:
-            self._not_accepted(connection, word, int(rest.split(" ")[1], 16), text)
-        elif word in PUBLISHES:
-            self._not_published(connection, word, text)
-
-    def _not_accepted(self, connection: Connection, word: str, id_: int, text: str) -> None:
-        same = [check for check in connection.checks if check.word == word and check.id == id_]
-        if not same:
-            self.book.fail("one reply a command", f"connection {connection.link.number} got {text} for nothing")
-        # The same id twice behind an unanswered publish: the one that may be refused is meant.
-        check = next((check for check in same if check.verdict is not Verdict.ACCEPT), same[0])
-        if check.verdict is Verdict.ACCEPT:
-            self.book.fail("the holder may", f"connection {connection.link.number} holds it, and got {text}")
-        connection.checks.remove(check)
-
-    def _not_published(self, connection: Connection, word: str, text: str) -> None:
-        if not connection.expected or connection.expected[0].word != word:
-            self.book.fail("one reply a command", f"connection {connection.link.number} got {text} for nothing")
-        expected = connection.expected.popleft()
-        for message in expected.messages:
-            self.book.refused(message, text)
-        self._replied(connection, expected)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -336,7 +318,7 @@ class Overhear:
             self._made.doubtful = True
         self.book.connections.clear()
         self._reading = []
-        self._made = None
+        self._made = self._reordered = None
 
 
 def unanswered(book: Book) -> list[str]:

@@ -8,9 +8,11 @@ from random import Random
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config, NodeConfig, NsqConfig, TopicConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
-from tests.simulation.admin import some_settings
-from tests.simulation.clients import Temper
+from tests.simulation.choices import some_settings
+from tests.simulation.consumers import Temper
+from tests.simulation.extras import WANTED_TAGS
 from tests.simulation.survival import CLEAN, DEATH, POWER
+from tests.simulation.taste import Taste, some_taste
 
 DATA = "data"
 
@@ -41,9 +43,10 @@ class Plan:
     topics: dict[str, TopicSettings]
     #: (topic, name, settings) of subscriptions made by the operator at the start.
     subscriptions: list[tuple[str, str, SubscriptionSettings]]
-    producers: list[tuple[list[str], int, int]]
-    #: (topic, channel, temper, topic it also publishes to)
-    consumers: list[tuple[str, str, Temper, str]]
+    #: (topics, publishes it does not wait for, time between two, how likely one has headers)
+    producers: list[tuple[list[str], int, int, float]]
+    #: (topic, channel, taste, temper, topic it also publishes to)
+    consumers: list[tuple[str, str, Taste, Temper, str]]
     publishers: int
     sessions: int
     operator_gap_ns: int | None
@@ -59,6 +62,8 @@ class Plan:
     body_bytes_max: int
     #: When all has healed and everything is acked, the process dies once more, and nothing may come again.
     crash_at_end: bool
+    #: While all heals, somebody asks for this tag everywhere and takes nothing for a while; empty for nobody.
+    sulking: str
 
 
 def make_plan(random: Random) -> Plan:
@@ -92,17 +97,23 @@ def make_plan(random: Random) -> Plan:
         (
             random.choice(names),
             random.choice(channels),
+            some_taste(random),
             _temper(random),
             random.choice(names) if random.random() < 0.3 else "",
         )
-        for _ in range(random.choice((1, 2, 3, 5)))
+        for _ in range(random.choice((1, 2, 3, 5, 7)))
     ]
     return Plan(
         config=config,
         topics=topics,
         subscriptions=subscriptions,
         producers=[
-            (random.sample(names, random.randint(1, len(names))), random.choice((1, 1, 10, 50)), _gap_ns(random))
+            (
+                random.sample(names, random.randint(1, len(names))),
+                random.choice((1, 1, 10, 50)),
+                _gap_ns(random),
+                random.choice((0.0, 0.3, 0.9)),
+            )
             for _ in range(random.choice((1, 2, 3)))
         ],
         consumers=consumers,
@@ -119,6 +130,7 @@ def make_plan(random: Random) -> Plan:
         jumps=random.random() < 0.1,
         body_bytes_max=random.choice((20, 200, 700)),
         crash_at_end=random.random() < 0.5,
+        sulking=random.choice(("", *WANTED_TAGS)),
     )
 
 
@@ -138,6 +150,7 @@ def _topic(random: Random) -> TopicSettings:
         segment_bytes=random.choice((2500, 6000, 30_000)),
         memory_rows=random.choice((20, 1_000_000)),
         rate=random.choice((0, 0, 0, 0, 100)),
+        extend=random.choice(("auto", "auto", "on", "on", "off")),
     )
 
 

@@ -177,9 +177,9 @@ def owes(book: Book, subscription: SubscriptionModel, message: Message) -> bool:
     if subscription.settings.ttl_ns or message.expires_ns:
         return False
     limit = subscription.settings.max_attempts
-    if limit and row.attempts >= limit and _is_buried(book, subscription, message):
+    if limit and _is_buried(book, subscription, row):
         return False
-    return subscription.takes(message, book.now_ns, REMAP_NS)[1]
+    return subscription.takes(message, book.now_ns, REMAP_NS)[1] and not subscription.may_be_refused(message)
 
 
 def _check_stored_order(book: Book, topic: TopicModel) -> None:
@@ -193,11 +193,17 @@ def _check_stored_order(book: Book, topic: TopicModel) -> None:
         last[key] = message.id
 
 
-def _is_buried(book: Book, subscription: SubscriptionModel, message: Message) -> bool:
-    """Tell whether a message lies in the dead-letter topic: it may have been moved there again, which does nothing."""
+def _is_buried(book: Book, subscription: SubscriptionModel, row: Row) -> bool:
+    """Tell whether a message lies in the dead-letter topic, or was lost there unseen.
+
+    It may have been moved there again, which does nothing.
+    """
+    tried = row.attempts >= subscription.settings.max_attempts
     dead = book.topics.get(subscription.settings.dead_letter or f"{subscription.topic.name}.dead")
-    letter = dead.messages.get(message.body) if dead is not None else None
-    return letter is not None and letter.stored
+    if dead is not None and dead.was_shaken and (tried or subscription.hidden):
+        return True
+    letter = dead.messages.get(row.message.body) if dead is not None else None
+    return tried and letter is not None and letter.stored
 
 
 def missing(book: Book, subscription: SubscriptionModel) -> list[Row]:

@@ -9,9 +9,11 @@ import pytest
 
 from tests.simulation.clock import Scheduler
 from tests.simulation.disk import Died
+from tests.simulation.extras import Extras
 from tests.simulation.machine import Machine
 from tests.simulation.runner import failure_of
-from tests.simulation.wire import FrameReader
+from tests.simulation.taste import EQUAL, GLOB, LIST, REGEX, HeaderTest
+from tests.simulation.wire import Form, FrameReader, pub_ext, traced
 
 DIGEST = (
     "import logging; logging.disable(logging.CRITICAL); from tests.simulation.runner import failure_of; "
@@ -139,3 +141,45 @@ def test_frames_are_read_in_any_cuts() -> None:
         reader = FrameReader()
         frames = [frame for frame, _ in [*reader.feed(data[:cut]), *reader.feed(data[cut:])]]
         assert [(frame.kind, frame.data) for frame in frames] == [(0, b"OK"), (1, b"no")]
+
+
+def test_extended_frames_are_taken_apart() -> None:
+    # A message frame as the protocol's description spells it: raw id 7, trace 123, a header, its place, "hi".
+    data = bytes.fromhex(
+        "0000004f0000000214d1120d7b16000000010000000000000007000000000000007b0400207b222323636c69656e745f64697370617463"
+        "685f746167223a2274616741227d0000000000000190000000376869"
+    )
+    reader = FrameReader()
+    reader.form = Form(raw=True, extended=True, detailed=True)
+    [(frame, end)] = reader.feed(data)
+    assert end == len(data)
+    assert (frame.id, frame.trace, frame.attempts, frame.data) == (7, 123, 1, b"hi")
+    assert (frame.header, frame.place) == (b'{"##client_dispatch_tag":"tagA"}', (400, 55))
+
+
+def test_publishes_with_headers_are_spelled_as_described() -> None:
+    header = b'{"##client_dispatch_tag":"tagA"}'
+    described = "5055425f4558542074310a0000002400207b222323636c69656e745f64697370617463685f746167223a2274616741227d6869"
+    assert pub_ext("t1", b"hi", Extras(header=header)).data == bytes.fromhex(described)
+    reply = bytes.fromhex("4f4b0000000000000007000000000000007b000000000000019000000037")
+    assert traced(reply) == (7, 123, (400, 55))
+    assert traced(b"OK") is None
+
+
+@pytest.mark.parametrize(
+    ("test", "taken"),
+    [
+        (HeaderTest(EQUAL, "shape", "round"), True),
+        (HeaderTest(EQUAL, "shape", "flat"), False),
+        (HeaderTest(REGEX, "shape", "^.o"), True),
+        (HeaderTest(GLOB, "shape", "?[lq]*"), False),
+        (HeaderTest(LIST, "any", "", (("shape", "flat"), ("size", "s"))), True),
+        (HeaderTest(LIST, "all", "", (("shape", "flat"), ("size", "s"))), False),
+    ],
+)
+def test_header_tests_judge_as_described_and_inverse_turns_them_round(test: HeaderTest, taken: bool) -> None:
+    members = {"shape": "round", "size": "s"}
+    assert test.takes(b"{...}", members) is taken
+    assert test.takes(None, {}) is False
+    assert test._replace(inverse=True).takes(b"{...}", members) is not taken
+    assert test._replace(inverse=True).takes(None, {}) is True

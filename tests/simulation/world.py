@@ -12,17 +12,21 @@ from penstock.message import id_of
 from penstock.node import Node
 from penstock.settings import SubscriptionSettings
 from penstock.topic import Topic
-from tests.simulation.admin import Operator, Publisher, Session
 from tests.simulation.book import Book
-from tests.simulation.clients import Consumer, NsqClient, Producer
+from tests.simulation.clients import NsqClient, Producer
 from tests.simulation.clock import Scheduler, SimClock
+from tests.simulation.consumers import Consumer
 from tests.simulation.disk import Died, Platter, SimDisk
 from tests.simulation.healing import check_sums, heal
 from tests.simulation.history import History
 from tests.simulation.network import Link, Weather
+from tests.simulation.operator import Operator
 from tests.simulation.overhear import Overhear
 from tests.simulation.plan import DATA, Ending, Plan, make_plan
+from tests.simulation.publisher import Publisher
+from tests.simulation.session import Session
 from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
+from tests.simulation.trouble import Trouble
 
 # A rewrite pauses so that the loop's thread gets its turn; here there is one thread.
 seal.pause = lambda: None
@@ -58,7 +62,7 @@ class World:
         self._server: Server | None = None
         self._clock: SimClock | None = None
         self._booted_ns = 0
-        self._links: dict[int, Link] = {}
+        self.links: dict[int, Link] = {}
         self._link_count = 0
         #: Kept, so that no id() is used twice in a run: intake tells publishers apart by theirs.
         self._protocols: list[object] = []
@@ -69,7 +73,9 @@ class World:
         settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
         self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
+        self.trouble = Trouble(self, self.random("trouble"))
         self.clients: list[NsqClient] = []
+        self._audits = self.random("audits")
 
     def random(self, what: str) -> Random:
         """Return randomness of its own for one part of the world, so that parts do not disturb each other."""
@@ -95,22 +101,16 @@ class World:
             self.operator.create(self.node, name, settings)
         for topic, name, chosen in plan.subscriptions:
             self.operator.subscribe(self.node, topic, name, chosen)
-        for number, (topics, window, gap_ns) in enumerate(plan.producers):
-            self.clients.append(Producer(self, self.random(f"producer {number}"), topics, window, gap_ns))
-        for number, (topic, channel, temper, other) in enumerate(plan.consumers):
+        for number, (topics, window, gap_ns, headed) in enumerate(plan.producers):
+            self.clients.append(Producer(self, self.random(f"producer {number}"), topics, window, gap_ns, headed))
+        for number, (topic, channel, taste, temper, other) in enumerate(plan.consumers):
             random = self.random(f"consumer {number}")
-            self.clients.append(Consumer(self, random, topic, channel, temper, other))
+            self.clients.append(Consumer(self, random, topic, channel, taste, temper, other))
         for number in range(plan.publishers):
             Publisher(self, self.random(f"publisher {number}"), 50 * MILLISECOND, list(plan.topics), number)
         for number in range(plan.sessions):
             Session(self, self.random(f"session {number}"), 20 * MILLISECOND)
-        self._trouble = self.random("trouble")
-        if plan.breaks_ns:
-            self.scheduler.after(plan.breaks_ns, self._break)
-        if plan.full_ns:
-            self.scheduler.after(plan.full_ns, self._fill)
-        if plan.jumps:
-            self.scheduler.after(300 * MILLISECOND, self._jump)
+        self.trouble.begin()
         self.scheduler.after(70 * MILLISECOND, self._audit)
 
     def live(self, ending: Ending) -> None:
@@ -137,32 +137,18 @@ class World:
         assert self._clock is not None
         self._clock.alive = False
         self.node = self._server = None
-        for link in self._links.values():
+        for link in self.links.values():
             link.crash()
-        self._links.clear()
+        self.links.clear()
         self.tap.stop()
         crash(self.book, ending.kind)
         if ending.kind == POWER:
             self.platter.lose_power()
             self._booted_ns = self.scheduler.time_ns
-        self.make_space()
+        self.trouble.make_space()
         for _ in range(ending.flips):
-            self._flip()
+            self.trouble.flip()
         self.scheduler.run_until(self.scheduler.time_ns + ending.down_ns)
-
-    def _flip(self) -> None:
-        paths = [
-            path
-            for path in sorted(self.platter.files)
-            if path.endswith((".arrows", ".index")) and self.platter.files[path].data
-        ]
-        if paths:
-            path = self._trouble.choice(paths)
-            number = int(path.split("/")[2])
-            for topic in self.book.topics.values():
-                if topic.number == number:
-                    topic.shaken = True
-            self.book.record("flip", path, self.platter.flip(path))
 
     # --- the node -------------------------------------------------------------------------------------------------
 
@@ -185,8 +171,11 @@ class World:
         self.book.record("boot", self.book.life)
         self.book.booted_ns = self.scheduler.time_ns
         self._reconcile(node)
-        for topic in list(node.topics.values()):
+        # Dead letters first: what lies there, the topic it came from need not have any more.
+        for topic in sorted(node.topics.values(), key=lambda topic: topic.name not in self.book.buriers):
             self.take_census(topic)
+            for name, subscription in self.book.topics[topic.name].subscriptions.items():
+                subscription.filtered_from = topic.subscriptions[name].counts()["filtered"]
         for model in self.book.topics.values():
             model.shaken = model.cut_unseen = False
         # Only now do the others find it.
@@ -214,8 +203,7 @@ class World:
                 subscription.doubtful = False
                 settings = topic.subscriptions[subscription.name].settings
                 if settings != subscription.settings:
-                    subscription.settings = settings
-                    subscription.rules.append(book.rule(settings))
+                    book.adopt(subscription, settings)
             for name in topic.subscriptions:
                 if name not in model.subscriptions:
                     book.fail("subscriptions survive", f"{model.name}/{name} is there although nobody made it")
@@ -275,7 +263,7 @@ class World:
         """Check the sums at any moment."""
         if self.node is not None:
             check_sums(self.node, self.book)
-        self.scheduler.after(int(self._trouble.random() * 200 * MILLISECOND), self._audit)
+        self.scheduler.after(int(self._audits.random() * 200 * MILLISECOND), self._audit)
 
     # --- what clients need ----------------------------------------------------------------------------------------
 
@@ -285,7 +273,7 @@ class World:
             return None
         self._link_count += 1
         link = Link(self.scheduler, self._clock, self.weather, self.tap, client, self._link_count)
-        self._links[link.number] = link
+        self.links[link.number] = link
         self.tap.connected(link, self.plan.config.nsq.msg_timeout_ns)
         protocol = self._server.connect()
         self._protocols.append(protocol)
@@ -307,52 +295,6 @@ class World:
     def seen(self, id_: int) -> None:
         """Remember an id."""
         self._ids.append(id_)
-
-    # --- misfortunes ----------------------------------------------------------------------------------------------
-
-    def _break(self) -> None:
-        if not self.busy or not self.plan.breaks_ns:
-            return
-        alive = [link for link in self._links.values() if not link.node_gone and not link.client_gone]
-        if alive:
-            link = self._trouble.choice(alive)
-            if self._trouble.random() < 0.8:
-                self.book.record("cut", link.number)
-                link.cut()
-            else:
-                self.book.record("vanish", link.number)
-                link.vanish()
-                link.client.on_lost()
-        self._links = {number: link for number, link in self._links.items() if not link.node_gone}
-        self.scheduler.after(int(self._trouble.expovariate(1 / self.plan.breaks_ns)), self._break)
-
-    def _fill(self) -> None:
-        if not self.busy or not self.plan.full_ns:
-            return
-        if self.node is None:
-            self.scheduler.after(self.plan.full_ns, self._fill)
-            return
-        self.platter.capacity_bytes = self.platter.used_bytes + self._trouble.choice((0, 100, 1000))
-        self.book.is_full = True
-        self.book.full_ns = self.scheduler.time_ns
-        self.book.record("disk", "full")
-        self.scheduler.after(int(self._trouble.random() * 150 * MILLISECOND), self.make_space)
-        self.scheduler.after(int(self._trouble.expovariate(1 / self.plan.full_ns)) + 160 * MILLISECOND, self._fill)
-
-    def make_space(self) -> None:
-        """Let the disk be full no more."""
-        if self.book.is_full:
-            self.platter.capacity_bytes = 1 << 40
-            self.book.is_full = False
-            self.book.full_ns = self.scheduler.time_ns
-            self.book.record("disk", "has space")
-
-    def _jump(self) -> None:
-        if self.busy:
-            by_ns = int(self._trouble.uniform(-1, 1) * SECOND)
-            self.book.record("wall clock", by_ns)
-            self.scheduler.jump(by_ns)
-            self.scheduler.after(int(self._trouble.random() * SECOND), self._jump)
 
 
 __all__ = ["DATA", "Outcome", "World"]

@@ -69,7 +69,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     topic = node.topic(call.names["topic"], create=call.query.create)
     shard = call.query.shard
     if shard is not None:
-        shard_of(topic, shard)
+        topic.shard(shard)
     rows = rows_of(call.body, node.mapping, node.clock.now(), context.message_bytes_max)
     if rows.count == 0:
         raise Refusal("bad_request", 'the body holds no message; send one JSON object a line, like {"body": "hello"}')
@@ -92,7 +92,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
 async def peek(call: Call[PeekQuery, None]) -> Peeked:
     """Read messages from the log; with `wait`, the first that come."""
     topic, query = call.topic(), call.query
-    shard = shard_of(topic, query.shard)
+    shard = topic.shard(query.shard)
     patience_ns = moment.duration(query.wait, "wait", WAIT_NS_MAX)
     offset = _place(shard, query, call.node.clock.now())
     if offset >= shard.readable_end and patience_ns:
@@ -112,13 +112,6 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
             size += int(batch.cuts[row + 1]) - int(batch.cuts[row])
             offset += 1
     return Peeked(messages, offset, shard.start, shard.readable_end)
-
-
-def shard_of(topic: Topic, number: int) -> Shard:
-    """Return a shard that must exist."""
-    if not 0 <= number < len(topic.shards):
-        raise Refusal("bad_offset", f"there is no shard {number}; topic {topic.name} has 0 to {len(topic.shards) - 1}")
-    return topic.shards[number]
 
 
 def _place(shard: Shard, query: PeekQuery, now_ns: int) -> int:

@@ -163,9 +163,7 @@ async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
 
 
 def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
-    if body.shard is not None and not 0 <= body.shard < len(topic.shards):
-        raise Refusal("bad_offset", f"there is no shard {body.shard}; topic {topic.name} has {len(topic.shards)}")
-    numbers = range(len(topic.shards)) if body.shard is None else [body.shard]
+    numbers = range(len(topic.shards)) if body.shard is None else [topic.shard(body.shard).number]
     to = body.to
     if isinstance(to, str) and to.lstrip("-").isdigit() and to.isascii():
         to = int(to)

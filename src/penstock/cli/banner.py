@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: What is spoken behind each port.
 SPOKEN = {
     "api.port": "admin API",
+    "flight.port": "Flight",
     "nsq.tcp_port": "NSQ",
     "nsq.http_port": "NSQ HTTP",
     "nsq.https_port": "NSQ HTTPS",
@@ -29,6 +30,7 @@ def places(config: Config, addresses: Addresses) -> dict[str, str]:
     """Return where to reach each listener, by the key of its port."""
     schemes = dict.fromkeys(("nsq.http_port", "nsq.lookup_http_port"), "http://")
     schemes["nsq.https_port"] = "https://"
+    schemes["flight.port"] = "grpc+tls://" if config.tls_cert else "grpc://"
     schemes["api.port"] = "https://" if config.tls_cert else "http://"
     found = {}
     for key, (address, port) in addresses.items():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.dialects.nsq.tcp.server import Server as NsqServer
     from penstock.disk import LocalDisk
     from penstock.node import Node
+
+_log = logging.getLogger("penstock.daemon")
 
 #: How often a stopping node looks whether its consumers are done.
 DRAIN_STEP_S = 0.01
@@ -102,7 +105,8 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
         write_ready(ready_file, config, addresses)
     if show is not None:
         show(config, addresses)
-    await stopped.wait()
+    with announced(config, addresses):
+        await stopped.wait()
     await daemon.stop()
 
 
@@ -153,13 +157,14 @@ class Daemon:
             serve_http, self.node, self.config, tcp_port, observer=observer, relookup=self._announce_elsewhere
         )
         ports = {"nsq.tcp_port": tcp_port}
-        starts: dict[str, Callable[[], Awaitable[Http]]] = {
-            "nsq.http_port": nsq_http,
-        }
-        if self.config.tls_cert:
+        starts: dict[str, Callable[[], Awaitable[Http]]] = {}
+        if "nsq.https_port" in self.config.listeners():  # first, because the plain one may send clients there
             starts["nsq.https_port"] = partial(nsq_http, secure=True)
+        starts["nsq.http_port"] = lambda: nsq_http(https_port=ports.get("nsq.https_port", 0))
         if self.config.api.enabled:
             starts["api.port"] = lambda: serve(self.node, self.config)
+        if self.config.flight.enabled:
+            starts["flight.port"] = self._fly
         for key, start in starts.items():
             try:
                 server = await start()
@@ -172,6 +177,12 @@ class Daemon:
         self._announce(tcp_port, ports["nsq.http_port"])
         self._send_stats(observer, ports["nsq.http_port"])
         return {key: (address, ports[key]) for key, (address, _) in self.config.listeners().items()}
+
+    async def _fly(self) -> Http:
+        """Serve Flight clients."""
+        from penstock.dialects.flight.server import serve_flight
+
+        return await serve_flight(self.node, self.config)
 
     async def _accept(self) -> int:
         """Take NSQ connections, and return the port."""
@@ -243,9 +254,7 @@ class Daemon:
             await self._lookup.close()
         for server in self._http:
             await server.close()
-        closed = self._loop.create_future()
-        self.node.close(lambda: closed.set_result(None))
-        await closed
+        self.node.close()
         self._disk.close()
 
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -317,6 +326,27 @@ def write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, in
     with open(path + ".new", "wb") as file:
         file.write(msgspec.json.encode(document) + b"\n")
     os.replace(path + ".new", path)
+
+
+@contextmanager
+def announced(config: Config, addresses: Mapping[str, tuple[str, int]]) -> Iterator[None]:
+    """Let readers of the data directory find its node; one that was killed leaves a file whose pid is dead."""
+    import msgspec
+
+    path = os.path.join(config.data_dir, "node.json")
+    reach = banner.places(config, addresses)
+    document = {"pid": os.getpid(), "api": reach.get("api.port"), "flight": reach.get("flight.port")}
+    try:
+        with open(path + ".new", "wb") as file:
+            file.write(msgspec.json.encode(document) + b"\n")
+        os.replace(path + ".new", path)
+    except OSError:  # a full disk must not keep a node from starting
+        _log.warning("%s was not written: readers of the data directory do not find this node", path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def prepare_ready(path: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEYS = ("nsq.lookup_tcp_port", "nsq.lookup_http_port")
 
 #: What holds whatever the configuration says: there is no node, so its ports must not stand in the way.
-ALONE = {"nsq.lookup": True, "api.enabled": False, "nsq.tcp_port": 0, "nsq.http_port": 0}
+ALONE = {"nsq.lookup": True, "api.enabled": False, "flight.enabled": False, "nsq.tcp_port": 0, "nsq.http_port": 0}
 
 _log = logging.getLogger("penstock.nsq.lookup")
 

@@ -33,8 +33,22 @@ def log_level(text: str) -> str:
 
 
 def yes_or_no(text: str) -> str:
-    """Return whether TLS is asked for; upstream's third word leaves plain HTTP open, which it is here anyway."""
+    """Return whether TLS is asked for; upstream's third word asks for it too, and leaves plain HTTP open."""
     return "true" if text == "tcp-https" else text
+
+
+def policy(text: str) -> str:
+    """Return whether clients must show certificates; upstream's word for no is none at all."""
+    return text or "none"
+
+
+#: What upstream would also speak, and nobody should any more.
+OLD_TLS = ("ssl3.0", "tls1.0", "tls1.1")
+
+
+def tls_version(text: str) -> str:
+    """Return the oldest version that is spoken, which is never older than TLS 1.2."""
+    return "tls1.2" if text in OLD_TLS else text
 
 
 #: The flags every daemon of upstream's has.
@@ -66,9 +80,11 @@ FLAGS: dict[str, Flag] = {
     "tls-cert": Flag("certificate file", "tls_cert"),
     "tls-key": Flag("key file", "tls_key"),
     "tls-required": Flag("TLS only: true, false or tcp-https", "nsq.tls_required", switch=True, convert=yes_or_no),
-    "tls-client-auth-policy": Flag("ask clients for certificates", refused=_NOT_YET),
-    "tls-root-ca-file": Flag("who signs clients' certificates", refused=_NOT_YET),
-    "tls-min-version": Flag("oldest TLS version", idle="TLS 1.2 is the oldest"),
+    "tls-client-auth-policy": Flag(
+        "ask clients for certificates: require or require-verify", "nsq.tls_client_auth_policy", convert=policy
+    ),
+    "tls-root-ca-file": Flag("who signs clients' certificates", "nsq.tls_root_ca_file"),
+    "tls-min-version": Flag("oldest TLS version: tls1.2 or tls1.3", "nsq.tls_min_version", convert=tls_version),
     "auth-http-address": Flag(
         "auth server, may be repeated", "nsq.auth_http_addresses", repeats=True, in_file="auth_http_addresses"
     ),
@@ -83,7 +99,9 @@ FLAGS: dict[str, Flag] = {
     "max-output-buffer-size": Flag("most a client may ask for", "nsq.max_output_buffer_size"),
     "max-output-buffer-timeout": Flag("longest a client may ask for", "nsq.max_output_buffer_timeout"),
     "min-output-buffer-timeout": Flag("shortest a client may ask for", idle="it is 25 ms"),
-    "output-buffer-timeout": Flag("time between writes to a client", idle="frames leave in the turn they are made"),
+    "output-buffer-timeout": Flag(
+        "time between writes to a client", idle="frames leave in the turn they are made unless a client asks otherwise"
+    ),
     "mem-queue-size": Flag("messages in memory", idle=_STORED),
     "max-bytes-per-file": Flag("bytes of a file of the log", "topic.segment_bytes"),
     "sync-every": Flag("messages between two syncs; 1 answers publishers after the sync"),
@@ -131,10 +149,21 @@ def run(arguments: list[str]) -> int:
 def chosen(given: Given, warn: Callable[[str], None]) -> dict[str, object]:
     """Return the settings that a command line of nsqd's asks for, by dotted name."""
     settings = goflags.settings(given, FLAGS, warn)
-    settings |= {"api.enabled": False, "nsq.lookup": False, "data_dir": settings.get("data_dir") or "./penstock-data"}
+    settings |= {"api.enabled": False, "flight.enabled": False, "nsq.lookup": False}
+    settings |= {"data_dir": settings.get("data_dir") or "./penstock-data"}
     settings |= ports(given, PORTS)
     if given.get("https-address", [""])[-1] and not settings.get("tls_cert"):
         warn("--https-address has no effect without --tls-cert and --tls-key")
+    if given.get("tls-required", [""])[-1] == "tcp-https":
+        settings["nsq.plain_http"] = True
+    asked = given.get("tls-client-auth-policy", [""])[-1]
+    if asked:  # as upstream has it: who asks for certificates asks for TLS
+        settings["nsq.tls_required"] = True
+        warn("--tls-client-auth-policy holds for TCP clients; those of HTTPS are not asked for certificates")
+    if asked == "require":
+        warn("--tls-client-auth-policy=require is taken for require-verify: a certificate must be signed to count")
+    if given.get("tls-min-version", [""])[-1] in OLD_TLS:
+        warn("--tls-min-version: TLS 1.2 is the oldest that is spoken")
     if "sync-every" in given:
         if given["sync-every"][-1] == "1":
             settings["topic.durability"] = "fsync"
@@ -193,7 +222,7 @@ def program(
 
 def version(name: str) -> str:
     """Return the line that tools parse."""
-    return f"{name} v{VERSION} (built w/penstock {__version__})"
+    return f"{name} v{VERSION} (built w/penstock-{__version__})"
 
 
 #: What upstream calls each port in the lines it writes.

@@ -178,6 +178,8 @@ class ShardRange:
     end: int
     rows: int
     bytes: int
+    #: The same in pieces without large holes, in order: [first, end, rows, bytes]; empty where nobody looked.
+    stretches: list[list[int]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +212,7 @@ def decoded(content: bytes | memoryview, kind: type[Document]) -> Document:
     """Return the document in some bytes; `Refusal` says what is wrong with it."""
     try:
         values = json.loads(bytes(content))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refusal("bad_request", f"this is not JSON: {error}") from None
     return made(values, kind)
 
@@ -281,3 +283,8 @@ def ranges_of(ids: list[int]) -> Ranges:
         else:
             out.append([id_, 1])
     return out
+
+
+def command(document: Publish | Stage | Subscribe) -> bytes:
+    """Return a document as the command of a descriptor: an object with one key that says what it is."""
+    return b'{"%s":%s}' % (type(document).__name__.lower().encode(), encoded(document))

@@ -4,12 +4,13 @@ from penstock.config.check import check, host_and_port, is_loopback, quantile
 from penstock.config.keys import KEYS, Key
 from penstock.config.load import Loaded, load
 from penstock.config.quantity import format_duration, format_size, parse_duration, parse_size
-from penstock.config.tree import ApiConfig, Config, LogConfig, NodeConfig, NsqConfig, TopicConfig
+from penstock.config.tree import ApiConfig, Config, FlightConfig, LogConfig, NodeConfig, NsqConfig, TopicConfig
 
 __all__ = [
     "KEYS",
     "ApiConfig",
     "Config",
+    "FlightConfig",
     "Key",
     "Loaded",
     "LogConfig",

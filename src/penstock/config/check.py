@@ -21,6 +21,10 @@ def check(config: Config) -> None:
         _check_certificate(config, section)
     if config.nsq.tls_required and not (config.nsq.tls_cert or config.tls_cert):
         raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
+    if config.nsq.tls_client_auth_policy != "none" and not config.nsq.tls_required:
+        raise ConfigError("nsq.tls_client_auth_policy needs nsq.tls_required = true; clients could go without TLS else")
+    if config.nsq.tls_root_ca_file and not os.access(config.nsq.tls_root_ca_file, os.R_OK):
+        raise ConfigError(f'nsq.tls_root_ca_file = "{config.nsq.tls_root_ca_file}": no such file, or it cannot be read')
     for low, high in (
         ("nsq.msg_timeout", "nsq.max_msg_timeout"),
         ("nsq.heartbeat_interval", "nsq.max_heartbeat_interval"),

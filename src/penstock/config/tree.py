@@ -43,7 +43,7 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     ack_flush_ns: Duration = 10 * MILLISECOND_NS
     #: Input that was read and is not stored yet; beyond it, publishes are refused.
     memory_input_bytes: SomeSize = 256 * MIB
-    #: Batches kept for subscriptions that read close to the end of the log.
+    #: Batches that all topics together keep in memory, for subscriptions that read close to the end of the log.
     cache_bytes: Size = 128 * MIB
     #: What damage to synced data means: go on without it and report it, or refuse to start.
     recovery: Literal["cut", "strict"] = "cut"
@@ -76,6 +76,18 @@ class ApiConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     address: str = "127.0.0.1"
     port: Port = 7070
+
+
+class FlightConfig(Section, frozen=True, kw_only=True):
+    """The Arrow Flight listener."""
+
+    enabled: bool = True
+    address: str = "127.0.0.1"
+    port: Port = 7071
+    #: Subscriptions that may be consumed over Flight at once; each takes two threads.
+    exchanges_max: Annotated[int, Meta(ge=1)] = 500
+    #: One record batch of a publisher; never more than node.memory_input_bytes.
+    max_batch_size: SomeSize = 64 * MIB
 
 
 class NsqConfig(Section, frozen=True, kw_only=True):
@@ -125,6 +137,12 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     #: Clients must ask for TLS before anything else.
     tls_required: bool = False
+    #: Clients must show a certificate that this file, or without one the system, vouches for; both words mean that.
+    tls_client_auth_policy: Literal["none", "require", "require-verify"] = "none"
+    tls_root_ca_file: str = ""
+    tls_min_version: Literal["tls1.2", "tls1.3"] = "tls1.2"
+    #: HTTP stays open in clear where TLS is required.
+    plain_http: bool = False
     snappy: bool = True
     deflate: bool = True
     max_deflate_level: Annotated[int, Meta(ge=1, le=9)] = 6
@@ -163,6 +181,7 @@ class Config(Section, frozen=True, kw_only=True):
     node: NodeConfig = NodeConfig()
     topic: TopicConfig = TopicConfig()
     api: ApiConfig = ApiConfig()
+    flight: FlightConfig = FlightConfig()
     nsq: NsqConfig = NsqConfig()
 
     def listen_port(self, port: int) -> int:
@@ -173,9 +192,11 @@ class Config(Section, frozen=True, kw_only=True):
         """Return (address, port to bind) of every listener that is on, by the key of its port."""
         nsq = self.nsq
         ports = {"nsq.tcp_port": (nsq.address, nsq.tcp_port), "nsq.http_port": (nsq.address, nsq.http_port)}
+        if self.flight.enabled:
+            ports = {"flight.port": (self.flight.address, self.flight.port), **ports}
         if self.api.enabled:
             ports = {"api.port": (self.api.address, self.api.port), **ports}
-        if self.tls_cert:
+        if self.tls_cert or nsq.tls_cert:
             ports["nsq.https_port"] = (nsq.address, nsq.https_port)
         if nsq.lookup:
             ports["nsq.lookup_tcp_port"] = (nsq.address, nsq.lookup_tcp_port)

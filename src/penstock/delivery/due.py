@@ -100,6 +100,14 @@ class Calendar:
         """Return when to call `pop` again, None if nothing waits; never later than the earliest due time."""
         return None if self._wake_ns == _NEVER_NS else self._wake_ns
 
+    def between(self, first: int, end: int) -> int:
+        """Return how many rows with first <= offset < end wait; looks at every row, so it is for who asks for stats."""
+        total = sum(first <= offset < end for _, offset in self._staged)
+        slots = [block for level in self._levels for slot in level.slots.values() for block in slot.blocks()]
+        for pairs in (*self._loose, *(run.rest() for run in self._runs), *slots):
+            total += int(np.count_nonzero((pairs[1] >= first) & (pairs[1] < end)))
+        return total
+
     def _add_loose(self, pairs: _Pairs) -> None:
         self._loose.append(pairs)
         self._loose_rows += pairs.shape[1]
@@ -275,6 +283,10 @@ class _Slot:
             if used == BLOCK_ROWS:
                 self._full.append(self._tail)
                 self._tail, self._used = np.empty((2, _SLOT_ROWS_MIN), np.int64), 0
+
+    def blocks(self) -> list[_Pairs]:
+        """Return all rows, as they lie."""
+        return [*self._full, self._tail[:, : self._used]]
 
     def take(self, rows_max: int) -> _Pairs:
         """Remove and return some rows, at least one and at most one block."""

@@ -22,8 +22,9 @@ from penstock.delivery.moment import Now
 from penstock.delivery.order import KeyOrder
 from penstock.delivery.outlets import Outlets
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
+from penstock.delivery.skips import Skips
 from penstock.delivery.source import Delivery, Entry, JournalFile
-from penstock.message import Offsets
+from penstock.message import SMALL, Offsets
 
 _NONE = np.empty(0, np.int64)
 
@@ -41,6 +42,8 @@ class Holding:
         self.cursor = 0
         self.counts = dict.fromkeys(records.FINISHED, 0)
         self.ready = self.leased = self.waiting = self.moving = 0
+        #: Waiting rows that were out before: where order is kept, what came after them must wait as well.
+        self.returning = 0
         self._journal = journal
         self._forget()
 
@@ -59,7 +62,7 @@ class Holding:
         #: Rows taken back from each holder because an earlier one of their key came back.
         self.revoked: dict[int, int] = {}
         #: Rows above the cursor that were removed before it came there.
-        self._skips: set[int] = set()
+        self._skips = Skips()
         self._acked: list[int | Offsets] = []
         self._kept: list[Entry] = []
         self._finished: list[Entry] = []
@@ -220,6 +223,7 @@ class Holding:
             self._pages.move(offsets, WAITING, due_ns)
             self._due(now.wall_ns).put(np.full(len(offsets), due_ns), offsets)
             self.waiting += len(offsets)
+            self.returning += len(offsets)
         else:
             self._pages.move(offsets, READY)
             self.ready += len(offsets)
@@ -254,6 +258,8 @@ class Holding:
         # A row that was due, went out and was released waits for its later time, also when the clock was set back.
         offsets = offsets[self._pages.waiting(offsets, wall_ns)]
         if len(offsets):
+            if self.returning:
+                self.returning -= int((self._pages.attempts(offsets) > 0).sum())
             self._pages.move(offsets, READY)
             self.waiting -= len(offsets)
             self.ready += len(offsets)
@@ -262,10 +268,6 @@ class Holding:
     def next_due_ns(self) -> int | None:
         """Return the wall-clock time at which `pop_due` has something to do."""
         return self._calendar.next_ns() if self._calendar is not None and len(self._calendar) else None
-
-    def next_expiry_ns(self) -> int | None:
-        """Return the monotonic time at which `expire` has something to do."""
-        return self._leases.next_ns()
 
     # --- finishing without a lease --------------------------------------------------------------------------------
 
@@ -291,8 +293,8 @@ class Holding:
 
     def _drop(self, offsets: Offsets, op: int) -> dict[int, int]:
         lost: dict[int, int] = {}
-        state, _, _, holders = self._pages.details(offsets)
-        offsets, holders = offsets[state != DONE], holders[state != DONE]
+        state, attempts, _, holders = self._pages.details(offsets)
+        offsets, attempts, holders = offsets[state != DONE], attempts[state != DONE], holders[state != DONE]
         state = state[state != DONE]
         if len(offsets) == 0:
             return lost
@@ -304,6 +306,7 @@ class Holding:
         self.ready -= int((state == READY).sum())
         self.leased -= int((state == LEASED).sum())
         self.waiting -= int((state == WAITING).sum())
+        self.returning -= int(((state == WAITING) & (attempts > 0)).sum())
         self.moving -= int((state == MOVING).sum())
         self._finish(op, offsets, counted=True)
         return lost
@@ -324,20 +327,26 @@ class Holding:
 
     def flush(self, now: Now) -> None:
         """Write down what happened since the last time, in one frame."""
-        entries, self._kept = self._kept, []
+        entries: list[Entry] | npt.NDArray[np.int64]
+        entries = [*self._kept]
+        apart = None
         if self._acked:
             single = [offset for offset in self._acked if isinstance(offset, int)]
             parts = [part for part in self._acked if not isinstance(part, int)]
             if single:
                 parts.append(np.array(single, np.int64))
             acked = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            entries += records.finished(ACKED, np.sort(acked))
-            self._acked = []
-        if self._finished:
-            entries += self._finished
-            self._finished = []
-        if entries:
+            first, last = records.ranges(np.sort(acked))
+            if len(first) > SMALL:  # who deals by tags finishes rows far and wide
+                apart = records.table(ACKED, first, last, last - first + 1)
+            else:
+                entries += records.finished_ranges(ACKED, first, last)
+        entries += self._finished
+        if apart is not None:
+            entries = np.concatenate([np.array(entries, np.int64).reshape(-1, 5), apart])
+        if len(entries):
             self._journal.append(entries)
+            self._kept, self._acked, self._finished = [], [], []  # not before: it may have failed
             self._written += len(entries)
             # A snapshot looks at every row that is held, so it must pay for itself.
             if self._journal.bloated and self._written > self.held >> 3:
@@ -356,6 +365,7 @@ class Holding:
         """Return the entries that say everything anew, page by page: 5 million held rows take some 20 ms."""
         kept: list[Entry] = []
         gaps: list[Entry] = []
+        between: list[npt.NDArray[np.int64]] = []
         floor = last = None
         for first, page, rows in self._pages.walk():
             offsets = first + rows
@@ -365,13 +375,13 @@ class Holding:
                 gaps.append((HOLE, last + 1, int(offsets[0]) - 1, 0, 0))
             cuts = np.flatnonzero(np.diff(rows) > 1)
             # The rows between two unfinished ones are finished; why is in the counts.
-            gaps += [(HOLE, int(offsets[cut]) + 1, int(offsets[cut + 1]) - 1, 0, 0) for cut in cuts]
+            between.append(records.table(HOLE, offsets[cuts] + 1, offsets[cuts + 1] - 1, 0))
             last = int(offsets[-1])
             kept += self._kept_of(page, rows, offsets, now)
         if last is not None and last + 1 < self.cursor:
             gaps.append((HOLE, last + 1, self.cursor - 1, 0, 0))
-        gaps += [(SKIPPED, skip, skip, 0, 0) for skip in sorted(self._skips)]
-        return records.snapshot(self.cursor if floor is None else floor, self.counts, gaps, kept)
+        gaps += [(SKIPPED, first, end - 1, 0, 0) for first, end in self._skips.ranges()]
+        return records.snapshot(self.cursor if floor is None else floor, self.counts, gaps, kept, between)
 
     def _kept_of(self, page: Page, rows: Offsets, offsets: Offsets, now: Now) -> list[Entry]:
         """Return the entries of those rows of a page of which more than "not finished" must be told."""

@@ -39,8 +39,8 @@ class State(NamedTuple):
     #: Which of them are on a lease that outlives connections; `due_ns` is then the lease's wall-clock deadline.
     held: npt.NDArray[np.bool_]
     counts: dict[int, int]
-    #: Rows from the cursor on that are not wanted any more.
-    skips: set[int]
+    #: Rows from the cursor on that are not wanted any more, first and end of each range.
+    skips: list[tuple[int, int]]
 
 
 def ranges(offsets: Offsets) -> tuple[Offsets, Offsets]:
@@ -53,8 +53,19 @@ def ranges(offsets: Offsets) -> tuple[Offsets, Offsets]:
 
 def finished(op: int, offsets: Offsets) -> list[Entry]:
     """Return the entries that finish these rows for one reason."""
-    first, last = ranges(offsets)
+    return finished_ranges(op, *ranges(offsets))
+
+
+def finished_ranges(op: int, first: Offsets, last: Offsets) -> list[Entry]:
+    """Return the entries that finish these ranges for one reason."""
     return [(op, a, b, b - a + 1, 0) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+
+
+def table(op: int, first: Offsets, last: Offsets, rows: int | Offsets) -> npt.NDArray[np.int64]:
+    """Return entries of one kind as an array, for when there are many."""
+    out = np.zeros((len(first), 5), np.int64)
+    out[:, 0], out[:, 1], out[:, 2], out[:, 3] = op, first, last, rows
+    return out
 
 
 def pending(op: int, offsets: Offsets, attempts: Offsets, due_ns: Offsets) -> list[Entry]:
@@ -96,17 +107,22 @@ def replay(entries: npt.NDArray[np.int64], start: int) -> State:
         attempts[low:high] = tries
         due_ns[low:high] = due
         held[low:high] = op == HELD
-    skips = {row for _, first, last, _, _ in entries[ops == SKIPPED].tolist() for row in range(first, last + 1)}
-    return State(cursor, rows, attempts, due_ns, held, counts, {row for row in skips if row >= cursor})
+    skipped = entries[ops == SKIPPED].tolist()
+    skips = [(max(first, cursor), last + 1) for _, first, last, _, _ in skipped if last >= cursor]
+    return State(cursor, rows, attempts, due_ns, held, counts, skips)
 
 
 def snapshot(
-    floor: int, counts: Mapping[int, int], gaps: Sequence[Entry], kept: Sequence[Entry]
+    floor: int,
+    counts: Mapping[int, int],
+    gaps: Sequence[Entry],
+    kept: Sequence[Entry],
+    tables: Sequence[npt.NDArray[np.int64]] = (),
 ) -> npt.NDArray[np.int64]:
     """Return the entries a journal begins anew with."""
     entries: list[Entry] = [(START, floor, floor, 0, 0)]
     entries.extend((COUNT, op, value, 0, 0) for op, value in counts.items() if value)
-    return np.array([*entries, *gaps, *kept], np.int64).reshape(-1, 5)
+    return np.concatenate([np.array([*entries, *gaps, *kept], np.int64).reshape(-1, 5), *tables])
 
 
 def _merged(first: Offsets, last: Offsets, floor: int) -> tuple[Offsets, Offsets]:
@@ -123,7 +139,9 @@ def _merged(first: Offsets, last: Offsets, floor: int) -> tuple[Offsets, Offsets
 
 
 def _gaps(start: int, first: Offsets, last: Offsets, end: int) -> Offsets:
-    lows = np.concatenate(([start], last + 1)).tolist()
-    highs = np.concatenate((first, [end])).tolist()
-    parts = [np.arange(low, high) for low, high in zip(lows, highs, strict=True) if low < high]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    """Return every offset from `start` to `end` that is in none of the ranges, which are ascending and apart."""
+    lows = np.concatenate(([start], last + 1))
+    sizes = np.maximum(np.concatenate((first, [end])) - lows, 0)
+    before = np.cumsum(sizes) - sizes
+    rows: Offsets = np.repeat(lows - before, sizes) + np.arange(int(sizes.sum()))
+    return rows

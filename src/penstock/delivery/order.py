@@ -7,7 +7,7 @@ Invariant: a row is out, queued, parked or unknown here; of each key only queued
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 
@@ -18,8 +18,8 @@ class _Key:
         self.holder = -1
         #: Rows out at the holder, ascending.
         self.out: list[int] = []
-        #: Rows that were let go and stand in a queue, or wait for their time.
-        self.queued: set[int] = set()
+        #: Rows that were let go or noted and stand in a queue, or wait for their time, ascending.
+        self.queued: list[int] = []
         #: Rows that wait for those before them, ascending.
         self.parked: list[int] = []
         #: A row that came back and must go out before any other.
@@ -46,7 +46,7 @@ class KeyOrder:
         if state is None:
             state = self._keys[key] = _Key()
         self._key_of[offset] = key
-        state.queued.discard(offset)
+        _take_out(state.queued, offset)
         if self._may_go(state, offset, holder):
             state.first = None
             state.holder = holder
@@ -62,11 +62,25 @@ class KeyOrder:
             return False
         if state.parked and state.parked[0] < offset:
             return False
-        if any(other < offset for other in state.queued):
+        if state.queued and state.queued[0] < offset:
             return False
         if not state.out:
             return True
         return holder == state.holder and len(state.out) < self.run and offset > state.out[-1]
+
+    def note(self, key: bytes, offset: int) -> None:
+        """Take note of a row that stands in a queue, where a later one of its key may be looked at before it."""
+        if offset not in self._key_of:
+            self._key_of[offset] = key
+            insort(self._keys.setdefault(key, _Key()).queued, offset)
+
+    def note_out(self, key: bytes, offset: int, holder: int) -> None:
+        """Take note of a row that went out before order was asked for; several holders together are nobody."""
+        if offset not in self._key_of:
+            state = self._keys.setdefault(key, _Key())
+            state.holder = holder if not state.out or state.holder == holder else -1
+            self._key_of[offset] = key
+            insort(state.out, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[int]:
         """Take note of rows that are done; return those that may be queued now."""
@@ -79,6 +93,10 @@ class KeyOrder:
             _discard(state, offset)
             freed += self._next(key, state)
         return freed
+
+    def parked(self) -> list[int]:
+        """Return the rows that wait for others of their keys and stand in no queue, ascending."""
+        return sorted(offset for state in self._keys.values() for offset in state.parked)
 
     def came_back(self, offsets: list[int], *, delayed: bool) -> tuple[list[int], list[int]]:
         """Take note of rows that were released; return those to be queued, and later rows of their keys to revoke."""
@@ -95,12 +113,12 @@ class KeyOrder:
                 continue
             later = [other for other in state.out if other > offset]
             state.out = [other for other in state.out if other < offset]
-            state.queued.add(offset)
+            _put_in(state.queued, offset)
             state.first = offset
             queue.append(offset)
             for other in later:
                 if other in back and delayed:
-                    state.queued.add(other)
+                    _put_in(state.queued, other)
                     queue.append(other)
                 else:
                     insort(state.parked, other)
@@ -110,14 +128,17 @@ class KeyOrder:
         return list(dict.fromkeys(queue)), revoked
 
     def _next(self, key: bytes, state: _Key) -> list[int]:
-        """Let go what waits once nothing of the key is out or on its way."""
-        if state.out or state.queued:
+        """Let go what waits once nothing of the key is out, or on its way before it."""
+        if state.out or (state.first is not None and state.first in state.queued):
+            return []
+        if state.queued and (not state.parked or state.queued[0] < state.parked[0]):
             return []
         freed, state.parked = state.parked[: self.run], state.parked[self.run :]
         if not freed:
             del self._keys[key]
             return []
-        state.queued.update(freed)
+        for offset in freed:
+            _put_in(state.queued, offset)
         state.first = None
         return freed
 
@@ -127,6 +148,18 @@ def _discard(state: _Key, offset: int) -> None:
         state.out.remove(offset)
     elif offset in state.parked:
         state.parked.remove(offset)
-    state.queued.discard(offset)
+    _take_out(state.queued, offset)
     if state.first == offset:
         state.first = None
+
+
+def _put_in(rows: list[int], offset: int) -> None:
+    at = bisect_left(rows, offset)
+    if at == len(rows) or rows[at] != offset:
+        rows.insert(at, offset)
+
+
+def _take_out(rows: list[int], offset: int) -> None:
+    at = bisect_left(rows, offset)
+    if at < len(rows) and rows[at] == offset:
+        del rows[at]

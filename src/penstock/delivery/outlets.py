@@ -16,7 +16,8 @@ import numpy.typing as npt
 from penstock.delivery.pages import UNSORTED
 from penstock.message import Offsets
 
-UNTAGGED = 0
+#: Pieces do not grow together beyond this: a page of rows.
+PIECE_ROWS_MAX = 1 << 16
 
 
 class Outlet:
@@ -32,8 +33,10 @@ class Outlet:
     def __bool__(self) -> bool:
         return bool(self.again or self.fresh)
 
-    def queue(self) -> deque[Offsets] | None:
-        """Return where the next rows come from, None if there are none."""
+    def queue(self, *, ordered: bool = False) -> deque[Offsets] | None:
+        """Return where the next rows come from, None if there are none; `ordered` is by their offsets."""
+        if ordered:
+            return lowest(self.again, self.fresh)
         if self.again and (self._turn or not self.fresh):
             return self.again
         return self.fresh or None
@@ -76,17 +79,43 @@ class Outlets:
             outlet = self._by_code.get(code)
             if outlet is None:
                 outlet = self._by_code[code] = Outlet()
-            (outlet.again if again else outlet.fresh).append(part)
+            _append(outlet.again if again else outlet.fresh, part)
 
-    def empty(self) -> list[Offsets]:
-        """Take out all pieces, those to be handed out again first."""
+    def first(self, code: int) -> int:
+        """Return the lowest offset at the head of a tag's queues, which has rows."""
+        outlet = self._by_code[code]
+        queue = lowest(outlet.again, outlet.fresh)
+        return int(queue[0][0]) if queue else 0
+
+    def queues(self) -> list[deque[Offsets]]:
+        """Return every queue there is."""
+        return [queue for outlet in self._by_code.values() for queue in (outlet.again, outlet.fresh)] + [self.unsorted]
+
+    def empty(self) -> tuple[list[Offsets], list[Offsets], list[Offsets]]:
+        """Take out all pieces: rows to be handed out again, new ones, and those of which that is not known here."""
         outlets = list(self._by_code.values())
-        pieces = [piece for outlet in outlets for piece in outlet.again]
-        pieces += [piece for outlet in outlets for piece in outlet.fresh]
-        pieces += self.unsorted
+        again = [piece for outlet in outlets for piece in outlet.again]
+        fresh = [piece for outlet in outlets for piece in outlet.fresh]
+        unsorted = list(self.unsorted)
         self._by_code.clear()
         self.unsorted.clear()
-        return pieces
+        return again, fresh, unsorted
+
+
+def lowest(again: deque[Offsets], fresh: deque[Offsets]) -> deque[Offsets] | None:
+    """Return the queue whose next row has the lower offset; what came back is turned so that its lowest is next."""
+    if len(again) > 1:
+        again.rotate(-min(range(len(again)), key=lambda number: int(again[number][0])))
+    if again and fresh:
+        return again if again[0][0] < fresh[0][0] else fresh
+    return again or fresh or None
+
+
+def _append(queue: deque[Offsets], part: Offsets) -> None:
+    """Add a piece at the end; small ones grow together, so that a row that waits costs 8 bytes and not an array."""
+    while queue and len(queue[-1]) <= 2 * len(part) <= PIECE_ROWS_MAX and queue[-1][-1] < part[0]:
+        part = np.concatenate((queue.pop(), part))
+    queue.append(part)
 
 
 def _by_tag(offsets: Offsets, tags: npt.NDArray[np.uint16]) -> Iterator[tuple[int, Offsets]]:

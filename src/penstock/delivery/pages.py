@@ -148,8 +148,11 @@ class Pages:
         for number, part, rows in _split(offsets):
             page = self._dense(number)
             page.state[rows] = state
-            page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
-            page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
+            # A row without a state has none of these yet, and memory that is not written to costs nothing.
+            if not isinstance(attempts, int) or attempts:
+                page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
+            if not isinstance(due_ns, int) or due_ns:
+                page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
             if tags is not None:
                 self._tags(page)[rows] = tags[part]
             page.left += len(rows)
@@ -186,13 +189,38 @@ class Pages:
             page = self._pages[number]
             at = page.find(rows)
             page.state[at] = LEASED
-            page.attempts[at] = np.minimum(page.attempts[at] + 1, ATTEMPTS_MAX)
+            page.attempts[at] = np.minimum(page.attempts[at], ATTEMPTS_MAX - 1) + 1
             page.holder[at] = holder
             page.deadline[at] = deadline_ns
             if page.limit is not None:
                 page.limit[at] = 0
             attempts[part] = page.attempts[at]
         return attempts
+
+    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int) -> bool:
+        """Lease ascending rows if all are READY and none was ever leased; False changes nothing."""
+        number = int(offsets[0]) >> PAGE_BITS
+        if int(offsets[-1]) >> PAGE_BITS == number:
+            parts = [(number, offsets & PAGE_MASK)]
+        else:
+            parts = [(number, rows) for number, _, rows in _split(offsets)]
+        found = []
+        for number, rows in parts:
+            page = self._pages.get(number)
+            if page is None:
+                return False
+            at = rows if page.index is None else page.find(rows)
+            if not (page.state[at] == READY).all() or page.attempts[at].any():
+                return False
+            found.append((page, at))
+        for page, at in found:
+            page.state[at] = LEASED
+            page.attempts[at] = 1
+            page.holder[at] = holder
+            page.deadline[at] = deadline_ns
+            if page.limit is not None:
+                page.limit[at] = 0
+        return True
 
     def ready(self, offsets: Offsets) -> Mask:
         """Tell which rows are READY; others were finished since they were queued."""
@@ -355,8 +383,8 @@ class Pages:
             page.shrink()
 
 
-#: Clients read attempts as signed 16 bit, and Youzan's record keeps 12 bits: the counter stops here.
-ATTEMPTS_MAX = 4000
+#: The counter stops here, with its 16 bits; a dialect whose clients read less shows less.
+ATTEMPTS_MAX = 0xFFFF
 
 
 def _split(offsets: Offsets) -> Iterator[tuple[int, slice, Index]]:

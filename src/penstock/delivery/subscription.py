@@ -52,12 +52,16 @@ class Subscription:
         self.settings = settings
         self.cursors: list[Cursor] = []
         self.line: deque[Consumer] = deque()
+        #: How many in that line may have gone; on a quiet topic nobody else would take them out.
+        self._gone_in_line = 0
         self.polls: deque[Poll] = deque()
         self.consumers: dict[int, Consumer] = {}
         self.released = 0
         self.expired_leases = 0
         #: Told the ids of what consumers finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
+        #: Told that handing rows over failed, and to which consumer (None: to a poll).
+        self.on_bug: Callable[[Consumer | None, Exception], None] = _raise
         self._policy: Policy = POLICIES[settings.policy]()
         #: How many consumers ask for each tag, by its code.
         self._claims: dict[int, int] = {}
@@ -77,6 +81,13 @@ class Subscription:
 
     def join(self, consumer: Consumer) -> None:
         """Let a consumer in; it gets nothing before it has credit."""
+        if consumer.shard is not None:
+            self._cursor(consumer.shard)
+        if self._gone_in_line * 2 > len(self.line):
+            self._gone_in_line = 0
+            here = [one for one in self.line if not one.gone]
+            self.line.clear()
+            self.line.extend(here)
         if self._holders:
             consumer.holder = self._holders.pop()
         elif self._holder_top < SESSION:
@@ -121,12 +132,15 @@ class Subscription:
         if consumer.gone or consumer.holder < 0:
             return
         consumer.gone = True
+        consumer.deliver = _nobody  # it may stand in line for long, and must not keep a connection in memory
+        self._gone_in_line += consumer.queued
         for cursor in self.cursors:
             cursor.leave(consumer.holder, now)
         if not consumer.closing:
             self._unclaim(consumer)
         del self.consumers[consumer.holder]
         self._holders.append(consumer.holder)
+        consumer.holder = -1  # the number is the next one's, and so are its leases
         self._count_revoked()
 
     def set_credit(self, consumer: Consumer, credit: int) -> None:
@@ -149,10 +163,14 @@ class Subscription:
         while self.polls:
             poll = self.polls[0]
             deliveries = self._lease(poll.limit, poll.lease_ns, now)
-            if not deliveries:
-                return False
+            if not deliveries:  # for him: there may be rows that others asked for
+                break
             self.polls.popleft()
-            poll.done(deliveries)
+            try:
+                poll.done(deliveries)
+            except Exception as failure:  # nobody knows their receipts
+                self.release(self._session, [id_ for each in deliveries for id_ in _ids_of(each)], 0, now)
+                self.on_bug(None, failure)
         return self._policy.deal(self, PUMP_ROWS_MAX, now) >= PUMP_ROWS_MAX
 
     def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
@@ -189,6 +207,8 @@ class Subscription:
             return cursor.take(limit, consumer.holder, consumer.lease_ns, now)
         # Who asks for no tag gets what has none, and what nobody asks for.
         codes = [consumer.outlet] if consumer.outlet else [c for c in cursor.outlets.codes() if c not in self._claims]
+        if cursor.rules.ordered and len(codes) > 1:
+            codes.sort(key=cursor.outlets.first)
         out: list[Delivery] = []
         for code in codes:
             part = cursor.take_tagged(code, limit, consumer.holder, consumer.lease_ns, now)
@@ -210,6 +230,16 @@ class Subscription:
                 kept.append(delivery)
         return kept
 
+    def stocked(self, consumer: Consumer) -> bool:
+        """Tell whether sorted rows may be there for a consumer, where rows are dealt by tag."""
+        code = consumer.outlet
+        if not code:
+            return True
+        for cursor in self.cursors:  # noqa: SIM110 - as in can_give
+            if cursor.outlets is not None and cursor.outlets.get(code) is not None:
+                return True
+        return False
+
     def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
         """Send leased rows to their consumer and return how many they are."""
         count = 0
@@ -217,7 +247,10 @@ class Subscription:
             count += delivery.count
         consumer.in_flight += count
         consumer.received += count
-        consumer.deliver(deliveries)
+        try:
+            consumer.deliver(deliveries)
+        except Exception as failure:
+            self.on_bug(consumer, failure)
         return count
 
     def sort_ahead(self, now: Now) -> bool:
@@ -250,7 +283,13 @@ class Subscription:
     def _lease(self, limit: int, lease_ns: int, now: Now) -> list[Delivery]:
         self._session.lease_ns = lease_ns
         deliveries = self.take(limit, self._session, now)
+        looks = LOOKS_MAX
         while not deliveries and self._claims and self.sort_ahead(now):
+            looks -= 1
+            if looks == 0:  # much is parked: others shall have their turn before the search goes on
+                for cursor in self.cursors:
+                    cursor.go_on()
+                break
             deliveries = self.take(limit, self._session, now)
         self._session.in_flight += sum(delivery.count for delivery in deliveries)
         return deliveries
@@ -355,9 +394,7 @@ class Subscription:
     def ack_up_to(self, id_: int) -> None:
         """Finish every message of a shard up to and including this one."""
         shard, offset = place_of(id_)
-        if not 0 <= shard < len(self.cursors):
-            raise Refusal("bad_offset", f"there is no shard {shard} in this topic")
-        self._lost(self.cursors[shard].finish_below(offset + 1, ACKED))
+        self._lost(self._cursor(shard).finish_below(offset + 1, ACKED))
 
     def empty(self) -> None:
         """Finish everything there is; what a paused topic keeps back is not here yet."""
@@ -367,7 +404,7 @@ class Subscription:
 
     def seek(self, shard: int, offset: int) -> None:
         """Begin anew at an offset of a shard."""
-        cursor = self.cursors[shard]
+        cursor = self._cursor(shard)
         if not cursor.source.start <= offset <= cursor.source.readable_end:
             raise Refusal(
                 "bad_offset",
@@ -427,6 +464,11 @@ class Subscription:
         yield self._session
         yield from self.consumers.values()
 
+    def _cursor(self, shard: int) -> Cursor:
+        if not 0 <= shard < len(self.cursors):
+            raise Refusal("bad_offset", f"there is no shard {shard} in this topic")
+        return self.cursors[shard]
+
     def _by_shard(self, ids: Offsets, refused: list[int]) -> Iterator[tuple[Cursor, Offsets]]:
         """Yield each shard's cursor with ascending, distinct offsets; what cannot be is added to `refused`."""
         places = ids - 1
@@ -447,6 +489,14 @@ class Subscription:
 
     def _ids(self, cursor: Cursor, offsets: Offsets) -> list[int]:
         return [id_of(cursor.source.number, offset) for offset in offsets.tolist()]
+
+
+def _ids_of(delivery: Delivery) -> list[int]:
+    return [id_of(delivery.shard, offset) for offset in delivery.offsets()]
+
+
+def _raise(_: Consumer | None, failure: Exception) -> None:
+    raise failure
 
 
 def _nobody(deliveries: list[Delivery]) -> None:

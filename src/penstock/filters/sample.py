@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 RATE_MAX = 99
+#: Percent that are everything.
+ALL = 100
 
 _BITS = (1 << 64) - 1
 #: The constants of splitmix64: ids that follow each other give draws that do not.
@@ -21,8 +23,12 @@ _SECOND = 0x94D049BB133111EB
 
 def keep(ids: npt.NDArray[np.int64] | npt.NDArray[np.uint64], rate: int) -> npt.NDArray[np.bool_]:
     """Return which ids get through: (rate + 1) %, or all at rate 0. Budget: 20 us for 1,000, 60 us for 10,000."""
-    limit = _limit(rate)
-    if limit > _BITS:
+    return keep_percent(ids, percent_of(rate))
+
+
+def keep_percent(ids: npt.NDArray[np.int64] | npt.NDArray[np.uint64], percent: int) -> npt.NDArray[np.bool_]:
+    """Return which ids get through where this many in a hundred shall."""
+    if percent >= ALL:
         return np.ones(len(ids), np.bool_)
     mixed = ids.view(np.uint64) + np.uint64(_STEP)
     mixed ^= mixed >> np.uint64(30)
@@ -30,24 +36,29 @@ def keep(ids: npt.NDArray[np.int64] | npt.NDArray[np.uint64], rate: int) -> npt.
     mixed ^= mixed >> np.uint64(27)
     mixed *= np.uint64(_SECOND)
     mixed ^= mixed >> np.uint64(31)
-    kept: npt.NDArray[np.bool_] = mixed < np.uint64(limit)
+    kept: npt.NDArray[np.bool_] = mixed < np.uint64(_limit(percent))
     return kept
 
 
 def keep_one(id_: int, rate: int) -> bool:
     """Return whether one id gets through."""
-    limit = _limit(rate)
-    if limit > _BITS:
+    percent = percent_of(rate)
+    if percent >= ALL:
         return True
     mixed = (id_ + _STEP) & _BITS
     mixed = (mixed ^ mixed >> 30) * _FIRST & _BITS
     mixed = (mixed ^ mixed >> 27) * _SECOND & _BITS
-    return mixed ^ mixed >> 31 < limit
+    return mixed ^ mixed >> 31 < _limit(percent)
 
 
-def _limit(rate: int) -> int:
-    """Return the bound that a draw of 64 bits must stay below."""
+def percent_of(rate: int) -> int:
+    """Return how many in a hundred a rate of NSQ's keeps."""
     if not 0 <= rate <= RATE_MAX:
         raise ValueError(f"sample rate {rate}: choose one from 0 (everything) to {RATE_MAX}")
     # NSQ keeps rand(0..99) <= rate, hence the one more; only 0 means everything.
-    return (rate + 1 if rate else 100) * (1 << 64) // 100
+    return rate + 1 if rate else ALL
+
+
+def _limit(percent: int) -> int:
+    """Return the bound that a draw of 64 bits must stay below."""
+    return percent * (1 << 64) // ALL

@@ -11,7 +11,7 @@ Memory: 150 to 190 bytes for a key of 16 bytes, and the rest of a longer key; se
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -83,9 +83,9 @@ NO_DUPLICATES = Duplicates()
 class Dedup:
     """The keys that one topic took within its window."""
 
-    def __init__(self, window_ns: int, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, window_ns: int, keys_max: int = KEYS_MAX, sequence_window_ns: int | None = None) -> None:
         self._rows = _Keys(window_ns, keys_max)
-        self._batches = _Keys(window_ns, keys_max)
+        self._batches = _Keys(window_ns if sequence_window_ns is None else sequence_window_ns, keys_max)
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._batches)
@@ -95,19 +95,10 @@ class Dedup:
         """Keys dropped inside their window because there were too many."""
         return self._rows.forgotten + self._batches.forgotten
 
-    def resize(self, window_ns: int) -> None:
+    def resize(self, window_ns: int, sequence_window_ns: int | None = None) -> None:
         """Change the window; keys that already left it stay gone."""
-        self._rows.window_ns = self._batches.window_ns = window_ns
-
-    def lookup(self, key: bytes) -> tuple[int, int] | None:
-        """Return the (shard, offset) of the row stored under a key."""
-        found = self._rows.get(key)
-        return None if found is None else place_of(found)
-
-    def lookup_sequence(self, sequence: bytes) -> tuple[int, int] | None:
-        """Return the (shard, offset) of the first row of the batch stored under a sequence."""
-        found = self._batches.get(sequence)
-        return None if found is None else place_of(found)
+        self._rows.window_ns = window_ns
+        self._batches.window_ns = window_ns if sequence_window_ns is None else sequence_window_ns
 
     def check(self, rows: Rows) -> Duplicates:
         """Return which rows were taken before; the first of several within the group is none. Budget: 0.6 us a key."""
@@ -162,10 +153,11 @@ class Dedup:
         else:
             self.add(_values(column), shard, batch.first, times.tolist() if isinstance(times, np.ndarray) else times)
 
-    def rebuild(self, batches: Iterable[tuple[int, Batch]]) -> None:
-        """Take in (shard, batch) of all batches that may lie in the window, shards in any order."""
-        for shard, batch in batches:
-            self.stored(shard, batch)
+    def forget(self, shard: int, from_offset: int) -> None:
+        """Take no row of a shard from an offset on for stored: they were taken back."""
+        bounds = id_of(shard, 0), id_of(shard, from_offset), id_of(shard + 1, 0)
+        self._rows.forget(*bounds)
+        self._batches.forget(*bounds)
 
     def expire(self, keys_max: int) -> int:
         """Free the memory of at most this many keys that left the window; return how many."""
@@ -214,6 +206,17 @@ class _Keys:
         slices[-1].keys.append(key)
         while len(self._known) > self.keys_max:
             self._forget()
+
+    def forget(self, start: int, first: int, end: int) -> None:
+        """Drop the keys of a shard's ids from `first` on, which came last; all its ids are `start` to `end` - 1."""
+        for piece in reversed(self._slices):
+            for key in reversed(piece.keys):
+                value = self._known.get(key)
+                if value is None or not start <= value & _ID_MASK < end:
+                    continue
+                if value & _ID_MASK < first:
+                    return
+                del self._known[key]
 
     def expire(self, keys_max: int) -> int:
         """Drop keys of slices that ended before the window; a key that was stored again since is of a later slice."""

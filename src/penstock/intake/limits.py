@@ -1,4 +1,4 @@
-"""How much the node takes in: memory for input not yet stored, messages a second, bytes a message.
+"""How much the node takes in: memory for input not yet stored, messages a second.
 
 Pure counters, time passed in. Knows nothing of connections or topics; what to do with a refusal is the caller's.
 Invariant: all or nothing. A group of messages is never let in in part.
@@ -6,12 +6,7 @@ Invariant: all or nothing. A group of messages is never let in in part.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import numpy as np
-
-from penstock.errors import InvariantError, Refusal
-from penstock.message import Rows
+from penstock.errors import InvariantError
 
 SECOND_NS = 1_000_000_000
 
@@ -19,20 +14,18 @@ SECOND_NS = 1_000_000_000
 class InputMemory:
     """A bound on the bytes taken in and not yet stored, shared by all connections."""
 
-    __slots__ = ("bytes_max", "refused", "refused_bytes", "used")
+    __slots__ = ("bytes_max", "refused", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        #: Takes that did not fit, and what they asked for.
+        #: Takes that did not fit.
         self.refused = 0
-        self.refused_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
         """Reserve memory, or count a refusal and return False."""
         if self.used + size_bytes > self.bytes_max:
             self.refused += 1
-            self.refused_bytes += size_bytes
             return False
         self.used += size_bytes
         return True
@@ -74,20 +67,3 @@ class RateWindow:
             return False
         self._used += count
         return True
-
-
-def oversized(rows: Rows, message_bytes_max: int) -> Refusal | None:
-    """Return the refusal of a group that holds a body above the limit, None if there is none."""
-    cuts = rows.cuts
-    if isinstance(cuts, list):
-        largest = max((end - start for start, end in pairwise(cuts)), default=0)
-    else:
-        largest = int(np.diff(cuts).max(initial=0))
-    return size_refusal(largest, message_bytes_max)
-
-
-def size_refusal(size_bytes: int, message_bytes_max: int) -> Refusal | None:
-    """Return the refusal of one body above the limit, None if it fits."""
-    if size_bytes <= message_bytes_max:
-        return None
-    return Refusal("message_too_big", f"a message of {size_bytes} bytes is over the limit of {message_bytes_max}")

@@ -5,10 +5,13 @@ Pure: rows in, rows per shard out, in their order. Rows without a key go where t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mmh3
+import numpy as np
 import pyarrow as pa
 
-from penstock.message import Rows
+from penstock.message import SMALL, Column, Rows, shaped
 
 
 def shard_of(key: bytes, shards: int) -> int:
@@ -17,29 +20,50 @@ def shard_of(key: bytes, shards: int) -> int:
 
 
 def spread(rows: Rows, shards: int, home: int) -> list[tuple[int, Rows, list[int]]]:
-    """Return (shard, its rows, their places in the input) for each shard that gets any."""
+    """Return (shard, its rows, their places in the input) for each shard that gets any.
+
+    Budget: 6 ms for 10,000 rows of as many keys, 2 ms for 10,000 rows of 100 keys.
+    """
     column = rows.columns["key"]
-    keys = column if isinstance(column, list) else column.to_pylist()
-    known: dict[object, int] = {None: home}
-    numbers = []
-    for key in keys:
-        number = known.get(key)
-        if number is None:
-            number = known[key] = shard_of(bytes(key), shards)  # type: ignore[arg-type]
-        numbers.append(number)
-    if len(set(numbers)) == 1:
-        return [(numbers[0], rows, list(range(rows.count)))]
-    places: dict[int, list[int]] = {}
-    for row, number in enumerate(numbers):
-        places.setdefault(number, []).append(row)
+    if isinstance(column, list):
+        places = _few(column, shards, home)
+    else:
+        places = _many(column, shards, home)
+    if len(places) == 1:
+        return [(number, rows, list(range(rows.count))) for number in places]
     return [(number, _picked(rows, picks), picks) for number, picks in sorted(places.items())]
 
 
+def _few(keys: Sequence[object], shards: int, home: int) -> dict[int, list[int]]:
+    places: dict[int, list[int]] = {}
+    for row, key in enumerate(keys):
+        number = home if key is None else shard_of(bytes(key), shards)  # type: ignore[call-overload]
+        places.setdefault(number, []).append(row)
+    return places
+
+
+def _many(column: pa.Array, shards: int, home: int) -> dict[int, list[int]]:
+    """Return the rows of each shard; equal keys are hashed once."""
+    encoded = column.dictionary_encode()
+    keys = encoded.dictionary.to_pylist()
+    table = np.array([*(shard_of(key, shards) for key in keys), home])
+    numbers = table[np.asarray(encoded.indices.fill_null(len(keys)))]
+    return {number: np.flatnonzero(numbers == number).tolist() for number in np.unique(numbers).tolist()}
+
+
 def _picked(rows: Rows, picks: list[int]) -> Rows:
-    whole = memoryview(rows.body)
-    bodies = [bytes(whole[int(rows.cuts[row]) : int(rows.cuts[row + 1])]) for row in picks]
-    columns = {
-        name: [column[row] for row in picks] if isinstance(column, list) else column.take(pa.array(picks))
-        for name, column in rows.columns.items()
-    }
-    return Rows.of(bodies, rows.source, columns)
+    if len(picks) <= SMALL:
+        whole = memoryview(rows.body)
+        bodies = [bytes(whole[int(rows.cuts[row]) : int(rows.cuts[row + 1])]) for row in picks]
+        return Rows.of(bodies, rows.source, {name: _cells(column, picks) for name, column in rows.columns.items()})
+    taken = pa.array(picks)
+    ends = pa.py_buffer(np.asarray(rows.cuts, np.int32))
+    body = pa.Array.from_buffers(pa.binary(), rows.count, [None, ends, pa.py_buffer(rows.body)])
+    arrays = {"body": body.take(taken)}
+    for name, column in rows.columns.items():
+        arrays[name] = shaped(column, rows.count, name).take(taken)  # type: ignore[union-attr]
+    return Rows.of_arrow(pa.RecordBatch.from_pydict(arrays), rows.source)
+
+
+def _cells(column: Column, picks: list[int]) -> Column:
+    return [column[row] for row in picks] if isinstance(column, list) else column.take(pa.array(picks))

@@ -67,6 +67,11 @@ class Chunks:
         while self.bytes > self._bytes_max and len(self._by_start) > 1:
             self._drop(next(iter(self._by_start)))
 
+    def trim(self, bytes_max: int) -> None:
+        """Keep no more than this, the most used."""
+        while self.bytes > bytes_max and self._by_start:
+            self._drop(next(iter(self._by_start)))
+
     def drop_below(self, offset: int) -> None:
         """Forget chunks that end at or before an offset."""
         for start in [start for start, chunk in self._by_start.items() if chunk.end <= offset]:

@@ -108,6 +108,10 @@ class Index:
         late = np.frombuffer(self.ts_max, np.int64) >= time_ns if len(self) else np.zeros(0, bool)
         return int(late.argmax()) if late.any() else len(self)
 
+    def earliest(self) -> int:
+        """Return the earliest time of any row; there is at least one."""
+        return int(np.frombuffer(self.ts_min, np.int64).min())
+
     def cut(self, length: int) -> None:
         """Forget all entries but the first `length`."""
         for column in self._columns():

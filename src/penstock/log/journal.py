@@ -30,7 +30,7 @@ COLUMNS = ("op", "first", "last", "attempts", "due")
 SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS], metadata={"penstock.version": str(VERSION)})
 
 #: A journal smaller than this is never worth compacting.
-SMALL_BYTES = 64 << 10
+SMALL_BYTES = 256 << 10
 #: Entries held back while the disk is full; beyond it the caller learns of it.
 HELD_MAX = 1 << 20
 #: File names end here on common file systems, with room for generation and suffix.
@@ -84,6 +84,8 @@ class Journal:
 
     def append(self, entries: Sequence[Entry] | Entries) -> None:
         """Write updates as one frame to the page cache; on a full disk they are held back and written later."""
+        if self.ended:  # somebody is late; a file that was removed must not come back
+            return
         if self._held:
             entries = [*self._held, *_tuples(entries)]
         if not len(entries):
@@ -118,6 +120,8 @@ class Journal:
 
     def compact(self, entries: Entries) -> None:
         """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
+        if self.ended:
+            return
         old, old_path = self._file, self._path()
         generation = self._generation + 1
         path = self._path(generation)
@@ -152,10 +156,9 @@ class Journal:
 
     def close(self) -> None:
         """Sync and close; blocking."""
+        self.catch_up()
         self.ended = True
         if self._file is not None:
-            if self._held:
-                self.append([])
             self._file.sync()
             self._file.close()
             self._file = None
@@ -188,11 +191,11 @@ class Journal:
     def _hold(self, error: OSError, entries: Sequence[Entry] | Entries) -> None:
         if not is_full(error):
             raise error
-        self._held = _tuples(entries)
-        if len(self._held) > HELD_MAX:
+        if len(entries) > HELD_MAX:  # the caller keeps his, and tries again
             raise Refusal(
                 "disk_full", f"no space left in {self._directory} for the delivery journal. Free some space there."
             ) from error
+        self._held = _tuples(entries)
 
     def _start_sync(self) -> None:
         group, self._waiting = self._waiting, []

@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.disk import Disk, replace_file
 from penstock.errors import CorruptionError
+from penstock.log.index import Index
 
 FILE = "manifest"
 DATA_SUFFIX = ".arrows"
@@ -69,6 +70,14 @@ class Manifest(msgspec.Struct, kw_only=True):
     def encoded(self) -> bytes:
         """Return the file's content."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+class View(NamedTuple):
+    """A shard as its own process sees it: newer than the files are where a thread has yet to write them."""
+
+    manifest: Manifest
+    #: Indexes that are not in their files, by the first offset of their segment.
+    indexes: dict[int, Index]
 
 
 def decoded(content: bytes, path: str) -> Manifest:

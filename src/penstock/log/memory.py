@@ -111,6 +111,14 @@ class MemoryShard(Shard):
         times = [batch.timestamp for batch in self._batches() if isinstance(batch.timestamp, int)]
         return times[-1] if times else 0
 
+    @property
+    def cached_bytes(self) -> int:
+        """Nothing: what is in memory is all there is."""
+        return 0
+
+    def trim(self, bytes_max: int) -> None:
+        """Drop nothing: it could not be read back."""
+
     def stored_bytes(self) -> int:
         """Return about how much memory the rows take."""
         return self._tail.bytes

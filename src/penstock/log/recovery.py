@@ -39,13 +39,14 @@ class Recovered:
 
 
 def recover(
-    disk: Disk, directory: str, state: State, *, weigh_headers: bool, before_jump: Callable[[], None]
+    disk: Disk, directory: str, state: State, *, headers_from: int | None, before_jump: Callable[[], None]
 ) -> Recovered:
     """Return the shard's segments, scanned where they were not sealed.
 
+    Rows from `headers_from` on weigh with their headers (ruling 5); None means that none do.
     `before_jump` writes down that offsets are used up, before the bytes that tell so are cut: the process may die then.
     """
-    return _Recovery(disk, directory, state, weigh_headers, before_jump).run()
+    return _Recovery(disk, directory, state, headers_from, before_jump).run()
 
 
 def close_open(found: Recovered) -> None:
@@ -63,12 +64,12 @@ def close_open(found: Recovered) -> None:
 
 class _Recovery:
     def __init__(
-        self, disk: Disk, directory: str, state: State, weigh_headers: bool, before_jump: Callable[[], None]
+        self, disk: Disk, directory: str, state: State, headers_from: int | None, before_jump: Callable[[], None]
     ) -> None:
         self.disk = disk
         self.directory = directory
         self.state = state
-        self.weigh_headers = weigh_headers
+        self.headers_from = headers_from
         self.before_jump = before_jump
         self.found = Recovered()
         self.lost_manifest = False
@@ -211,7 +212,8 @@ class _Recovery:
         if scan.last is not None:
             data, frame = scan.last
             batch = decoder_of(segment.columns).batch(data, frame)
-            added = weigh(batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=self.weigh_headers)
+            extended = self.headers_from is not None and batch.first >= self.headers_from
+            added = weigh(batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=extended)
             self.found.weight = batch.weight + added
 
     def close(self, segment: Segment, scan: Scan) -> None:

@@ -124,7 +124,7 @@ class Segment:
             rows=self.rows,
             batches=self.batches,
             bytes=self.bytes,
-            ts_min=self.ts_min if self.file is None or not self.index else min(self.index.ts_min),
+            ts_min=self.ts_min if self.file is None or not self.index else self.index.earliest(),
             ts_max=self.ts_max,
             due_max=self.due_max,
             weight=self.weight,
@@ -205,7 +205,7 @@ class Segment:
     def finish(self) -> None:
         """End the stream with its marker; no append may follow."""
         if self.index:
-            self.ts_min = min(self.index.ts_min)
+            self.ts_min = self.index.earliest()
         self.bytes += self.file.append([END_OF_STREAM])  # type: ignore[union-attr]
 
     def sync(self) -> None:

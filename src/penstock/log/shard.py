@@ -16,8 +16,9 @@ from penstock.log.chunks import Chunks
 from penstock.log.commit import Commit
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
+from penstock.log.index import Index
 from penstock.log.journal import Journal
-from penstock.log.manifest import Damage, ManifestWriter
+from penstock.log.manifest import Damage, ManifestWriter, View
 from penstock.log.recovery import Recovered, close_open, recover
 from penstock.log.reserve import Reserve
 from penstock.log.rewrite import Rewrites
@@ -69,6 +70,8 @@ class Shard:
         #: Syncs that failed since the start.
         self.sync_errors = 0
         self.on_readable: Callable[[], None] = _nothing
+        #: Told the offset from which on rows are gone because they could not be synced, before anybody else hears.
+        self.on_taken_back: Callable[[int], None] = _kept
         self._disk = disk
         self._clock = clock
         self._settings = settings
@@ -103,9 +106,13 @@ class Shard:
         *,
         strict: bool = False,
         weigh_headers: bool = False,
+        headers_from: int = 0,
         cache_bytes: int = 32 << 20,
     ) -> Shard:
-        """Create a shard, or recover what a directory holds; blocking."""
+        """Create a shard, or recover what a directory holds; blocking.
+
+        With `weigh_headers` new rows weigh with their headers, and so do those from offset `headers_from` on.
+        """
         disk.make(path)
         state = StateFile(disk, path)
         if settings.durability == "memory":
@@ -114,13 +121,14 @@ class Shard:
             return MemoryShard.begin(disk, clock, path, number, settings, state, weigh_headers)
         boot = disk.boot_id()
         unclean = not state.state.clean and state.state.boot != boot
-        found = recover(disk, path, state.state, weigh_headers=weigh_headers, before_jump=state.forget_boot)
+        extended = headers_from if weigh_headers else None
+        found = recover(disk, path, state.state, headers_from=extended, before_jump=state.forget_boot)
         if strict and found.damaged:
             worst = found.damaged[0]
             rows = f"{worst.first} to {worst.end - 1}" if worst.end > worst.first else f"from {worst.first} on"
             raise CorruptionError(
                 f"{path}: rows {rows} are damaged ({worst.reason}), and recovery is strict. "
-                'Restore the directory from a backup, or set recovery = "lenient" to go on without these rows.'
+                'Restore the directory from a backup, or set recovery = "cut" to go on without these rows.'
             )
         if not state.found and found.end > 0:
             # Nobody knows how far offsets were given out; one block is more than was ever reserved ahead of a row.
@@ -307,6 +315,18 @@ class Shard:
         """When the last row was taken; 0 if none is kept."""
         return max((segment.ts_max for segment in self._segments if segment.batches), default=0)
 
+    @property
+    def cached_bytes(self) -> int:
+        """How much of the log is in memory and could be read back."""
+        return self._tail.bytes + self._chunks.bytes
+
+    def trim(self, bytes_max: int) -> None:
+        """Keep no more than this in memory, as far as it could be read back; what was read back goes first."""
+        tail = self._tail
+        self._chunks.trim(max(bytes_max - tail.bytes, 0))
+        while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= self.readable_end:
+            tail.drop_oldest()
+
     def stored_bytes(self) -> int:
         """Return the size of all segments."""
         return sum(segment.bytes for segment in self._segments)
@@ -314,6 +334,17 @@ class Shard:
     def rows_between(self, start: int, end: int) -> int:
         """Return how many rows with start <= offset < end are stored and readable."""
         return self._segments.rows_between(start, end)
+
+    def view(self) -> View:
+        """Return what a reader in another thread may trust: every row that is readable now is in it."""
+        indexes = {}
+        for segment in self._segments:
+            if not segment.sealed:
+                self._write_index(segment)
+                if segment.index is not None and segment.indexed < segment.index.at(self.readable_end):
+                    copy, _ = Index.decoded(segment.index.encoded(0, segment.index.at(self.readable_end)))
+                    indexes[segment.first] = copy  # a full disk: nothing can be written, all can be read
+        return View(self._segments.manifest(self.number, self.start, self.end, self.weight), indexes)
 
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
@@ -473,6 +504,7 @@ class Shard:
         self._commit.dirty.clear()
         self._tail.drop_from(self.readable_end)
         self._commit.synced_end = self.end
+        self.on_taken_back(self.readable_end)
 
     def _write_index(self, segment: Segment) -> None:
         try:
@@ -500,6 +532,10 @@ class Shard:
 
 
 def _nothing() -> None:
+    return
+
+
+def _kept(_: int) -> None:
     return
 
 

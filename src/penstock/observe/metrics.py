@@ -31,6 +31,10 @@ class TopicSlots(Protocol):
         """Bytes of their bodies."""
 
     @property
+    def forgotten_keys(self) -> int:
+        """Idempotence keys dropped inside their window because there were too many."""
+
+    @property
     def shards(self) -> Sequence[Shard]:
         """Its pieces of the log."""
 
@@ -99,6 +103,9 @@ def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     out.family(prefix + "published_messages_total", "counter", "Messages taken and stored.", published)
     out.family(prefix + "published_bytes_total", "counter", "Bodies of messages taken and stored.", sizes)
     out.family(prefix + "depth_messages", "gauge", "Messages that no subscription has yet.", depths)
+    forgotten = [(labels, topic.forgotten_keys) for labels, topic in found]
+    text = "Idempotence keys forgotten before their time because there were too many."
+    out.family(prefix + "forgotten_keys_total", "counter", text, forgotten)
     _shards(out, [({**labels, "shard": str(s.number)}, s) for labels, topic in found for s in topic.shards])
 
 

@@ -88,7 +88,7 @@ def check_name(name: str, what: str = "topic") -> None:
 
 def check_topic_settings(settings: TopicSettings) -> None:
     """Refuse settings no topic could work with."""
-    _check_counts(settings, {"shards": 1, "segment_bytes": 1, "memory_rows": 1})
+    _check_counts(settings, {"shards": 1, "segment_bytes": 1, "memory_rows": 1, "replicas": 1})
     if settings.shards > SHARD_MAX + 1:
         raise Refusal("bad_request", f"shards is {settings.shards}; it must be at most {SHARD_MAX + 1}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,9 @@ class OneNode:
 
     def upgrade(self, topic: str) -> None:
         self.topics[topic] = Meta(extend_support=True)
+
+    def replicate(self, topic: str, replicas: int) -> None:
+        self.topics[topic] = msgspec.structs.replace(self.topics[topic], replica=replicas)
 
     def delete(self, topic: str) -> None:
         self.topics.pop(topic, None)
@@ -205,9 +209,12 @@ def test_what_the_node_says_of_a_topic_is_newer_than_what_it_was_made_with() -> 
     host = OneNode()
     service = Service(host=host)
     service.post("/topic/create?topic=t&replicator=2")
-    host.topics["t"] = Meta(partition_num=4, extend_support=True)
+    assert service.get("/lookup?topic=t&metainfo=true")["meta"]["replica"] == 2
+    host.topics["t"] = Meta(partition_num=4, extend_support=True, replica=3)
     meta = service.get("/lookup?topic=t&metainfo=true")["meta"]
-    assert (meta["partition_num"], meta["extend_support"], meta["replica"]) == (4, True, 2)
+    assert (meta["partition_num"], meta["extend_support"], meta["replica"]) == (4, True, 3)
+    service.post("/topic/meta/update?topic=t&replicator=5")
+    assert host.topics["t"].replica == 5
 
 
 @given(st.text(max_size=20), st.text("?&=%+topicchannelnode:*ab019", max_size=60))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from penstock.dialects.nsq.lookup.codec import Identity
@@ -192,6 +193,63 @@ def test_a_topic_asked_for_in_youzans_form_is_made_on_the_node(broker: Broker, n
     assert broker.node.topic("plain").settings.extend == "on"
     service.post("/topic/delete?topic=t&partition=**")
     assert "t" not in broker.node.topics
+
+
+def test_what_a_topic_was_made_with_is_known_after_a_restart(broker: Broker, network: FakeNetwork) -> None:
+    service = beside(broker, network)
+    service.post("/topic/create?topic=t&partition_num=2&replicator=2&orderedmulti=true")
+    service.post("/topic/create?topic=u&partition_num=1")
+    service.post("/topic/meta/update?topic=u&replicator=3&upgradeext=true")
+    broker.kill()
+    service = beside(broker, network)
+    meta = service.get("/lookup?topic=t&metainfo=true")["meta"]
+    assert (meta["partition_num"], meta["replica"], meta["ordered"], meta["extend_support"]) == (2, 2, True, False)
+    meta = service.get("/lookup?topic=u&metainfo=true")["meta"]
+    assert (meta["replica"], meta["ordered"], meta["extend_support"]) == (3, False, True)
+
+
+def test_an_upgrade_asked_of_the_service_is_the_upgrade_of_the_topic(broker: Broker, network: FakeNetwork) -> None:
+    service = beside(broker, network)
+    old = broker.client()
+    old.sub("t", "ch", 10)
+    producer = broker.client()
+    producer.pub("t", b"before")
+    assert [message.body for message in old.messages()] == [b"before"]
+    service.post("/topic/meta/update?topic=t&upgradeext=true")
+    topic = broker.node.topic("t")
+    assert (topic.settings.extend, topic.headers_from(0)) == ("on", 1)
+    assert producer.pub_ext("t", {"##client_dispatch_tag": "x"}) == ["OK", "OK"]
+    assert old.replies() == ["E_SUB_EXTEND_NEED topic t takes headers now; subscribe with extend_support"]
+    assert old.closed
+
+
+def test_a_service_elsewhere_sees_every_shard_as_a_partition(broker: Broker, network: FakeNetwork) -> None:
+    service = network.services["lookup"]
+    broker.node.create_topic("old", TopicSettings(shards=2, extend="on")).subscribe("ch")
+    me = msgspec.structs.replace(ME, distributed_id="me:4150")
+    registrar = Registrar(broker.node, me, None, network)
+    registrar.start([PLACE])
+    broker.node.create_topic("early", TopicSettings(shards=2))  # before the service has answered
+    broker.clock.run()
+    topic = broker.node.create_topic("t", TopicSettings(shards=3, extend="on"))
+    topic.subscribe("a")
+    broker.clock.run()
+
+    def partitions(name: str) -> list[str]:
+        return sorted(service.get(f"/lookup?topic={name}&access=r")["partitions"])
+
+    assert (partitions("old"), partitions("early"), partitions("t")) == (["0", "1"], ["0", "1"], ["0", "1", "2"])
+    assert (service.directory.channels("old"), service.directory.channels("t")) == (["ch"], ["a"])
+    assert service.get("/lookup?topic=t&metainfo=true")["meta"]["partition_num"] == 3
+    network.cut()
+    broker.advance(20)
+    assert (partitions("t"), addresses(service, "t")) == (["0", "1", "2"], ["me"])
+    topic.delete_subscription("a")
+    broker.node.delete_topic("t")
+    broker.clock.run()
+    assert addresses(service, "t") == []
+    assert registrar.links[0].connected
+    assert not registrar.links[0].trouble
 
 
 def test_known_channels_exist_before_the_first_message(broker: Broker, network: FakeNetwork) -> None:

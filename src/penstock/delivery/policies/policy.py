@@ -22,6 +22,9 @@ class Dealer(Protocol):
     def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
         """Lease rows to a consumer; an empty list means that nothing is there for it now."""
 
+    def stocked(self, consumer: Consumer) -> bool:
+        """Tell whether sorted rows may be there for a consumer, where rows are dealt by tag."""
+
     def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
         """Send leased rows to their consumer and return how many they are."""
 

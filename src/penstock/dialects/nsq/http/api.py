@@ -12,6 +12,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from zlib import crc32
 
 import msgspec
@@ -23,6 +24,7 @@ from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.http import asgi
 from penstock.dialects.nsq.http.admin import Admin
 from penstock.dialects.nsq.http.asgi import EMPTY, JSON, NSQ, OK, TEXT, Answer, Fault, Params, document
+from penstock.dialects.nsq.http.direct import Direct
 from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
 from penstock.dialects.nsq.http.options import Options, Relookup
 from penstock.dialects.nsq.lookup.address import broadcast_address
@@ -37,7 +39,7 @@ from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader
 from penstock.inlet import Receipt
-from penstock.listener import App, Listener, Receive, Scope, Send, listen
+from penstock.listener import App, Connection, Listener, Receive, Scope, Send, listen
 from penstock.message import Rows, place_of
 from penstock.node import Node
 from penstock.topic import Topic
@@ -71,20 +73,23 @@ class Http:
     def __init__(
         self, node: Node, config: Config, tcp_port: int, observer: Observer, relookup: Relookup | None = None
     ) -> None:
-        self._node = node
+        self.node = node
         self._tree = config
         self._config = config.nsq
         self._tcp_port = tcp_port
         self._observer = observer
         self._options = Options(config, relookup)
         self._admin = Admin(node, config)
-        self._headers = HeaderReader(config.nsq.header_rules == "lenient")
+        self._readers = {"strict": HeaderReader(), "lenient": HeaderReader(lenient=True)}
+        self._readers["node"] = self._readers[config.nsq.header_rules]
         #: Known once the listener is bound.
         self.http_port = config.listeners()["nsq.http_port"][1]
         self._publishers = [_Publisher() for _ in range(PUBLISHERS)]
         self._paths: dict[str, tuple[str, Handle]] = {
             "/pub": ("POST", self.pub),
             "/mpub": ("POST", self.mpub),
+            "/put": ("POST", self.pub),  # as clients from before version 1.0 call them
+            "/mput": ("POST", self.mpub),
             "/pub_ext": ("POST", self.pub_ext),
             "/pubtrace": ("POST", self.pubtrace),
             "/ping": ("GET", self.ping),
@@ -101,14 +106,22 @@ class Http:
                 answer = await self.pub(scope, receive)
             else:
                 answer = await self._route(scope, receive)
-        except (Fault, Refusal) as refused:
-            fault = refused if isinstance(refused, Fault) else _fault(refused)
-            answer = asgi.refusal(fault.status, fault.code, fault.reason)
-            self._node.count_fault("nsq", fault.code, f"{scope['method']} {scope['path']}", asgi.peer(scope))
         except Exception as failure:  # a bug must cost one request, not the node
-            self._node.report_bug("nsq http", failure)
-            answer = asgi.refusal(500, "INTERNAL_ERROR")
+            answer = self.refused(failure, f"{scope['method']} {scope['path']}", asgi.peer(scope))
         await asgi.send(answer, send)
+
+    def refused(self, error: BaseException, request: str, peer: str) -> Answer:
+        """Count what went wrong and return what is said about it."""
+        fault = _fault(error) if isinstance(error, Refusal) else error
+        if isinstance(fault, Fault):
+            self.node.count_fault("nsq", fault.code, request, peer)
+            return asgi.refusal(fault.status, fault.code, fault.reason)
+        self.node.report_bug("nsq http", error)
+        return asgi.refusal(500, "INTERNAL_ERROR")
+
+    def publisher(self, peer: str) -> object:
+        """Return whose order a client's messages keep."""
+        return self._publishers[crc32(peer.encode()) % PUBLISHERS]
 
     async def _route(self, scope: Scope, receive: Receive) -> Answer:
         path = asgi.path(scope)
@@ -129,7 +142,7 @@ class Http:
         """Publish the body as one message."""
         body = await self._message(scope, receive)
         plain = _PLAIN(scope["query_string"])
-        topic = self._node.topics.get(plain[1].decode("ascii")) if plain is not None else None
+        topic = self.node.topics.get(plain[1].decode("ascii")) if plain is not None else None
         rows = Rows(1, [0, len(body)], body, SOURCE)
         if topic is not None:
             await self._publish(scope, topic, rows)
@@ -139,14 +152,14 @@ class Http:
         if "defer" in params:
             delay_ns = self._delay_ns(params["defer"])
             if delay_ns:
-                rows.columns = {"due": [self._node.clock.now() + delay_ns]}
+                rows.columns = {"due": [self.node.clock.now() + delay_ns]}
         await self._publish(scope, topic, rows, _shard(topic, params))
         return OK
 
     async def mpub(self, scope: Scope, receive: Receive) -> Answer:
         """Publish several messages: one a line, or each behind its length."""
         limit = self._config.max_body_size
-        body = await asgi.body(scope, receive, limit, self._node.input_memory, Fault(413, "BODY_TOO_BIG"))
+        body = await asgi.body(scope, receive, limit, self.node.input_memory, Fault(413, "BODY_TOO_BIG"))
         params = asgi.params(scope)
         topic = self._topic(params)
         # A value that is neither true nor false counts as true, as in nsqd.
@@ -160,7 +173,10 @@ class Http:
         """Publish the body as one message with a header; traced if the header says so."""
         body = await self._message(scope, receive)
         params = asgi.params(scope)
-        parsed = checked(header_of(params.get("ext"), scope["headers"]), self._headers)
+        # A header that is refused makes no topic, so the rules of one that is there are looked up before.
+        known = self.node.topics.get(params.get("topic", ""))
+        reader = self._readers[known.settings.header_rules if known is not None else "node"]
+        parsed = checked(header_of(params.get("ext"), scope["headers"]), reader)
         topic = self._extended_topic(params, extend=True)
         columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
         rows = Rows(1, [0, len(body)], body, SOURCE, columns)
@@ -182,7 +198,7 @@ class Http:
 
     async def _message(self, scope: Scope, receive: Receive) -> bytes:
         limit = self._config.max_msg_size
-        body = await asgi.body(scope, receive, limit, self._node.input_memory, Fault(413, "MSG_TOO_BIG"))
+        body = await asgi.body(scope, receive, limit, self.node.input_memory, Fault(413, "MSG_TOO_BIG"))
         if not body:
             raise Fault(400, "MSG_EMPTY")
         return body
@@ -200,8 +216,7 @@ class Http:
             else:
                 stored.set_exception(error)
 
-        publisher = self._publishers[crc32(asgi.peer(scope).encode()) % PUBLISHERS]
-        topic.publish(rows, publisher, done, shard)
+        topic.publish(rows, self.publisher(asgi.peer(scope)), done, shard)
         try:
             receipt = await stored
         except Refusal as refusal:
@@ -251,11 +266,11 @@ class Http:
 
     def _topic(self, params: Params, *, extend: bool = False) -> Topic:
         name = asgi.name(params, "topic", "INVALID_TOPIC")
-        topic = self._node.topics.get(name)
+        topic = self.node.topics.get(name)
         if topic is None:
             if not self._config.auto_create_topics:
                 raise Fault(404, "TOPIC_NOT_FOUND")
-            topic = self._node.create_topic(name, topic_settings(self._tree, name, extend=extend))
+            topic = self.node.create_topic(name, topic_settings(self._tree, name, extend=extend))
         return topic
 
     def _extended_topic(self, params: Params, *, extend: bool = False) -> Topic:
@@ -269,7 +284,7 @@ class Http:
 
     async def ping(self, scope: Scope, receive: Receive) -> Answer:
         """Say that all is well, or that the last write to disk failed."""
-        text = health(self._node)
+        text = health(self.node)
         return Answer(text.encode(), (TEXT,), 200 if text == "OK" else 500)
 
     async def info(self, scope: Scope, receive: Receive) -> Answer:
@@ -282,7 +297,7 @@ class Http:
                 "hostname": socket.gethostname(),
                 "http_port": self.http_port,
                 "tcp_port": self._tcp_port,
-                "start_time": self._node.started_ns // SECOND,
+                "start_time": self.node.started_ns // SECOND,
                 "max_heartbeat_interval": config.max_heartbeat_interval_ns,
                 "max_output_buffer_size": config.max_output_buffer_size,
                 "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
@@ -303,7 +318,7 @@ class Http:
         )
         if params.get("format") == "json":
             return document(stats)
-        return Answer(printout(stats, self._node.started_ns, self._node.clock.now()).encode(), (NSQ, TEXT))
+        return Answer(printout(stats, self.node.started_ns, self.node.clock.now()).encode(), (NSQ, TEXT))
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -317,7 +332,7 @@ class Http:
         """Let a channel begin anew at the place that the body names."""
         topic, subscription = self._admin.channel(asgi.params(scope))
         too_big = Fault(400, "INVALID_OFFSET")
-        body = await asgi.body(scope, receive, START_BYTES_MAX, self._node.input_memory, too_big)
+        body = await asgi.body(scope, receive, START_BYTES_MAX, self.node.input_memory, too_big)
         start = Start.of(body.decode("latin-1").strip())
         if start is None:
             raise Fault(400, "INVALID_OFFSET", "write special:-1, timestamp:S, virtual_queue:BYTES or msgcount:N")
@@ -337,7 +352,7 @@ class Http:
         if scope["method"] != "PUT":
             raise Fault(405, "METHOD_NOT_ALLOWED")
         bad = Fault(413, "INVALID_VALUE")
-        value = await asgi.body(scope, receive, self._config.max_msg_size, self._node.input_memory, bad)
+        value = await asgi.body(scope, receive, self._config.max_msg_size, self.node.input_memory, bad)
         if not value:
             raise bad
         return self._options.put(name, value)
@@ -363,22 +378,25 @@ async def serve_http(
     secure: bool = False,
     observer: Observer | None = None,
     relookup: Relookup | None = None,
+    https_port: int = 0,
 ) -> Listener:
     """Start NSQ's HTTP listener, or with `secure` its HTTPS listener, in the running loop; OSError without its port.
 
     `tcp_port` is what `/info` shows where the configuration asks for any free port; `observer` sees the connections
-    that `/stats` shows; `relookup` is told when other lookup services shall hear of the node.
+    that `/stats` shows; `relookup` is told when other lookup services shall hear of the node. Where TLS is required,
+    the plain listener only says so, and names `https_port`.
     """
     address, port = config.listeners()["nsq.https_port" if secure else "nsq.http_port"]
     tcp_port = tcp_port or config.listeners()["nsq.tcp_port"][1]
     app = Http(node, config, tcp_port, observer or observe(node, config), relookup)
-    open_to_all = secure or not config.nsq.tls_required
-    asked: App = app if open_to_all else TlsRequired(config.listeners().get("nsq.https_port", ("", 0))[1])
+    open_to_all = secure or config.nsq.plain_http or not config.nsq.tls_required
+    asked: App = app if open_to_all else TlsRequired(https_port)
 
     def fault(text: str, peer: str) -> None:
         node.count_fault("nsq", "INVALID_REQUEST", text, peer)
 
-    listener = await listen(asked, address, port, fault, (config.tls_cert, config.tls_key) if secure else None)
+    tls = (config.nsq.tls_cert or config.tls_cert, config.nsq.tls_key or config.tls_key) if secure else None
+    listener = await listen(asked, address, port, fault, tls, partial(Direct, app) if open_to_all else Connection)
     app.http_port = listener.port
     return listener
 

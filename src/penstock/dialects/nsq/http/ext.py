@@ -6,6 +6,7 @@ Invariant: what is stored is one JSON object, and nothing is stored where a head
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -17,6 +18,9 @@ from penstock.settings import Extend
 
 #: Request headers that begin so become members, whatever their case.
 PREFIX = b"x-nsqext-"
+
+#: A single quote where JSON begins a name or a value; inside a string it may stand there all the same.
+_QUOTE = re.compile(r"(?:^|[{:,\[])\s*'").search
 
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -73,12 +77,20 @@ def _sent(ext: str) -> bytes:
     text = ext.strip()
     if not text:
         raise _bad("ext is empty; write a JSON object")
-    if text.startswith("{") and text[1:].lstrip().startswith("'"):
+    if _QUOTE(text) is not None and not _is_json(text):
         raise _bad("ext is not JSON: names and values stand in double quotes, not in single quotes")
     try:
         return text.encode()
     except UnicodeEncodeError:
         raise _bad("ext is not UTF-8") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _bad(why: str) -> Fault:

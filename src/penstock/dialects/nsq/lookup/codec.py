@@ -200,14 +200,19 @@ def identify(said: Identity) -> bytes:
     return b"IDENTIFY\n" + _U32.pack(len(body)) + body
 
 
-def register(topic: str, channel: str = "") -> bytes:
-    """Return the command that announces a topic or channel."""
-    return f"REGISTER {topic} {channel}".rstrip().encode("ascii") + b"\n"
+def register(topic: str, channel: str = "", partition: int | None = None) -> bytes:
+    """Return the command that announces a topic or channel; with a partition in Youzan's form."""
+    return _line("REGISTER", topic, channel, partition)
 
 
-def unregister(topic: str, channel: str = "") -> bytes:
-    """Return the command that takes an announcement back."""
-    return f"UNREGISTER {topic} {channel}".rstrip().encode("ascii") + b"\n"
+def unregister(topic: str, channel: str = "", partition: int | None = None) -> bytes:
+    """Return the command that takes an announcement back; with a partition in Youzan's form."""
+    return _line("UNREGISTER", topic, channel, partition)
+
+
+def _line(word: str, topic: str, channel: str, partition: int | None) -> bytes:
+    words = [word, topic, *([] if partition is None else [str(partition)]), *([channel] if channel else [])]
+    return " ".join(words).encode("ascii") + b"\n"
 
 
 class Replies:

@@ -20,7 +20,12 @@ class NodeHost:
         if found is None:
             return None
         # A topic for both kinds of clients counts as extended: those with headers learn it here, the others do not ask.
-        return Meta(partition_num=found.settings.shards, extend_support=found.settings.extend != "off")
+        return Meta(
+            partition_num=found.settings.shards,
+            replica=found.settings.replicas,
+            extend_support=found.settings.extend != "off",
+            ordered=found.settings.ordered,
+        )
 
     def create(self, topic: str, meta: Meta) -> None:
         """Make a topic unless it exists."""
@@ -30,6 +35,8 @@ class NodeHost:
             self._node.config.topic.settings(),
             shards=meta.partition_num,
             extend="on" if meta.extend_support else "off",
+            ordered=meta.ordered,
+            replicas=meta.replica,
         )
         if topic.endswith(EPHEMERAL):
             settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
@@ -40,6 +47,12 @@ class NodeHost:
         found = self._node.topics.get(topic)
         if found is not None and found.settings.extend == "off":
             found.update(msgspec.structs.replace(found.settings, extend="on"))
+
+    def replicate(self, topic: str, replicas: int) -> None:
+        """Remember how many copies of a topic were asked for."""
+        found = self._node.topics.get(topic)
+        if found is not None:
+            found.update(msgspec.structs.replace(found.settings, replicas=replicas))
 
     def delete(self, topic: str) -> None:
         """Drop a topic of the node, if it has it."""

@@ -42,6 +42,9 @@ class Host(Protocol):
     def upgrade(self, topic: str) -> None:
         """Let a topic of the node carry headers from now on."""
 
+    def replicate(self, topic: str, replicas: int) -> None:
+        """Remember how many copies of a topic were asked for."""
+
     def delete(self, topic: str) -> None:
         """Drop a topic of the node, if it has it."""
 
@@ -205,6 +208,8 @@ class Http:
         meta = self._meta(topic)
         if "replicator" in params:
             replica = _number(params["replicator"], "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX)
+            if self._host is not None:
+                self._host.replicate(topic, replica)
             meta = msgspec.structs.replace(meta, replica=replica)
         if _switch(params, "upgradeext"):
             if self._host is not None:
@@ -253,7 +258,7 @@ class Http:
         real = self._host.meta(topic) if self._host is not None else None
         if real is not None:
             known = msgspec.structs.replace(
-                known, partition_num=real.partition_num, extend_support=real.extend_support, ordered=real.ordered
+                real, multi_part=known.multi_part, disable_channel_auto_create=known.disable_channel_auto_create
             )
         seen = self._directory.partitions(topic, self._clock.monotonic())
         return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))

@@ -1,17 +1,18 @@
 """One lookup service as a node sees it: kept connected, told what the node has, asked what it knows.
 
 Owns the node's half of protocol V1 over a transport: IDENTIFY, everything the node has, changes as they come, and a
-PING now and then. Knows nothing of topics: names are given to it.
-Invariant: after every connect the service hears all of `announced` before anything else.
+PING now and then. Knows nothing of topics: names are given to it. A service that knows of partitions hears of each,
+in Youzan's form; upstream's would take the number for a channel, so it hears the name alone.
+Invariant: once a service has said who it is, it hears all of `announced` before anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.dialects.nsq.lookup import codec
@@ -27,6 +28,14 @@ RETRY_NS_MAX = PING_NS
 Channels = Callable[[list[str]], None]
 
 _log = logging.getLogger("penstock.nsq.lookup")
+
+
+class Announced(NamedTuple):
+    """A topic the node has, with its channels and the number of its partitions."""
+
+    topic: str
+    channels: list[str]
+    partitions: int
 
 
 class Network(Protocol):
@@ -48,7 +57,7 @@ class Link(asyncio.Protocol):
         clock: Clock,
         network: Network,
         me: Identity,
-        announced: Callable[[], Iterable[tuple[str, str]]],
+        announced: Callable[[], Iterable[Announced]],
     ) -> None:
         self.address = address
         #: What the service said of itself, while it is connected.
@@ -81,13 +90,15 @@ class Link(asyncio.Protocol):
         if not self._closed and self._transport is None:
             self._network.dial(*self.address, self)
 
-    def announce(self, topic: str, channel: str = "") -> None:
+    def announce(self, topic: str, channel: str = "", partitions: int = 1) -> None:
         """Say that the node has a topic or channel; a service that is not connected hears it when it is."""
-        self._command(codec.register(topic, channel))
+        for number in self._numbers(channel, partitions):
+            self._tell(codec.register(topic, channel, number))
 
-    def withdraw(self, topic: str, channel: str = "") -> None:
+    def withdraw(self, topic: str, channel: str = "", partitions: int = 1) -> None:
         """Say that the node has a topic or channel no more."""
-        self._command(codec.unregister(topic, channel))
+        for number in self._numbers(channel, partitions):
+            self._tell(codec.unregister(topic, channel, number))
 
     def ask_channels(self, topic: str, done: Channels) -> None:
         """Ask which channels of a topic are known, if the service is there to be asked."""
@@ -110,9 +121,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
             return
         self._replies = Replies()
-        registers = [codec.register(topic, channel) for topic, channel in self._announced()]
-        self._awaited = 1 + len(registers)
-        self._transport.write(b"".join([codec.MAGIC, codec.identify(self._me), *registers]))
+        self._awaited = 1
+        self._transport.write(codec.MAGIC + codec.identify(self._me))
         self._arm(PING_NS, self._ping)
 
     def data_received(self, data: bytes) -> None:
@@ -153,7 +163,33 @@ class Link(asyncio.Protocol):
             self.service = codec.service(reply) or Identity()
             self._retry_ns = RETRY_NS_MIN
             self.trouble = ""
+            self._announce_all()
             _log.info("announced to lookup service %s", self.name)
+
+    def _announce_all(self) -> None:
+        registers: list[bytes] = []
+        for topic, channels, partitions in self._announced():
+            # Upstream's services learn a topic from its channels; the others must hear of every partition.
+            if self._names_partitions or not channels:
+                registers += [codec.register(topic, "", number) for number in self._numbers("", partitions)]
+            registers += [codec.register(topic, name, number) for name in channels for number in self._numbers(name, 1)]
+        if registers and self._transport is not None:
+            self._awaited += len(registers)
+            self._transport.write(b"".join(registers))
+
+    @property
+    def _names_partitions(self) -> bool:
+        return self.service is not None and self.service.names_partitions and self._me.names_partitions
+
+    def _numbers(self, channel: str, partitions: int) -> Sequence[int | None]:
+        """Return the partitions to name: none to upstream's services, all of a topic, and one for a channel."""
+        if not self._names_partitions:
+            return (None,)
+        return (0,) if channel else range(partitions)
+
+    def _tell(self, line: bytes) -> None:
+        if self.service is not None:  # else it hears everything once it has answered
+            self._command(line)
 
     def _command(self, line: bytes) -> None:
         if self._transport is not None and not self._closed:

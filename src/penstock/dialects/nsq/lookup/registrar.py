@@ -15,7 +15,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
-from penstock.dialects.nsq.lookup.link import PING_NS, Link, Network
+from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Link, Network
 from penstock.errors import Refusal
 from penstock.node import Change, Node
 from penstock.settings import SubscriptionSettings
@@ -80,12 +80,12 @@ class Registrar:
         for link in self.links:
             link.close()
 
-    def announced(self) -> Iterator[tuple[str, str]]:
-        """Yield every channel, and every topic that has none; what NSQ cannot spell is left out."""
+    def announced(self) -> Iterator[Announced]:
+        """Yield every topic with its channels; what NSQ cannot spell is left out."""
         for topic in self._node.topics.values():
             if _can_spell(topic.name):
                 channels = [name for name in topic.subscriptions if _can_spell(name)]
-                yield from ((topic.name, channel) for channel in channels or [""])
+                yield Announced(topic.name, channels, len(topic.shards))
 
     # --- the node tells -------------------------------------------------------------------------------------------
 
@@ -94,23 +94,23 @@ class Registrar:
         if not _can_spell(topic.name) or (channel and not _can_spell(channel)):
             return
         if event == "deleted":
-            self._withdraw(topic.name, channel)
+            self._withdraw(topic.name, channel, len(topic.shards))
             return
         if self._directory is not None:
             self._list(topic, channel)
         for link in self.links:
-            link.announce(topic.name, channel)
+            link.announce(topic.name, channel, len(topic.shards))
         if subscription is None:
             self._make_channels(topic)
 
-    def _withdraw(self, topic: str, channel: str) -> None:
+    def _withdraw(self, topic: str, channel: str, partitions: int) -> None:
         if self._directory is not None:
             self._directory.unregister(self._peer.id, topic, channel)
             # In one process, deleting is deleting: a topic made again under the same name must not get channels back
             # that somebody took away here. (A service elsewhere keeps names, as upstream's does.)
             self._directory.forget_unproduced(topic, channel)
         for link in self.links:
-            link.withdraw(topic, channel)
+            link.withdraw(topic, channel, partitions)
 
     def _list(self, topic: Topic, channel: str = "") -> None:
         """Put a topic, its shards and its channels into the directory here."""

@@ -66,10 +66,13 @@ class Lookup:
 
 def identity_of(config: Config, tcp_port: int, http_port: int) -> Identity:
     """Return what a node or service with this configuration says of itself."""
+    address = broadcast_address(config)
     return Identity(
         version=VERSION,
         tcp_port=tcp_port,
         http_port=http_port,
         hostname=socket.gethostname(),
-        broadcast_address=broadcast_address(config),
+        broadcast_address=address,
+        # Upstream's programs do not look at it; ours and Youzan's take it for the word that partitions are known.
+        distributed_id=f"{address}:{tcp_port}",
     )

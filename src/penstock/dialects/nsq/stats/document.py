@@ -4,8 +4,7 @@ Owns the document's fields and what each means here. It only reads; nothing is c
 
 What differs from nsqd: every message of a topic that is not kept in memory alone is on disk, so `backend_depth` is
 `depth` there. A topic's `message_count` starts with the process; a channel's counts what came to it since it was made
-or last sought, whether it was delivered, filtered or emptied, and goes on after a restart. A deferred message behind
-others that nobody took yet counts in `depth` until the channel has come to it.
+or last sought, whether it was delivered, filtered or emptied, and goes on after a restart.
 """
 
 from __future__ import annotations
@@ -188,8 +187,9 @@ class Observer:
         )
 
     def _channel(self, topic: Topic, subscription: Subscription, clients: Clients | None) -> Channel:
-        depth = subscription.depth()
-        ready = sum(cursor.ready for cursor in subscription.cursors)
+        unread = subscription.depth() - sum(cursor.ready for cursor in subscription.cursors)
+        deferred = topic.deferred(subscription)
+        depth = subscription.depth() - deferred
         listed = None
         if clients is not None:
             listed = [_consumer(one, clients.get(one)) for one in subscription.consumers.values()]
@@ -198,9 +198,9 @@ class Observer:
             depth=depth,
             backend_depth=_on_disk(topic, depth),
             in_flight_count=subscription.in_flight(),
-            deferred_count=subscription.waiting(),
+            deferred_count=subscription.waiting() + deferred,
             # What is ahead of the cursors has come to the channel and was not passed yet.
-            message_count=subscription.counts()["passed"] + depth - ready,
+            message_count=subscription.counts()["passed"] + unread,
             requeue_count=subscription.released,
             timeout_count=subscription.expired_leases,
             client_count=len(subscription.consumers),

@@ -21,7 +21,7 @@ def printout(stats: Stats, started_ns: int, now_ns: int) -> str:
     """Return the page that /stats shows without `format=json`."""
     started = datetime.fromtimestamp(started_ns // SECOND, UTC).isoformat().replace("+00:00", "Z")
     lines = [
-        f"nsqd v{stats.version} (built w/penstock {__version__})",
+        f"nsqd v{stats.version} (built w/penstock-{__version__})",
         f"start_time {started}",
         f"uptime {duration(now_ns - started_ns)}",
         "",

@@ -20,6 +20,10 @@ VERSION = "1.3.0"
 TAG_BYTES_MAX = 100
 DEFLATE_LEVEL = 6
 
+#: nsqd's output buffer. Client libraries send both whether their user chose them or not.
+BUFFER_BYTES = 16 * 1024
+BUFFER_TIMEOUT_NS = 250 * MILLISECOND
+
 
 class Faulty(Exception):
     """An IDENTIFY that cannot be accepted; carries the error frame's code and text."""
@@ -76,8 +80,10 @@ class Agreed(msgspec.Struct, frozen=True):
     #: 0 = no heartbeats.
     heartbeat_ns: int = 0
     lease_ns: int = 0
-    output_buffer_size: int = 16 * 1024
-    output_buffer_timeout_ms: int = 250
+    output_buffer_size: int = BUFFER_BYTES
+    output_buffer_timeout_ms: int = BUFFER_TIMEOUT_NS // MILLISECOND
+    #: How long message frames wait for others to leave with them; 0 = they leave in the turn they are made.
+    gather_ns: int = 0
     sample_rate: int = 0
     negotiated: bool = False
     #: Granted layers.
@@ -115,7 +121,7 @@ def agree(data: bytes, config: NsqConfig, offer: Offer = NOTHING) -> Agreed:
         body.msg_timeout, 1000, config.max_msg_timeout_ns, config.msg_timeout_ns, "msg timeout", off=False
     )
     timeout_ns = _duration(
-        body.output_buffer_timeout, 25, config.max_output_buffer_timeout_ns, 250 * MILLISECOND, "output buffer timeout"
+        body.output_buffer_timeout, 25, config.max_output_buffer_timeout_ns, BUFFER_TIMEOUT_NS, "output buffer timeout"
     )
     size = body.output_buffer_size or 0
     if size == -1:
@@ -133,8 +139,9 @@ def agree(data: bytes, config: NsqConfig, offer: Offer = NOTHING) -> Agreed:
         user_agent=body.user_agent or "",
         heartbeat_ns=heartbeat_ns,
         lease_ns=lease_ns,
-        output_buffer_size=size or 16 * 1024,
+        output_buffer_size=size or BUFFER_BYTES,
         output_buffer_timeout_ms=timeout_ns // MILLISECOND,
+        gather_ns=timeout_ns if timeout_ns != BUFFER_TIMEOUT_NS else 0,
         sample_rate=body.sample_rate or 0,
         topology_region=body.topology_region or "",
         topology_zone=body.topology_zone or "",

@@ -21,15 +21,21 @@ from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import ANY, CLOSE_WAIT, OK, PLAIN, Form, error, extended, is_name, number_of
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
+from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
 from penstock.dialects.nsq.tcp.wanted import wanted
 from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Batch, Buffer, Offsets
+from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
 from penstock.settings import Extend
 from penstock.topic import Topic
 
 if TYPE_CHECKING:
     from penstock.dialects.nsq.tcp.session import Session
+
+#: Rows picked out of a batch are encoded alone once, unless they are a good part of it; who deals by tags
+#: comes more often, and cuts its rows out of frames that are made once.
+PICKS_MAX = 1
+PICKED_PART = 8
 
 #: Clients read the count as a signed number of 16 bits; Youzan's counts no further than this.
 ATTEMPTS_MAX = 4000
@@ -55,8 +61,10 @@ class Receiver:
     __slots__ = (
         "_config",
         "_fragile",
+        "_gatherer",
         "_node",
         "_replies",
+        "_send",
         "_service",
         "_session",
         "consumer",
@@ -73,6 +81,9 @@ class Receiver:
         self._replies = session.replies
         #: The client knows no headers and its topic has none: it must go if that changes.
         self._fragile = False
+        #: Holds message frames back, where the client asked for that.
+        self._gatherer: Gatherer | None = None
+        self._send: Callable[[Buffer], None] = session.replies.send
         self.form = PLAIN
         self.topic: Topic | None = None
         self.subscription: Subscription | None = None
@@ -103,6 +114,8 @@ class Receiver:
         try:
             topic = self._service.topic(place.topic, extend=agreed.extend_support, partition=place.partition)
             refused = _refused(topic.settings.extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
+            if topic.settings.ordered and word != "SUB_ORDERED":
+                refused = "E_SUB_ORDER_IS_MUST", "keeps its order; use SUB_ORDERED"
             if refused is not None:
                 self._session.fail(refused[0], f"{word} {place.topic} {refused[1]}")
                 return
@@ -164,6 +177,9 @@ class Receiver:
         form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
         self.form = form if any(form) else PLAIN
         self._session.subscribed(raw_ids=self.form.raw)
+        if agreed.gather_ns:
+            self._gatherer = self._session.gathered(agreed.output_buffer_size, agreed.gather_ns)
+            self._send = self._gather
         if place.start is not None and len(subscription.consumers) == 1:
             self._begin_at(place.start, place.partition)
         else:
@@ -191,9 +207,13 @@ class Receiver:
     def leave(self) -> None:
         """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
         if self.topic is not None and self.subscription is not None and self.consumer is not None:
-            self.topic.settle(self.subscription)
-            self.topic.detach(self.subscription, self.consumer)
+            try:
+                self.topic.settle(self.subscription)
+            finally:
+                self.topic.detach(self.subscription, self.consumer)
         self.topic = self.subscription = self.consumer = None
+        if self._gatherer is not None:  # others get these now
+            self._gatherer.forget()
 
     # --- credit and acks ------------------------------------------------------------------------------------------
 
@@ -212,6 +232,8 @@ class Receiver:
             self._session.fail("E_INVALID", f"RDY count {count} out of range 0-{most}")
         else:
             self._subscription.set_credit(self._consumer, count)
+            if self._gatherer is not None and self._consumer.room <= 0:
+                self._gatherer.flush()
 
     def fin(self, ids: list[int] | Offsets | list[bytes]) -> None:
         """Ack."""
@@ -295,33 +317,59 @@ class Receiver:
             self._node.clock.call_soon(self._outgrown)
             return
         form = self.form
+        several: list[Buffer] | None = [] if len(deliveries) > 1 else None
         for delivery in deliveries:
             batch = delivery.batch
             first_id = (delivery.shard << OFFSET_BITS) + 1 + batch.first
             if isinstance(delivery.rows, slice):
-                key = codec.SOURCE if form is PLAIN else form
-                whole = batch.wire.get(key)
-                if whole is None:
-                    if form is PLAIN:
-                        whole = codec.messages(first_id, batch.count, batch.timestamp, 1, batch.cuts, batch.body)
-                    else:
-                        whole = extended.whole(form, first_id, batch, self._edges(delivery.shard, batch))
-                    batch.wire[key] = whole
-                frames, cuts = whole
+                frames, cuts = self._whole(form, first_id, delivery)
                 if delivery.rows.stop - delivery.rows.start != batch.count:
                     frames = memoryview(frames)[int(cuts[delivery.rows.start]) : int(cuts[delivery.rows.stop])]
             else:
                 frames = self._picked(form, first_id, delivery)
+            if several is None:
+                self._send(frames)
+            else:
+                several.append(frames)
+        if several is not None:  # a layer seals every write by itself, so many small ones cost
+            for piece in joined(several, self._session.agreed.output_buffer_size):
+                self._send(piece)
+
+    def _gather(self, frames: Buffer) -> None:
+        """Send message frames of a client that rather waits than gets them one by one."""
+        assert self._gatherer is not None
+        if self._replies.waiting:
             self._replies.send(frames)
+            return
+        self._gatherer.gather(frames)
+        if self._consumer.room <= 0:  # it gets nothing more before it was given these
+            self._gatherer.flush()
 
     def _picked(self, form: Form, first_id: int, delivery: Delivery) -> Buffer:
         batch, rows = delivery.batch, delivery.rows
         assert not isinstance(rows, slice)
         many = delivery.attempts
+        if isinstance(many, int) and many == 1:
+            batch.picks += 1
+            if batch.picks > PICKS_MAX or len(rows) * PICKED_PART >= batch.count:
+                return codec.gathered(self._whole(form, first_id, delivery), rows)
         attempts = min(many, ATTEMPTS_MAX) if isinstance(many, int) else np.minimum(many, ATTEMPTS_MAX)
         if form is PLAIN:
             return codec.picked(rows + first_id, rows, batch.timestamp, attempts, batch.cuts, batch.body)
         return extended.some(form, first_id, batch, rows, attempts, self._edges(delivery.shard, batch))
+
+    def _whole(self, form: Form, first_id: int, delivery: Delivery) -> tuple[Buffer, Cuts]:
+        """Return the first-delivery frames of a batch, made once for all its consumers."""
+        batch = delivery.batch
+        key = codec.SOURCE if form is PLAIN else form
+        whole = batch.wire.get(key)
+        if whole is None:
+            if form is PLAIN:
+                whole = codec.messages(first_id, batch.count, batch.timestamp, 1, batch.cuts, batch.body)
+            else:
+                whole = extended.whole(form, first_id, batch, self._edges(delivery.shard, batch))
+            batch.wire[key] = whole
+        return whole
 
     def _edges(self, shard: int, batch: Batch) -> Offsets | None:
         return edges(batch, self._topic.headers_from(shard)) if self.form.detailed else None

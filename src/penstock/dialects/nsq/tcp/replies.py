@@ -39,6 +39,15 @@ class Replies:
         else:
             self._writer.write(data)
 
+    def through(self, writer: Writer) -> None:
+        """Send by another way from now on."""
+        self._writer = writer
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a reply is still waited for."""
+        return bool(self._promised)
+
     def then(self, call: Callable[[], None]) -> None:
         """Do something once every reply before it was sent."""
         if self._promised:

@@ -7,6 +7,8 @@ does not read is first not served any more and then cut off.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from typing import cast
 
@@ -34,8 +36,14 @@ HANDSHAKE_TIMEOUT_NS = 5 * SECOND
 #: After a fatal error the peer may take this long to hang up as well.
 LINGER_NS = SECOND
 
-#: Why a connection is not read: it had its turn, its session waits for an answer, its layers hold more.
-_TURN, _WAIT, _MORE = 1, 2, 4
+#: Closing with this leaves nothing behind and resets the connection.
+_RESET = struct.pack("ii", 1, 0)
+
+#: Why a connection is not read: it had its turn, its session waits for an answer, its layers hold more, it reads none.
+_TURN, _WAIT, _MORE, _FULL = 1, 2, 4, 8
+
+#: A consumer that does not read may still ack; if the answers to that make so many times the agreed output, it goes.
+OUTPUT_TIMES_MAX = 4
 
 
 class Server:
@@ -80,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inside = False
         self._closing = False
         self._stopped = 0
+        self._made_ns = 0
         self._last_read_ns = 0
         self._blocked_ns = 0
         self._timer: Timer | None = None
@@ -96,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         self.session = Session(self._server.service, self, name)
         self._server.connections.add(self)
-        self._last_read_ns = self._clock.monotonic()
+        self._made_ns = self._last_read_ns = self._clock.monotonic()
         self._arm_beat()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -107,6 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         """Handle one read."""
         data = bytes(self._server.receive_buffer[:nbytes])
         self._last_read_ns = self._clock.monotonic()
+        if self._blocked_ns and self._is_flooded():
+            self._cut_off("asked for more and more without reading any of it")
+            return
         if nbytes == READ_BYTES_MAX and not self._stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
@@ -165,10 +177,13 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked_ns = self._clock.monotonic()
         if self.session.consumer is not None:
             self.session.consumer.blocked = True
+        else:  # every command would make one more reply that waits
+            self._stop(_FULL)
 
     def resume_writing(self) -> None:
         """Go on producing."""
         self._blocked_ns = 0
+        self._start(_FULL)
         session = self.session
         if session.consumer is not None and session.subscription is not None and session.topic is not None:
             session.consumer.blocked = False
@@ -248,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             # Closing with unread input would reset the connection, and the peer might never see the last frame:
             # so close our half, let the rest of its input run out, and end when it does or does not.
             self._transport.write_eof()
-            self._start(_TURN | _WAIT | _MORE)
+            self._start(_TURN | _WAIT | _MORE | _FULL)
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._clock.call_at(self._clock.monotonic() + LINGER_NS, self._abort)
@@ -301,6 +316,10 @@ class Connection(asyncio.BufferedProtocol):
             out, self._out = self._out, []
             self._send(out[0] if len(out) == 1 else b"".join(out))
 
+    def _is_flooded(self) -> bool:
+        most = OUTPUT_TIMES_MAX * self._server.config.max_client_output_size
+        return self._transport is not None and self._transport.get_write_buffer_size() > most
+
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -343,7 +362,10 @@ class Connection(asyncio.BufferedProtocol):
         return self.session.agreed.heartbeat_ns or self._server.config.heartbeat_interval_ns
 
     def _arm_beat(self) -> None:
-        self._timer = self._clock.call_at(self._clock.monotonic() + self._beat_ns(), self._beat)
+        at_ns = self._clock.monotonic() + self._beat_ns()
+        if not self._greeted:
+            at_ns = min(at_ns, self._made_ns + MAGIC_TIMEOUT_NS)
+        self._timer = self._clock.call_at(at_ns, self._beat)
 
     def _beat(self) -> None:
         if self._transport is None:
@@ -351,8 +373,8 @@ class Connection(asyncio.BufferedProtocol):
         now_ns = self._clock.monotonic()
         interval_ns = self._beat_ns()
         silent_ns = now_ns - self._last_read_ns
-        if not self._greeted and silent_ns >= MAGIC_TIMEOUT_NS:
-            self._cut_off("said nothing for 60 s after connecting")
+        if not self._greeted and now_ns - self._made_ns >= MAGIC_TIMEOUT_NS:
+            self._cut_off("did not say which protocol it speaks for 60 s after connecting")
         elif self.session.agreed.heartbeat_ns and silent_ns >= 2 * interval_ns:
             self._cut_off(f"silent for {silent_ns // SECOND} s, two heartbeats")
         elif self._blocked_ns and now_ns - self._blocked_ns >= interval_ns:
@@ -366,4 +388,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.node.count_fault("nsq", "cut_off", why, self.session.name)
         self._closing = True
         if self._transport is not None:
+            # The kernel would go on offering what is unsent to a peer that does not read.
+            wire = self._transport.get_extra_info("socket")
+            if wire is not None:
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._transport.abort()

@@ -5,10 +5,11 @@ Owns how a command finds its topic, and makes it if it may. Knows nothing of soc
 
 from __future__ import annotations
 
-import ssl
+import msgspec
 
 from penstock.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
+from penstock.dialects.nsq.tls import server_context
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import ConfigError, Refusal
 from penstock.filters.header import HeaderReader
@@ -26,7 +27,7 @@ class Service:
         self._readers["node"] = self._readers[config.header_rules]
         #: Asks the auth servers; None where nobody has to authenticate.
         self.ask = ask
-        self.tls = _context(config.tls_cert or node.config.tls_cert, config.tls_key or node.config.tls_key)
+        self.tls = server_context(msgspec.structs.replace(node.config, nsq=config))
         if config.tls_required and self.tls is None:
             raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
 
@@ -52,15 +53,3 @@ class Service:
 def no_partition(name: str, shards: int, partition: int) -> Refusal:
     """Return the refusal of a partition that a topic does not have."""
     return Refusal("bad_offset", f"topic {name} has partitions 0 to {shards - 1}, and no {partition}")
-
-
-def _context(certificate: str, key: str) -> ssl.SSLContext | None:
-    if not certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
-    return context

@@ -15,6 +15,7 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
 from penstock.dialects.nsq.tcp.auth import Guard, Query
+from penstock.dialects.nsq.tcp.gatherer import Gatherer
 from penstock.dialects.nsq.tcp.identify import Agreed, Faulty, Offer, agree, reply
 from penstock.dialects.nsq.tcp.publisher import Publisher
 from penstock.dialects.nsq.tcp.receiver import Receiver
@@ -297,6 +298,12 @@ class Session:
         """Take note that SUB succeeded, and in which form ids come from now on."""
         self.state = "subscribed"
         self._decoder.raw_ids = raw_ids
+
+    def gathered(self, bytes_max: int, hold_ns: int) -> Gatherer:
+        """Put a buffer for message frames in the way of everything that is sent from now on."""
+        gatherer = Gatherer(self._link, self.service.node.clock, bytes_max, hold_ns)
+        self.replies.through(gatherer)
+        return gatherer
 
     # --- out ------------------------------------------------------------------------------------------------------
 

@@ -1,41 +1,13 @@
-"""What one client wants of the messages that are chosen for it: its header filter, and its share by sampling.
-
-Owns how the two are put together for delivery; the tests themselves are `filters`'.
-"""
+"""What one NSQ client wants of the messages that are chosen for it, in NSQ's own measure of sampling."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from penstock.delivery.consumer import Keep
-from penstock.filters import sample
+from penstock.delivery.wanted import wanted as share
 from penstock.filters.match import HeaderFilter
-from penstock.message import OFFSET_BITS, Batch, Offsets
+from penstock.filters.sample import percent_of
 
 
 def wanted(headers: HeaderFilter | None, rate: int) -> Keep | None:
     """Return the test for a client with this filter and sample rate, None if it wants everything."""
-    if headers is None and not rate:
-        return None
-
-    def keep(shard: int, batch: Batch, rows: slice | Offsets) -> npt.NDArray[np.bool_]:
-        chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        mask = np.ones(len(chosen), np.bool_)
-        if headers is not None:
-            mask = _verdicts(headers, batch, chosen)
-        if rate:
-            mask &= sample.keep(chosen + ((shard << OFFSET_BITS) + 1 + batch.first), rate)
-        return mask
-
-    return keep
-
-
-def _verdicts(headers: HeaderFilter, batch: Batch, rows: Offsets) -> npt.NDArray[np.bool_]:
-    column = batch.columns.get("headers")
-    if column is None:
-        return np.full(len(rows), headers.verdict(None))
-    if isinstance(column, pa.Array):
-        return headers.verdicts(column.take(pa.array(rows)))
-    return headers.verdicts([column[row] for row in rows.tolist()])
+    return share(headers, percent_of(rate))

@@ -1,0 +1,41 @@
+"""Publish and consume with the SDK: run `make up`, then `python examples/sdk.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+
+from penstock.client import AsyncClient, Client
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "grpc://127.0.0.1:7071"
+
+
+def blocking() -> None:
+    # A subscription begins at the end of its topic, so make it before you publish, or ask for `earliest`.
+    with Client(URL) as client, client.subscribe("orders", "billing", desired_tag="eu", lease=30) as subscription:
+        client.publish("orders", b"a shirt", key="customer 7", tag="eu", headers={"lang": "fr"})
+        client.publish("orders", b"a hat, later", tag="eu", due=timedelta(seconds=1))
+        for message in subscription.messages():
+            print(f"{message.body.decode()} (key {message.key!r}, headers {message.headers})")
+            message.ack()  # or message.extend(30), message.release(delay=5)
+            if b"hat" in message.body:
+                break
+
+
+async def together() -> None:
+    async with AsyncClient(URL) as client, client.subscribe("clicks", "count") as subscription:
+        # Published in one moment, they travel together.
+        await asyncio.gather(*(client.publish("clicks", f"click {n}") for n in range(1000)))
+        seen = 0
+        async for batch in subscription:
+            seen += len(batch)  # batch.arrow, batch.to_polars(), batch.to_pandas()
+            batch.ack()
+            if seen >= 1000:
+                break
+        print(f"{seen} clicks")
+
+
+if __name__ == "__main__":
+    blocking()
+    asyncio.run(together())

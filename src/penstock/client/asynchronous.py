@@ -1,0 +1,260 @@
+"""The client for asyncio: the same calls, awaited.
+
+    async with AsyncClient() as client:
+        await client.publish("orders", b"hello", key="customer 7")
+        async with client.subscribe("orders", "billing") as subscription:
+            async for batch in subscription:
+                batch.ack()
+
+Single publishes of one moment go out together: they are gathered while the one before is on its way, for at least a
+millisecond (ruling 20). Blocking calls run in threads; nothing here blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar, Unpack
+
+import pyarrow as pa
+
+from penstock.client import wire
+from penstock.client.client import CREDIT, PATIENCE_S, Client, subscribe_of
+from penstock.client.connection import DEFAULT_URL, Access
+from penstock.client.consumer import Consumer
+from penstock.client.incoming import Batch, Message, Span, milliseconds
+from penstock.client.outgoing import BATCH_ROWS_MAX, Outgoing, Properties, PropertyValues, Publishable
+from penstock.client.publisher import Receipt
+from penstock.errors import PenstockError, Refusal
+
+#: A lone publish waits this long for company.
+GATHER_S = 0.001
+#: Calls that may be blocked at the same time.
+THREADS = 16
+
+Result = TypeVar("Result")
+_Waiting: TypeAlias = "tuple[Outgoing, asyncio.Future[Receipt]]"
+
+
+class AsyncClient:
+    """A node, from an asyncio program's side."""
+
+    def __init__(
+        self, url: str = DEFAULT_URL, *, token: str = "", tls_roots: bytes = b"", patience: Span = PATIENCE_S
+    ) -> None:
+        self._access = Access(url, token, tls_roots)
+        self._patience_s = milliseconds(patience) / 1000
+        self._client = Client(url, token=token, tls_roots=tls_roots, patience=patience)
+        self._threads = ThreadPoolExecutor(THREADS, "penstock")
+        self._gathers: dict[tuple[str, bool, int | None], _Gather] = {}
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Send what is still gathered, and hang up."""
+        for gather in list(self._gathers.values()):
+            await gather.flushed()
+        await self._call(self._client.close)
+        self._threads.shutdown(wait=False)
+
+    async def publish(
+        self,
+        topic: str | None,
+        messages: Publishable,
+        *,
+        create: bool = True,
+        shard: int | None = None,
+        **properties: Unpack[PropertyValues],
+    ) -> Receipt:
+        """Publish one message, many, or Arrow batches; returns once they are stored. See `Client.publish`."""
+        if topic is not None and isinstance(messages, bytes | bytearray | memoryview | str):
+            gather = self._gather(topic, create, shard)
+            return await gather.add(Outgoing(messages, Properties(**properties)))
+        return await self._call(
+            partial(self._client.publish, topic, messages, create=create, shard=shard, **properties)
+        )
+
+    def _gather(self, topic: str, create: bool, shard: int | None) -> _Gather:
+        key = (topic, create, shard)
+        gather = self._gathers.get(key)
+        if gather is None:
+
+            async def send(messages: list[Outgoing]) -> Receipt:
+                return await self._call(partial(self._client.publish, topic, messages, create=create, shard=shard))
+
+            gather = self._gathers[key] = _Gather(send)
+        return gather
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        credit: int = CREDIT,
+        desired_tag: str | None = None,
+        header_filter: Mapping[str, Any] | None = None,
+        sample_percent: int | None = None,
+        lease: Span | None = None,
+        shard: int | None = None,
+        columns: Sequence[str] | None = None,
+        create: bool = True,
+        earliest: bool = False,
+    ) -> AsyncSubscription:
+        """Become a consumer; at most `credit` messages are with the program at a time."""
+        what = subscribe_of(
+            topic, subscription, desired_tag, header_filter, sample_percent, lease, shard, columns, create, earliest
+        )
+        return AsyncSubscription(self._access, what, credit, self._patience_s)
+
+    async def read(self, topic: str, **what: Any) -> AsyncIterator[pa.RecordBatch]:
+        """Yield rows of a shard straight from the log; takes what `Client.read` takes."""
+        batches = self._client.read(topic, **what)
+        while (batch := await self._call(partial(next, batches, None))) is not None:
+            yield batch
+
+    async def topics(self) -> list[wire.TopicInfo]:
+        """Return what the node has."""
+        return await self._call(self._client.topics)
+
+    async def topic(self, name: str) -> wire.TopicInfo:
+        """Return one topic."""
+        return await self._call(partial(self._client.topic, name))
+
+    async def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
+        """Make a topic; settings are those of the admin API."""
+        return await self._call(partial(self._client.create_topic, name, **settings))
+
+    async def delete_topic(self, name: str) -> None:
+        """Drop a topic with everything in it."""
+        await self._call(partial(self._client.delete_topic, name))
+
+    async def seek(
+        self, topic: str, subscription: str, *, offset: int | None = None, time_ns: int | None = None
+    ) -> None:
+        """Let a subscription go on from an offset or a time, in all shards."""
+        await self._call(partial(self._client.seek, topic, subscription, offset=offset, time_ns=time_ns))
+
+    async def _call(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class AsyncSubscription:
+    """A consumer that is iterated with `async for`: batch by batch, or with `messages` one by one."""
+
+    def __init__(self, access: Access, what: wire.Subscribe, credit: int, patience_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Batch | PenstockError | None] = asyncio.Queue()
+        self._consumer = Consumer(access, what, credit, patience_s, self._told)
+        self._ended = False
+        self._consumer.start()
+
+    def _told(self, item: Batch | PenstockError | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def __aenter__(self) -> AsyncSubscription:
+        await self._loop.run_in_executor(None, self._consumer.wait)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        while True:
+            batch = await self.take()
+            if batch is None:
+                return
+            yield batch
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Yield single messages; each is to be acked, released, or comes again when its lease ends."""
+        async for batch in self:
+            for message in batch:
+                yield message
+
+    async def take(self, timeout: Span | None = None) -> Batch | None:
+        """Return the next batch; None at the end, or if nothing came in time."""
+        if self._ended:
+            return None
+        try:
+            async with asyncio.timeout(None if timeout is None else milliseconds(timeout) / 1000):
+                item = await self._queue.get()
+        except TimeoutError:
+            return None
+        if isinstance(item, Batch):
+            return item
+        self._ended = True
+        if item is not None:
+            raise item
+        return None
+
+    def set_credit(self, credit: int) -> None:
+        """Let this many messages be with the program at a time from now on; 0 pauses."""
+        self._consumer.set_credit(credit)
+
+    async def close(self) -> None:
+        """Leave; what was not acked goes to others."""
+        self._ended = True
+        await self._loop.run_in_executor(None, self._consumer.close)
+
+
+class _Gather:
+    """Single messages to one topic, sent together while the ones before are on their way."""
+
+    def __init__(self, send: Callable[[list[Outgoing]], Awaitable[Receipt]]) -> None:
+        self._send = send
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, message: Outgoing) -> Receipt:
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append((message, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return await future
+
+    async def flushed(self) -> None:
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        while self._waiting:
+            some, self._waiting = self._waiting[:BATCH_ROWS_MAX], self._waiting[BATCH_ROWS_MAX:]
+            if not await self._publish(some, alone=len(some) == 1):
+                for one in some:  # one of them is refused, and all were with it
+                    await self._publish([one], alone=True)
+
+    async def _publish(self, some: list[_Waiting], *, alone: bool) -> bool:
+        """Send messages and tell their publishers; False if nobody was told, because one of several is refused."""
+        try:
+            receipt = await self._send([message for message, _ in some])
+        except Exception as error:
+            if isinstance(error, Refusal) and not alone:
+                return False
+            for _, future in some:
+                if not future.done():
+                    future.set_exception(error)
+            return True
+        for (_, future), place in zip(some, _each(receipt), strict=True):
+            if not future.done():
+                future.set_result(place)
+        return True
+
+
+def _each(receipt: Receipt) -> list[Receipt]:
+    """Return the receipt of each message of several."""
+    return [
+        Receipt([(topic, shard, first + row, 1)]) for topic, shard, first, rows in receipt.places for row in range(rows)
+    ]

@@ -1,0 +1,1 @@
+"""The Flight dialect: topics as Arrow streams for any Flight client (the native protocol)."""

@@ -1,0 +1,230 @@
+"""Actions: JSON in, one JSON result out.
+
+Owns the table of them. Each is a small step on the node; what waits for the disk waits on Flight's thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow.flight as flight
+
+from penstock.client.wire import Commit, Committed, Hold, TopicInfo, decoded, encoded, made
+from penstock.clock import MILLISECOND
+from penstock.dialects.flight.get import look, offset_at
+from penstock.dialects.flight.info import all_topics, topic_info
+from penstock.dialects.flight.service import Service
+from penstock.errors import Refusal
+from penstock.settings import TopicSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopicName:
+    """Names a topic."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewTopic:
+    """A topic to make; the settings that are not given come from the node's configuration."""
+
+    name: str
+    settings: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seek:
+    """Where a subscription begins anew: an offset of a shard, or a time in all shards or one."""
+
+    topic: str
+    subscription: str
+    shard: int | None = None
+    offset: int | None = None
+    time_ns: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffsetsAt:
+    """Asks for the first offset at or after a time, in each shard."""
+
+    topic: str
+    time_ns: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HoldName:
+    """Names a hold."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nothing:
+    """An action that is told nothing."""
+
+
+def topics(service: Service, document: Nothing) -> object:
+    """Describe all topics."""
+    return {"topics": all_topics(service)}
+
+
+def topic(service: Service, document: TopicName) -> TopicInfo:
+    """Describe a topic."""
+    return service.bridge.call(lambda: topic_info(service.topic(document.name)))
+
+
+def create_topic(service: Service, document: NewTopic) -> TopicInfo:
+    """Make a topic."""
+    base = service.node.config.topic.settings()
+    given = document.settings or {}
+    fields = base.__struct_fields__
+    for name in given:
+        if name not in fields:
+            near = get_close_matches(name, fields, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields)}"
+            raise Refusal("bad_request", f"a topic has no setting {name!r}; {hint}")
+    if "retention_bytes" in given and "retention_hard" not in given:
+        given = {**given, "retention_hard": True}  # who names a bound means it, as in the configuration
+    try:
+        settings = msgspec.convert({**msgspec.to_builtins(base), **given}, TopicSettings)
+    except msgspec.ValidationError as error:
+        raise Refusal("bad_request", f"these settings cannot be used: {error}") from None
+    if settings.paused:
+        raise Refusal("bad_request", "a topic is paused once it exists, not when it is made")
+    return service.bridge.call(lambda: topic_info(service.node.create_topic(document.name, settings)))
+
+
+def delete_topic(service: Service, document: TopicName) -> object:
+    """Drop a topic with everything in it."""
+    service.bridge.call(partial(service.node.delete_topic, document.name))
+    return {}
+
+
+def seek(service: Service, document: Seek) -> object:
+    """Begin a subscription anew at an offset or a time."""
+    if (document.offset is None) == (document.time_ns is None):
+        raise Refusal("bad_request", "a seek needs 'offset' or 'time_ns', one of them")
+    count = service.bridge.call(lambda: len(service.topic(document.topic).shards))
+    if document.offset is not None and document.shard is None and count > 1:
+        raise Refusal("bad_request", f"topic {document.topic} has {count} shards; an offset belongs to one, name it")
+    numbers = range(count) if document.shard is None else [document.shard]
+    places = []
+    for number in numbers:
+        if document.time_ns is None:
+            places.append((number, document.offset))
+        else:
+            source = service.bridge.call(partial(look, service, document.topic, number))
+            places.append((number, offset_at(service, source, document.time_ns)))
+
+    def move() -> None:
+        found = service.topic(document.topic)
+        subscription = found.subscription(document.subscription)
+        for number, offset in places:
+            if not 0 <= number < len(found.shards):
+                raise Refusal("bad_offset", f"there is no shard {number} in topic {document.topic}")
+            assert offset is not None
+            subscription.seek(number, offset)
+        found.settle(subscription, always=True)
+        found.pump(subscription)
+
+    service.bridge.call(move)
+    return {}
+
+
+def offsets_at(service: Service, document: OffsetsAt) -> object:
+    """Tell the first offset at or after a time, for each shard; its end where there is none."""
+    count = service.bridge.call(lambda: len(service.topic(document.topic).shards))
+    offsets = []
+    for number in range(count):
+        source = service.bridge.call(partial(look, service, document.topic, number))
+        offsets.append(offset_at(service, source, document.time_ns))
+    return {"offsets": offsets}
+
+
+def commit(service: Service, document: Commit) -> Committed:
+    """Make what these attempts staged visible, once for each (query, batch)."""
+    found: tuple[int, bool] = service.bridge.ask(
+        partial(service.node.commits.commit, document.query, document.batch, document.attempts)
+    )
+    return Committed(rows=found[0], already=found[1])
+
+
+def abort(service: Service, document: Commit) -> object:
+    """Drop what these attempts staged."""
+    service.bridge.call(partial(service.node.commits.abort, document.query, document.batch, document.attempts))
+    return {}
+
+
+def hold(service: Service, document: Hold) -> object:
+    """Keep rows from these offsets on against retention for a while; again to renew it."""
+
+    def place() -> None:
+        record = service.topic(document.topic).record
+        if document.incarnation and record.incarnation != document.incarnation:
+            raise Refusal("gone", f"topic {document.topic} was deleted and made anew")
+        service.node.holds.hold(document.name, record, document.offsets, document.ttl_ms * MILLISECOND)
+
+    service.bridge.call(place)
+    return {}
+
+
+def release_hold(service: Service, document: HoldName) -> object:
+    """End all holds of a name."""
+    service.bridge.call(partial(service.node.holds.release, document.name))
+    return {}
+
+
+class Kind(NamedTuple):
+    """One action: what it takes, and what it does."""
+
+    document: type
+    call: Callable[[Service, Any], object]
+
+
+ACTIONS: dict[str, Kind] = {
+    "topics": Kind(Nothing, topics),
+    "topic": Kind(TopicName, topic),
+    "create-topic": Kind(NewTopic, create_topic),
+    "delete-topic": Kind(TopicName, delete_topic),
+    "seek": Kind(Seek, seek),
+    "offsets-at": Kind(OffsetsAt, offsets_at),
+    "commit": Kind(Commit, commit),
+    "abort": Kind(Commit, abort),
+    "hold": Kind(Hold, hold),
+    "release-hold": Kind(HoldName, release_hold),
+}
+
+
+def carry_out(service: Service, action: flight.Action) -> bytes:
+    """Return the result of an action."""
+    kind = ACTIONS.get(action.type)
+    if kind is None:
+        near = get_close_matches(action.type, ACTIONS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ACTIONS)}"
+        raise Refusal("bad_request", f"there is no action {action.type!r}; {hint}")
+    content = action.body.to_pybytes() if action.body is not None else b""
+    document: object = decoded(content, kind.document) if content else made({}, kind.document)
+    result = kind.call(service, document)
+    if dataclasses.is_dataclass(result):
+        return encoded(result)
+    return json.dumps(result, separators=(",", ":"), default=dataclasses.asdict).encode()
+
+
+def described() -> list[flight.ActionType]:
+    """Return what ListActions tells."""
+    return [
+        flight.ActionType(name, f"{(kind.call.__doc__ or '').strip()} Takes {_fields(kind.document)}.")
+        for name, kind in ACTIONS.items()
+    ]
+
+
+def _fields(document: type) -> str:
+    names = [field.name for field in dataclasses.fields(document)]
+    return f"a JSON object with {', '.join(names)}" if names else "nothing"

@@ -1,0 +1,238 @@
+"""DoExchange: one consumer of a subscription, with credit, acks, extends and releases.
+
+The call's own thread reads orders and carries each out on the loop; a second thread writes what the loop hands out.
+Leases belong to the exchange and die with it.
+Invariant: what is handed out goes to the client in the order it was leased, and notices keep their place between.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeAlias
+
+import msgspec
+import pyarrow.flight as flight
+
+from penstock.client.wire import Notice, Order, Subscribe, decoded, encoded
+from penstock.clock import MILLISECOND
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.delivery.wanted import wanted
+from penstock.dialects.flight.faults import GONE
+from penstock.dialects.flight.get import columns_of
+from penstock.dialects.flight.handed import ROWS_MAX, record_batches, schema_of
+from penstock.dialects.flight.order import check, ids_of, parts_of, runs_of
+from penstock.dialects.flight.put import chunks
+from penstock.dialects.flight.service import Service
+from penstock.errors import Refusal
+from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
+from penstock.filters.sample import ALL
+from penstock.filters.tag import TAG_BYTES_MAX
+from penstock.topic import Topic
+
+#: Bytes of bodies on their way to a client that does not read; beyond it, the client gets nothing more.
+UNREAD_BYTES_MAX = 16 << 20
+
+#: What goes to the client; None ends it.
+Item: TypeAlias = "list[Delivery] | Notice | None"
+
+
+def consume(
+    service: Service,
+    document: Subscribe,
+    reader: flight.MetadataRecordBatchReader,
+    writer: flight.MetadataRecordBatchWriter,
+    peer: str,
+) -> None:
+    """Serve one consumer until it or the node ends."""
+    exchange = Exchange(service, document, peer)
+    service.bridge.call(exchange.join)
+    thread = Thread(target=exchange.write, args=(writer,), name="flight-exchange", daemon=True)
+    try:
+        writer.begin(exchange.schema)
+        thread.start()
+        for chunk in chunks(reader):
+            if chunk.data is not None:
+                raise Refusal("bad_request", "an exchange takes orders as metadata, and no batches")
+            order = decoded(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"{}", Order)
+            check(order)
+            for part in parts_of(order):
+                service.bridge.call(partial(exchange.apply, part))
+    finally:
+        service.bridge.tell(exchange.leave)
+        exchange.queue.put(None)
+        if thread.ident is not None:
+            thread.join()
+
+
+class Exchange:
+    """One open exchange. `join`, `apply`, `leave` and what delivery calls run on the loop; `write` is a thread."""
+
+    def __init__(self, service: Service, document: Subscribe, peer: str) -> None:
+        self.queue: SimpleQueue[Item] = SimpleQueue()
+        self._names = columns_of(document.columns)
+        self.schema = schema_of(self._names)
+        self._service = service
+        self._document = document
+        self._peer = peer
+        self._keep = wanted(filter_of(document), _percent(document))
+        self._topic: Topic
+        self._subscription: Subscription
+        self._consumer: Consumer | None = None
+        #: Bytes handed out and bytes written; one is the loop's to change, the other the writer's.
+        self._handed_bytes = 0
+        self._written_bytes = 0
+        self._blocked = False
+        self._ended = False
+
+    # --- on the loop ----------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Become a consumer of the subscription."""
+        service, document = self._service, self._document
+        service.check_open()
+        if len(service.exchanges) >= service.exchanges_max:
+            text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
+            raise Refusal("rate_limited", f"{text}: close one, or raise it")
+        topic = service.topic(document.topic, create=document.create)
+        if document.shard is not None and not 0 <= document.shard < len(topic.shards):
+            text = f"there is no shard {document.shard}; topic {topic.name} has 0 to {len(topic.shards) - 1}"
+            raise Refusal("bad_offset", text)
+        subscription = topic.subscriptions.get(document.subscription)
+        if subscription is None:
+            if not document.create:
+                topic.subscription(document.subscription)
+            subscription = topic.create_subscription(document.subscription, earliest=document.earliest)
+        settings = subscription.settings
+        lease_ns = settings.lease_ns if document.lease_ms is None else document.lease_ms * MILLISECOND
+        if not 0 < lease_ns <= settings.lease_max_ns:
+            most = settings.lease_max_ns // MILLISECOND
+            raise Refusal("bad_request", f"lease_ms is {document.lease_ms}; this subscription allows 1 to {most}")
+        consumer = Consumer(self._deliver, lease_ns, self._peer, document.tag or "", self._keep, document.shard)
+        topic.attach(subscription, consumer, self._evict)
+        self._topic, self._subscription, self._consumer = topic, subscription, consumer
+        service.exchanges[self] = self.end
+
+    def apply(self, order: Order) -> None:
+        """Carry out one order."""
+        consumer, topic, subscription = self._consumer, self._topic, self._subscription
+        if consumer is None or self._ended:
+            return  # it will read why
+        now = self._service.node.now()
+        refused: list[int] = []
+        if order.ack:
+            refused += subscription.ack(consumer, ids_of(order.ack))
+        if order.extend:
+            lease_ns = consumer.lease_ns if order.lease_ms is None else order.lease_ms * MILLISECOND
+            refused += subscription.extend(consumer, ids_of(order.extend).tolist(), lease_ns, now)
+        if order.release:
+            delay_ns = order.delay_ms * MILLISECOND
+            refused += subscription.release(consumer, ids_of(order.release).tolist(), delay_ns, now)
+            topic.wait(delay_ns)
+        if order.credit is not None:
+            subscription.set_credit(consumer, order.credit)
+        topic.settle(subscription, always=order.ping is not None)
+        if refused or order.ping is not None:
+            self.queue.put(Notice(refused=runs_of(refused), pong=order.ping))
+        topic.pump(subscription)
+
+    def leave(self) -> None:
+        """End the exchange."""
+        self._service.exchanges.pop(self, None)
+        self._detach()
+
+    def _detach(self) -> None:
+        """Give up what is leased and be a consumer no more."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None and not consumer.gone:
+            self._topic.settle(self._subscription)
+            self._topic.detach(self._subscription, consumer)
+
+    def end(self, why: str) -> None:
+        """Tell the client that it is over; it ends the call then."""
+        if not self._ended:
+            self._ended = True
+            self._detach()
+            self.queue.put(Notice(end=why))
+
+    def _evict(self) -> None:
+        self.end(f"gone: subscription {self._document.subscription} of topic {self._document.topic} was deleted")
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        self.queue.put(deliveries)
+        self._handed_bytes += sum(_size(delivery) for delivery in deliveries)
+        if self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX and self._consumer is not None:
+            self._consumer.blocked = self._blocked = True
+            self._go_on()  # the writer may have caught up just now
+
+    def _go_on(self) -> None:
+        """Let the client have more once it has read most of what there was."""
+        consumer = self._consumer
+        if not self._blocked or consumer is None or self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX // 2:
+            return
+        self._blocked = False
+        if not self._service.node.stopping:
+            consumer.blocked = False
+            self._subscription.queue(consumer)
+            self._service.node.clock.call_soon(partial(self._topic.pump, self._subscription))
+
+    # --- on the writer's thread -----------------------------------------------------------------------------------
+
+    def write(self, writer: flight.MetadataRecordBatchWriter) -> None:
+        """Write what is handed out until the exchange ends."""
+        try:
+            while self._write_some(writer):
+                if self._blocked:
+                    self._service.bridge.tell(self._go_on)
+        except GONE:
+            return  # the client is gone; the other thread hears of it too
+        except Exception as error:
+            self._service.bridge.tell(partial(self._service.node.report_bug, "flight exchange", error))
+            self._service.bridge.tell(partial(self.end, "bug: the node failed at this; its log says how"))
+
+    def _write_some(self, writer: flight.MetadataRecordBatchWriter) -> bool:
+        """Write the next item and the deliveries that follow it at once; False at the end."""
+        item = self.queue.get()
+        deliveries: list[Delivery] = []
+        while isinstance(item, list):
+            deliveries += item
+            if sum(delivery.count for delivery in item) >= ROWS_MAX // 4:
+                break
+            try:
+                item = self.queue.get_nowait()
+            except Empty:
+                item = []
+                break
+        for batch in record_batches(deliveries, self._names, self.schema):
+            writer.write_batch(batch)
+        self._written_bytes += sum(_size(delivery) for delivery in deliveries)
+        if isinstance(item, Notice):
+            writer.write_metadata(encoded(item))
+        return item is not None
+
+
+def filter_of(document: Subscribe) -> HeaderFilter | None:
+    """Return the header filter that a consumer asks for, and check its tag on the way."""
+    if document.tag is not None and not 0 < len(document.tag.encode("utf-8", "replace")) <= TAG_BYTES_MAX:
+        raise Refusal("bad_request", f"a tag has 1 to {TAG_BYTES_MAX} bytes")
+    if document.filter is None:
+        return None
+    try:
+        return msgspec.convert(document.filter, ExtFilter).compiled()
+    except (BadFilter, msgspec.ValidationError) as error:
+        raise Refusal("bad_request", f"the filter cannot be used: {error}") from None
+
+
+def _percent(document: Subscribe) -> int:
+    percent = ALL if document.sample_percent is None else document.sample_percent
+    if not 1 <= percent <= ALL:
+        raise Refusal("bad_request", f"sample_percent is {percent}; it must be from 1 to {ALL}")
+    return percent
+
+
+def _size(delivery: Delivery) -> int:
+    """Return about how many bytes a delivery is."""
+    return len(delivery.batch.body) * delivery.count // delivery.batch.count + 64 * delivery.count

@@ -1,0 +1,217 @@
+"""DoGet: rows of one shard, by offset or time, with columns and filters applied before anything is sent.
+
+Rows on disk are read by Flight's own thread straight from the files, as the loop's view of the shard tells them; rows
+of a memory topic come through the loop. Knows nothing of how either is stored.
+Invariant: what was acknowledged before the call and is readable is in the answer, unless a filter leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as flight
+
+from penstock.client.wire import Read
+from penstock.dialects.flight.columns import BUCKET_MAX
+from penstock.dialects.flight.service import Service
+from penstock.errors import Refusal
+from penstock.log.manifest import View
+from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
+from penstock.log.record import chosen, record_batch, schema_of
+from penstock.log.shard import Shard
+from penstock.message import COLUMNS, Batch
+from penstock.topic import Topic
+
+#: Rows of a memory topic taken in one hop.
+HOP_ROWS = 65_536
+
+
+class Source(NamedTuple):
+    """A shard at one moment, for a thread to read; `view` is None where there are no files."""
+
+    topic: Topic
+    shard: Shard
+    view: View | None
+    start: int
+    end: int
+
+
+def stream(service: Service, document: Read, peer: str) -> flight.FlightDataStream:
+    """Return the rows that a ticket asks for."""
+    check(document)
+    names = columns_of(document.columns)
+    source = service.bridge.call(partial(look, service, document.topic, document.shard, document.incarnation))
+    reader = Reader(source.shard.path, source.view) if source.view is not None else None
+    start, end = _bounds(service, document, source, reader)
+    needed = [*names, *(name for name in _filtered_by(document) if name not in names)]
+    if reader is not None:
+        found = _from_files(document, reader, start, end, needed)
+    else:
+        found = _from_memory(service, document, source, start, end, needed)
+    return flight.GeneratorStream(schema_of(tuple(names)), _sent(service, document, found, names, peer))
+
+
+def look(service: Service, name: str, shard: int, incarnation: int = 0) -> Source:
+    """Return a shard as it is now; on the loop."""
+    topic = service.topic(name)
+    if incarnation and incarnation != topic.record.incarnation:
+        raise Refusal("gone", f"topic {name} was deleted and made anew: its incarnation is {topic.record.incarnation}")
+    if not 0 <= shard < len(topic.shards):
+        raise Refusal("bad_offset", f"there is no shard {shard}; topic {name} has 0 to {len(topic.shards) - 1}")
+    found = topic.shards[shard]
+    view = found.view() if topic.settings.durability != "memory" else None
+    return Source(topic, found, view, found.start, max(found.start, found.readable_end))
+
+
+def offset_at(service: Service, source: Source, time_ns: int) -> int:
+    """Return the first offset whose row was taken at or after a time; on a Flight thread."""
+    if source.view is not None:
+        found = Reader(source.shard.path, source.view).offset_at(time_ns)
+    else:
+        found = service.bridge.call(partial(source.shard.offset_at, time_ns))
+    return min(max(found, source.start), source.end)
+
+
+def columns_of(asked: Sequence[str] | None) -> list[str]:
+    """Return the columns that were asked for, all of the record's if nothing was said."""
+    if asked is None:
+        return list(COLUMNS)
+    if not asked or len(set(asked)) < len(asked):
+        raise Refusal("bad_column", "columns names at least one column, and each once")
+    for name in asked:
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COLUMNS)}"
+            raise Refusal("bad_column", f"a message has no column {name!r}; {hint}")
+    return list(asked)
+
+
+def _bounds(service: Service, document: Read, source: Source, reader: Reader | None) -> tuple[int, int]:
+    """Return the range of offsets to read."""
+    start, end = source.start, source.end
+    if document.start is not None:
+        start = document.start
+        if start > source.end:
+            text = f"offset {start} of shard {document.shard} is beyond its end, which is {source.end}"
+            raise Refusal("bad_offset", text)
+        if start < source.start and not document.skip_lost:
+            raise _lost(document, start, source.start)
+    if document.from_ns is not None:
+        start = max(start, offset_at(service, source, document.from_ns))
+    if document.end is not None:
+        end = min(end, document.end)
+    if document.until_ns is not None:
+        end = min(end, offset_at(service, source, document.until_ns))
+    return max(start, source.start), end
+
+
+def _lost(document: Read, start: int, earliest: int) -> Refusal:
+    text = f"offset {start} of shard {document.shard} of topic {document.topic} is not kept; earliest is {earliest}"
+    return Refusal("bad_offset", text)
+
+
+def _from_files(document: Read, reader: Reader, start: int, end: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader.batches(start, end, names, strict=not document.skip_lost)
+    except FileNotFoundError:
+        raise Refusal("gone", f"topic {document.topic} was deleted while it was read") from None
+
+
+def _from_memory(
+    service: Service, document: Read, source: Source, start: int, end: int, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    while start < end:
+        batches = service.bridge.call(partial(_held, source, start, end))
+        for batch in batches:
+            if batch.first > start and not document.skip_lost:
+                raise _lost(document, start, batch.first)
+            low, high = max(start - batch.first, 0), min(end - batch.first, batch.count)
+            yield record_batch(batch, names).slice(low, high - low)
+            start = batch.first + high
+        if not batches:
+            return
+
+
+def _held(source: Source, start: int, end: int) -> list[Batch]:
+    """Return some batches of a memory topic; on the loop."""
+    if source.topic.deleted:
+        raise Refusal("gone", f"topic {source.topic.name} was deleted while it was read")
+    found: list[Batch] = []
+    rows = 0
+    while start < end and rows < HOP_ROWS:
+        batch = source.shard.read(start)
+        if batch is None or batch.first >= end:
+            break
+        found.append(batch)
+        rows += batch.count
+        start = batch.end
+    return found
+
+
+def _filtered_by(document: Read) -> list[str]:
+    asked = {"tag": document.tags, "traffic": document.traffic, "bucket": document.buckets}
+    return [name for name, value in asked.items() if value is not None]
+
+
+def _mask(document: Read, batch: pa.RecordBatch) -> pa.Array:
+    """Return which rows pass all filters; a row without the column's value passes none."""
+    masks = []
+    if document.tags is not None:
+        masks.append(pc.is_in(batch.column("tag"), pa.array(document.tags, pa.string())))
+    if document.traffic is not None:
+        bits = pc.bit_wise_and(batch.column("traffic"), document.traffic)
+        masks.append(pc.not_equal(bits, 0))
+    if document.buckets is not None:
+        low, high = document.buckets
+        bucket = batch.column("bucket")
+        masks.append(pc.and_(pc.greater_equal(bucket, low), pc.less(bucket, high)))
+    mask = masks[0]
+    for other in masks[1:]:
+        mask = pc.and_(mask, other)
+    return mask
+
+
+def check(document: Read) -> None:
+    """Refuse filters that cannot be meant."""
+    buckets = document.buckets
+    if buckets is not None and not (len(buckets) == 2 and 0 <= buckets[0] <= buckets[1] <= BUCKET_MAX + 1):
+        text = f"buckets is [low, high), two numbers from 0 to {BUCKET_MAX + 1}, not {buckets[:10]}"
+        raise Refusal("bad_request", text)
+
+
+def _sent(
+    service: Service, document: Read, found: Iterator[pa.RecordBatch], names: list[str], peer: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is sent: filtered, and small pieces joined."""
+    with service.guarded(peer):
+        filtering = bool(_filtered_by(document))
+        parts: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in found:
+            service.check_open()
+            if filtering:
+                batch = chosen(batch.filter(_mask(document, batch)), names)
+                if not len(batch):
+                    continue
+            if not parts and len(batch) >= JOINED_ROWS // 4:
+                yield batch
+                continue
+            parts.append(batch)
+            rows += len(batch)
+            size += batch.nbytes
+            if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+                yield from _joined(parts)
+                parts, rows, size = [], 0, 0
+        yield from _joined(parts)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(parts) == 1:
+        yield parts[0]
+    elif parts:
+        yield pa.Table.from_batches(parts).combine_chunks().to_batches()[0]

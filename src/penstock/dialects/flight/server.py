@@ -1,0 +1,163 @@
+"""The Flight server: each call of the protocol handed to its module, and an orderly end.
+
+Owns the gRPC listener, which has threads of its own. Thin: what a call does is in `put`, `get`, `exchange`, `actions`.
+Invariant: after `close` no call and no connection of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
+
+import pyarrow.flight as flight
+
+from penstock.client.wire import Publish, Read, decoded
+from penstock.config import Config
+from penstock.dialects.flight import actions, exchange, get, info, put, stage
+from penstock.dialects.flight.auth import TokenCheck
+from penstock.dialects.flight.bridge import Bridge
+from penstock.dialects.flight.command import put_of, subscribe_of, topic_of
+from penstock.dialects.flight.service import Service
+from penstock.node import Node
+
+#: How long clients have to end their calls by themselves, and how often the others are hung up on.
+GRACE_S = 1.0
+CUT_S = 0.2
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]
+    """What Flight's threads call."""
+
+    def __init__(self, service: Service, location: str, config: Config) -> None:
+        self._service = service
+        certificates = []
+        if config.tls_cert:
+            with open(config.tls_cert, "rb") as cert, open(config.tls_key, "rb") as key:
+                certificates = [(cert.read(), key.read())]
+        super().__init__(
+            location,
+            tls_certificates=certificates,
+            middleware={"token": TokenCheck(config.token, service.count)},
+        )
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Publish or stage batches."""
+        with self._service.guarded(context.peer()):
+            document = put_of(descriptor)
+            if isinstance(document, Publish):
+                put.publish(self._service, document, reader, writer, context.peer())
+            else:
+                stage.write(self._service, document, reader, writer, context.is_cancelled)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Read a range of a shard."""
+        with self._service.guarded(context.peer()):
+            return get.stream(self._service, decoded(ticket.ticket, Read), context.peer())
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Consume a subscription."""
+        with self._service.guarded(context.peer()):
+            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, context.peer())
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """Tell all topics; criteria is the beginning of their names."""
+        with self._service.guarded(context.peer()):
+            prefix = bytes(criteria).decode("utf-8", "replace")
+            return iter([info.flight_info(each) for each in info.all_topics(self._service, prefix)])
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Tell one topic."""
+        with self._service.guarded(context.peer()):
+            name = topic_of(descriptor)
+            return info.flight_info(self._service.bridge.call(lambda: info.topic_info(self._service.topic(name))))
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """Tell the schema of a topic, which is that of all topics."""
+        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """Do something that is no stream."""
+        with self._service.guarded(context.peer()):
+            return [flight.Result(actions.carry_out(self._service, action))]
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """Tell what can be done."""
+        return actions.described()
+
+
+class FlightListener:
+    """A running Flight server, as the daemon sees it."""
+
+    def __init__(self, server: Server, service: Service) -> None:
+        #: The port that was bound, also where any free one was asked for.
+        self.port: int = server.port
+        self.service = service
+        self._server = server
+
+    async def close(self) -> None:
+        """End every call: those that can be told are told, the others are hung up on."""
+        service, loop = self.service, asyncio.get_running_loop()
+        service.closing = True
+        service.end_exchanges()
+        ended = asyncio.Event()
+
+        def shut_down() -> None:
+            self._server.shutdown()
+            loop.call_soon_threadsafe(ended.set)
+
+        Thread(target=shut_down, name="flight-shutdown", daemon=True).start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), GRACE_S)
+        service.bridge.stop()
+        while not ended.is_set():
+            hang_up(self.port)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), CUT_S)
+
+
+async def serve_flight(node: Node, config: Config) -> FlightListener:
+    """Serve a node over Flight; OSError if the address cannot be bound."""
+    address, port = config.listeners()["flight.port"]
+    host = f"[{address}]" if ":" in address else address
+    location = f"grpc{'+tls' if config.tls_cert else ''}://{host}:{port}"
+    loop = asyncio.get_running_loop()
+    service = Service(node, config, Bridge(loop))
+    try:
+        server = Server(service, location, config)
+    except flight.FlightError as error:
+        raise OSError(f"Flight cannot listen on {location}: {error}") from error
+    return FlightListener(server, service)
+
+
+def hang_up(port: int) -> None:
+    """Cut every connection that was accepted on a port: gRPC itself offers no way to end a call that waits for its
+    client, and a node must not wait for a client to stop."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            copy = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with copy, suppress(OSError):
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == port:
+                copy.getpeername()  # the listening socket has no peer, and stays
+                copy.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,90 @@
+"""What all calls of one Flight server share: the node behind its bridge, the limits, and how a call ends in an error.
+
+Owns the counting of faults and the publishers that keep a connection's shard. Runs on Flight's threads; everything
+that touches the node goes through the bridge.
+Invariant: whatever happens in a call, its client gets one Flight error and the node lives on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.config import Config
+from penstock.dialects.flight.bridge import STOPPING, Bridge
+from penstock.dialects.flight.faults import OURS, error_of, refusal_of
+from penstock.errors import Refusal
+from penstock.node import Node
+from penstock.topic import Topic
+
+#: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
+PUBLISHERS = 64
+
+DIALECT = "flight"
+
+
+class Publisher:
+    """The one a topic gives a shard to; see ruling 27 of the design."""
+
+
+class Service:
+    """What a call needs besides itself."""
+
+    def __init__(self, node: Node, config: Config, bridge: Bridge) -> None:
+        self.node = node
+        self.bridge = bridge
+        self.exchanges_max = config.flight.exchanges_max
+        self.batch_bytes_max = min(config.flight.max_batch_size, config.node.memory_input_bytes)
+        self.message_bytes_max = config.nsq.max_msg_size
+        #: Exchanges that are open, and what ends each; touched on the loop only.
+        self.exchanges: dict[object, Callable[[str], None]] = {}
+        #: No call begins any more.
+        self.closing = False
+        self._publishers = [Publisher() for _ in range(PUBLISHERS)]
+
+    def publisher(self, peer: str) -> Publisher:
+        """Return the publisher of a connection: always the same one, so that its messages keep their order."""
+        return self._publishers[crc32(peer.encode()) % PUBLISHERS]
+
+    def topic(self, name: str, *, create: bool = False) -> Topic:
+        """Return a topic; on the loop only."""
+        return self.node.topic(name, create=create)
+
+    def check_open(self) -> None:
+        """Refuse to go on once the node stops."""
+        if self.closing or self.bridge.stopped:
+            raise Refusal("stopping", STOPPING)
+
+    def end_exchanges(self) -> None:
+        """Tell every consumer that the node stops; on the loop."""
+        for end in list(self.exchanges.values()):
+            end(f"stopping: {STOPPING}")
+
+    @contextmanager
+    def guarded(self, peer: str) -> Iterator[None]:
+        """Turn whatever goes wrong inside into the Flight error that says it, and count it."""
+        try:
+            self.check_open()
+            yield
+        except Refusal as refusal:
+            self.count(refusal, peer)
+            raise error_of(refusal) from None
+        except flight.FlightError:
+            raise
+        except pa.ArrowException as error:
+            unreadable = refusal_of(error)
+            self.count(unreadable, peer)
+            raise error_of(unreadable) from None
+        except Exception as error:
+            self.bridge.tell(partial(self.node.report_bug, DIALECT, error))
+            raise flight.FlightInternalError(OURS) from None
+
+    def count(self, refusal: Refusal, peer: str) -> None:
+        """Count what a client did wrong."""
+        if refusal.code != "stopping":
+            self.bridge.tell(partial(self.node.count_fault, DIALECT, refusal.code, str(refusal), peer))

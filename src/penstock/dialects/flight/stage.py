@@ -1,0 +1,62 @@
+"""DoPut as a stage: batches checked like a publish, written to a file and synced, and answered once.
+
+Runs on Flight's thread; the node only takes note of a complete attempt.
+Invariant: a stream that was cut leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.client.wire import Stage, Staged, encoded
+from penstock.dialects.flight.columns import TOPIC, Intake, pieces
+from penstock.dialects.flight.put import Topics, chunks
+from penstock.dialects.flight.service import Service
+from penstock.errors import Refusal
+
+
+def write(
+    service: Service,
+    document: Stage,
+    reader: flight.MetadataRecordBatchReader,
+    writer: flight.FlightMetadataWriter,
+    is_cancelled: Callable[[], bool],
+) -> None:
+    """Carry out one stream of batches."""
+    intake = Intake(
+        reader.schema,
+        topics=document.topic is None,
+        message_bytes_max=service.message_bytes_max,
+        batch_bytes_max=service.batch_bytes_max,
+    )
+    node = service.node
+    topics = Topics(service, create=document.create)
+    if document.topic is not None:
+        topics.need([document.topic])
+    schema = intake.checked(_empty(reader.schema)).schema
+    staged = node.staging.writer(document.query, document.batch, document.attempt, document.topic, schema)
+    try:
+        for chunk in chunks(reader):
+            service.check_open()
+            if chunk.data is None:
+                raise Refusal("bad_request", "metadata without a batch: there is nothing to stage")
+            batch = intake.checked(chunk.data)
+            if document.topic is None:
+                topics.need(batch.column(TOPIC).unique().to_pylist())
+            for piece in pieces(batch):
+                staged.write(piece)
+        if is_cancelled():
+            raise Refusal("bad_request", "the stream was cut before its end; nothing of it is staged")
+        staged.finish()
+    except BaseException:
+        staged.discard()
+        raise
+    service.bridge.call(lambda: node.staging.add(document.query, document.batch, document.attempt, node.clock.now()))
+    writer.write(encoded(Staged(rows=staged.rows, bytes=staged.bytes)))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

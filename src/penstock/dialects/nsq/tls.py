@@ -1,0 +1,43 @@
+"""TLS as NSQ connections get it: certificate and key, the oldest version, and whether clients must show one too.
+
+Owns the context that is made of the configuration. Knows nothing of connections; what is agreed on one is `layers`'.
+Invariant: where a certificate is asked of clients, one that nobody vouches for is as good as none.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from penstock.config import Config
+from penstock.errors import ConfigError
+
+VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def server_context(config: Config) -> ssl.SSLContext | None:
+    """Return what a configuration asks for, None where it names no certificate."""
+    nsq = config.nsq
+    certificate, key = nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[nsq.tls_min_version]
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
+    if nsq.tls_client_auth_policy != "none":
+        # Python's TLS has no way to ask for a certificate and take any, so `require` checks it as well.
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, nsq.tls_root_ca_file)
+    return context
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    if not path:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f'nsq.tls_root_ca_file = "{path}" cannot be used: {error}') from error

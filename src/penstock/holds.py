@@ -1,0 +1,93 @@
+"""Holds: offsets that a reader outside still needs, kept against retention until they run out.
+
+A Spark query reads without a subscription, so it says from where on it needs the log, again and again while it runs.
+Owns their records in the registry, and the floor they make together.
+Invariant: a hold of another incarnation of a topic holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.errors import Refusal
+from penstock.registry.catalog import Catalog
+from penstock.registry.records import TopicRecord
+
+KEYS = "hold/"
+#: More than any query asks for; a hold is renewed long before.
+TTL_NS_MAX = 7 * 24 * 3600 * 1_000_000_000
+
+
+class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One hold, as the registry keeps it."""
+
+    name: str
+    topic: str
+    incarnation: int
+    #: One per shard.
+    offsets: tuple[int, ...]
+    until_ns: int
+
+
+class Holds:
+    """All holds of a node."""
+
+    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+        self._registry = catalog.registry
+        self._clock = clock
+        self._records: dict[str, HoldRecord] = {
+            key: msgspec.msgpack.decode(entry.value, type=HoldRecord)
+            for key, entry in self._registry.list(KEYS).items()
+        }
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def hold(self, name: str, topic: TopicRecord, offsets: Sequence[int], ttl_ns: int) -> None:
+        """Keep a topic from these offsets on, or renew that."""
+        if len(offsets) != topic.settings.shards or any(offset < 0 for offset in offsets):
+            raise Refusal("bad_offset", f"topic {topic.name} takes {topic.settings.shards} offsets, one per shard")
+        if not 0 < ttl_ns <= TTL_NS_MAX:
+            raise Refusal("bad_request", f"a hold lasts 1 ms to {TTL_NS_MAX // 1_000_000} ms")
+        record = HoldRecord(
+            name=name,
+            topic=topic.name,
+            incarnation=topic.incarnation,
+            offsets=tuple(offsets),
+            until_ns=self._clock.now() + ttl_ns,
+        )
+        key = _key(name, topic.name)
+        self._registry.put(key, msgspec.msgpack.encode(record))
+        self._records[key] = record
+
+    def release(self, name: str) -> int:
+        """End all holds of a name; return how many there were."""
+        return self._drop([key for key, record in self._records.items() if record.name == name])
+
+    def floors(self, topic: TopicRecord) -> list[tuple[int, ...]]:
+        """Return the offsets, one per shard, of every hold on a topic that has not run out."""
+        now_ns = self._clock.now()
+        return [
+            record.offsets
+            for record in self._records.values()
+            if record.incarnation == topic.incarnation and record.topic == topic.name and record.until_ns > now_ns
+        ]
+
+    def sweep(self) -> int:
+        """Forget what ran out; return how many."""
+        now_ns = self._clock.now()
+        return self._drop([key for key, record in self._records.items() if record.until_ns <= now_ns])
+
+    def _drop(self, keys: list[str]) -> int:
+        for key in keys:
+            self._registry.delete(key)
+            del self._records[key]
+        return len(keys)
+
+
+def _key(name: str, topic: str) -> str:
+    return KEYS + blake2b(f"{len(name)} {name}{topic}".encode(), digest_size=16).hexdigest()

@@ -1,0 +1,197 @@
+"""Staging: batches that a task wrote and nobody committed yet (ruling 16). They are files that no reader looks at.
+
+Owns the directory `staging` and the names in it. A stage is written by one thread of its own, so nothing here touches
+the node's state but the table of what is complete. Knows nothing of topics or commits.
+Invariant: what is listed as complete is synced, and stays until it is removed or a day has passed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import pyarrow as pa
+
+from penstock.disk import Disk, File, is_full
+from penstock.errors import Refusal
+
+#: What nobody committed in this time never will be; after a restart it counts anew.
+KEEP_NS = 24 * 3600 * 1_000_000_000
+SUFFIX = ".arrows"
+UNFINISHED = ".new"
+#: The column that says where each row goes, and the key in the schema's metadata where all go to one topic.
+TOPIC = "topic"
+ATTEMPT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def digest(query: str) -> str:
+    """Return a query's name as it stands in names of files and keys."""
+    return blake2b(query.encode(), digest_size=16).hexdigest()
+
+
+def name_of(query: str, batch: int, attempt: str) -> str:
+    """Return the file name of one attempt."""
+    if not query or len(query) > 1024:
+        raise Refusal("bad_request", f"a query's name has 1 to 1024 characters, not {len(query)}")
+    if batch < 0:
+        raise Refusal("bad_request", f"the number of a batch is 0 or more, not {batch}")
+    if not ATTEMPT.fullmatch(attempt):
+        raise Refusal("bad_request", f"{attempt!r} is no name of an attempt: 1 to 100 letters, digits, _ . -")
+    return f"{digest(query)}-{batch}-{attempt}{SUFFIX}"
+
+
+def topic_of(schema: pa.Schema) -> str | None:
+    """Return the one topic of a staged batch; None if each row has its own."""
+    name = (schema.metadata or {}).get(TOPIC.encode())
+    return name.decode() if name is not None else None
+
+
+class Staging:
+    """The staged batches of a node."""
+
+    def __init__(self, disk: Disk, path: str, now_ns: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._complete: dict[str, int] = {}
+        disk.make(path)
+        for name in disk.list(path):
+            if name.endswith(SUFFIX):
+                self._complete[name] = now_ns
+            else:  # its writer died with the node
+                disk.remove(f"{path}/{name}")
+
+    def __len__(self) -> int:
+        return len(self._complete)
+
+    def has(self, name: str) -> bool:
+        """Tell whether an attempt is complete."""
+        return name in self._complete
+
+    def writer(self, query: str, batch: int, attempt: str, topic: str | None, schema: pa.Schema) -> Writer:
+        """Begin an attempt of batches for one topic, or with a column that names it; for any thread."""
+        name = name_of(query, batch, attempt)
+        if self.has(name):
+            raise Refusal("conflict", f"attempt {attempt} of batch {batch} is staged already")
+        metadata = {TOPIC: topic} if topic is not None else {}
+        return Writer(self._disk, f"{self._path}/{name}", schema.with_metadata(metadata))
+
+    def add(self, query: str, batch: int, attempt: str, now_ns: int) -> None:
+        """Take note of an attempt whose writer finished."""
+        self._complete[name_of(query, batch, attempt)] = now_ns
+
+    def batches(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield what an attempt wrote, in order; blocking."""
+        file = self._disk.open(f"{self._path}/{name}")
+        try:
+            with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
+                yield from reader
+        finally:
+            file.close()
+
+    def remove(self, names: list[str]) -> None:
+        """Drop attempts; those that are not there are none."""
+        for name in names:
+            self._complete.pop(name, None)
+            self._disk.remove(f"{self._path}/{name}")
+
+    def of_query(self, query: str, batch_max: int) -> list[str]:
+        """Return the complete attempts of a query's batches up to one."""
+        start = digest(query) + "-"
+        return [n for n in self._complete if n.startswith(start) and int(n.split("-", 2)[1]) <= batch_max]
+
+    def sweep(self, now_ns: int, needed: set[str]) -> int:
+        """Drop what nobody committed within a day; return how many attempts."""
+        old = [name for name, ns in self._complete.items() if now_ns - ns > KEEP_NS and name not in needed]
+        self.remove(old)
+        return len(old)
+
+
+class Writer:
+    """One attempt being written, by one thread."""
+
+    def __init__(self, disk: Disk, path: str, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._disk = disk
+        self._path = path
+        self._ended = False
+        disk.remove(path + UNFINISHED)
+        self._file: File = disk.open(path + UNFINISHED, create=True)
+        self._stream = pa.ipc.new_stream(pa.PythonFile(_Sink(self._file), "w"), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch; all of an attempt have one schema."""
+        try:
+            self._stream.write_batch(batch)
+        except OSError as error:
+            self.discard()
+            raise _refusal(error) from error
+        self.rows += len(batch)
+        self.bytes += batch.nbytes
+
+    def finish(self) -> None:
+        """Make the attempt complete: synced, under its name. One without batches is complete too."""
+        try:
+            self._stream.close()
+            self._file.sync()
+            self._close()
+            self._disk.rename(self._path + UNFINISHED, self._path)
+            self._disk.sync_directory(self._path.rpartition("/")[0])
+        except OSError as error:
+            self.discard()
+            raise _refusal(error) from error
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        self._close()
+        self._disk.remove(self._path + UNFINISHED)
+
+    def _close(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._file.close()
+
+
+def _refusal(error: OSError) -> Exception:
+    return Refusal("disk_full", f"no room to stage: {error.strerror or error}") if is_full(error) else error
+
+
+class _Sink:
+    """A file of the disk as Arrow wants to write one."""
+
+    closed = False
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        self._file.append([data])
+        return len(data)
+
+    def flush(self) -> None:
+        """Arrow asks for it; what matters is the sync at the end."""
+
+    def close(self) -> None:
+        """The writer closes the file itself, after the sync."""
+
+
+class _Source:
+    """A file of the disk as Arrow wants to read one."""
+
+    closed = False
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._at, self._file.size() - self._at if size < 0 else size)
+        self._at += len(data)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """The reader closes the file itself."""

@@ -1,0 +1,65 @@
+"""The label of a topic's directory: whose log it is, for readers that have the files and no node.
+
+Owns the file `topic.json`. The registry stays the truth; the label is written again whenever a node opens the topic.
+Invariant: it is replaced by rename, so a reader finds a whole one or none.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from penstock.disk import Disk, is_full, replace_file
+from penstock.errors import CorruptionError
+
+FILE = "topic.json"
+TOPICS = "topics"
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader must know of a topic before it opens a shard."""
+
+    name: str
+    incarnation: int
+    number: int
+    shards: int
+    durability: str
+
+
+def write(disk: Disk, directory: str, label: Label) -> None:
+    """Put a label on a topic's directory, unless it has this one; on a full disk the next start does it."""
+    path = f"{directory}/{FILE}"
+    content = msgspec.json.encode(label) + b"\n"
+    if disk.exists(path):
+        file = disk.open(path)
+        try:
+            if file.read(0, file.size()) == content:
+                return
+        finally:
+            file.close()
+    try:
+        replace_file(disk, path, content)
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+
+def labels(data_dir: str) -> list[tuple[str, Label]]:
+    """Return (directory, label) of every topic below a data directory, sorted by name."""
+    topics = os.path.join(data_dir, TOPICS)
+    if not os.path.isdir(topics):
+        raise FileNotFoundError(f"{data_dir} is no data directory: there is no {TOPICS} in it")
+    found = []
+    for number in os.listdir(topics):
+        directory = os.path.join(topics, number)
+        try:
+            with open(os.path.join(directory, FILE), "rb") as file:
+                content = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # being made, or being deleted
+        try:
+            found.append((directory, msgspec.json.decode(content, type=Label)))
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"{directory}/{FILE} is not a label: {error}") from error
+    return sorted(found, key=lambda each: each[1].name)

@@ -1,0 +1,120 @@
+"""What is staged is invisible until its commit, and there once after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from penstock.client.wire import Staged, decoded
+from tests.flight.parts import Flown, body_batch, limited, many
+
+
+def stage(flown: Flown, attempt: str, *batches: pa.RecordBatch, batch: int = 0, **more: Any) -> Staged:
+    document = {"query": "q", "batch": batch, "attempt": attempt, **more}
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"stage": document}))
+    writer, answers = flown.client.do_put(descriptor, batches[0].schema, limited())
+    with writer:
+        for each in batches:
+            writer.write_batch(each)
+        writer.done_writing()
+        return decoded(answers.read().to_pybytes(), Staged)
+
+
+def commit(flown: Flown, *attempts: str, batch: int = 0) -> Any:
+    return flown.act("commit", query="q", batch=batch, attempts=list(attempts))
+
+
+def staged_files(flown: Flown) -> list[str]:
+    return sorted(os.listdir(flown.path / "staging"))
+
+
+def test_staged_rows_appear_with_their_commit(flown: Flown) -> None:
+    staged = stage(flown, "a0", many(3), many(2000, 3), topic="t")
+    assert staged.rows == 2003
+    stage(flown, "a1", many(5, 2003), topic="t")
+    stage(flown, "lost", many(5), topic="t")
+    assert flown.bodies("t") == []
+    assert commit(flown, "a0", "a1") == {"rows": 2008}
+    assert sorted(flown.bodies("t")) == sorted(b"body %d" % number for number in range(2008))
+    assert set(flown.read("t")["source"].to_pylist()) == {"spark"}
+    assert staged_files(flown) == []
+
+
+def test_commit_twice_adds_nothing(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="t")
+    commit(flown, "a0")
+    assert commit(flown, "a0") == {"rows": 3, "already": True}
+    stage(flown, "b0", many(3), topic="t")
+    assert commit(flown, "b0") == {"rows": 3, "already": True}
+    assert len(flown.bodies("t")) == 3
+
+
+def test_commit_of_an_unknown_stage_is_refused_and_changes_nothing(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="t")
+    with pytest.raises(flight.FlightServerError, match="not_found: attempt a1"):
+        commit(flown, "a0", "a1")
+    assert flown.bodies("t") == []
+    assert commit(flown, "a0") == {"rows": 3}
+
+
+def test_aborted_attempt_is_gone(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="t")
+    assert flown.act("abort", query="q", batch=0, attempts=["a0"]) == {}
+    assert staged_files(flown) == []
+    with pytest.raises(flight.FlightServerError, match="not_found"):
+        commit(flown, "a0")
+
+
+def test_rows_name_their_topics(flown: Flown) -> None:
+    topics = pa.array(["a", "b", "a"])
+    stage(flown, "a0", body_batch(b"1", b"2", b"3", topic=topics, key=pa.array([b"k", None, None], pa.binary())))
+    assert commit(flown, "a0") == {"rows": 3}
+    assert flown.bodies("a") == [b"1", b"3"]
+    assert flown.bodies("b") == [b"2"]
+
+
+def test_stage_without_rows_can_be_committed(flown: Flown) -> None:
+    assert stage(flown, "a0", many(0), topic="t") == Staged(rows=0, bytes=0)
+    assert commit(flown, "a0") == {"rows": 0}
+
+
+def test_batches_are_checked_before_they_are_staged(flown: Flown) -> None:
+    bad = pa.record_batch({"body": pa.array([b"x", None], pa.binary())})
+    with pytest.raises(flight.FlightServerError, match="bad_column: row 1 has no body"):
+        stage(flown, "a0", bad, topic="t")
+    with pytest.raises(flight.FlightServerError, match="bad_name: "):
+        stage(flown, "a0", many(1), topic="a\tb")
+    bad = body_batch(b"x", topic=pa.array(["a\tb"]))
+    with pytest.raises(flight.FlightServerError, match="bad_name: "):
+        stage(flown, "a0", bad)
+    with pytest.raises(flight.FlightServerError, match="not_found: there is no topic 'none'"):
+        stage(flown, "a0", many(1), topic="none", create=False)
+    assert staged_files(flown) == []
+
+
+def test_attempt_that_exists_is_not_written_over(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="t")
+    with pytest.raises(flight.FlightServerError, match="conflict: attempt a0 of batch 0 is staged already"):
+        stage(flown, "a0", many(1), topic="t")
+    assert commit(flown, "a0") == {"rows": 3}
+
+
+def test_stream_that_is_cut_leaves_nothing(flown: Flown) -> None:
+    descriptor = flight.FlightDescriptor.for_command(
+        json.dumps({"stage": {"query": "q", "batch": 0, "attempt": "a0", "topic": "t"}})
+    )
+    client = flown.connect()
+    writer, answers = client.do_put(descriptor, many(1).schema, flight.FlightCallOptions(timeout=0.5))
+    writer.write_batch(many(1000))
+    flown.until(lambda: staged_files(flown) != [])
+    assert answers.read() is None  # its time is up: the call is cancelled
+    with pytest.raises(pa.ArrowException):
+        writer.close()
+    flown.until(lambda: staged_files(flown) == [])
+    with pytest.raises(flight.FlightServerError, match="not_found"):
+        commit(flown, "a0")

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.cli import goflags, nsqd
+from penstock.cli.daemon import Daemon
+from penstock.config import ApiConfig, Config, FlightConfig, NsqConfig, load
+from tests.nsq.certificates import Certificates, certificates
+
+REFUSED = 403
+
+
+def configured(path: Path, made: Certificates, *, whole_node: bool = False, **nsq: bool) -> Config:
+    """Return a node whose NSQ side, or which as a whole, has a certificate."""
+    files = {"tls_cert": str(made.server), "tls_key": str(made.server_key)}
+    own = {} if whole_node else files
+    ports = {"tcp_port": 0, "http_port": 0, "https_port": 0, "lookup": False}
+    return Config(
+        data_dir=str(path),
+        api=ApiConfig(enabled=False),
+        flight=FlightConfig(enabled=False),
+        nsq=msgspec.convert({**ports, **own, **nsq}, NsqConfig),
+        **(files if whole_node else {}),  # type: ignore[arg-type]
+    )
+
+
+def answers(config: Config, made: Certificates) -> dict[str, tuple[int, bytes]]:
+    """Return what each HTTP port says to a publish, and the port that https is on."""
+
+    def publish(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
+        connection.request("POST", "/pub?topic=t", b"x")
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    async def life() -> dict[str, tuple[int, bytes]]:
+        daemon = Daemon(config, asyncio.get_running_loop())
+        ports = {key: port for key, (_, port) in (await daemon.listen()).items()}
+        try:
+            plain = http.client.HTTPConnection("127.0.0.1", ports["nsq.http_port"], timeout=30)
+            found = {"http": await asyncio.to_thread(publish, plain), "port": (ports["nsq.https_port"], b"")}
+            secure = http.client.HTTPSConnection(
+                "localhost", ports["nsq.https_port"], timeout=30, context=made.client_context()
+            )
+            return {**found, "https": await asyncio.to_thread(publish, secure)}
+        finally:
+            await daemon.stop()
+
+    return asyncio.run(life())
+
+
+@pytest.mark.parametrize("whole_node", [False, True])
+def test_https_listens_wherever_the_certificate_is_named(tmp_path: Path, whole_node: bool) -> None:
+    made = certificates()
+    found = answers(configured(tmp_path, made, whole_node=whole_node), made)
+    assert found["http"] == found["https"] == (200, b"OK")
+
+
+def test_plain_http_is_refused_where_tls_is_required(tmp_path: Path) -> None:
+    made = certificates()
+    found = answers(configured(tmp_path, made, tls_required=True), made)
+    status, content = found["http"]
+    assert status == REFUSED
+    assert msgspec.json.decode(content) == {"message": "TLS_REQUIRED", "https_port": found["port"][0]}
+    assert found["https"] == (200, b"OK")
+
+
+def test_plain_http_may_stay_open_where_tls_is_required(tmp_path: Path) -> None:
+    made = certificates()
+    found = answers(configured(tmp_path, made, tls_required=True, plain_http=True), made)
+    assert found["http"] == found["https"] == (200, b"OK")
+
+
+@pytest.mark.parametrize(
+    ("word", "required", "plain"), [("true", True, False), ("tcp-https", True, True), ("false", False, False)]
+)
+def test_nsqds_flag_says_which_of_them_it_is(word: str, required: bool, plain: bool) -> None:
+    made = certificates()
+    flags = [f"--tls-required={word}", f"--tls-cert={made.server}", f"--tls-key={made.server_key}"]
+    chosen = nsqd.chosen(goflags.parse(flags, nsqd.FLAGS), lambda text: None)
+    nsq = load(os.devnull, chosen, {}).config.nsq
+    assert (nsq.tls_required, nsq.plain_http) == (required, plain)

@@ -1,0 +1,65 @@
+"""A node on a simulated machine, and somebody who publishes to it and consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from penstock.config import Config
+from penstock.delivery.consumer import Consumer
+from penstock.delivery.source import Delivery
+from penstock.message import Column, Rows
+from penstock.node import Node
+from penstock.settings import SubscriptionSettings
+from penstock.topic import Topic
+from tests.simulation.machine import Machine
+
+
+class Site:
+    """A node on a simulated machine."""
+
+    def __init__(self) -> None:
+        self.machine = Machine()
+        self.start()
+
+    def start(self) -> None:
+        """Begin another process on the same disk."""
+        self.machine.start()
+        self.node = Node(Config(data_dir="data"), self.machine.clock, self.machine.disk, Random(1))
+
+    def offer(self, topic: Topic, *bodies: bytes, **columns: Column) -> list[BaseException | None]:
+        """Publish, let time pass, and return what the publisher was told."""
+        told: list[BaseException | None] = []
+        topic.publish(Rows.of(bodies, "test", columns or None), self, lambda _, error: told.append(error))
+        self.machine.run()
+        return told
+
+    def publish(self, topic: Topic, *bodies: bytes, due_ns: int | None = None) -> None:
+        """Publish messages that must be taken."""
+        columns: dict[str, Column] = {"due": [due_ns] * len(bodies)} if due_ns is not None else {}
+        assert self.offer(topic, *bodies, **columns) == [None]
+
+    def consume(
+        self,
+        topic: Topic,
+        name: str,
+        settings: SubscriptionSettings | None = None,
+        *,
+        credit: int = 100,
+        tag: str = "",
+        evict: Callable[[], None] = lambda: None,
+    ) -> list[bytes]:
+        """Return the list into which a new consumer puts every body it gets."""
+        got: list[bytes] = []
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                got.extend(delivery.batch.row_body(offset - delivery.batch.first) for offset in delivery.offsets())
+
+        subscription = topic.subscribe(name, settings)
+        self.consumer = Consumer(deliver, 60_000_000_000, tag=tag)
+        topic.attach(subscription, self.consumer, evict)
+        subscription.set_credit(self.consumer, credit)
+        topic.pump(subscription)
+        self.machine.run()
+        return got

@@ -1,0 +1,266 @@
+"""What tasks stage becomes visible once for each (query, batch), whoever dies and whenever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from penstock.config import Config
+from penstock.errors import Refusal
+from penstock.inlet import Published
+from penstock.message import Rows
+from penstock.node import Node
+from penstock.settings import TopicSettings
+from penstock.topic import Topic
+from tests.simulation.disk import Died
+from tests.simulation.machine import Machine
+
+SCHEMA = pa.schema([("body", pa.binary()), ("key", pa.binary())])
+DAY_S = 24 * 3600
+
+
+class Site:
+    """A node on a simulated machine, and a driver that stages and commits."""
+
+    def __init__(self, shards: int = 1, durability: str = "os", seed: int = 0) -> None:
+        self.machine = Machine(seed)
+        self.settings = TopicSettings(shards=shards, durability=durability)  # type: ignore[arg-type]
+        self.start()
+        self.node.create_topic("t", self.settings)
+        self.machine.run()
+
+    def start(self) -> None:
+        self.node = Node(Config(data_dir="data"), self.machine.clock, self.machine.disk, Random(1))
+
+    def stage(self, batch: int, attempt: str, *bodies: bytes, topic: str | None = "t", parts: int = 2) -> None:
+        schema = SCHEMA if topic is not None else SCHEMA.append(pa.field("topic", pa.string()))
+        writer = self.node.staging.writer("q", batch, attempt, topic, schema)
+        for low in range(0, len(bodies), parts):
+            some = list(bodies[low : low + parts])
+            columns = [pa.array(some, pa.binary()), pa.array(some, pa.binary())]
+            if topic is None:
+                columns.append(pa.array([body[:1].decode() for body in some]))
+            writer.write(pa.record_batch(columns, schema=schema))
+        writer.finish()
+        self.node.staging.add("q", batch, attempt, self.machine.clock.now())
+
+    def commit(self, batch: int, *attempts: str) -> tuple[int, bool]:
+        told: list[tuple[tuple[int, bool] | None, BaseException | None]] = []
+        self.node.commits.commit("q", batch, list(attempts), lambda *answer: told.append(answer))
+        self.machine.run(0.5)
+        assert len(told) == 1
+        answer, error = told[0]
+        if error is not None:
+            raise error
+        assert answer is not None
+        return answer
+
+    def rows(self, name: str = "t") -> Counter[bytes]:
+        return Counter(read(self.machine, self.node.topic(name)))
+
+
+def read(machine: Machine, topic: Topic) -> list[bytes]:
+    bodies = []
+    for shard in topic.shards:
+        offset = shard.start
+        while offset < shard.readable_end:
+            batch = shard.read(offset)
+            if batch is None:
+                shard.fetch(offset, lambda: None)
+                machine.run()
+                batch = shard.read(offset)
+                assert batch is not None
+            bodies += [batch.row_body(row) for row in range(batch.count)]
+            offset = batch.end
+    return bodies
+
+
+BODIES = tuple(b"%d" % n for n in range(9))
+
+
+def test_staged_rows_are_invisible_until_their_commit() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    assert site.rows() == Counter()
+    assert site.commit(0, "a") == (9, False)
+    assert site.rows() == Counter(BODIES)
+    assert len(site.node.staging) == 0
+
+
+def test_commit_of_the_same_batch_with_other_attempts_adds_nothing() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.commit(0, "a")
+    site.stage(0, "b", *BODIES[:4])
+    site.stage(0, "c", *BODIES[4:])
+    assert site.commit(0, "b", "c") == (9, True)
+    assert site.rows() == Counter(BODIES)
+    assert len(site.node.staging) == 0
+    assert site.commit(0, "never-staged") == (9, True)
+
+
+def test_earlier_batch_is_known_to_be_committed() -> None:
+    site = Site()
+    for batch in range(3):
+        site.stage(batch, f"a{batch}", b"%d" % batch)
+        site.commit(batch, f"a{batch}")
+    assert site.commit(1, "a1") == (0, True)
+    assert site.rows() == Counter([b"0", b"1", b"2"])
+
+
+def test_attempt_that_lost_goes_with_the_commit() -> None:
+    site = Site()
+    site.stage(0, "slow", *BODIES)
+    site.stage(0, "fast", *BODIES)
+    site.commit(0, "fast")
+    assert len(site.node.staging) == 0
+    assert site.rows() == Counter(BODIES)
+
+
+def test_rows_go_to_the_topic_that_each_names_and_to_the_shard_of_their_key() -> None:
+    site = Site(shards=4)
+    site.stage(0, "a", *BODIES, topic=None)
+    assert site.commit(0, "a") == (9, False)
+    for body in BODIES:
+        assert site.rows(body.decode()) == Counter([body])
+    site.stage(1, "a", *BODIES)
+    site.commit(1, "a")
+    assert sum(1 for shard in site.node.topic("t").shards if shard.end) > 1
+    assert site.rows() == Counter(BODIES)
+
+
+def test_commit_of_what_was_not_staged_changes_nothing() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    with pytest.raises(Refusal, match="attempt b of batch 0 of query q is not staged"):
+        site.commit(0, "a", "b")
+    with pytest.raises(Refusal, match="named twice"):
+        site.commit(0, "a", "a")
+    with pytest.raises(Refusal, match="no name of an attempt"):
+        site.commit(0, "../a")
+    assert site.rows() == Counter()
+    site.commit(0, "a")
+    assert site.rows() == Counter(BODIES)
+
+
+def test_commit_without_attempts_counts_as_committed() -> None:
+    site = Site()
+    assert site.commit(0) == (0, False)
+    assert site.commit(0) == (0, True)
+
+
+def test_aborted_attempt_is_gone() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.node.commits.abort("q", 0, ["a"])
+    with pytest.raises(Refusal, match="not staged"):
+        site.commit(0, "a")
+
+
+def test_commit_on_a_full_disk_says_so_and_finishes_by_itself_once_there_is_room() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    # Room for the registry's record of it, and not for all of its rows.
+    site.machine.platter.capacity_bytes = site.machine.platter.used_bytes + 700
+    with pytest.raises(Refusal):
+        site.commit(0, "a")
+    site.machine.make_room()
+    site.machine.run(5)
+    assert site.rows() == Counter(BODIES)
+    assert site.commit(0, "a")[1]
+    assert site.rows() == Counter(BODIES)
+
+
+def test_what_nobody_committed_within_a_day_is_swept() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.machine.run(DAY_S - 60)
+    assert len(site.node.staging) == 1
+    site.machine.run(120)
+    assert len(site.node.staging) == 0
+    assert site.machine.disk.list("data/staging") == []
+
+
+def test_next_batch_waits_for_one_that_is_not_finished() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.stage(1, "b", b"next")
+    first: list[object] = []
+    second: list[BaseException | None] = []
+    site.node.commits.commit("q", 0, ["a"], lambda *answer: first.append(answer))
+    site.node.commits.commit("q", 1, ["b"], lambda _, error: second.append(error))
+    assert isinstance(second[0], Refusal)
+    assert "must wait" in str(second[0])
+    site.machine.run(1)
+    site.commit(1, "b")
+    assert site.rows() == Counter([*BODIES, b"next"])
+
+
+def test_commit_that_one_topic_refuses_for_long_adds_nothing_twice_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site()
+    taking, refusing = (site.node.create_topic(name, TopicSettings()) for name in "ab")
+
+    def refuse(rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+        done(None, Refusal("rate_limited", "not now"))
+
+    monkeypatch.setattr(refusing, "publish", refuse)
+    site.stage(0, "x", b"a1", b"b1", b"a2", b"b2", topic=None, parts=4)
+    with pytest.raises(Refusal, match="not now"):
+        site.commit(0, "x")
+    others = [b"other %d" % minute for minute in range(10)]
+    for body in others:  # for longer than the topic knows what was appended
+        taking.publish(Rows.of([body], "test"), site, lambda *_: None)
+        site.machine.run(60)
+    assert site.rows("a") == Counter([b"a1", b"a2", *others])
+    site.machine.start()
+    site.start()
+    site.machine.run(60)
+    assert site.rows("b") == Counter([b"b1", b"b2"])
+    assert site.rows("a") == Counter([b"a1", b"a2", *others])
+    assert site.commit(0, "x") == (4, True)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_node_that_dies_anywhere_in_a_commit_adds_every_row_once(power: bool, durability: str, shards: int) -> None:
+    fuse = 0
+    dies = True
+    while dies:
+        fuse += 1
+        site = Site(shards, durability, seed=fuse)
+        site.stage(0, "a", *BODIES[:5])
+        site.stage(0, "b", *BODIES[5:])
+        answers = die_in_commit(site, fuse)
+        dies = not site.machine.clock.alive
+        if power:
+            site.machine.lose_power()
+        else:
+            site.machine.start()
+        site.start()
+        site.machine.run(1)
+        there = site.rows()
+        assert there in (Counter(), Counter(BODIES)), f"half a commit is there after operation {fuse}"
+        assert there or not answers, f"a commit was answered and is gone after operation {fuse}"
+        # The driver comes back and replays the batch with another number of tasks.
+        site.stage(0, "c", *BODIES)
+        assert site.commit(0, "c") == (9, bool(there))
+        assert site.rows() == Counter(BODIES), f"after operation {fuse}"
+    assert fuse > 10
+
+
+def die_in_commit(site: Site, fuse: int) -> list[tuple[int, bool] | None]:
+    """Commit what is staged, on a node that dies within the disk's operation of this number; return its answers."""
+    answers: list[tuple[int, bool] | None] = []
+    site.machine.platter.fuse = fuse
+    try:
+        site.node.commits.commit("q", 0, ["a", "b"], lambda answer, _: answers.append(answer))
+        site.machine.run(1)
+    except Died:
+        pass
+    return answers

@@ -1,0 +1,163 @@
+"""What a topic takes in is stored once, whatever its publishers and its disk do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.clock import SECOND
+from penstock.errors import Refusal
+from penstock.inlet import Receipt
+from penstock.intake.spread import shard_of
+from penstock.message import Rows, place_of
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.site import Site
+
+FSYNC = TopicSettings(durability="fsync")
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@contextmanager
+def failing_syncs(site: Site) -> Iterator[None]:
+    """Let every sync of the log fail."""
+    disk = site.machine.disk
+    real = disk.submit
+
+    def broken() -> None:
+        raise OSError(5, "Input/output error")
+
+    def submit(pool: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        real(pool, broken if pool == "sync" else work, done)
+
+    disk.submit = submit  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        disk.submit = real  # type: ignore[method-assign]
+
+
+def test_message_that_a_failed_sync_took_back_is_stored_when_it_is_published_again(site: Site) -> None:
+    topic = site.node.create_topic("t", FSYNC)
+    got = site.consume(topic, "audit")
+    with failing_syncs(site):
+        (error,) = site.offer(topic, b"pay 5", dedup=[b"payment 7"])
+        assert isinstance(error, Refusal)
+    assert site.offer(topic, b"pay 5", dedup=[b"payment 7"]) == [None]
+    assert got == [b"pay 5"]
+    assert site.offer(topic, b"pay 5", dedup=[b"payment 7"]) == [None]
+    assert got == [b"pay 5"]
+
+
+def test_publisher_that_tries_again_the_moment_it_hears_of_a_failed_sync_is_believed(site: Site) -> None:
+    topic = site.node.create_topic("t", FSYNC)
+    got = site.consume(topic, "audit")
+    told: list[BaseException | None] = []
+
+    def again(_: Receipt | None, error: BaseException | None) -> None:
+        for number in (1, 2):  # the second was not told yet, and was taken back all the same
+            rows = Rows.of([b"%d" % number], "test", {"dedup": [b"key %d" % number]})
+            topic.publish(rows, site, lambda _, error: told.append(error))
+
+    with failing_syncs(site):
+        topic.publish(Rows.of([b"1"], "test", {"dedup": [b"key 1"]}), site, again)
+        topic.publish(Rows.of([b"2"], "test", {"dedup": [b"key 2"]}), object(), lambda _, error: None)
+        world = site.machine.scheduler
+        world.run_until(world.time_ns + SECOND, lambda: topic.shards[0].sync_errors > 0)
+    site.machine.run()
+    assert told == [None, None]
+    assert got == [b"1", b"2"]
+
+
+def test_rows_that_a_failed_sync_took_back_are_refused_and_not_published(site: Site) -> None:
+    topic = site.node.create_topic("t", FSYNC)
+    assert site.offer(topic, b"kept", dedup=[b"a"]) == [None]
+    with failing_syncs(site):
+        site.offer(topic, b"lost", b"lost too", b"kept", dedup=[b"b", b"c", b"a"])
+    assert (topic.published, topic.published_bytes) == (1, 4)
+    ledger = site.node.ledger
+    assert (ledger.total("disk_full", "t"), ledger.total("duplicate", "t")) == (2, 1)
+
+
+def test_dead_letter_that_a_failed_sync_took_back_is_buried_again(site: Site) -> None:
+    topic = site.node.create_topic("t")
+    site.node.create_topic("t.dead", FSYNC)
+    got = site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
+    site.publish(topic, b"poison")
+    subscription = topic.subscription("audit")
+    assert got == [b"poison"]
+    with failing_syncs(site):
+        assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
+        topic.pump(subscription)
+        site.machine.run()
+        assert site.node.topic("t.dead").published == 0
+    site.machine.run(3)
+    dead = site.node.topic("t.dead")
+    assert (dead.published, dead.depth(), subscription.counts()["dead_lettered"]) == (1, 1, 1)
+
+
+def test_publisher_whose_callback_fails_costs_the_others_nothing(site: Site) -> None:
+    topic = site.node.create_topic("t")
+    told: list[str] = []
+
+    def fail(receipt: Receipt | None, error: BaseException | None) -> None:
+        told.append("first")
+        raise RuntimeError("a bug in a dialect")
+
+    site.offer(topic, b"seen before")
+    topic.publish(Rows.of([b"1"], "test"), object(), fail)
+    topic.publish(Rows.of([b"2"], "test"), object(), lambda _, error: told.append(f"second {error}"))
+    site.machine.run()
+    assert told == ["first", "second None"]
+    assert site.node.bugs == 1
+
+
+def test_idempotent_batch_with_keys_is_spread_by_key_and_stored_once_also_after_a_restart(site: Site) -> None:
+    topic = site.node.create_topic("t", TopicSettings(shards=4))
+    keys: list[bytes | None] = [b"key %d" % (row % 7) if row % 5 else None for row in range(40)]
+    bodies = [b"%d" % row for row in range(40)]
+
+    def publish(publisher: object) -> Receipt:
+        rows = Rows.of(bodies, "test", {"key": keys})
+        rows.sequence = b"producer 1 batch 9"
+        told: list[Receipt | None] = []
+        site.node.topic("t").publish(rows, publisher, lambda receipt, _: told.append(receipt))
+        site.machine.run(1)
+        (receipt,) = told
+        assert receipt is not None
+        return receipt
+
+    first = publish(site)
+    assert first.repeated == 0
+    places = [place_of(id_) for id_ in first.ids()]
+    assert [shard for (shard, _), key in zip(places, keys, strict=True) if key is not None] == [
+        shard_of(key, 4) for key in keys if key is not None
+    ]
+    # Another connection, which has another home for what has no key.
+    for publisher in (topic, site.node, site.machine):
+        again = publish(publisher)
+        assert (again.ids(), again.repeated) == (first.ids(), 40)
+    site.start()
+    again = publish(site)
+    assert (again.ids(), again.repeated) == (first.ids(), 40)
+    assert sum(shard.rows_between(0, shard.end) for shard in site.node.topic("t").shards) == 40
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_sequence_is_known_however_short_the_window_for_keys_is(site: Site, restart: bool) -> None:
+    topic = site.node.create_topic("t", TopicSettings(dedup_window_ns=0))
+    for body in (b"first", b"second", b"first"):
+        if restart:
+            site.start()
+            topic = site.node.topic("t")
+        rows = Rows.of([body], "test")
+        rows.sequence = body
+        topic.publish(rows, site, lambda *_: None)
+        site.machine.run(60)
+    assert topic.shards[0].end == 2
