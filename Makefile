@@ -10,15 +10,22 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --requir
 # How long the simulation runs inside `make test`, and how many kills its crash proof makes (`prove-crash` makes 300).
 SIMULATION_SECONDS ?= 60
 CRASH_KILLS ?= 20
+# How many rows the proof of exactly-once writes moves there.
+EXACTLY_ONCE_ROWS ?= 60000
 # Passed on: make bench ARGS="--only publish", make up ARGS="--port-offset 1000"
 ARGS ?=
 
 RUN := .venv/.run
 DEV := .venv/.dev
+SPARK := .venv/.spark
 BENCH := .venv/.bench
+# Other people's clients must not meet our dependencies, so they live in an environment inside ours.
+FOREIGN := .venv/foreign
+FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help setup dev up test check format bench soak clean lock
-.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign
+.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
+.PHONY: prove-exactly-once
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,13 +37,14 @@ dev: $(DEV) ## setup, and what tests and checks need
 up: $(RUN) ## run a node in the foreground, data in ./penstock-data
 	@exec $(BIN)/penstock up $(ARGS)
 
-test: check ## checks, tests, a minute of simulation, a short crash proof
+test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, a short crash proof
 	@scripts/need strace gcc openssl promtool go
 	$(BIN)/pytest
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
+	$(BIN)/python -m tests.proofs.exactly_once --rows $(EXACTLY_ONCE_ROWS)
 
-check: $(DEV) ## ruff, mypy --strict, import rules
+check: $(SPARK) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(wildcard src tests bench examples)
@@ -46,13 +54,13 @@ format: $(DEV) ## put the code in house format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(BENCH) ## Penstock beside nsqd, Redis and NATS on this machine
+bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on this machine
 	$(BIN)/python -m bench $(ARGS)
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign ## every proof below
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
@@ -60,9 +68,14 @@ prove-mutants: $(DEV) ## planted bugs are found by the simulation
 prove-fsync: $(DEV) ## every OK of an fsync topic follows its fdatasync
 prove-wheel: $(DEV) ## the built wheel works in an empty environment
 prove-foreign: $(DEV) ## pyarrow and Polars read the segments without Penstock
-prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign:
+prove-tags: $(DEV) ## a million messages that wait for their tag's client delay nobody
+prove-connections: $(DEV) ## many, slow and rude connections cost others nothing (ARGS="--idle 1000 --mute-s 0")
+prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
+
+prove-exactly-once: $(SPARK) ## Spark drivers, an executor and the node killed: every row is written once (ARGS="--rows 5000000")
+	$(BIN)/python -m tests.proofs.exactly_once $(ARGS)
 
 lock: $(DEV) ## pin the dependencies again after a change in pyproject.toml
 	scripts/lock $(ARGS)
@@ -85,8 +98,28 @@ $(DEV): requirements-dev.lock $(RUN)
 	$(PIP) -r requirements-dev.lock
 	@touch $@
 
+# PySpark comes as source: pip makes a wheel of it, half a minute and half a GB, so only what runs Spark waits for it.
+$(SPARK): requirements-spark.lock $(DEV)
+	$(PIP) --no-build-isolation -r requirements-spark.lock
+	@touch $@
+
+# Without build isolation, so that hashes cover what builds a client, too. The sources of gnsq hold its own suite.
+$(FOREIGN)/.made: requirements-foreign.lock requirements-build.lock tests/foreign/package-lock.json | $(BIN)/python
+	@scripts/need ensurepip node npm
+	rm -rf $(FOREIGN)
+	$(PYTHON) -m venv $(FOREIGN)
+	$(FOREIGN_PIP) install --require-hashes -r requirements-build.lock
+	$(FOREIGN_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-foreign.lock
+	sed -n '/^gnsq==/,/# via/p' requirements-foreign.lock > $(FOREIGN)/gnsq.lock
+	$(FOREIGN_PIP) download --require-hashes --no-build-isolation --no-deps --no-binary gnsq \
+		--dest $(FOREIGN)/sources -r $(FOREIGN)/gnsq.lock
+	cp tests/foreign/package.json tests/foreign/package-lock.json $(FOREIGN)
+	cd $(FOREIGN) && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error
+	@touch $@
+
 # A peer that cannot be had on this machine is reported by the benchmark as missing, so this may fail.
-$(BENCH): requirements-bench.lock $(DEV)
-	-@scripts/need gcc redis-server go
+$(BENCH): requirements-bench.lock bench/peers-java/kafka/pom.xml bench/peers-java/connector/pom.xml $(SPARK)
+	-@scripts/need gcc redis-server go java mvn
 	-$(PIP) -r requirements-bench.lock
+	-$(BIN)/python -c "from bench import supply; supply.kafka(); supply.kafka_connector()"
 	@touch $@
