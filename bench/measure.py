@@ -17,6 +17,8 @@ import msgspec
 #: A server that used less than this in one look is idle: 2 % of a core, above the housekeeping of all peers.
 IDLE_CPU_NS = 2_000_000
 LOOK_SECONDS = 0.1
+#: The unit of times in /proc.
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 SETTLE_SECONDS_MAX = 30.0
 
 
@@ -42,12 +44,12 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def cpu_ns(pid: int) -> int:
-    """Return the CPU time of a process and its children so far.
+    """Return the CPU time of a process and its children so far, those that have ended included.
 
     The kernel's clock of a process counts threads that have ended too; adding up the threads of /proc would lose
     those, and with them work such as a segment rewritten in a passing thread.
     """
-    return sum(time.clock_gettime_ns((~member << 3) | 2) for member in _family(pid))
+    return sum(map(_spent_ns, _family(pid)))
 
 
 def rss_bytes(pid: int) -> int:
@@ -111,6 +113,15 @@ def _family(pid: int) -> list[int]:
     for member in found:
         found.extend(children.get(member, []))
     return found
+
+
+def _spent_ns(pid: int) -> int:
+    try:
+        own_ns = time.clock_gettime_ns((~pid << 3) | 2)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended since it was listed; its parent has its time by now
+        return 0
+    return own_ns + (int(fields[13]) + int(fields[14])) * TICK_NS
 
 
 def _parent(process: Path) -> int:

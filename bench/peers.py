@@ -6,7 +6,9 @@ This is the only module that knows a server's command line. Knows no row and no 
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import importlib.metadata
 import itertools
 import re
 import shutil
@@ -15,6 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -72,6 +75,10 @@ class Server:
         """Return the name of a topic that nobody used yet, ready to be published to."""
         return f"bench{next(_topics)}"
 
+    def listening(self) -> tuple[int, ...]:
+        """Return the ports that it has opened when it is ready."""
+        return (self.port,)
+
     @property
     def pid(self) -> int:
         if self.process is None:
@@ -106,7 +113,7 @@ class Server:
 
     def load(self, mode: str, **options: str | float) -> Run:
         """Run the load generator against it."""
-        run = generator.load(mode, dialect=self.dialect, port=self.port, **options)
+        run = generator.load(mode, **{"dialect": self.dialect, "port": self.port, **options})
         # Another server may have the port; its numbers must not pass as this one's.
         if not owns_port(self.pid, self.port):
             raise LoadFailed(f"{self.name} does not listen on port {self.port}: {self._last_words()}")
@@ -114,9 +121,13 @@ class Server:
 
     def sample(self, mode: str, **options: str | float) -> Sample:
         """Run the load generator and count the CPU time that it cost the server."""
+        return self.measured(lambda: self.load(mode, **options))
+
+    def measured(self, load: Callable[[], Run]) -> Sample:
+        """Put some load on it and count the CPU time that this cost the server."""
         measure.settle(self.pid)
         before_ns = measure.cpu_ns(self.pid)
-        run = self.load(mode, **options)
+        run = load()
         measure.settle(self.pid)
         cpu_us = (measure.cpu_ns(self.pid) - before_ns) / 1000
         if run.redelivered:
@@ -131,7 +142,7 @@ class Server:
     def _await_port(self) -> None:
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end and self._alive():
-            if owns_port(self.pid, self.port):
+            if all(owns_port(self.pid, port) for port in self.listening()):
                 return
             time.sleep(0.02)
         raise Missing(f"{self.name} did not start: {self._last_words()}")
@@ -163,12 +174,16 @@ class Nsqd(Server):
     #: Options beside the addresses.
     extra: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.http_port = free_port()
+
     @classmethod
     def find(cls) -> Path:
         return supply.nsqd()
 
     def command(self) -> list[str]:
-        addresses = [f"--tcp-address=127.0.0.1:{self.port}", f"--http-address=127.0.0.1:{free_port()}"]
+        addresses = [f"--tcp-address=127.0.0.1:{self.port}", f"--http-address=127.0.0.1:{self.http_port}"]
         return [str(self.program), f"--data-path={self.data}", *addresses, *self.extra]
 
 
@@ -177,6 +192,13 @@ class NsqdInMemory(Nsqd):
 
     name = "nsqd in memory"
     extra = ("--mem-queue-size=100000000",)
+
+
+class NsqdSynced(Nsqd):
+    """nsqd that writes every message to a file and syncs it, which it does before it answers."""
+
+    name = "nsqd synced"
+    extra = ("--mem-queue-size=0", "--sync-every=1")
 
 
 class Redis(Server):
@@ -229,6 +251,74 @@ class Nats(Server):
         return name
 
 
+#: One broker that is its own controller, with the defaults of Kafka but for what one broker alone needs.
+KAFKA_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+log.dirs={data}/log
+num.partitions=2
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+KAFKA_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %m%n
+"""
+
+
+class Kafka(Server):
+    """Apache Kafka 4: one broker; a topic is made by its first publish and has two partitions."""
+
+    name = "kafka"
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.java = supply.java()
+        self.settings = self.data / "server.properties"
+        places = {"port": self.port, "controller": free_port(), "data": self.data}
+        self.settings.write_text(KAFKA_PROPERTIES.format(**places))
+        (self.data / "log4j2.properties").write_text(KAFKA_LOGGING)
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.kafka()
+
+    @classmethod
+    def version(cls) -> str:
+        """Return the version that the broker's jar has in its name; a broker that was never fetched has none."""
+        for jar in (supply.BUILD / "kafka").glob("kafka_2.13-*.jar"):
+            return jar.stem.rpartition("-")[2]
+        raise Missing("Kafka was not fetched")
+
+    def command(self) -> list[str]:
+        return [*self._java("-Xms512m", "-Xmx1g"), "kafka.Kafka", str(self.settings)]
+
+    def start(self, wait: bool = True) -> None:
+        """Start it; its directory is made ready before the first time."""
+        if not (self.data / "log").exists():
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.settings)]
+            made = subprocess.run([*self._java("-Xmx128m"), *words], capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise Missing(f"kafka could not make its directory ready: {made.stderr.strip()[-300:]}")
+        super().start(wait)
+
+    def _java(self, *switches: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}"
+        return [str(self.java), *switches, logging, "-cp", f"{self.program}/*"]
+
+
 class Penstock(Server):
     """This project's node; topics made by the first publish get the durability it was started with."""
 
@@ -242,13 +332,19 @@ class Penstock(Server):
         super().__init__(durability)
         self.offset = free_offset(self.ports)
         self.port = self.nsq_port + self.offset
+        self.http_port = self.port + 1
+        self.flight_port = 7071 + self.offset
+        self.node_data = self.data / "node"
 
     @classmethod
     def find(cls) -> Path:
         return supply.penstock()
 
+    def listening(self) -> tuple[int, ...]:
+        return (self.port, self.flight_port)
+
     def command(self) -> list[str]:
-        place = ["--data", str(self.data / "node"), "--port-offset", str(self.offset)]
+        place = ["--data", str(self.node_data), "--port-offset", str(self.offset)]
         return [str(self.program), "up", *place, "--durability", self.durability, "--quiet"]
 
 
@@ -289,9 +385,11 @@ def fleet(*kinds: type[Server], durability: Durability = "os") -> Iterator[Fleet
 
 
 def versions() -> dict[str, str]:
-    """Return the version of every server that this machine has."""
+    """Return the version of every server that this machine has, and of Spark."""
     found = {}
-    for kind in (Nsqd, Redis, Nats, Penstock):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["spark"] = importlib.metadata.version("pyspark")
+    for kind in (Nsqd, Redis, Nats, Kafka, Penstock):
         with contextlib.suppress(Missing):
             found[kind.name] = kind.version()
     return found

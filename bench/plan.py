@@ -19,6 +19,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     backlog_lone: int = 10_000_000
     due: int = 5_000_000
     late_seconds: float = 10.0
+    #: Messages that Spark reads; micro-batches hold a million.
+    spark: int = 5_000_000
 
 
 FULL = Plan()
@@ -30,4 +32,5 @@ QUICK = Plan(
     backlog=1_000_000,
     backlog_lone=300_000,
     late_seconds=5.0,
+    spark=3_000_000,
 )

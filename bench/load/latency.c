@@ -11,6 +11,7 @@
 #include "consumer.h"
 #include "modes.h"
 #include "publisher.h"
+#include "xread.h"
 
 /* First allocations are no part of a steady rate, and neither is how long a server holds back the very last
  * messages: the load begins this much before what is measured and ends this much after it. */
@@ -85,75 +86,11 @@ static void take_nsq(struct consumer *c, struct times *times)
     consumer_close(c);
 }
 
-struct text {
-    const char *at, *end;
-};
-
-/* The number of a RESP header of this kind, -1 where the reply is not whole yet. */
-static long resp_number(struct text *text, char kind)
-{
-    const char *line_end = text->at < text->end ? memchr(text->at, '\n', (size_t)(text->end - text->at)) : NULL;
-    if (!line_end)
-        return -1;
-    if (*text->at != kind)
-        die("expected %c, the server answered %.*s", kind, (int)(line_end - text->at), text->at);
-    long number = atol(text->at + 1);
-    text->at = line_end + 1;
-    return number;
-}
-
-static const char *resp_bulk(struct text *text, long *size)
-{
-    *size = resp_number(text, '$');
-    if (*size < 0 || text->end - text->at < *size + 2)
-        return NULL;
-    const char *bytes = text->at;
-    text->at += *size + 2;
-    return bytes;
-}
-
-/* One XREAD reply: [[stream, [[id, [field, body]] ...]]]. Returns its messages, 0 while it is not whole. */
-static long xread_reply(struct text text, char *last_id, struct times *times, int64_t now)
-{
-    char id[64] = "";
-    long size, entries;
-    if (resp_number(&text, '*') < 0 || resp_number(&text, '*') < 0 || !resp_bulk(&text, &size))
-        return 0;
-    entries = resp_number(&text, '*');
-    size_t measured = times->count;
-    for (long i = 0; i < entries; i++) {
-        const char *bytes;
-        int64_t sent_ns;
-        if (resp_number(&text, '*') < 0 || !(bytes = resp_bulk(&text, &size)))
-            return times->count = measured, 0;
-        memcpy(id, bytes, (size_t)size);
-        id[size] = 0;
-        if (resp_number(&text, '*') < 0 || !resp_bulk(&text, &size) || !(bytes = resp_bulk(&text, &size)))
-            return times->count = measured, 0;
-        memcpy(&sent_ns, bytes, 8);
-        times_between(times, sent_ns, now);
-    }
-    if (entries > 0)
-        strcpy(last_id, id);
-    return entries < 0 ? 0 : entries;
-}
-
 static void take_redis(int fd, struct times *times)
 {
-    size_t room = 4 << 20, fill;
-    char *bytes = malloc(room), last_id[64] = "0-0", line[512];
-    for (long got = 0, entries; got < opt.count; got += entries) {
-        int size = sprintf(line,
-                           "*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$4\r\n1000\r\n$5\r\nBLOCK\r\n$5\r\n20000\r\n"
-                           "$7\r\nSTREAMS\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n",
-                           strlen(opt.topic), opt.topic, strlen(last_id), last_id);
-        send_all(fd, line, (size_t)size);
-        fill = 0;
-        do {
-            fill += receive(fd, bytes + fill, room - fill);
-            entries = xread_reply((struct text){bytes, bytes + fill}, last_id, times, now_ns());
-        } while (!entries);
-    }
+    struct xread x = xread_open(fd, 1000);
+    for (long got = 0; got < opt.count;)
+        got += xread_next(&x, times);
 }
 
 void mode_paced(void)
@@ -210,23 +147,38 @@ static void *pipeline(void *argument)
     return NULL;
 }
 
-void mode_neighbour(void)
+/* Publishes once a millisecond and waits for each reply, until `end_ns`. */
+static void probe(int fd, int64_t end_ns, struct times *times)
 {
-    struct times times = {0};
-    struct publisher busy = publisher_open();
     struct block block = block_make();
-    int fd = greeted();
-    pthread_t thread;
-    start_thread(&thread, pipeline, &busy);
-    usleep((useconds_t)(WARM_UP_NS / 1000));
-    int64_t end_ns = now_ns() + (int64_t)(opt.seconds * 1e9) - WARM_UP_NS - 100000000LL;
     for (size_t unit = 0; now_ns() < end_ns; unit = (unit + 1) % block.units) {
         int64_t sent_ns = now_ns();
         send_all(fd, block.bytes + unit * block.unit_bytes, block.unit_bytes);
         await_reply(fd);
-        times_add(&times, now_ns() - sent_ns);
+        times_add(times, now_ns() - sent_ns);
         usleep(NEIGHBOUR_PAUSE_US);
     }
+}
+
+void mode_probe(void)
+{
+    struct times times = {0};
+    int fd = greeted();
+    int64_t start_ns = now_ns();
+    probe(fd, start_ns + (int64_t)(opt.seconds * 1e9), &times);
+    printf("\"messages\":%zu,\"seconds\":%.6f", times.count, seconds_since(start_ns));
+    times_print(&times);
+}
+
+void mode_neighbour(void)
+{
+    struct times times = {0};
+    struct publisher busy = publisher_open();
+    int fd = greeted();
+    pthread_t thread;
+    start_thread(&thread, pipeline, &busy);
+    usleep((useconds_t)(WARM_UP_NS / 1000));
+    probe(fd, now_ns() + (int64_t)(opt.seconds * 1e9) - WARM_UP_NS - 100000000LL, &times);
     pthread_join(thread, NULL);
     printf("\"messages\":%ld,\"seconds\":%.6f,\"probes\":%zu", publisher_messages(&busy), seconds_since(busy.start_ns),
            times.count);

@@ -118,17 +118,19 @@ static void mode_sub(void)
     printf(",\"first_at\":%.6f", (double)first_ns / 1e9);
 }
 
-/* flow: one publisher for `seconds` and, at the same time, one consumer on each of `channels` channels. */
+/* flow: one publisher for `seconds` and, at the same time, `connections` consumers, at least one on each of
+ * `channels` channels. */
 static void mode_flow(void)
 {
     struct epoll_event events[EVENTS];
+    long consumers = opt.connections > opt.channels ? opt.connections : opt.channels;
     int poller = epoll_create1(0);
-    struct consumer *all = consumers_open(poller, opt.channels);
+    struct consumer *all = consumers_open(poller, consumers);
     struct publisher p = publisher_open();
-    struct epoll_event event = {EPOLLIN | EPOLLOUT, {.u64 = (uint64_t)opt.channels}};
+    struct epoll_event event = {EPOLLIN | EPOLLOUT, {.u64 = (uint64_t)consumers}};
     uint32_t asked = event.events;
     epoll_ctl(poller, EPOLL_CTL_ADD, p.fd, &event);
-    for (long i = 0; i < opt.channels; i++)
+    for (long i = 0; i < consumers; i++)
         consumer_ready(&all[i]);
     publisher_start(&p);
     for (long got = 0; !publisher_done(&p) || got < publisher_messages(&p) * opt.channels;) {
@@ -141,7 +143,7 @@ static void mode_flow(void)
             die("stalled after %ld deliveries of %ld messages", got, publisher_messages(&p));
         for (int e = 0; e < ready; e++) {
             uint64_t i = events[e].data.u64;
-            if (i == (uint64_t)opt.channels) {
+            if (i == (uint64_t)consumers) {
                 publisher_step(&p, events[e].events & ~(uint32_t)EPOLLOUT, events[e].events & EPOLLOUT);
                 continue;
             }
@@ -150,14 +152,15 @@ static void mode_flow(void)
             got += all[i].messages;
         }
     }
-    consumers_close(all, opt.channels, p.start_ns);
+    consumers_close(all, consumers, p.start_ns);
     printf(",\"published\":%ld", publisher_messages(&p));
 }
 
 static const struct { const char *name; void (*run)(void); } MODES[] = {
     {"pub", mode_pub},     {"wait", mode_wait},           {"sub", mode_sub},   {"flow", mode_flow},
     {"paced", mode_paced}, {"neighbour", mode_neighbour}, {"late", mode_late}, {"disk", mode_disk},
-    {"sink", mode_sink},   {"source", mode_source},
+    {"sink", mode_sink},   {"source", mode_source},       {"read", mode_read},
+    {"probe", mode_probe},
 };
 
 int main(int count, char **words)

@@ -27,7 +27,10 @@ static const struct { const char *key; const char **text; long *number; double *
     {"channels", NULL, &opt.channels, NULL},{"rdy", NULL, &opt.rdy, NULL},
     {"rate", NULL, &opt.rate, NULL},        {"window", NULL, &opt.window, NULL},
     {"unit", NULL, &opt.unit, NULL},        {"seconds", NULL, NULL, &opt.seconds},
-    {"patience", NULL, NULL, &opt.patience},
+    {"patience", NULL, NULL, &opt.patience},{"varied", NULL, &opt.varied, NULL},
+    {"ext", NULL, &opt.ext, NULL},          {"tags", NULL, &opt.tags, NULL},
+    {"first_tag", NULL, &opt.first_tag, NULL},{"untagged", NULL, &opt.untagged, NULL},
+    {"claims", NULL, &opt.claims, NULL},
 };
 
 void options_parse(int count, char **words)

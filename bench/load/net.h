@@ -8,7 +8,7 @@
 /* The command line: MODE key=value ...; a key that is not here ends the program. */
 struct options {
     const char *mode;
-    const char *dialect;  /* nsq, redis or nats */
+    const char *dialect;  /* nsq, redis, nats or http (nsqd's /pub) */
     const char *topic;
     const char *channel;
     const char *identify; /* JSON of an NSQ IDENTIFY, empty for none */
@@ -23,6 +23,12 @@ struct options {
     long rate;            /* messages a second, for paced */
     long window;          /* publishes without an answer at most, 0 for no limit */
     long unit;            /* bytes that the sink answers once */
+    long varied;          /* 1: bodies of a batch have sizes from half to one and a half of `size` */
+    long ext;             /* 1: PUB_EXT with a header, and consumers that take headers */
+    long tags;            /* with ext: how many tags are published, 0 for headers without a tag */
+    long first_tag;       /* the number of the first of them */
+    long untagged;        /* with tags: percent of the messages that carry none all the same */
+    long claims;          /* with ext: so many consumers ask for a tag each, the others for none */
     double seconds;
     double patience;      /* seconds to wait for a server that does not listen yet */
 };

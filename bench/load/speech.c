@@ -18,15 +18,18 @@ static char *put_u32(char *out, size_t value)
     return out + 4;
 }
 
+static unsigned seed = 1;
+
 /* Bodies differ in their first 32 bytes, so that no server gains from equal ones. */
-static char *put_body(char *out)
+static char *put_bytes(char *out, size_t size)
 {
-    static unsigned seed = 1;
-    memset(out, 'x', (size_t)opt.size);
-    for (int i = 0; i < 32; i++)
+    memset(out, 'x', size);
+    for (size_t i = 0; i < 32 && i < size; i++)
         out[i] = (char)('a' + rand_r(&seed) % 26);
-    return out + opt.size;
+    return out + size;
 }
+
+static char *put_body(char *out) { return put_bytes(out, (size_t)opt.size); }
 
 size_t nsq_frame(const char *bytes, size_t size, uint32_t *type)
 {
@@ -41,25 +44,61 @@ size_t nsq_frame(const char *bytes, size_t size, uint32_t *type)
     return size < whole ? 0 : whole;
 }
 
-static void nsq_greet(int fd)
+void nsq_identify(int fd, const char *wishes)
 {
-    send_all(fd, "  V2", 4);
-    if (!*opt.identify)
-        return;
-    char line[1024], *end = put_u32(put(line, "IDENTIFY\n"), strlen(opt.identify));
-    end = put(end, opt.identify);
+    char line[1024], *end = put_u32(put(line, "IDENTIFY\n"), strlen(wishes));
+    end = put(end, wishes);
     send_all(fd, line, (size_t)(end - line));
     await_reply(fd);
 }
 
+static void nsq_greet(int fd)
+{
+    send_all(fd, "  V2", 4);
+    if (*opt.identify)
+        nsq_identify(fd, opt.identify);
+}
+
+/* With a tag or without one, a header has the same size and is parsed the same way. */
+static char *put_header(char *out)
+{
+    char json[64];
+    int tagged = opt.tags && rand_r(&seed) % 100 >= opt.untagged;
+    long tag = opt.first_tag + (opt.tags ? rand_r(&seed) % opt.tags : 0);
+    int size = sprintf(json, "{\"%sclient_dispatch_tag\":\"t%05ld\"}", tagged ? "##" : "__", tag);
+    *out++ = (char)(size >> 8);
+    *out++ = (char)size;
+    return put(out, json);
+}
+
+static size_t nsq_ext_unit(char *out)
+{
+    char *head = out + sprintf(out, "PUB_EXT %s\n", opt.topic), *at = put_body(put_header(head + 4));
+    put_u32(head, (size_t)(at - head - 4));
+    return (size_t)(at - out);
+}
+
+/* Sizes of a batch in pairs around the mean, so that every unit has the same bytes in all. */
+static size_t varied_size(long item)
+{
+    static long change;
+    if (item % 2 == 0)
+        return (size_t)(opt.size + (change = rand_r(&seed) % (opt.size / 2 + 1)));
+    return (size_t)(opt.size - change);
+}
+
 static size_t nsq_unit(char *out)
 {
+    if (opt.ext)
+        return nsq_ext_unit(out);
     char *at = out + sprintf(out, "%s %s\n", opt.batch ? "MPUB" : "PUB", opt.topic);
     size_t item = 4 + (size_t)opt.size;
     if (opt.batch)
         at = put_u32(put_u32(at, 4 + item * (size_t)opt.batch), (size_t)opt.batch);
-    for (long i = 0; i < (opt.batch ? opt.batch : 1); i++)
-        at = put_body(put_u32(at, (size_t)opt.size));
+    for (long i = 0; i < (opt.batch ? opt.batch : 1); i++) {
+        size_t size = opt.varied ? varied_size(i) : (size_t)opt.size;
+        at = put_bytes(put_u32(at, size), size);
+    }
     return (size_t)(at - out);
 }
 
@@ -159,10 +198,38 @@ static size_t nats_scan(const char *bytes, size_t size, long *replies)
     return at;
 }
 
+static void http_greet(int fd) { (void)fd; }
+
+static size_t http_unit(char *out)
+{
+    const char *form = "POST /pub?topic=%s HTTP/1.1\r\nHost: 127.0.0.1:%ld\r\nContent-Length: %ld\r\n\r\n";
+    return (size_t)(put_body(out + sprintf(out, form, opt.topic, opt.port, opt.size)) - out);
+}
+
+/* A reply is known by its first line and counted by its body, which is OK in every server that speaks this. */
+static size_t http_scan(const char *bytes, size_t size, long *replies)
+{
+    static const char GOOD[] = "HTTP/1.1 200 OK\r\n";
+    size_t at = 0;
+    while (size - at > sizeof GOOD) {
+        const char *end = memmem(bytes + at, size - at, "\r\n\r\n", 4);
+        if (memcmp(bytes + at, GOOD, sizeof GOOD - 1))
+            die("the server answered %.*s", (int)(size - at), bytes + at);
+        if (!end || (size_t)(end + 6 - bytes) > size)
+            return at;
+        if (memcmp(end + 4, "OK", 2))
+            die("the server answered %.*s", (int)(size - at), bytes + at);
+        ++*replies;
+        at = (size_t)(end + 6 - bytes);
+    }
+    return at;
+}
+
 static const struct speech SPEECHES[] = {
     {"nsq", nsq_greet, nsq_unit, nsq_scan, 0, 0},
     {"redis", redis_greet, redis_unit, redis_scan, 2, 1},
     {"nats", nats_greet, nats_unit, nats_scan, 2, 1},
+    {"http", http_greet, http_unit, http_scan, 0, 1},
 };
 
 const struct speech *speech;

@@ -29,6 +29,7 @@ struct block block_make(void);
 
 int greeted(void);                                              /* a connection ready to publish */
 void await_reply(int fd);                                       /* blocks for exactly one reply */
+void nsq_identify(int fd, const char *wishes);                  /* IDENTIFY with this JSON, answered */
 size_t nsq_frame(const char *bytes, size_t size, uint32_t *type); /* whole frame's bytes, 0 while incomplete */
 
 #endif

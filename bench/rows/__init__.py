@@ -9,12 +9,18 @@ from bench.report import Result
 from bench.rows import (
     backlog,
     batches,
+    beside,
+    crowd,
     deliver,
     due,
+    flight,
     fsync,
+    http,
     latency,
+    mpub,
     neighbour,
     publish,
+    spark,
     together,
     traffic,
     wait,
@@ -26,15 +32,28 @@ ROWS: Mapping[str, Row] = {
     "publish": publish.run,
     "deliver": deliver.run,
     "wait": wait.run,
+    "http": http.run,
     "together": together.run,
     "batches": batches.run,
+    "mpub": mpub.run,
     "fsync": fsync.run,
+    "mpub-fsync": mpub.run_synced,
+    "crowd": crowd.run,
+    "tags": crowd.run_tagged,
     "latency": latency.run,
     "neighbour": neighbour.run,
     "traffic": traffic.run,
     "backlog": backlog.run,
     "due": due.run,
+    "flight": flight.run,
+    "beside": beside.run,
+    "spark": spark.run,
 }
 
-#: Too long for every run; `--only` names them.
-EXTRA: Mapping[str, Row] = {"backlog-lone": backlog.run_lone}
+#: Too long for every run, or a part of a row above; `--only` names them.
+EXTRA: Mapping[str, Row] = {
+    "backlog-lone": backlog.run_lone,
+    "spark-read": spark.run_read,
+    "spark-stream": spark.run_stream,
+    "spark-write": spark.run_write,
+}
