@@ -1,0 +1,119 @@
+"""A Spark session that starts quickly and says little, on this machine or on a cluster.
+
+Owns the settings a pipeline wants. Knows nothing of topics. Invariant: whatever the caller sets wins, and a session
+that is already there is returned as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.pipeline import launch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What every session gets: times in UTC, and filters that reach the source.
+EVERYWHERE = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+#: What a session on this machine gets on top: nothing listens beyond loopback, and a micro-batch forks no programs.
+HERE = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+#: Processes that make an archive; kept so that nobody waits for them.
+_makers: list[subprocess.Popen[bytes]] = []
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def session(
+    name: str = "penstock",
+    *,
+    master: str = "local[*]",
+    options: Mapping[str, str] | None = None,
+    quick: bool = False,
+    archive: bool = True,
+) -> SparkSession:
+    """Return a Spark session on `local[n]`, `spark://host:port` or, through Spark Connect, `sc://host:port`.
+
+    `options` are Spark settings and win over ours. `quick` suits short runs: Java compiles less, which starts sooner
+    and runs slower. The first session on a machine has a class archive made in the background, unless `archive=False`.
+    """
+    settings = {**EVERYWHERE}
+    if master.startswith("local"):
+        settings.update(_local(master, quick, archive, options or {}))
+    settings.update(options or {})
+    from pyspark.sql import SparkSession
+
+    # The attribute is a descriptor that makes a new builder; PySpark's types do not say so.
+    builder: SparkSession.Builder = SparkSession.builder
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+    else:
+        builder = builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a session on this machine, and set what its processes inherit."""
+    cache = launch.cache_directory(os.environ)
+    java = launch.java(os.environ, cache)
+    own_home = os.environ.get("SPARK_HOME")
+    home = launch.spark_home(cache)
+    switches = launch.QUICK if quick else ()
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = java.home
+    os.environ.setdefault("SPARK_HOME", str(home))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Else workers are whichever python3 is on PATH, which has none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(launch.QUICK))
+    used: tuple[str, ...] = ()
+    if archive and own_home in (None, str(home)) and "spark.jars" not in options:
+        classes = launch.Archive(cache, java.program, home, switches)
+        used = classes.found()
+        if not used:
+            _make_archive(quick)
+    java_options = [f"-Dlog4j2.configurationFile={launch.log4j(cache)}", *switches, *used]
+    threads = _threads(master)
+    return {
+        **HERE,
+        "spark.sql.shuffle.partitions": str(threads),
+        "spark.default.parallelism": str(threads),
+        JAVA_OPTIONS: " ".join(java_options),
+    }
+
+
+def _threads(master: str) -> int:
+    """Return how many tasks a local master runs at once."""
+    inside = master.removeprefix("local").strip("[]").split(",")[0]
+    if inside == "*":
+        return launch.cores()
+    return int(inside) if inside.isdigit() else 1
+
+
+def _make_archive(quick: bool) -> None:
+    """Have the class archive made by a process of its own."""
+    maker = subprocess.Popen(
+        [sys.executable, "-m", "penstock.pipeline.archive", *(["--quick"] if quick else [])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _makers.append(maker)

@@ -1,0 +1,141 @@
+"""The line from a task or the driver to the node: rows are staged over it, and staged rows committed.
+
+Owns retries. Rows come from Spark only once, so what was sent is kept until the node has it on disk, and is sent again
+to a node that came back; what is kept is bounded, because a long task stages in several loads.
+Invariant: every row of a task is in exactly one of the attempts that `stage` returns.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from types import TracebackType
+from typing import TypeVar
+
+import pyarrow as pa
+
+from penstock.client import wire
+from penstock.client.connection import Connection, Unreachable
+from penstock.errors import PenstockError, Refusal
+from penstock.pipeline.target import Target
+
+#: A node that restarts is back within this time, and room is made on a full disk; then Spark is told.
+PATIENCE_S = 30.0
+PAUSE_S = 0.25
+#: What a task keeps for a node that may come back. Each load costs a sync of the disk.
+LOAD_BYTES = 32 << 20
+
+Result = TypeVar("Result")
+
+
+class Line:
+    """Calls to the node of one target, tried again where that may help."""
+
+    def __init__(self, target: Target, patience_s: float = PATIENCE_S) -> None:
+        self._target = target
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._hang_up()
+
+    def stage(self, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[str, ...], int]:
+        """Stage rows that come once; return (attempts, rows)."""
+        attempts: list[str] = []
+        rows = 0
+        for first in batches:
+            attempt, count = self._stage_load(query, batch, first, batches)
+            attempts.append(attempt)
+            rows += count
+        return tuple(attempts), rows
+
+    def commit(self, query: str, batch: int, attempts: list[str]) -> None:
+        """Make attempts visible."""
+        document = wire.Commit(query=query, batch=batch, attempts=attempts)
+        self._patiently(lambda connection: connection.act("commit", document))
+
+    def abort(self, query: str, batch: int, attempts: list[str]) -> None:
+        """Drop attempts, if the node can be told; what this misses it sweeps after a day."""
+        try:
+            self._connected().act("abort", wire.Commit(query=query, batch=batch, attempts=attempts))
+        except PenstockError:
+            self._hang_up()
+
+    def _stage_load(
+        self, query: str, batch: int, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> tuple[str, int]:
+        kept: list[pa.RecordBatch] = []
+        coming = _kept(first, rest, kept)
+
+        def send(connection: Connection) -> tuple[str, int]:
+            # A new name for each try: the node may have finished the last one without being able to say so.
+            attempt = uuid.uuid4().hex
+            stage = wire.Stage(query=query, batch=batch, attempt=attempt, topic=self._target.topic)
+            staged = _sent(connection, stage, chain(tuple(kept), coming), first.schema)
+            if staged.rows != sum(map(len, kept)):
+                raise PenstockError(f"the node has {staged.rows} of {sum(map(len, kept))} rows that were staged")
+            return attempt, staged.rows
+
+        return self._patiently(send)
+
+    def _patiently(self, call: Callable[[Connection], Result]) -> Result:
+        """Return what a call returns; wait for a node that is being restarted, or out of room for a moment."""
+        end = None
+        while True:
+            try:
+                return call(self._connected())
+            except (Unreachable, Refusal) as error:
+                self._hang_up()
+                now = time.monotonic()
+                end = end or now + self._patience_s
+                if (isinstance(error, Refusal) and not error.reason.retry) or now > end:
+                    raise
+            time.sleep(PAUSE_S)
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self._target.node())
+        return self._connection
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _kept(
+    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], kept: list[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield one load of batches, and keep each before it goes."""
+    size = 0
+    for batch in chain((first,), rest):
+        kept.append(batch)
+        size += batch.nbytes
+        yield batch
+        if size >= LOAD_BYTES:
+            return
+
+
+def _sent(
+    connection: Connection, stage: wire.Stage, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> wire.Staged:
+    """Send batches as one attempt. What goes wrong where they come from stays what it is."""
+    writer, answers = connection.put(stage, schema)
+    try:
+        for batch in batches:
+            with connection.told():
+                writer.write_batch(batch)
+        with connection.told():
+            writer.done_writing()
+            answer = answers.read()
+    finally:
+        with connection.told():
+            writer.close()  # raises what the node says, if it said something
+    if answer is None:
+        raise Unreachable(f"{connection.access.url} ended a stage without an answer")
+    return wire.decoded(answer.to_pybytes(), wire.Staged)

@@ -1,0 +1,67 @@
+"""The package on a real standalone cluster: installed everywhere, shipped as a zip, and through Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.cluster import ROOT, Cluster, bare_python, packed
+from tests.pipeline.data import Data
+
+SMALL = ["spark.executor.memory=512m", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    data = Data(tmp_path_factory.mktemp("log") / "data")
+    data.topic("t").fill(1000)
+    return data
+
+
+def ran(python: Path | str, master: str, data: Data, checkpoint: Path, *settings: str, **environment: str) -> Any:
+    """Run the job in a process of its own; return what it found."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    inherited.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [str(python), str(Path(__file__).with_name("job.py")), master, str(data.path), str(checkpoint), *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        env={**inherited, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python), **environment},
+    )
+    assert done.returncode == 0, done.stderr[:6000]
+    return json.loads(done.stdout.strip().split("\n")[-1])
+
+
+def test_package_installed_on_driver_and_workers(cluster: Cluster, full: Data, tmp_path: Path) -> None:
+    found = ran(sys.executable, cluster.master, full, tmp_path, *SMALL)
+    assert (found["batch"], found["stream"]) == (900, 1000)
+
+
+def test_package_on_the_driver_and_shipped_to_workers_as_a_zip(cluster: Cluster, full: Data, tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "bare")
+    shipped = packed(tmp_path / "penstock.zip")
+    source = str(ROOT / "src")
+    found = ran(python, cluster.master, full, tmp_path, *SMALL, f"spark.submit.pyFiles={shipped}", PYTHONPATH=source)
+    assert (found["batch"], found["stream"]) == (900, 1000)
+    assert all("penstock.zip" in place for place in found["places"]), found["places"]
+
+
+def test_spark_connect(cluster: Cluster, full: Data, tmp_path: Path) -> None:
+    address = cluster.connect_server(sys.executable)
+    found = ran(sys.executable, address, full, tmp_path)
+    assert (found["batch"], found["stream"]) == (900, 1000)

