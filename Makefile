@@ -23,7 +23,7 @@ BENCH := .venv/.bench
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup dev up test check format bench soak clean lock
+.PHONY: help setup dev spark up test check format bench soak clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
 .PHONY: prove-exactly-once
 
@@ -34,11 +34,13 @@ setup: $(RUN) ## make .venv with the program, .venv/bin/penstock, and nothing el
 
 dev: $(DEV) ## setup, and what tests and checks need
 
+spark: $(SPARK) ## dev, and PySpark with what it needs, for topics as DataFrames
+
 up: $(RUN) ## run a node in the foreground, data in ./penstock-data
 	@exec $(BIN)/penstock up $(ARGS)
 
 test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, a short crash proof
-	@scripts/need strace gcc openssl promtool go
+	@scripts/need strace gcc openssl promtool go java
 	$(BIN)/pytest
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
@@ -75,6 +77,7 @@ prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign pr
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 
 prove-exactly-once: $(SPARK) ## Spark drivers, an executor and the node killed: every row is written once (ARGS="--rows 5000000")
+	@scripts/need java
 	$(BIN)/python -m tests.proofs.exactly_once $(ARGS)
 
 lock: $(DEV) ## pin the dependencies again after a change in pyproject.toml

@@ -74,7 +74,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", type=_rows, metavar="ROW,...", help=f"some rows of: {names}; not run by default: {', '.join(EXTRA)}"
     )
-    parser.add_argument("--quick", action="store_true", help="shorter turns, smaller backlogs: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="shorter turns, smaller backlogs: about six minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything that was measured")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also put the table between this page's markers")
     parser.add_argument("--self-check", action="store_true", help="only show that the load generator is fast enough")

@@ -292,6 +292,7 @@ class Kafka(Server):
 
     @classmethod
     def find(cls) -> Path:
+        supply.java()
         return supply.kafka()
 
     @classmethod

@@ -9,6 +9,7 @@ from statistics import median
 
 import msgspec
 
+from bench.generator import LoadFailed
 from bench.measure import Sample
 from bench.spark.engine import Engine
 from bench.spark.job import Done, Job
@@ -38,7 +39,7 @@ def run(spark: Engine, job: Job, rows: int, *servers: int) -> Query:
     done, cpu_us = spark.measured(job, rows, *servers)
     seen = sum(batch.rows for batch in done.batches)
     if seen != rows:
-        raise ValueError(f"{job.source.format} to {job.sink.format}: {seen} of {rows} rows came")
+        raise LoadFailed(f"{job.source.format} to {job.sink.format}: {seen} of {rows} rows came")
     return _query(done, rows, cpu_us)
 
 

@@ -118,3 +118,18 @@ def test_stream_that_is_cut_leaves_nothing(flown: Flown) -> None:
     flown.until(lambda: staged_files(flown) == [])
     with pytest.raises(flight.FlightServerError, match="not_found"):
         commit(flown, "a0")
+
+
+def test_attempt_whose_client_left_without_its_answer_is_gone(flown: Flown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(_: Staged) -> bytes:
+        raise OSError("Unknown error writing metadata.")  # what Arrow raises where the connection is gone
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.dialects.flight.stage.encoded", cut)
+        with pytest.raises(flight.FlightCancelledError):
+            stage(flown, "a0", many(3), topic="t")
+    assert staged_files(flown) == []
+    with pytest.raises(flight.FlightServerError, match="not_found"):
+        commit(flown, "a0")
+    stage(flown, "a0", many(3), topic="t")
+    assert commit(flown, "a0") == {"rows": 3}

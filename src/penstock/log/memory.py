@@ -127,6 +127,11 @@ class MemoryShard(Shard):
         """Return how many rows with start <= offset < end are held: there are no holes in memory."""
         return max(0, min(end, self.end) - max(start, self.start))
 
+    def stretches(self) -> list[tuple[int, int, int, int]]:
+        """Return the one stretch there is."""
+        rows = self.rows_between(self.start, self.end)
+        return [(self.start, self.end, rows, self.stored_bytes())] if rows else []
+
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Return a journal that keeps nothing."""
         return MemoryJournal(self._disk, self._clock, self.path, name), np.zeros((0, 5), np.int64)

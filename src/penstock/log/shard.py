@@ -346,6 +346,15 @@ class Shard:
                     indexes[segment.first] = copy  # a full disk: nothing can be written, all can be read
         return View(self._segments.manifest(self.number, self.start, self.end, self.weight), indexes)
 
+    def stretches(self) -> list[tuple[int, int, int, int]]:
+        """Return (first, end, rows, bytes) of each segment that can be read: holes lie between them."""
+        found = []
+        for segment in self._segments:
+            end = min(segment.end, self.readable_end)
+            if end > segment.first:
+                found.append((segment.first, end, segment.rows_between(segment.first, end), segment.bytes))
+        return found
+
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
         journal, entries = Journal.open(self._disk, self._clock, self.path, name)

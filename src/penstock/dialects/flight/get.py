@@ -13,13 +13,13 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.client.wire import Read
 from penstock.dialects.flight.columns import BUCKET_MAX
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
+from penstock.filters import pick
 from penstock.log.manifest import View
 from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
 from penstock.log.record import chosen, record_batch, schema_of
@@ -48,7 +48,10 @@ def stream(service: Service, document: Read, peer: str) -> flight.FlightDataStre
     source = service.bridge.call(partial(look, service, document.topic, document.shard, document.incarnation))
     reader = Reader(source.shard.path, source.view) if source.view is not None else None
     start, end = _bounds(service, document, source, reader)
-    needed = [*names, *(name for name in _filtered_by(document) if name not in names)]
+    needed = [
+        *names,
+        *(name for name in pick.asked(document.tags, document.traffic, document.buckets) if name not in names),
+    ]
     if reader is not None:
         found = _from_files(document, reader, start, end, needed)
     else:
@@ -153,29 +156,6 @@ def _held(source: Source, start: int, end: int) -> list[Batch]:
     return found
 
 
-def _filtered_by(document: Read) -> list[str]:
-    asked = {"tag": document.tags, "traffic": document.traffic, "bucket": document.buckets}
-    return [name for name, value in asked.items() if value is not None]
-
-
-def _mask(document: Read, batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows pass all filters; a row without the column's value passes none."""
-    masks = []
-    if document.tags is not None:
-        masks.append(pc.is_in(batch.column("tag"), pa.array(document.tags, pa.string())))
-    if document.traffic is not None:
-        bits = pc.bit_wise_and(batch.column("traffic"), document.traffic)
-        masks.append(pc.not_equal(bits, 0))
-    if document.buckets is not None:
-        low, high = document.buckets
-        bucket = batch.column("bucket")
-        masks.append(pc.and_(pc.greater_equal(bucket, low), pc.less(bucket, high)))
-    mask = masks[0]
-    for other in masks[1:]:
-        mask = pc.and_(mask, other)
-    return mask
-
-
 def check(document: Read) -> None:
     """Refuse filters that cannot be meant."""
     buckets = document.buckets
@@ -189,13 +169,13 @@ def _sent(
 ) -> Iterator[pa.RecordBatch]:
     """Yield what is sent: filtered, and small pieces joined."""
     with service.guarded(peer):
-        filtering = bool(_filtered_by(document))
+        filtering = bool(pick.asked(document.tags, document.traffic, document.buckets))
         parts: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in found:
             service.check_open()
             if filtering:
-                batch = chosen(batch.filter(_mask(document, batch)), names)
+                batch = chosen(pick.picked(batch, document.tags, document.traffic, document.buckets), names)
                 if not len(batch):
                     continue
             if not parts and len(batch) >= JOINED_ROWS // 4:

@@ -73,4 +73,5 @@ def _range(shard: Shard) -> ShardRange:
         end=max(start, end),
         rows=shard.rows_between(start, end),
         bytes=shard.stored_bytes(),
+        stretches=[list(stretch) for stretch in shard.stretches()],
     )

@@ -7,15 +7,18 @@ Invariant: a stream that was cut leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.client.wire import Stage, Staged, encoded
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
+from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.put import Topics, chunks
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
+from penstock.intake.staging import name_of
 
 
 def write(
@@ -55,7 +58,13 @@ def write(
         staged.discard()
         raise
     service.bridge.call(lambda: node.staging.add(document.query, document.batch, document.attempt, node.clock.now()))
-    writer.write(encoded(Staged(rows=staged.rows, bytes=staged.bytes)))
+    try:
+        writer.write(encoded(Staged(rows=staged.rows, bytes=staged.bytes)))
+    except GONE:
+        # Nobody commits what nobody was told of.
+        attempt = name_of(document.query, document.batch, document.attempt)
+        service.bridge.call(partial(node.staging.remove, [attempt]))
+        raise flight.FlightCancelledError("the client is gone") from None
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
