@@ -1,6 +1,6 @@
 """The job that the tests of clusters run: the same on a local master, a standalone one and Spark Connect.
 
-Run: python job.py master data-directory checkpoint-directory [setting=value ...]; prints one JSON object.
+Run: python job.py master data-directory checkpoint-directory node [setting=value ...]; prints one JSON object.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ def places(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> None:
-    """Read a topic in a batch and as a stream."""
-    master, data, checkpoint, *settings = sys.argv[1:]
+    """Read a topic in a batch and as a stream, and write both to a node."""
+    master, data, checkpoint, node, *settings = sys.argv[1:]
     options = dict(setting.split("=", 1) for setting in settings)
     spark = session("job", master=master, options=options)
     batch = spark.read.format("penstock").option("path", data).option("subscribe", "t").option("minPartitions", "2")
     stream = spark.readStream.format("penstock").option("path", data).option("subscribe", "t")
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "600")
-    writer = stream.load().writeStream.format("parquet").option("path", f"{checkpoint}/out")
+    some = batch.load().where("offset >= 100")
+    some.write.format("penstock").option("url", node).option("topic", "batch").mode("append").save()
+    writer = stream.load().writeStream.format("penstock").option("url", node).option("topic", "stream")
     found = {
-        "batch": batch.load().where("offset >= 100").count(),
+        "batch": some.count(),
         "places": [row["place"] for row in spark.range(1).mapInArrow(places, "place string").collect()],
     }
     query = writer.option("checkpointLocation", f"{checkpoint}/c").trigger(availableNow=True).start()
     query.awaitTermination()
-    found["stream"] = spark.read.parquet(f"{checkpoint}/out").select("offset").distinct().count()
     print(json.dumps(found))
     spark.stop()
 

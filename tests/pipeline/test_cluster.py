@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.flight.parts import Flown
 from tests.pipeline.cluster import ROOT, Cluster, bare_python, packed
 from tests.pipeline.data import Data
 
@@ -31,12 +32,32 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return data
 
 
-def ran(python: Path | str, master: str, data: Data, checkpoint: Path, *settings: str, **environment: str) -> Any:
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Flown]:
+    """Where the job writes."""
+    with Flown(tmp_path / "node") as made:
+        yield made
+
+
+def wrote(node: Flown) -> tuple[list[bytes], list[bytes]]:
+    """Return what the job wrote in its batch and in its stream."""
+    return node.bodies("batch"), node.bodies("stream")
+
+
+def numbered(first: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, 1000)]
+
+
+def ran(
+    python: Path | str, master: str, data: Data, checkpoint: Path, node: Flown, *settings: str, **environment: str
+) -> Any:
     """Run the job in a process of its own; return what it found."""
+    script = Path(__file__).with_name("job.py")
+    url = f"grpc://127.0.0.1:{node.flight.port}"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
     inherited.pop("PYTHONPATH", None)
     done = subprocess.run(
-        [str(python), str(Path(__file__).with_name("job.py")), master, str(data.path), str(checkpoint), *settings],
+        [str(python), str(script), master, str(data.path), str(checkpoint), url, *settings],
         capture_output=True,
         text=True,
         check=False,
@@ -47,21 +68,28 @@ def ran(python: Path | str, master: str, data: Data, checkpoint: Path, *settings
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
-def test_package_installed_on_driver_and_workers(cluster: Cluster, full: Data, tmp_path: Path) -> None:
-    found = ran(sys.executable, cluster.master, full, tmp_path, *SMALL)
-    assert (found["batch"], found["stream"]) == (900, 1000)
+def test_package_installed_on_driver_and_workers(cluster: Cluster, full: Data, node: Flown, tmp_path: Path) -> None:
+    found = ran(sys.executable, cluster.master, full, tmp_path, node, *SMALL)
+    assert found["batch"] == 900
+    assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]
 
 
-def test_package_on_the_driver_and_shipped_to_workers_as_a_zip(cluster: Cluster, full: Data, tmp_path: Path) -> None:
+def test_package_on_the_driver_and_shipped_to_workers_as_a_zip(
+    cluster: Cluster, full: Data, node: Flown, tmp_path: Path
+) -> None:
     python = bare_python(tmp_path / "bare")
     shipped = packed(tmp_path / "penstock.zip")
     source = str(ROOT / "src")
-    found = ran(python, cluster.master, full, tmp_path, *SMALL, f"spark.submit.pyFiles={shipped}", PYTHONPATH=source)
-    assert (found["batch"], found["stream"]) == (900, 1000)
+    found = ran(
+        python, cluster.master, full, tmp_path, node, *SMALL, f"spark.submit.pyFiles={shipped}", PYTHONPATH=source
+    )
+    assert found["batch"] == 900
+    assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]
     assert all("penstock.zip" in place for place in found["places"]), found["places"]
 
 
-def test_spark_connect(cluster: Cluster, full: Data, tmp_path: Path) -> None:
+def test_spark_connect(cluster: Cluster, full: Data, node: Flown, tmp_path: Path) -> None:
     address = cluster.connect_server(sys.executable)
-    found = ran(sys.executable, address, full, tmp_path)
-    assert (found["batch"], found["stream"]) == (900, 1000)
+    found = ran(sys.executable, address, full, tmp_path, node)
+    assert found["batch"] == 900
+    assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]

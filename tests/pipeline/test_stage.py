@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.connection import Unreachable
-from penstock.config import FlightConfig
+from penstock.config import FlightConfig, NsqConfig
 from penstock.disk import LocalFile
 from penstock.errors import Refusal
 from penstock.pipeline import stage
@@ -63,6 +63,17 @@ def test_long_task_stages_in_several_loads(flown: Flown, monkeypatch: pytest.Mon
         assert (len(attempts), rows) == (3, 500)
         line.commit("q", 0, list(attempts))
     assert flown.bodies("t") == [b"body %d" % number for number in range(500)]
+
+
+def test_large_batch_is_cut_to_what_a_node_takes(tmp_path: Path) -> None:
+    sizes = [10, 3 << 20, 10, *(1000 for _ in range(20_000))]
+    batch = pa.record_batch({"body": pa.array([b"x" * size for size in sizes], pa.binary())})
+    limits = {"flight": FlightConfig(port=0, max_batch_size=5 << 20), "nsq": NsqConfig(max_msg_size=4 << 20)}
+    with Flown(tmp_path / "data", **limits) as node, Line(target(node)) as line:
+        attempts, rows = line.stage("q", 0, iter([batch]))
+        assert rows == len(sizes)
+        line.commit("q", 0, list(attempts))
+        assert [len(body) for body in node.bodies("t")] == sizes
 
 
 @pytest.mark.usefixtures("short")

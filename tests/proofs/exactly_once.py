@@ -35,7 +35,7 @@ from tests.proofs.halts import LOOK_S, Halts, NotReached
 from tests.proofs.process import Died, Process
 
 #: Enough micro-batches for every kill to have one of its own, and some to go on with.
-BATCHES = 16
+BATCHES = 12
 #: The cluster copies the same rows again, in fewer steps.
 CLUSTER_BATCHES = 4
 PUT_ROWS = 10_000

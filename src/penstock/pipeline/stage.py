@@ -26,6 +26,8 @@ PATIENCE_S = 30.0
 PAUSE_S = 0.25
 #: What a task keeps for a node that may come back. Each load costs a sync of the disk.
 LOAD_BYTES = 32 << 20
+#: Spark makes batches by rows, however large these are, and a node takes batches up to a limit (64 MiB by default).
+BATCH_BYTES = 4 << 20
 
 Result = TypeVar("Result")
 
@@ -48,8 +50,9 @@ class Line:
         """Stage rows that come once; return (attempts, rows)."""
         attempts: list[str] = []
         rows = 0
-        for first in batches:
-            attempt, count = self._stage_load(query, batch, first, batches)
+        pieces = (piece for each in batches for piece in _cut(each))
+        for first in pieces:
+            attempt, count = self._stage_load(query, batch, first, pieces)
             attempts.append(attempt)
             rows += count
         return tuple(attempts), rows
@@ -106,6 +109,16 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of a size that every node takes, unless a single row is larger."""
+    if batch.nbytes <= BATCH_BYTES or len(batch) == 1:
+        yield batch
+        return
+    half = len(batch) // 2
+    yield from _cut(batch.slice(0, half))
+    yield from _cut(batch.slice(half))
 
 
 def _kept(
