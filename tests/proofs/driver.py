@@ -32,6 +32,8 @@ class Job:
     #: Into how many tasks the rows are shuffled before they are written.
     partitions: int
     master: str = "local[2]"
+    #: Where it waits, warm, until it may begin.
+    begin: str = ""
 
 
 class Driver:
@@ -94,6 +96,7 @@ def run(job: Job) -> None:
     """Copy what is there, from where the checkpoint says."""
     from penstock.pipeline import launch, session
     from tests.proofs.halting_source import HALTS, HaltingSource
+    from tests.proofs.halts import Halts
 
     options = {
         "spark.driver.host": "127.0.0.1",
@@ -105,6 +108,8 @@ def run(job: Job) -> None:
     spark = session("exactly-once", master=job.master, quick=True, options=options)
     spark.dataSource.register(HaltingSource)
     source = {"path": job.path} if job.path is not None else {"url": job.url}
+    spark.read.format("penstock").options(**source, subscribe="in", columns="offset").load().where("offset < 1").count()
+    Halts(Path(job.halts)).passing(job.begin)
     (
         spark.readStream.format("penstock")
         .options(**source, subscribe="in", startingOffsets="earliest", columns="key,body")

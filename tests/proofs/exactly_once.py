@@ -61,8 +61,12 @@ class Trial:
             command=(sys.executable, "-m", "tests.proofs.halting_node", str(path / "halts")),
         )
         self.access = Access(f"grpc://127.0.0.1:{flight}")
+        #: Into how many tasks each driver shuffles, one driver after the other.
+        self.lives: list[int] = []
+        #: Drivers by the place where they wait to begin: the next is warm when the last is killed.
+        self._ready: list[tuple[str, Driver]] = []
         self._driver: Driver | None = None
-        self._lives = 0
+        self._spawned = 0
         self._began = time.monotonic()
 
     def begin(self) -> None:
@@ -82,9 +86,11 @@ class Trial:
                     answers.read()
                 writer.done_writing()
 
-    def drive(self, partitions: int, *, master: str = "local[2]", batches: int = BATCHES, over: str = "") -> Driver:
-        """Start a driver."""
-        self._lives += 1
+    def spawn(self, partitions: int, *, master: str = "local[2]", batches: int = BATCHES, over: str = "") -> None:
+        """Have a driver started that waits to begin."""
+        self._spawned += 1
+        begin = f"begin-{self._spawned}"
+        self.halts.arm(begin)
         job = Job(
             url=self.access.url,
             path=None if over else str(self.path / "data"),
@@ -93,14 +99,25 @@ class Trial:
             rows=-(-self.rows // batches),
             partitions=partitions,
             master=master,
+            begin=begin,
         )
-        self._driver = Driver(job, self.path / f"driver-{self._lives}.log")
+        self._ready.append((begin, Driver(job, self.path / f"driver-{self._spawned}.log")))
+
+    def drive(self) -> Driver:
+        """Let the next driver begin, and have the one after it started."""
+        if not self._ready:
+            self.spawn(self.lives.pop(0))
+        begin, self._driver = self._ready.pop(0)
+        self.halts.reached(begin, self._driver.alive)
+        if self.lives:
+            self.spawn(self.lives.pop(0))
+        self.halts.release(begin)
         return self._driver
 
-    def driver_dies(self, place: str, partitions: int, *, node: bool = False) -> None:
+    def driver_dies(self, place: str, *, node: bool = False) -> None:
         """Have a driver killed, and the node with it, when somebody stands at a place."""
         self.halts.arm(place)
-        driver = self.drive(partitions)
+        driver = self.drive()
         standing = self.halts.reached(place, driver.alive)
         driver.kill()
         if place in (STAGED, ANSWERED):
@@ -123,10 +140,10 @@ class Trial:
                 raise Died(f"the node does not finish a commit: {self.node.last_words()}")
             time.sleep(LOOK_S)
 
-    def node_dies(self, partitions: int, *places: str) -> None:
+    def node_dies(self, *places: str) -> None:
         """Have the node killed at one place after the other, while one driver goes on to its end."""
         self.halts.arm(places[0])
-        driver = self.drive(partitions)
+        driver = self.drive()
         for number, place in enumerate(places, 1):
             self.halts.reached(place, driver.alive)
             self.node.kill()
@@ -157,8 +174,9 @@ class Trial:
 
     def abandon(self) -> None:
         """Leave nothing running."""
-        if self._driver is not None:
-            self._driver.abandon()
+        for driver in (self._driver, *(driver for _, driver in self._ready)):
+            if driver is not None:
+                driver.abandon()
         self.node.abandon()
 
 
@@ -192,31 +210,32 @@ def executor_of(pid: int) -> int:
     raise Died("the process that writes belongs to no executor")
 
 
-def prove(trial: Trial) -> None:
+def prove(trial: Trial, cluster: Cluster) -> None:
     """Kill drivers and the node, and let a last driver come to the end."""
     trial.begin()
-    trial.driver_dies(STAGED, 3)
-    trial.driver_dies(JOURNALED, 2)
-    trial.driver_dies(APPENDING, 5)
-    trial.driver_dies(APPENDED, 4, node=True)
-    trial.driver_dies(ANSWERED, 2)
+    trial.lives = [3, 2, 5, 4, 2, 3]
+    trial.driver_dies(STAGED)
+    trial.driver_dies(JOURNALED)
+    trial.driver_dies(APPENDING)
+    trial.driver_dies(APPENDED, node=True)
+    trial.driver_dies(ANSWERED)
+    # The driver of the next part gets warm meanwhile.
+    trial.spawn(2, master=cluster.master, batches=CLUSTER_BATCHES, over="-cluster")
     # Whatever it resumes, it is killed in the midst of that, too.
-    trial.node_dies(3, JOURNALED, RESUMED, APPENDING, RESUMED, APPENDED, RESUMED, DONE, WRITING)
+    trial.node_dies(JOURNALED, RESUMED, APPENDING, RESUMED, APPENDED, RESUMED, DONE, WRITING)
 
 
 def prove_cluster(trial: Trial) -> None:
     """Kill an executor in the middle of a task, on a cluster with two workers."""
     with Connection(trial.access) as connection:
         connection.act("delete-topic", {"name": "out"})
-    (trial.path / "cluster").mkdir()
-    with Cluster(trial.path / "cluster") as cluster:
-        trial.halts.arm(WRITING)
-        driver = trial.drive(2, master=cluster.master, batches=CLUSTER_BATCHES, over="-cluster")
-        writer = trial.halts.reached(WRITING, driver.alive)
-        os.kill(executor_of(writer), signal.SIGKILL)
-        trial.halts.release(WRITING)
-        trial.count("executor writing")
-        driver.ended(trial.patience_s())
+    trial.halts.arm(WRITING)
+    driver = trial.drive()
+    writer = trial.halts.reached(WRITING, driver.alive)
+    os.kill(executor_of(writer), signal.SIGKILL)
+    trial.halts.release(WRITING)
+    trial.count("executor writing")
+    driver.ended(trial.patience_s())
 
 
 def report(trial: Trial, checks: Checks, where: str) -> None:
@@ -235,11 +254,13 @@ def main() -> int:
     checks = Checks()
     path = Path(tempfile.mkdtemp(prefix="penstock-exactly-once-"))
     trial = Trial(path, args.rows)
+    (path / "cluster").mkdir()
     try:
-        prove(trial)
-        report(trial, checks, "drivers and node killed")
-        prove_cluster(trial)
-        report(trial, checks, "executor killed")
+        with Cluster(path / "cluster") as cluster:
+            prove(trial, cluster)
+            report(trial, checks, "drivers and node killed")
+            prove_cluster(trial)
+            report(trial, checks, "executor killed")
         errors = [line for line in trial.node.log.read_text().splitlines() if " error " in line[:40]]
         checks.check(not errors, "the node reported no bug of its own", *errors)
         left = os.listdir(path / "data" / "staging")

@@ -6,7 +6,7 @@ A counter starts at zero with the process, and a subscription's counts with its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Protocol
 
 from penstock.clock import SECOND
@@ -46,6 +46,12 @@ class TopicSlots(Protocol):
         """Return the rows that no subscription has."""
 
 
+class CommitSlots(Protocol):
+    """What is read of the commits."""
+
+    committed: int
+
+
 class NodeSlots(Protocol):
     """What is read of a node."""
 
@@ -54,6 +60,18 @@ class NodeSlots(Protocol):
     stopping: bool
     ledger: Ledger
     input_memory: InputMemory
+
+    @property
+    def commits(self) -> CommitSlots:
+        """What becomes of staged batches."""
+
+    @property
+    def staging(self) -> Sized:
+        """Batches that tasks staged and nobody committed yet."""
+
+    @property
+    def holds(self) -> Sized:
+        """Offsets that readers outside still need."""
 
     @property
     def topics(self) -> Mapping[str, TopicSlots]:
@@ -78,6 +96,9 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     memory = node.input_memory
     out.one("penstock_input_memory_bytes", "gauge", "Input that was read and is not stored yet.", memory.used)
     out.one("penstock_input_memory_max_bytes", "gauge", "Input beyond this is refused.", memory.bytes_max)
+    out.one("penstock_staged_attempts", "gauge", "Attempts of Spark tasks not committed yet.", len(node.staging))
+    out.one("penstock_commits_total", "counter", "Batches of Spark queries committed.", node.commits.committed)
+    out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
     out.family(
         "penstock_ledger_messages_total",
         "counter",
