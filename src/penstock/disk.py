@@ -35,6 +35,10 @@ if _sync_file_range is not None:
 _SYNC_FILE_RANGE_WRITE = 2
 
 
+#: No file has this descriptor; the system refuses to do anything with it.
+CLOSED = -1
+
+
 class File(Protocol):
     """One open file."""
 
@@ -149,7 +153,13 @@ class LocalFile:
 
     def close(self) -> None:
         """Close it."""
-        os.close(self._fd)
+        fd, self._fd = self._fd, CLOSED
+        os.close(fd)
+
+    def __del__(self) -> None:
+        """Whoever forgets a file keeps its bytes, but not its descriptor."""
+        if self._fd != CLOSED:
+            self.close()
 
 
 class LocalDisk:

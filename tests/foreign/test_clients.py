@@ -41,6 +41,15 @@ def bodies(name: str, count: int = 50) -> list[bytes]:
     ]
 
 
+def layered(name: str) -> list[bytes]:
+    """Return bodies that a client can take through a layer.
+
+    pynsq closes a connection when a read ends inside a compressed piece, and keeps what a read brings beyond 64 KiB to
+    itself until more bytes come: it gets no large ones.
+    """
+    return [body for body in bodies(name) if name != "pynsq" or len(body) < 4096]
+
+
 def encoded(contents: Sequence[bytes]) -> list[str]:
     return [base64.b64encode(body).decode() for body in contents]
 
@@ -128,7 +137,7 @@ def test_a_client_publishes_and_consumes_through_a_layer(nodes: Nodes, layer: st
     publishing = {
         name: Plan(
             *(f"{layer}.{name}", "publish", place),
-            bodies=encoded(bodies(name)),
+            bodies=encoded(layered(name)),
             layer=layer,
             authority=authority,
         )
@@ -136,15 +145,15 @@ def test_a_client_publishes_and_consumes_through_a_layer(nodes: Nodes, layer: st
     }
     with driving(publishing) as answers:
         for name, plan in publishing.items():
-            assert answers[name] == {"answers": ["OK"] * len(bodies(name))}, name
+            assert answers[name] == {"answers": ["OK"] * len(layered(name))}, name
             assert publisher(nodes.first, plan.topic)[layer] is True
     consuming = {
-        name: Plan(plan.topic, "consume", place, count=len(bodies(name)), layer=layer, authority=authority)
+        name: Plan(plan.topic, "consume", place, count=len(layered(name)), layer=layer, authority=authority)
         for name, plan in publishing.items()
     }
     with driving(consuming) as answers:
         for name, plan in consuming.items():
-            assert deliveries(answers[name]) == once(bodies(name)), name
+            assert deliveries(answers[name]) == once(layered(name)), name
             (client,) = settled(nodes.first, plan.topic)["clients"]
             assert {kind: client[kind] for kind in ("tls", "snappy", "deflate")} == {
                 kind: kind == layer for kind in ("tls", "snappy", "deflate")

@@ -64,6 +64,7 @@ class Caller:
             assert self.told() == "OK"
         if reply["snappy"] or reply["deflate"]:
             self._layer = Snappy() if reply["snappy"] else Deflate()
+            self._held = bytearray(self._layer.receive(bytes(self._held)))  # what came with the reply
             assert self.told() == "OK"
         return reply
 

@@ -1,6 +1,7 @@
 """What the registry's tests stand on: a clock whose turns are taken by hand, and a disk that can fail."""
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 
 from penstock.disk import LocalDisk, LocalFile
@@ -74,7 +75,7 @@ class FaultyDisk(LocalDisk):
 
     def open(self, path: str, *, create: bool = False) -> LocalFile:
         plain = super().open(path, create=create)
-        return FaultyFile(self, path, plain._fd)
+        return FaultyFile(self, path, os.dup(plain._fd))
 
     def rename(self, old: str, new: str) -> None:
         self.reach("rename")
