@@ -27,10 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     os.nice(19)  # whoever waits for a result comes first
     cache = launch.cache_directory(os.environ)
     with open(cache / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return 0  # somebody else makes one
+        fcntl.flock(lock, fcntl.LOCK_EX)  # if somebody else makes one, it is there afterwards
         return _make(cache, quick)
 
 
