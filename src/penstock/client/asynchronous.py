@@ -13,7 +13,7 @@ millisecond (ruling 20). Blocking calls run in threads; nothing here blocks the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 import pyarrow as pa
 
 from penstock.client import wire
-from penstock.client.client import CREDIT, PATIENCE_S, Client, subscribe_of
+from penstock.client.client import CREDIT, PATIENCE_S, Client, Wanted, subscribe_of
 from penstock.client.connection import DEFAULT_URL, Access
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
@@ -95,25 +95,10 @@ class AsyncClient:
         return gather
 
     def subscribe(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        credit: int = CREDIT,
-        desired_tag: str | None = None,
-        header_filter: Mapping[str, Any] | None = None,
-        sample_percent: int | None = None,
-        lease: Span | None = None,
-        shard: int | None = None,
-        columns: Sequence[str] | None = None,
-        create: bool = True,
-        earliest: bool = False,
+        self, topic: str, subscription: str, *, credit: int = CREDIT, **wanted: Unpack[Wanted]
     ) -> AsyncSubscription:
-        """Become a consumer; at most `credit` messages are with the program at a time."""
-        what = subscribe_of(
-            topic, subscription, desired_tag, header_filter, sample_percent, lease, shard, columns, create, earliest
-        )
-        return AsyncSubscription(self._access, what, credit, self._patience_s)
+        """Become a consumer; at most `credit` messages are with the program at a time. See `Client.subscribe`."""
+        return AsyncSubscription(self._access, subscribe_of(topic, subscription, wanted), credit, self._patience_s)
 
     async def read(self, topic: str, **what: Any) -> AsyncIterator[pa.RecordBatch]:
         """Yield rows of a shard straight from the log; takes what `Client.read` takes."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -32,6 +32,24 @@ from penstock.errors import PenstockError
 PATIENCE_S = 30.0
 #: Messages a subscription may have with the program, by default.
 CREDIT = 1000
+
+
+class Wanted(TypedDict, total=False):
+    """What a consumer may ask for beside its messages."""
+
+    #: Only messages with this tag, which nobody else gets meanwhile.
+    desired_tag: str | None
+    #: As NSQ's ext_filter says it; what it refuses is finished for the subscription.
+    header_filter: Mapping[str, Any] | None
+    sample_percent: int | None
+    #: How long a message may be held; the subscription's own time if nothing is said.
+    lease: Span | None
+    shard: int | None
+    columns: Sequence[str] | None
+    #: Make topic and subscription where there are none; on unless said otherwise.
+    create: bool
+    #: A subscription made now begins with everything that is kept, not at the end.
+    earliest: bool
 
 
 class Client:
@@ -79,29 +97,14 @@ class Client:
     # --- out ------------------------------------------------------------------------------------------------------
 
     def subscribe(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        credit: int = CREDIT,
-        desired_tag: str | None = None,
-        header_filter: Mapping[str, Any] | None = None,
-        sample_percent: int | None = None,
-        lease: Span | None = None,
-        shard: int | None = None,
-        columns: Sequence[str] | None = None,
-        create: bool = True,
-        earliest: bool = False,
+        self, topic: str, subscription: str, *, credit: int = CREDIT, **wanted: Unpack[Wanted]
     ) -> Subscription:
-        """Become a consumer; at most `credit` messages are with the program at a time.
+        """Become a consumer; at most `credit` messages are with the program at a time. `Wanted` has the keywords.
 
         Returns once the node knows of it: what is published from then on is its own. A subscription that cannot be had
         says why at the first `take`.
         """
-        what = subscribe_of(
-            topic, subscription, desired_tag, header_filter, sample_percent, lease, shard, columns, create, earliest
-        )
-        return Subscription(self._access, what, credit, self._patience_s)
+        return Subscription(self._access, subscribe_of(topic, subscription, wanted), credit, self._patience_s)
 
     def read(
         self,
@@ -197,28 +200,18 @@ class Subscription:
         self._ended = True
 
 
-def subscribe_of(
-    topic: str,
-    subscription: str,
-    desired_tag: str | None,
-    header_filter: Mapping[str, Any] | None,
-    sample_percent: int | None,
-    lease: Span | None,
-    shard: int | None,
-    columns: Sequence[str] | None,
-    create: bool,
-    earliest: bool,
-) -> wire.Subscribe:
+def subscribe_of(topic: str, subscription: str, wanted: Wanted) -> wire.Subscribe:
     """Return what a consumer asks the node for."""
+    header_filter, lease, columns = wanted.get("header_filter"), wanted.get("lease"), wanted.get("columns")
     return wire.Subscribe(
         topic=topic,
         subscription=subscription,
-        tag=desired_tag,
+        tag=wanted.get("desired_tag"),
         filter=dict(header_filter) if header_filter is not None else None,
-        sample_percent=sample_percent,
+        sample_percent=wanted.get("sample_percent"),
         lease_ms=milliseconds(lease) if lease is not None else None,
-        shard=shard,
+        shard=wanted.get("shard"),
         columns=list(columns) if columns is not None else None,
-        create=create,
-        earliest=earliest,
+        create=wanted.get("create", True),
+        earliest=wanted.get("earliest", False),
     )
