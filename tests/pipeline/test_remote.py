@@ -123,6 +123,7 @@ def test_missing_topic_and_topic_made_anew_are_told(node: Flown) -> None:
 
 def test_a_query_holds_its_offsets_at_the_node(node: Flown, monkeypatch: pytest.MonkeyPatch) -> None:
     put(node, b"a", b"b", b"c")
+    node.do(lambda: node.node.topic("t").shards[0].view())  # in the files now, and not at the next tick
     (Path(node.config.data_dir) / "node.json").write_text(json.dumps({"pid": os.getpid(), "flight": url(node)}))
     for given in (options(node), {"path": str(node.config.data_dir), "subscribe": "t"}):
         before = node.do(lambda: len(node.node.holds))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.client import patience
 from penstock.client.connection import Unreachable
 from penstock.config import FlightConfig, NsqConfig
 from penstock.disk import LocalFile
@@ -36,7 +37,7 @@ def flown(tmp_path: Path) -> Iterator[Flown]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "PAUSE_S", 0.01)
+    monkeypatch.setattr(patience, "PAUSE_S_MAX", 0.05)
 
 
 def test_task_stages_and_the_driver_commits(flown: Flown) -> None:

@@ -22,12 +22,11 @@ import pyarrow.flight as flight
 from penstock.client import wire
 from penstock.client.connection import Access, Connection, Unreachable, refusal_of
 from penstock.client.incoming import Batch, Verb
-from penstock.errors import PenstockError, Refusal
+from penstock.client.patience import Patience
+from penstock.errors import PenstockError
 
 #: Acks not known to be written down before the node is asked about them.
 UNSURE_MAX = 10_000
-RETRY_S_MIN = 0.05
-RETRY_S_MAX = 2.0
 #: What was acked in vain comes again soon after the new connection; later it is a new delivery, by a seek for one.
 DOUBT_S = 60.0
 #: How long closing waits until the node wrote the last acks down.
@@ -127,24 +126,18 @@ class Consumer:
     # --- the reader's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        last = time.monotonic()
-        pause_s = RETRY_S_MIN
+        patience = Patience(self._patience_s, self._closing.wait)
         while not self._closing.is_set():
             try:
                 with Connection(self._access) as connection:
                     for _ in self._follow(connection):
-                        last, pause_s = time.monotonic(), RETRY_S_MIN
-                break
-            except (Unreachable, Refusal) as error:
-                passing = isinstance(error, Unreachable) or error.reason.retry
-                if self._closing.is_set() or not passing or time.monotonic() + pause_s > last + self._patience_s:
+                        patience.renew()
+            except PenstockError as error:
+                try:
+                    patience.rest(error)
+                except PenstockError:
                     self._end(None if self._closing.is_set() else error)
                     return
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_S_MAX)
-            except PenstockError as error:
-                self._end(None if self._closing.is_set() else error)
-                return
         self._end(None)
 
     def _end(self, error: PenstockError | None) -> None:

@@ -7,7 +7,6 @@ is sent again with the same one, so the node stores it once. Blocking; several t
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
@@ -19,13 +18,12 @@ import pyarrow.flight as flight
 
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
+from penstock.client.patience import Patience
 from penstock.errors import Refusal
 from penstock.message import id_of
 
 #: Batches under way in one stream before an answer is waited for.
 UNANSWERED_MAX = 4
-RETRY_S_MIN = 0.05
-RETRY_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +135,7 @@ class _Stream:
 
     def _patiently(self, unanswered: deque[_Piece], patience_s: float) -> wire.Stored:
         """Return the answer to the oldest piece; while no node answers, send everything again."""
-        end = time.monotonic() + patience_s
-        pause_s = RETRY_S_MIN
+        patience = Patience(patience_s)
         while True:
             try:
                 if self._writer is None:
@@ -147,11 +144,7 @@ class _Stream:
                 return self._answer()
             except (Unreachable, Refusal) as error:
                 self._end()
-                passing = isinstance(error, Unreachable) or error.reason.retry
-                if not passing or time.monotonic() + pause_s > end:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_S_MAX)
+                patience.rest(error)
 
     def _write(self, piece: _Piece) -> None:
         if self._writer is None:

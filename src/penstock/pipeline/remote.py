@@ -7,13 +7,13 @@ Invariant: an answer that was cut off in the middle is asked for again from the 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from penstock.client.connection import Access, Connection, Unreachable
+from penstock.client.patience import Patience
 from penstock.client.wire import Hold, TopicInfo, made
 from penstock.errors import PenstockError, Refusal
 from penstock.pipeline.store import Piece
@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 #: A node that restarts is back within this long; a query need not fail for it.
 PATIENCE_S = 30.0
-PAUSE_S = 0.25
 CALL_S = 30.0
 
 
@@ -57,17 +56,18 @@ class Remote:
         columns = list(read.columns or ())
         # The offset tells how far an answer came.
         asked = dataclasses.replace(read, columns=columns if "offset" in columns else [*columns, "offset"])
-        deadline = None
+        patience = Patience(self._patience_s)
         while True:
             try:
                 for batch in self._connected().read(asked):
-                    deadline = None
+                    patience.renew()
                     if len(batch):
                         asked = dataclasses.replace(asked, start=batch.column("offset")[-1].as_py() + 1, from_ns=None)
                         yield batch if "offset" in columns else batch.select(columns)
                 return
-            except Unreachable:
-                deadline = self._wait(deadline)
+            except Unreachable as error:
+                self._connection = None
+                patience.rest(error)
             if asked.end is not None and asked.start is not None and asked.start >= asked.end:
                 return
 
@@ -89,20 +89,10 @@ class Remote:
         return self._connection
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        deadline = None
+        patience = Patience(self._patience_s)
         while True:
             try:
                 return call()
-            except Unreachable:
-                deadline = self._wait(deadline)
-
-    def _wait(self, deadline: float | None) -> float:
-        """Wait a little for a node that went away; raise what is being handled once it was long enough."""
-        self._connection = None
-        now = time.monotonic()
-        if deadline is None:
-            deadline = now + self._patience_s
-        if now >= deadline:
-            raise
-        time.sleep(PAUSE_S)
-        return deadline
+            except Unreachable as error:
+                self._connection = None
+                patience.rest(error)

@@ -7,7 +7,6 @@ Invariant: every row of a task is in exactly one of the attempts that `stage` re
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -18,12 +17,12 @@ import pyarrow as pa
 
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
+from penstock.client.patience import Patience
 from penstock.errors import PenstockError, Refusal
 from penstock.pipeline.target import Target
 
 #: A node that restarts is back within this time, and room is made on a full disk; then Spark is told.
 PATIENCE_S = 30.0
-PAUSE_S = 0.25
 #: What a task keeps for a node that may come back. Each load costs a sync of the disk.
 LOAD_BYTES = 32 << 20
 #: Spark makes batches by rows, however large these are, and a node takes batches up to a limit (64 MiB by default).
@@ -88,17 +87,13 @@ class Line:
 
     def _patiently(self, call: Callable[[Connection], Result]) -> Result:
         """Return what a call returns; wait for a node that is being restarted, or out of room for a moment."""
-        end = None
+        patience = Patience(self._patience_s)
         while True:
             try:
                 return call(self._connected())
             except (Unreachable, Refusal) as error:
                 self._hang_up()
-                now = time.monotonic()
-                end = end or now + self._patience_s
-                if (isinstance(error, Refusal) and not error.reason.retry) or now > end:
-                    raise
-            time.sleep(PAUSE_S)
+                patience.rest(error)
 
     def _connected(self) -> Connection:
         if self._connection is None:

@@ -127,10 +127,8 @@ def seek(service: Service, document: Seek) -> object:
         found = service.topic(document.topic)
         subscription = found.subscription(document.subscription)
         for number, offset in places:
-            if not 0 <= number < len(found.shards):
-                raise Refusal("bad_offset", f"there is no shard {number} in topic {document.topic}")
             assert offset is not None
-            subscription.seek(number, offset)
+            subscription.seek(found.shard(number).number, offset)
         found.settle(subscription, always=True)
         found.pump(subscription)
 

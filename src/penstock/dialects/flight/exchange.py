@@ -98,9 +98,8 @@ class Exchange:
             text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
             raise Refusal("rate_limited", f"{text}: close one, or raise it")
         topic = service.topic(document.topic, create=document.create)
-        if document.shard is not None and not 0 <= document.shard < len(topic.shards):
-            text = f"there is no shard {document.shard}; topic {topic.name} has 0 to {len(topic.shards) - 1}"
-            raise Refusal("bad_offset", text)
+        if document.shard is not None:
+            topic.shard(document.shard)
         subscription = topic.subscriptions.get(document.subscription)
         if subscription is None:
             if not document.create:

@@ -64,9 +64,7 @@ def look(service: Service, name: str, shard: int, incarnation: int = 0) -> Sourc
     topic = service.topic(name)
     if incarnation and incarnation != topic.record.incarnation:
         raise Refusal("gone", f"topic {name} was deleted and made anew: its incarnation is {topic.record.incarnation}")
-    if not 0 <= shard < len(topic.shards):
-        raise Refusal("bad_offset", f"there is no shard {shard}; topic {name} has 0 to {len(topic.shards) - 1}")
-    found = topic.shards[shard]
+    found = topic.shard(shard)
     view = found.view() if topic.settings.durability != "memory" else None
     return Source(topic, found, view, found.start, max(found.start, found.readable_end))
 

@@ -104,9 +104,8 @@ class Topics:
 
     def _check(self, name: str) -> None:
         topic = self._service.topic(name, create=self._create)
-        if self._shard is not None and not 0 <= self._shard < len(topic.shards):
-            text = f"there is no shard {self._shard}; topic {name} has 0 to {len(topic.shards) - 1}"
-            raise Refusal("bad_offset", text)
+        if self._shard is not None:
+            topic.shard(self._shard)
 
 
 def check_source(source: str) -> None:
