@@ -81,7 +81,7 @@ def test_second_start_uses_the_class_archive(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for name in ("SPARK_HOME", "JAVA_HOME", "SPARK_LAUNCHER_OPTS"):
         environment.pop(name, None)
-    subprocess.run([sys.executable, "-m", "penstock.pipeline.archive", "--quick"], env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "penstock.pipeline.classes", "--quick"], env=environment, check=True)
     cache = launch.cache_directory(environment)
     found = launch.Archive(cache, launch.java(environment, cache).program, launch.spark_home(cache), launch.QUICK)
     assert found.found()

@@ -110,7 +110,7 @@ def _threads(master: str) -> int:
 def _make_archive(quick: bool) -> None:
     """Have the class archive made by a process of its own."""
     maker = subprocess.Popen(
-        [sys.executable, "-m", "penstock.pipeline.archive", *(["--quick"] if quick else [])],
+        [sys.executable, "-m", "penstock.pipeline.classes", *(["--quick"] if quick else [])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
