@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.messages import PEEK_ROWS_MAX
 from penstock.api.record import Line
 from penstock.config import ApiConfig, NsqConfig
@@ -108,10 +108,10 @@ def test_repeated_dedup_key_answers_with_the_first_id(orders: Served) -> None:
 
 def test_due_as_duration_milliseconds_and_time(orders: Served) -> None:
     now_ns = orders.do(orders.clock.now)
-    for due in ("30s", now_ns // 1_000_000 + 30_000, moment.shown(now_ns + 30_000_000_000)):
+    for due in ("30s", now_ns // 1_000_000 + 30_000, times.shown(now_ns + 30_000_000_000)):
         orders.post(MESSAGES, {"body": "x", "due": due})
     for message in peek(orders):
-        assert abs(moment.instant(message["due"], "due") - now_ns - 30_000_000_000) < 20_000_000_000
+        assert abs(times.instant(message["due"], "due") - now_ns - 30_000_000_000) < 20_000_000_000
 
 
 def test_publish_to_a_missing_topic_makes_it_only_if_told(served: Served) -> None:
@@ -318,9 +318,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=8,
 )
-times = st.sampled_from(["30s", "2026-01-31T12:00:00Z", "2026-01-31 12:00+05:00", "-1", "0", "1e9"]) | st.integers()
+moments = st.sampled_from(["30s", "2026-01-31T12:00:00Z", "2026-01-31 12:00+05:00", "-1", "0", "1e9"]) | st.integers()
 lines = st.dictionaries(
-    st.sampled_from(Line.__struct_fields__) | st.text(max_size=5), json_values | times | st.text(), max_size=5
+    st.sampled_from(Line.__struct_fields__) | st.text(max_size=5), json_values | moments | st.text(), max_size=5
 ).map(lambda value: msgspec.json.encode(value) if _is_plain(value) else b"{}")
 garbage = st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.record import Shown, read_id, shown, shown_id
 from penstock.delivery.consumer import Consumer
@@ -24,7 +24,7 @@ from penstock.message import id_of, place_of
 from penstock.settings import HOUR_NS
 
 LEASE_ROWS_MAX = 1000
-WAIT_NS_MAX = 60 * moment.SECOND_NS
+WAIT_NS_MAX = 60 * times.SECOND_NS
 #: As long as NSQ's max_req_timeout may reasonably be; a message for next month has a due time instead.
 DELAY_NS_MAX = 24 * HOUR_NS
 RECEIPTS_MAX = 10_000
@@ -108,16 +108,16 @@ async def lease(call: Call[Nothing, LeaseBody]) -> Leased:
     """Lease messages, waiting for the first if told to."""
     topic, subscription = call.subscription()
     body, settings = call.body, subscription.settings
-    lease_ns = moment.duration(body.lease, "lease", settings.lease_max_ns) if body.lease else settings.lease_ns
+    lease_ns = times.duration(body.lease, "lease", settings.lease_max_ns) if body.lease else settings.lease_ns
     if lease_ns == 0:
         raise Refusal("bad_request", "a lease of 0 has ended before it begins")
-    patience_ns = moment.duration(body.wait, "wait", WAIT_NS_MAX)
+    patience_ns = times.duration(body.wait, "wait", WAIT_NS_MAX)
     found: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
     poll = subscription.poll(body.max, lease_ns, found.set_result)
     try:
         topic.pump(subscription)
         least_s = READ_S_MIN if not settings.paused and subscription.depth() else 0.0
-        came = await call.wait(found, max(patience_ns / moment.SECOND_NS, least_s))
+        came = await call.wait(found, max(patience_ns / times.SECOND_NS, least_s))
     finally:
         subscription.give_up(poll)
     if topic.deleted or topic.subscriptions.get(subscription.name) is not subscription:
@@ -156,7 +156,7 @@ async def extend(call: Call[Nothing, ExtendBody]) -> Results:
     """Let leases last longer."""
     _, subscription = call.subscription()
     settings, text = subscription.settings, call.body.lease
-    lease_ns = moment.duration(text, "lease", settings.lease_max_ns) if text else settings.lease_ns
+    lease_ns = times.duration(text, "lease", settings.lease_max_ns) if text else settings.lease_ns
     now = call.node.now()
     return _each(
         subscription, call.body.receipts, lambda session, ids: subscription.extend(session, ids, lease_ns, now)
@@ -166,7 +166,7 @@ async def extend(call: Call[Nothing, ExtendBody]) -> Results:
 async def release(call: Call[Nothing, ReleaseBody]) -> Results:
     """Give leased messages back, to go out again at once or later."""
     topic, subscription = call.subscription()
-    delay_ns = moment.duration(call.body.delay, "delay", DELAY_NS_MAX)
+    delay_ns = times.duration(call.body.delay, "delay", DELAY_NS_MAX)
     now = call.node.now()
     results = _each(
         subscription, call.body.receipts, lambda session, ids: subscription.release(session, ids, delay_ns, now)

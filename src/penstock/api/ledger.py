@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.intake.ledger import Sample
 
@@ -52,15 +52,15 @@ class LedgerPage(msgspec.Struct):
 async def show_ledger(call: Call[LedgerQuery, None]) -> LedgerPage:
     """Show what was refused or dropped."""
     query = call.query
-    since_ns = moment.past(query.since, call.node.clock.now(), "since") if query.since else None
+    since_ns = times.past(query.since, call.node.clock.now(), "since") if query.since else None
     found = call.node.ledger.entries(query.reason, query.topic, since_ns)
     entries = [
         LedgerEntry(
             entry.reason,
             entry.topic,
             entry.count,
-            moment.shown(entry.first_ns),
-            moment.shown(entry.last_ns),
+            times.shown(entry.first_ns),
+            times.shown(entry.last_ns),
             [_sample(sample) for sample in entry.samples],
         )
         for entry in found[: query.limit]
@@ -69,7 +69,7 @@ async def show_ledger(call: Call[LedgerQuery, None]) -> LedgerPage:
 
 
 def _sample(sample: Sample) -> SampleInfo:
-    told = SampleInfo(moment.shown(sample.time_ns), sample.peer)
+    told = SampleInfo(times.shown(sample.time_ns), sample.peer)
     if isinstance(sample.content, str):
         told.text = sample.content
     else:

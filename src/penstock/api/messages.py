@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.api.record import Shown, rows_of, shown, shown_id
 from penstock.errors import Refusal
@@ -23,7 +23,7 @@ from penstock.topic import Topic
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.
 PEEK_BYTES_MAX = 8 << 20
-WAIT_NS_MAX = 60 * moment.SECOND_NS
+WAIT_NS_MAX = 60 * times.SECOND_NS
 #: Reading back from a slow disk may take this long before the client is told to try again.
 FETCH_S_MAX = 30.0
 
@@ -93,10 +93,10 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
     """Read messages from the log; with `wait`, the first that come."""
     topic, query = call.topic(), call.query
     shard = topic.shard(query.shard)
-    patience_ns = moment.duration(query.wait, "wait", WAIT_NS_MAX)
+    patience_ns = times.duration(query.wait, "wait", WAIT_NS_MAX)
     offset = _place(shard, query, call.node.clock.now())
     if offset >= shard.readable_end and patience_ns:
-        await _news(call, topic, shard, offset, patience_ns / moment.SECOND_NS)
+        await _news(call, topic, shard, offset, patience_ns / times.SECOND_NS)
     messages: list[Shown] = []
     size = 0
     while offset < shard.readable_end and len(messages) < query.limit and size < PEEK_BYTES_MAX:
@@ -116,7 +116,7 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
 
 def _place(shard: Shard, query: PeekQuery, now_ns: int) -> int:
     if query.time:
-        return max(shard.offset_at(moment.past(query.time, now_ns, "time")), shard.start)
+        return max(shard.offset_at(times.past(query.time, now_ns, "time")), shard.start)
     if query.offset in ("earliest", "latest"):
         return shard.start if query.offset == "earliest" else shard.readable_end
     digits = query.offset.removeprefix("-")

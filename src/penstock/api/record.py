@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.problem import unknown
 from penstock.errors import Refusal
 from penstock.message import OPTIONAL_COLUMNS, Batch, Column, Rows, id_of
@@ -136,7 +136,7 @@ def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Sho
     """Return one stored row as JSON shows it."""
     offset = batch.first + row
     message = Shown(
-        shown_id(id_of(shard, offset)), shard, offset, moment.shown(batch.row_time(row)), batch.row_source(row)
+        shown_id(id_of(shard, offset)), shard, offset, times.shown(batch.row_time(row)), batch.row_source(row)
     )
     _show_binary(message, "body", batch.row_body(row))
     for name in batch.columns:
@@ -148,7 +148,7 @@ def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Sho
         elif isinstance(value, str):
             setattr(message, name, value)
         elif name in TIMES:
-            setattr(message, name, moment.shown(value))
+            setattr(message, name, times.shown(value))
         else:
             setattr(message, name, value & (1 << 64) - 1 if name in BITS else value)
     if message.traffic is not UNSET and mapping:
@@ -209,16 +209,16 @@ def _value(name: str, column: str, value: Any, mapping: Mapping[str, int], now_n
             _sized(column, value.encode(), NAME_BYTES_MAX)
             return value
         case "due" | "expires":
-            return moment.moment(value, now_ns, column)
+            return times.moment(value, now_ns, column)
         case "event_time":
-            return moment.instant(value, column)
+            return times.instant(value, column)
         case "traffic":
             return _signed(bits_of(value, mapping), column)
         case "trace":
             return _signed(value, column)
         case "bucket":
             return _ranged(column, value, 0, BUCKET_MAX)
-    return _ranged(column, value, -(1 << 63), moment.INT64_MAX)
+    return _ranged(column, value, -(1 << 63), times.INT64_MAX)
 
 
 def _both(column: str) -> Refusal:

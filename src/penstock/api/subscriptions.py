@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.delivery.consumer import Consumer
@@ -176,7 +176,7 @@ def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
     if to == "latest":
         return [(number, topic.shards[number].readable_end) for number in numbers]
     try:
-        time_ns = moment.past(to, now_ns, "to")
+        time_ns = times.past(to, now_ns, "to")
     except Refusal:
         raise Refusal(
             "bad_request",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock.api import moment
+from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.log.shard import Shard
@@ -158,7 +158,7 @@ def info(topic: Topic) -> TopicInfo:
         topic.name,
         record.number,
         str(record.incarnation),
-        moment.shown(record.created_ns),
+        times.shown(record.created_ns),
         outward(topic.settings),
         topic.published,
         topic.published_bytes,

@@ -3,8 +3,8 @@
 from penstock.config.check import check, host_and_port, is_loopback, quantile
 from penstock.config.keys import KEYS, Key
 from penstock.config.load import Loaded, load
-from penstock.config.quantity import format_duration, format_size, parse_duration, parse_size
 from penstock.config.tree import ApiConfig, Config, FlightConfig, LogConfig, NodeConfig, NsqConfig, TopicConfig
+from penstock.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "KEYS",

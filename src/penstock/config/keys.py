@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from penstock.config.quantity import format_duration, format_size
 from penstock.config.tree import Config, Section
+from penstock.quantity import format_duration, format_size
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 

@@ -14,9 +14,9 @@ import msgspec
 
 from penstock.config.check import check
 from penstock.config.keys import ENVIRONMENT_PREFIX, KEYS, SECTIONS, Key, nearest, value_of
-from penstock.config.quantity import parse_duration, parse_size
 from penstock.config.tree import Config
 from penstock.errors import ConfigError
+from penstock.quantity import parse_duration, parse_size
 
 DEFAULT_FILE = "penstock.toml"
 #: Names the file itself, so it is no key of the tree.

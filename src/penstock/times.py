@@ -1,4 +1,4 @@
-"""Times and durations as the API takes and shows them.
+"""Times and durations as people write them and as they are shown.
 
 A moment is an ISO time, a number of unix milliseconds, or a duration counted from now; shown it is always ISO in UTC
 with nanoseconds, because JSON numbers of nanoseconds lose their last digits in many clients.
@@ -11,8 +11,8 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-from penstock.config import parse_duration
 from penstock.errors import ConfigError, Refusal
+from penstock.quantity import parse_duration
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.api import moment
+from penstock import times
 from penstock.errors import Refusal
 
 NOW_NS = 1_700_000_000_000_000_000
@@ -27,18 +27,18 @@ NOW_NS = 1_700_000_000_000_000_000
     ],
 )
 def test_moment_is_read_in_all_its_forms(value: str | int | float, expected_ns: int) -> None:
-    assert moment.moment(value, NOW_NS, "due") == expected_ns
+    assert times.moment(value, NOW_NS, "due") == expected_ns
 
 
 def test_duration_counts_back_where_the_past_is_meant() -> None:
-    assert moment.past("30s", NOW_NS, "since") == NOW_NS - 30_000_000_000
+    assert times.past("30s", NOW_NS, "since") == NOW_NS - 30_000_000_000
     with pytest.raises(Refusal, match="since"):
-        moment.past("100000d", NOW_NS, "since")
+        times.past("100000d", NOW_NS, "since")
 
 
 @given(st.integers(0, (1 << 63) - 1))
 def test_shown_moment_reads_back_as_the_same_nanosecond(time_ns: int) -> None:
-    assert moment.instant(moment.shown(time_ns), "x") == time_ns
+    assert times.instant(times.shown(time_ns), "x") == time_ns
 
 
 @example(1.7e308)
@@ -47,7 +47,7 @@ def test_shown_moment_reads_back_as_the_same_nanosecond(time_ns: int) -> None:
 def test_anything_is_read_or_refused(value: str | int | float) -> None:
     for now_ns in (NOW_NS, None):
         try:
-            found = moment.instant(value, "due") if now_ns is None else moment.moment(value, now_ns, "due")
+            found = times.instant(value, "due") if now_ns is None else times.moment(value, now_ns, "due")
             assert 0 <= found < 1 << 63
         except Refusal as refusal:
             assert refusal.code == "bad_column"
@@ -55,6 +55,6 @@ def test_anything_is_read_or_refused(value: str | int | float) -> None:
 
 
 def test_duration_has_a_limit() -> None:
-    assert moment.duration("60s", "wait", 60_000_000_000) == 60_000_000_000
+    assert times.duration("60s", "wait", 60_000_000_000) == 60_000_000_000
     with pytest.raises(Refusal, match=r"wait '61s' is above the limit of 60s"):
-        moment.duration("61s", "wait", 60_000_000_000)
+        times.duration("61s", "wait", 60_000_000_000)
