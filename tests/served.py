@@ -18,7 +18,7 @@ import uvloop
 
 from penstock.api.server import ApiServer, serve
 from penstock.clock import SECOND
-from penstock.config import ApiConfig, Config, NsqConfig
+from penstock.config import ApiConfig, Config, EventsConfig, NsqConfig
 from penstock.dialects.nsq.http.api import observe, serve_http
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
@@ -89,7 +89,13 @@ class Served:
         self._ahead_s = ahead_s
         self.config = Config(
             data_dir=str(path),
-            **{"api": ApiConfig(port=0), "nsq": NsqConfig(tcp_port=0, http_port=0), **config},
+            **{
+                "api": ApiConfig(port=0),
+                "nsq": NsqConfig(tcp_port=0, http_port=0),
+                # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
+                "events": EventsConfig(mode="off"),
+                **config,
+            },
         )
         self.node: Node
         self.clock: MovableClock

@@ -18,14 +18,15 @@ from tests.simulation.machine import Machine
 class Site:
     """A node on a simulated machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
         self.machine = Machine()
+        self.config = config or Config(data_dir="data")
         self.start()
 
     def start(self) -> None:
         """Begin another process on the same disk."""
         self.machine.start()
-        self.node = Node(Config(data_dir="data"), self.machine.clock, self.machine.disk, Random(1))
+        self.node = Node(self.config, self.machine.clock, self.machine.disk, Random(1))
 
     def offer(self, topic: Topic, *bodies: bytes, **columns: Column) -> list[BaseException | None]:
         """Publish, let time pass, and return what the publisher was told."""

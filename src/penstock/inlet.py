@@ -132,6 +132,11 @@ class Inlet:
         else:
             self._gathers[self._home_of(publisher)].offer(rows, done, publisher)
 
+    def flush(self) -> None:
+        """Store at once what was gathered in this turn."""
+        for gather in self._gathers:
+            gather.flush()
+
     def refuse(self, refusal: Refusal, count: int, done: Published) -> None:
         """Count rows that are not taken and tell their publisher."""
         self._ledger.add(refusal.code, self._name, count, self._clock.now(), str(refusal))

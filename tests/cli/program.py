@@ -32,6 +32,9 @@ PORTS = ("api.port", "flight.port", "nsq.tcp_port", "nsq.http_port", "nsq.lookup
 #: Options that let the kernel choose every port.
 ANY_PORTS = tuple(f"--set={key}=0" for key in PORTS)
 
+#: A slow machine would find one topic more in its lists than a fast one: the history is written after a second.
+NO_HISTORY = "--set=events.mode=off"
+
 
 class Done(NamedTuple):
     """A command that ended."""
@@ -151,7 +154,8 @@ class Node(Running):
 
     def __init__(self, cwd: Path, *arguments: str | Path, data: str | Path = "data", **variables: str) -> None:
         ready = cwd / "ready.json"
-        super().__init__("up", "--data", data, "--ready-file", ready, *ANY_PORTS, *arguments, cwd=cwd, **variables)
+        chosen = (*ANY_PORTS, NO_HISTORY, *arguments)
+        super().__init__("up", "--data", data, "--ready-file", ready, *chosen, cwd=cwd, **variables)
         self.cwd = cwd
         try:
             self.line(LISTENING)

@@ -20,6 +20,7 @@ from tests.simulation.overhear import unanswered
 from tests.simulation.plan import Ending, Plan
 from tests.simulation.survival import DEATH, missing
 from tests.simulation.taste import Taste
+from tests.simulation.topics import topics_of
 from tests.simulation.trouble import Trouble
 
 #: Everything must have arrived this long after everything has healed: the longest delay is 1 s, the longest lease 2 s.
@@ -68,7 +69,7 @@ def heal(world: Healed) -> None:
     check_arrived(_node(world), book)
     check_sums(_node(world), book)
     check_filtered(_node(world), book)
-    for topic in sorted(_node(world).topics.values(), key=lambda topic: topic.name not in book.buriers):
+    for topic in sorted(topics_of(_node(world)), key=lambda topic: topic.name not in book.buriers):
         world.take_census(topic)
     if world.plan.crash_at_end:
         world.live(Ending(DEATH, book.slack_ns + MILLISECOND, 0, None, MILLISECOND, 0))
@@ -93,7 +94,7 @@ def _drain(world: Healed) -> None:
 
 def _sulk(world: Healed, tag: str) -> None:
     """Let somebody ask for a tag in every subscription, and take nothing."""
-    for topic in _node(world).topics.values():
+    for topic in topics_of(_node(world)):
         for name in topic.subscriptions:
             random = world.random(f"sulker {topic.name} {name}")
             world.clients.append(Sulker(world, random, topic.name, name, Taste(extend=True, tag=tag)))
@@ -127,7 +128,7 @@ def _stalled(book: Book, tag: str) -> Iterator[tuple[SubscriptionModel, list[Row
 def _attend(world: Healed) -> None:
     """Have one such consumer in every subscription; a topic without one gets its first."""
     there = {(client.topic, client.channel) for client in world.clients if isinstance(client, Drain)}
-    for topic in _node(world).topics.values():
+    for topic in topics_of(_node(world)):
         for name in topic.subscriptions or ("final",):
             if (topic.name, name) not in there:
                 random = world.random(f"drain {topic.name} {name}")
@@ -135,7 +136,7 @@ def _attend(world: Healed) -> None:
 
 
 def _is_calm(node: Node, book: Book) -> bool:
-    for topic in node.topics.values():
+    for topic in topics_of(node):
         if not topic.subscriptions:
             return False
         for subscription in topic.subscriptions.values():
@@ -151,7 +152,7 @@ def check_arrived(node: Node, book: Book) -> None:
         if owed:
             names = ", ".join(f"{row.message.name}({row.state.value})" for row in owed[:10])
             book.fail("everything arrives", f"{model.topic.name}/{model.name} owes {len(owed)}: {names}")
-    for topic in node.topics.values():
+    for topic in topics_of(node):
         for subscription in topic.subscriptions.values():
             left = (subscription.depth(), subscription.in_flight(), subscription.waiting())
             if any(left):
@@ -185,7 +186,7 @@ def check_filtered(node: Node, book: Book) -> None:
 
 def check_sums(node: Node, book: Book) -> None:
     """Check both sums of the ledger."""
-    for topic in node.topics.values():
+    for topic in topics_of(node):
         model = book.topics.get(topic.name)
         if model is None or model.number != topic.record.number:
             continue

@@ -14,6 +14,7 @@ from penstock.topic import Topic
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.choices import TYPES, some_filter, some_order
 from tests.simulation.model import Belongs, Row, State, SubscriptionModel, TopicModel
+from tests.simulation.topics import topics_of
 
 
 class Operator(Actor):
@@ -128,7 +129,7 @@ class Operator(Actor):
 
     def resume_all(self, node: Node) -> None:
         """Let everything flow again."""
-        for topic in node.topics.values():
+        for topic in topics_of(node):
             model = self.world.book.bind(topic.name, topic.record.number, topic.settings)
             self._resume_topic(node, topic, model)
             for subscription in list(model.subscriptions.values()):

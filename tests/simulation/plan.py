@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import Config, NodeConfig, NsqConfig, TopicConfig
+from penstock.config import Config, EventsConfig, NodeConfig, NsqConfig, TopicConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.choices import some_settings
 from tests.simulation.consumers import Temper
@@ -18,6 +20,14 @@ DATA = "data"
 
 #: How long a node lives at most, in seconds; a long life is rare because it costs as much as many short ones.
 LIVES_S = (*(0.05,) * 5, *(0.2,) * 8, *(0.4,) * 6, *(1.0,) * 3, 6.0)
+
+
+#: The delivery history is written often, to be in everybody's way; `rate_max` is met, too.
+HISTORIES = (
+    EventsConfig(mode="off"),
+    EventsConfig(one_in=3, flush_interval_ns=50 * MILLISECOND),
+    EventsConfig(mode="full", flush_interval_ns=20 * MILLISECOND, rate_max=500, retention_bytes=1 << 16),
+)
 
 
 @dataclass(slots=True)
@@ -103,7 +113,7 @@ def make_plan(random: Random) -> Plan:
         )
         for _ in range(random.choice((1, 2, 3, 5, 7)))
     ]
-    return Plan(
+    plan = Plan(
         config=config,
         topics=topics,
         subscriptions=subscriptions,
@@ -132,6 +142,8 @@ def make_plan(random: Random) -> Plan:
         crash_at_end=random.random() < 0.5,
         sulking=random.choice(("", *WANTED_TAGS)),
     )
+    plan.config = msgspec.structs.replace(config, events=random.choice(HISTORIES))
+    return plan
 
 
 def _gap_ns(random: Random) -> int:

@@ -26,6 +26,7 @@ from tests.simulation.plan import DATA, Ending, Plan, make_plan
 from tests.simulation.publisher import Publisher
 from tests.simulation.session import Session
 from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
+from tests.simulation.topics import topics_of
 from tests.simulation.trouble import Trouble
 
 # A rewrite pauses so that the loop's thread gets its turn; here there is one thread.
@@ -172,7 +173,7 @@ class World:
         self.book.booted_ns = self.scheduler.time_ns
         self._reconcile(node)
         # Dead letters first: what lies there, the topic it came from need not have any more.
-        for topic in sorted(node.topics.values(), key=lambda topic: topic.name not in self.book.buriers):
+        for topic in sorted(topics_of(node), key=lambda topic: topic.name not in self.book.buriers):
             self.take_census(topic)
             for name, subscription in self.book.topics[topic.name].subscriptions.items():
                 subscription.filtered_from = topic.subscriptions[name].counts()["filtered"]
@@ -207,8 +208,8 @@ class World:
             for name in topic.subscriptions:
                 if name not in model.subscriptions:
                     book.fail("subscriptions survive", f"{model.name}/{name} is there although nobody made it")
-        for name, topic in node.topics.items():
-            book.bind(name, topic.record.number, topic.settings)
+        for topic in topics_of(node):
+            book.bind(topic.name, topic.record.number, topic.settings)
         if dict(node.mapping) != book.mapping:
             book.remap(dict(node.mapping))
 
@@ -242,7 +243,8 @@ class World:
         """Take note of topics that the node made by itself, and of subscriptions that went with their last consumer."""
         if self.node is None:
             return
-        for name, topic in self.node.topics.items():
+        for topic in topics_of(self.node):
+            name = topic.name
             model = self.book.topics.get(name)
             if model is None or model.number != topic.record.number:
                 self.book.bind(name, topic.record.number, topic.settings)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.delivery import journal as records
 from penstock.delivery.consumer import SESSION
 from penstock.delivery.holding import Holding
-from penstock.delivery.journal import EXPIRED, FILTERED, HOLE, RELEASED, REMOVED, SKIPPED, START
+from penstock.delivery.journal import DISCARDED, EXPIRED, FILTERED, HOLE, NAMES, RELEASED, REMOVED, SKIPPED, START
 from penstock.delivery.lease import deadline_after
 from penstock.delivery.moment import Now
 from penstock.delivery.order import KeyOrder
@@ -617,6 +617,8 @@ class Cursor(Holding):
         rows = self.source.rows_between(self.cursor, end)
         self._finished.append((op, self.cursor, end - 1, rows, 0))
         self.counts[op] += rows
+        if self.witness is not None and rows and op in DISCARDED:
+            self.witness.discarded(NAMES[op], rows)
         self.passed += rows
         self.cursor = end
         self._skips.drop_below(end)
@@ -649,6 +651,7 @@ class Cursor(Holding):
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything out is forgotten, counts start at zero."""
         codes = self._codes
+        self._tell_ended("removed", sessions=True)
         self._clear()
         self.use_rules(self.rules)
         if codes is not None:

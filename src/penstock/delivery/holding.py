@@ -16,7 +16,7 @@ import numpy.typing as npt
 from penstock.delivery import journal as records
 from penstock.delivery.consumer import SESSION
 from penstock.delivery.due import Calendar
-from penstock.delivery.journal import ACKED, DEAD, FILTERED, HELD, HOLE, RELEASED, SKIPPED
+from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, HELD, HOLE, NAMES, RELEASED, SKIPPED
 from penstock.delivery.lease import GRAIN_NS, Leases
 from penstock.delivery.moment import Now
 from penstock.delivery.order import KeyOrder
@@ -24,6 +24,7 @@ from penstock.delivery.outlets import Outlets
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Page, Pages
 from penstock.delivery.skips import Skips
 from penstock.delivery.source import Delivery, Entry, JournalFile
+from penstock.delivery.witness import Witness
 from penstock.message import SMALL, Offsets
 
 _NONE = np.empty(0, np.int64)
@@ -44,6 +45,8 @@ class Holding:
         self.ready = self.leased = self.waiting = self.moving = 0
         #: Waiting rows that were out before: where order is kept, what came after them must wait as well.
         self.returning = 0
+        #: Told what becomes of rows, where somebody keeps a history.
+        self.witness: Witness | None = None
         self._journal = journal
         self._forget()
 
@@ -104,6 +107,8 @@ class Holding:
         self.leased -= 1
         if self.keys is not None:
             self._free([offset])
+        if self.witness is not None:
+            self.witness.acked_one(offset)
         return True
 
     def ack(self, offsets: Offsets, holder: int) -> Offsets:
@@ -119,6 +124,8 @@ class Holding:
             self.counts[ACKED] += len(offsets)
             self.leased -= len(offsets)
             self._free(offsets.tolist())
+            if self.witness is not None:
+                self.witness.acked(offsets)
         return refused
 
     def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
@@ -166,6 +173,8 @@ class Holding:
         if len(mine):
             self._leases.less(holder, len(mine))
             self.leased -= len(mine)
+            if self.witness is not None:
+                self.witness.returned("released", mine, self.attempts(mine))
             self._back(mine, due_ns if due_ns > now.wall_ns else 0, now)
         return offsets[~good]
 
@@ -175,6 +184,8 @@ class Holding:
         if len(mine):
             self._leases.less(holder, len(mine))
             self.leased -= len(mine)
+            if self.witness is not None:
+                self.witness.returned("released", mine, self.attempts(mine), "left")
             self._back(mine, 0, now)
         return len(mine)
 
@@ -186,6 +197,8 @@ class Holding:
                 rows = rows[self._pages.leased(rows, holder)]
             self._leases.less(holder, len(rows))
             self.leased -= len(rows)
+            if self.witness is not None and len(rows):
+                self.witness.returned("expired", rows, self.attempts(rows))
             self._back(rows, 0, now)
             ended.append((holder, len(rows)))
         return ended
@@ -205,6 +218,8 @@ class Holding:
         if revoked:
             rows = np.array(sorted(revoked), np.int64)
             _, attempts, _, holders = self._pages.details(rows)
+            if self.witness is not None:
+                self.witness.returned("released", rows, self.attempts(rows), "order")
             for holder in np.unique(holders).tolist():
                 count = int((holders == holder).sum())
                 self._leases.less(holder, count)
@@ -275,6 +290,8 @@ class Holding:
         """Finish rows that are safe in the dead-letter topic."""
         offsets = self._still_moving(offsets)
         if len(offsets):
+            if self.witness is not None:
+                self.witness.returned("dead", offsets, self.attempts(offsets), "attempts")
             self._pages.finish(offsets)
             self.moving -= len(offsets)
             self._finish(DEAD, offsets, counted=True)
@@ -302,6 +319,12 @@ class Holding:
         for holder, count in zip(owners.tolist(), counts.tolist(), strict=True):
             lost[holder] = count
             self._leases.less(holder, count)
+        if self.witness is not None and lost:
+            out = offsets[state == LEASED]
+            if op == ACKED:
+                self.witness.acked(out)
+            else:
+                self.witness.returned("released", out, self.attempts(out), "removed")
         self._pages.finish(offsets)
         self.ready -= int((state == READY).sum())
         self.leased -= int((state == LEASED).sum())
@@ -311,12 +334,23 @@ class Holding:
         self._finish(op, offsets, counted=True)
         return lost
 
+    def _tell_ended(self, reason: str, *, sessions: bool) -> None:
+        """Tell the witness that what consumers hold is theirs no more; what sessions hold may stay."""
+        if self.witness is None or not self.leased:
+            return
+        for holder in self._leases.holders():
+            if sessions or holder != SESSION:
+                rows = self._leases.of(holder)
+                self.witness.returned("released", rows, self.attempts(rows), reason)
+
     # --- the journal ----------------------------------------------------------------------------------------------
 
     def _finish(self, op: int, offsets: Offsets, *, counted: bool) -> None:
         self._finished += records.finished(op, offsets)
         if counted:
             self.counts[op] += len(offsets)
+            if self.witness is not None and op in DISCARDED:
+                self.witness.discarded(NAMES[op], len(offsets))
         if self.keys is not None:
             self._free(offsets.tolist())
 
@@ -355,6 +389,7 @@ class Holding:
 
     def close(self, *, forget: bool, now: Now) -> None:
         """Write down the rest, or drop the state for good."""
+        self._tell_ended("removed" if forget else "stopped", sessions=forget)
         if forget:
             self._journal.remove()
         else:

@@ -25,6 +25,8 @@ START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKI
 #: The reasons a row can be finished for; both sums of the ledger are made of these.
 FINISHED = (ACKED, FILTERED, EXPIRED, DEAD, REMOVED)
 NAMES = {ACKED: "acked", FILTERED: "filtered", EXPIRED: "expired", DEAD: "dead_lettered", REMOVED: "removed"}
+#: Those of them that end a row which no consumer acked or failed too often.
+DISCARDED = (FILTERED, EXPIRED, REMOVED)
 
 
 class State(NamedTuple):

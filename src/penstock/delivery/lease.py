@@ -93,6 +93,10 @@ class Leases:
         rows = np.unique(_flat([piece for run in held.runs.values() for piece in run]))
         return rows[self._pages.leased(rows, holder)]
 
+    def holders(self) -> list[int]:
+        """Return who has rows out."""
+        return list(self._held)
+
     def expire(self, now_ns: int) -> list[tuple[int, Offsets]]:
         """Return (holder, rows) whose lease has ended; the caller moves them on and says `less`."""
         ended = []

@@ -60,6 +60,8 @@ class Subscription:
         self.expired_leases = 0
         #: Told the ids of what consumers finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
+        #: Told what is handed out, before it is, where somebody keeps a history.
+        self.on_hand: Callable[[list[Delivery]], None] | None = None
         #: Told that handing rows over failed, and to which consumer (None: to a poll).
         self.on_bug: Callable[[Consumer | None, Exception], None] = _raise
         self._policy: Policy = POLICIES[settings.policy]()
@@ -166,6 +168,8 @@ class Subscription:
             if not deliveries:  # for him: there may be rows that others asked for
                 break
             self.polls.popleft()
+            if self.on_hand is not None:
+                self.on_hand(deliveries)
             try:
                 poll.done(deliveries)
             except Exception as failure:  # nobody knows their receipts
@@ -247,6 +251,8 @@ class Subscription:
             count += delivery.count
         consumer.in_flight += count
         consumer.received += count
+        if self.on_hand is not None:
+            self.on_hand(deliveries)
         try:
             consumer.deliver(deliveries)
         except Exception as failure:

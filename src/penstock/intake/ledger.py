@@ -8,6 +8,7 @@ Invariant: nothing added is ever missing from `total`, and memory is bounded wha
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -45,6 +46,8 @@ class Ledger:
     """Counts of what was refused or dropped."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        #: Told (reason, topic, count) of everything added, where somebody keeps a history.
+        self.on_add: Callable[[str, str, int], None] | None = None
         self._entries_max = entries_max
         self._accounts: dict[tuple[str, str], _Account] = {}
 
@@ -65,6 +68,8 @@ class Ledger:
         account.last_ns = now_ns
         if sample is not None:
             account.samples.append(Sample(now_ns, _beginning(sample), _text(peer)))
+        if self.on_add is not None:
+            self.on_add(reason, topic, count)
 
     def entries(self, reason: str | None = None, topic: str | None = None, since_ns: int | None = None) -> list[Entry]:
         """Return the entries that match and were added to since then, the most recent first."""

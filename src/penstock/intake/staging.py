@@ -22,6 +22,8 @@ SUFFIX = ".arrows"
 UNFINISHED = ".new"
 #: The column that says where each row goes, and the key in the schema's metadata where all go to one topic.
 TOPIC = "topic"
+#: The key in the schema's metadata that says which shard rows without a key go to.
+HOME = "home"
 ATTEMPT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -47,6 +49,12 @@ def topic_of(schema: pa.Schema) -> str | None:
     return name.decode() if name is not None else None
 
 
+def home_of(schema: pa.Schema) -> int | None:
+    """Return the shard, modulo the topic's, that rows without a key go to; None if nobody said."""
+    home = (schema.metadata or {}).get(HOME.encode())
+    return int(home) if home is not None else None
+
+
 class Staging:
     """The staged batches of a node."""
 
@@ -68,12 +76,16 @@ class Staging:
         """Tell whether an attempt is complete."""
         return name in self._complete
 
-    def writer(self, query: str, batch: int, attempt: str, topic: str | None, schema: pa.Schema) -> Writer:
+    def writer(
+        self, query: str, batch: int, attempt: str, topic: str | None, schema: pa.Schema, home: int | None = None
+    ) -> Writer:
         """Begin an attempt of batches for one topic, or with a column that names it; for any thread."""
         name = name_of(query, batch, attempt)
         if self.has(name):
             raise Refusal("conflict", f"attempt {attempt} of batch {batch} is staged already")
         metadata = {TOPIC: topic} if topic is not None else {}
+        if home is not None:
+            metadata[HOME] = str(home)
         return Writer(self._disk, f"{self._path}/{name}", schema.with_metadata(metadata))
 
     def add(self, query: str, batch: int, attempt: str, now_ns: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.config import Config
+from penstock.events import PREFIX
 from penstock.settings import SubscriptionSettings, TopicSettings
 
 #: Names that end so live as long as somebody uses them.
@@ -20,6 +21,11 @@ def topic_settings(config: Config, name: str, *, extend: bool = False) -> TopicS
     if name.endswith(EPHEMERAL):
         return msgspec.structs.replace(settings, durability="memory", ephemeral=True)
     return settings
+
+
+def is_listed(name: str) -> bool:
+    """Tell whether lists show a topic; the node's own are there for whoever asks for them by name."""
+    return not name.startswith(PREFIX)
 
 
 def channel_settings(config: Config, name: str) -> SubscriptionSettings:

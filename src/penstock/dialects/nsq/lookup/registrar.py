@@ -16,6 +16,7 @@ from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Link, Network
+from penstock.dialects.nsq.topics import is_listed
 from penstock.errors import Refusal
 from penstock.node import Change, Node
 from penstock.settings import SubscriptionSettings
@@ -81,9 +82,9 @@ class Registrar:
             link.close()
 
     def announced(self) -> Iterator[Announced]:
-        """Yield every topic with its channels; what NSQ cannot spell is left out."""
+        """Yield every topic with its channels; what NSQ cannot spell, and what is the node's own, is left out."""
         for topic in self._node.topics.values():
-            if _can_spell(topic.name):
+            if _is_told(topic.name):
                 channels = [name for name in topic.subscriptions if _can_spell(name)]
                 yield Announced(topic.name, channels, len(topic.shards))
 
@@ -91,7 +92,7 @@ class Registrar:
 
     def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
         channel = subscription.name if subscription is not None else ""
-        if not _can_spell(topic.name) or (channel and not _can_spell(channel)):
+        if not _is_told(topic.name) or (channel and not _can_spell(channel)):
             return
         if event == "deleted":
             self._withdraw(topic.name, channel, len(topic.shards))
@@ -114,7 +115,7 @@ class Registrar:
 
     def _list(self, topic: Topic, channel: str = "") -> None:
         """Put a topic, its shards and its channels into the directory here."""
-        if self._directory is None or not _can_spell(topic.name):
+        if self._directory is None or not _is_told(topic.name):
             return
         for name in [channel] if channel else ["", *filter(_can_spell, topic.subscriptions)]:
             for shard in topic.shards:
@@ -155,6 +156,10 @@ class Registrar:
         if self._directory is not None:
             self._directory.ping(self._peer.id, self._node.clock.monotonic())
         self._arm()
+
+
+def _is_told(topic: str) -> bool:
+    return is_listed(topic) and _can_spell(topic)
 
 
 def _can_spell(name: str) -> bool:

@@ -25,6 +25,7 @@ from penstock.dialects.nsq.stats.latency import Percentiles
 from penstock.dialects.nsq.stats.meter import Meter
 from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.dialects.nsq.tcp.server import Connection
+from penstock.dialects.nsq.topics import is_listed
 from penstock.filters.match import ExtFilter
 from penstock.node import Node
 from penstock.topic import Topic
@@ -162,7 +163,8 @@ class Observer:
         self, topic: str = "", channel: str = "", connections: Sequence[Connection] | None = None
     ) -> list[TopicStats] | None:
         """Return the topics by name, with all their channels or those of one name; without connections, no clients."""
-        found = sorted(name for name in ([topic] if topic else self._node.topics) if _can_spell(name))
+        known = [topic] if topic else filter(is_listed, self._node.topics)
+        found = sorted(name for name in known if _can_spell(name))
         topics = [self._node.topics[name] for name in found if name in self._node.topics]
         if topic and not topics:
             return None
