@@ -5,25 +5,29 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+# One at a time: `make up` installs in the background what `make test` may want as well.
+PIP := flock .venv/.pip-lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 
 # How long the simulation runs inside `make test`, and how many kills its crash proof makes (`prove-crash` makes 300).
 SIMULATION_SECONDS ?= 60
 CRASH_KILLS ?= 20
 # How many rows the proof of exactly-once writes moves there.
 EXACTLY_ONCE_ROWS ?= 60000
+# What `make up` runs beside the node: a pipeline's file, `default`, or `off`.
+PIPELINE ?= default
 # Passed on: make bench ARGS="--only publish", make up ARGS="--port-offset 1000"
 ARGS ?=
 
 RUN := .venv/.run
 DEV := .venv/.dev
+PIPE := .venv/.pipeline
 SPARK := .venv/.spark
 BENCH := .venv/.bench
 # Other people's clients must not meet our dependencies, so they live in an environment inside ours.
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup dev spark up test check format bench soak clean lock
+.PHONY: help setup dev pipeline spark up test check format bench soak clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
 .PHONY: prove-exactly-once
 
@@ -34,10 +38,13 @@ setup: $(RUN) ## make .venv with the program, .venv/bin/penstock, and nothing el
 
 dev: $(DEV) ## setup, and what tests and checks need
 
-spark: $(SPARK) ## dev, and PySpark with what it needs, for topics as DataFrames
+pipeline: $(PIPE) ## setup, and PySpark with what it needs, for pipelines and topics as DataFrames
 
-up: $(RUN) ## run a node in the foreground, data in ./penstock-data
-	@exec $(BIN)/penstock up $(ARGS)
+spark: $(SPARK) ## dev and pipeline
+
+# The node is there at once; it has what the pipeline needs installed, and starts the pipeline then.
+up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the default pipeline (PIPELINE=off: without)
+	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
 test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, a short crash proof
 	@scripts/need strace gcc openssl promtool go java
@@ -102,8 +109,11 @@ $(DEV): requirements-dev.lock $(RUN)
 	@touch $@
 
 # PySpark comes as source: pip makes a wheel of it, half a minute and half a GB, so only what runs Spark waits for it.
-$(SPARK): requirements-spark.lock $(DEV)
+$(PIPE): requirements-spark.lock $(RUN)
 	$(PIP) --no-build-isolation -r requirements-spark.lock
+	@touch $@
+
+$(SPARK): $(PIPE) $(DEV)
 	@touch $@
 
 # Without build isolation, so that hashes cover what builds a client, too. The sources of gnsq hold its own suite.

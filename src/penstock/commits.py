@@ -24,7 +24,7 @@ from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.inlet import Receipt
 from penstock.intake.spread import spread
-from penstock.intake.staging import TOPIC, digest, name_of, topic_of
+from penstock.intake.staging import TOPIC, digest, home_of, name_of, topic_of
 from penstock.message import Rows
 
 if TYPE_CHECKING:
@@ -213,11 +213,12 @@ class _Run:
     def _append(self, place: tuple[int, int], batch: pa.RecordBatch) -> None:
         self._failure = None
         self._left = 1
+        asked = home_of(batch.schema)
         try:
             for name, rows in _by_topic(batch):
                 topic = self._node.topic(name, create=True)
                 shards = len(topic.shards)
-                home = place[0] % shards
+                home = (place[0] if asked is None else asked) % shards
                 parts = spread(rows, shards, home) if shards > 1 and "key" in rows.columns else [(home, rows, [])]
                 for shard, part, _ in parts:
                     if (name, shard) in self._parts:

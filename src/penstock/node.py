@@ -20,6 +20,8 @@ from penstock.delivery.moment import Now
 from penstock.delivery.subscription import Subscription
 from penstock.disk import Disk
 from penstock.errors import Refusal
+from penstock.events import TOPIC as EVENTS
+from penstock.events import Events
 from penstock.holds import Holds
 from penstock.inlet import Published
 from penstock.intake.ledger import Ledger
@@ -27,6 +29,7 @@ from penstock.intake.limits import InputMemory
 from penstock.intake.staging import Staging
 from penstock.log.budget import share
 from penstock.message import Rows
+from penstock.pipelines import Pipelines
 from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
@@ -42,6 +45,10 @@ RETAIN_NS_MIN = 10 * MILLISECOND
 
 #: What shards keep in memory is brought within its common bound this often: it costs a look at every shard.
 SHARE_NS = SECOND
+
+#: A failure in one place is logged this often at most, in so many places told apart.
+BUG_LOG_NS = SECOND
+BUG_LOGS_MAX = 1024
 
 _log = logging.getLogger("penstock.node")
 
@@ -62,7 +69,11 @@ class Node:
         self.ledger = Ledger()
         self.input_memory = InputMemory(config.node.memory_input_bytes)
         self.topics: dict[str, Topic] = {}
+        #: The delivery history; None where none is kept.
+        self.events = Events(self, config.events) if config.events.mode != "off" else None
         self.bugs = 0
+        #: Where something failed -> when that was last logged, and how often it was not since.
+        self._bug_logs: dict[str, tuple[int, int]] = {}
         #: Told whenever a topic or subscription comes or goes, in the turn it does.
         self.watchers: list[Watcher] = []
         #: Redrives under way, by dead-letter topic.
@@ -79,6 +90,8 @@ class Node:
         self.holds = Holds(self.catalog, clock)
         self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
         self.commits = Commits(self)
+        #: How the pipelines are that told it.
+        self.pipelines = Pipelines(clock)
         self._open_topics()
         resume(self)
         self.commits.resume()
@@ -129,6 +142,8 @@ class Node:
         """Make a topic; what is not chosen comes from the node's configuration."""
         if self.stopping:
             raise Refusal("stopping", "the node is stopping")
+        if name == EVENTS and self.events is not None:  # whoever asks for it first
+            settings = self.events.settings()
         record = self.catalog.create_topic(name, settings or self.config.topic.settings())
         topic = self.topics[name] = Topic(self, record, self._path(record.number))
         _log.info("topic %s created", name)
@@ -221,6 +236,7 @@ class Node:
             self._retainer = self.clock.call_at(self.clock.monotonic() + self._retain_ns(), self._retain)
 
     def _sweep(self) -> None:
+        self.pipelines.sweep()
         try:
             self.holds.sweep()
             self.commits.sweep()
@@ -237,7 +253,16 @@ class Node:
         """Count and log a failure that should not exist; the node goes on."""
         self.bugs += 1
         self.ledger.add("bug", "", 1, self.clock.now(), f"{where}: {error!r}")
-        _log.error("%s failed: %s", where, "".join(traceback.format_exception(error)))
+        now_ns = self.clock.monotonic()
+        logged_ns, unsaid = self._bug_logs.get(where, (now_ns - BUG_LOG_NS, 0))
+        if now_ns - logged_ns < BUG_LOG_NS:  # what fails in every tick must not fill the disk with saying so
+            self._bug_logs[where] = (logged_ns, unsaid + 1)
+            return
+        if len(self._bug_logs) >= BUG_LOGS_MAX:
+            self._bug_logs.clear()
+        self._bug_logs[where] = (now_ns, 0)
+        again = f" (and {unsaid} times since this was last said)" if unsaid else ""
+        _log.error("%s failed%s: %s", where, again, "".join(traceback.format_exception(error)))
 
     def damage(self) -> list[str]:
         """Return what is known to be damaged on disk, one line each."""
@@ -252,6 +277,8 @@ class Node:
 
     def stop(self) -> None:
         """Take nothing more in and hand nothing more out; what consumers hold they may still finish."""
+        if self.events is not None and not self.stopping:
+            self._guarded("events", self.events.flush)
         self.stopping = True
 
     def held(self) -> int:
@@ -265,10 +292,16 @@ class Node:
 
     def close(self) -> None:
         """Write everything down; nothing may use the node afterwards."""
-        self.stopping = True
+        self.stop()
         for timer in (self._ticker, self._retainer):
             if timer is not None:
                 timer.cancel()
         self._unwatch()
+        history = self.topics.get(EVENTS)
         for topic in self.topics.values():
-            self._guarded(f"close of topic {topic.name}", topic.close)
+            if topic is not history:
+                self._guarded(f"close of topic {topic.name}", topic.close)
+        if self.events is not None:  # last, because it tells how the others ended
+            self._guarded("events", self.events.close)
+        if history is not None:
+            self._guarded(f"close of topic {EVENTS}", history.close)

@@ -23,6 +23,7 @@ from penstock.delivery.moment import Now
 from penstock.delivery.rules import Rules, TrafficTest
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
+from penstock.events import on_hand
 from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
 from penstock.inlet import Inlet, Published, Receipt
@@ -80,6 +81,8 @@ class Topic:
             self._stored,
             node.report_bug,
         )
+        #: Who hears what is published, by shard; None where no history is kept.
+        self._witnesses = node.events.witnesses(self.name, len(self.shards)) if node.events is not None else None
         self._alarm = Alarm(node.clock, len(self.shards), self._ring, self._delays)
         self._dropped = [0] * len(self.shards)
         self._evictions: dict[Consumer, Callable[[], None]] = {}
@@ -170,6 +173,8 @@ class Topic:
 
     def _stored(self, shard: Shard, batch: Batch | None) -> None:
         """Hand out rows that are as durable as promised; their publisher has his answer, so no bug here is his."""
+        if self._witnesses is not None and batch is not None:
+            self._witnesses[shard.number].published(batch)
         if batch is not None and "due" in batch.columns:
             now = self.node.now()
             for subscription in self.subscriptions.values():
@@ -303,6 +308,7 @@ class Topic:
             cursor.due_seen_ns = self._alarm.seen_ns
             cursor.recover(entries, start, rows_due, now)
             subscription.add(cursor)
+        self._watch(subscription)
         self.subscriptions[record.name] = subscription
         self.apply_rules()
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
@@ -310,6 +316,15 @@ class Topic:
         self._touch()
         self._alarm.set()
         return subscription
+
+    def _watch(self, subscription: Subscription) -> None:
+        """Let the history hear of a subscription, where one is kept."""
+        events = self.node.events
+        witnesses = events.witnesses(self.name, len(self.shards), subscription.name) if events is not None else None
+        if witnesses is not None:
+            subscription.on_hand = on_hand(witnesses)
+            for cursor, witness in zip(subscription.cursors, witnesses, strict=True):
+                cursor.witness = witness
 
     def apply_rules(self) -> None:
         """Judge from now on by the mapping and settings of this moment; traffic filters look at a batch together."""

@@ -62,6 +62,7 @@ def test_topics_are_made_described_and_dropped(url: str, topic: str) -> None:
             await client.publish(topic, [b"a", b"b"])
             assert (await client.topic(topic)).shards[0].rows == 2
             assert topic in [each.name for each in await client.topics()]
+            assert (await client.routing()).traffic_types == {}
             await client.seek(topic, (await made(client, topic)), offset=1)
             await client.delete_topic(topic)
             with pytest.raises(Refusal):

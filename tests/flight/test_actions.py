@@ -7,6 +7,7 @@ import json
 import pyarrow.flight as flight
 import pytest
 
+from penstock.client import Client
 from penstock.client.wire import TopicInfo, made
 from tests.flight.parts import Flown, ids, many
 
@@ -40,6 +41,8 @@ def test_all_actions_are_listed(flown: Flown) -> None:
         "abort",
         "hold",
         "release-hold",
+        "routing",
+        "pipeline",
     }
     assert "time_ns" in listed["offsets-at"]
 
@@ -124,3 +127,14 @@ def test_hold_keeps_what_retention_would_drop(flown: Flown) -> None:
 def test_action_without_a_body_is_one_with_an_empty_object(flown: Flown) -> None:
     (result,) = flown.client.do_action("topics")
     assert json.loads(result.body.to_pybytes()) == {"topics": []}
+
+
+def test_routing_mapping_is_told_as_it_is_now(flown: Flown) -> None:
+    assert flown.act("routing")["traffic_types"] == {}
+    flown.do(lambda: flown.node.catalog.set_mapping({"production": 0, "debug": 63}))
+    flown.do(lambda: flown.node.catalog.set_mapping({"debug": 63}))
+    assert flown.act("routing") == {"traffic_types": {"debug": 63}, "retired": {"production": 0}}
+    with Client(f"grpc://127.0.0.1:{flown.flight.port}") as client:
+        assert client.routing().traffic_types == {"debug": 63}
+    with pytest.raises(flight.FlightServerError, match="bad_request: "):
+        flown.act("routing", name="t")

@@ -45,6 +45,19 @@ def test_staged_rows_appear_with_their_commit(flown: Flown) -> None:
     assert staged_files(flown) == []
 
 
+def test_rows_without_a_key_go_home_and_those_with_one_to_its_shard(flown: Flown) -> None:
+    flown.act("create-topic", name="t", settings={"shards": 3})
+    keys = pa.array([None, b"k"], pa.binary())
+    for home in (2, 4):  # modulo the topic's shards
+        stage(flown, f"home{home}", body_batch(b"home %d" % home, b"keyed", key=keys), topic="t", home=home)
+    commit(flown, "home2", "home4")
+    bodies = [flown.bodies("t", shard=shard) for shard in range(3)]
+    assert bodies[2].count(b"home 2") == bodies[1].count(b"home 4") == 1
+    assert [shard.count(b"keyed") for shard in bodies].count(2) == 1
+    with pytest.raises(flight.FlightServerError, match="bad_request: 'home' of a stage is the number of a shard"):
+        stage(flown, "a", many(1), batch=1, topic="t", home=-1)
+
+
 def test_commit_twice_adds_nothing(flown: Flown) -> None:
     stage(flown, "a0", many(3), topic="t")
     commit(flown, "a0")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.wire import PipelineReport, QueryReport
 from penstock.intake.dedup import Dedup
 from penstock.message import Rows
 from tests.served import Served
@@ -136,3 +137,28 @@ def test_idempotence_keys_forgotten_before_their_time_are_counted(
     text = scrape(served)
     assert value(text, "penstock_topic_forgotten_keys_total", topic="t") == 3
     assert promtool(text) == "0"
+
+
+def test_metrics_tell_of_pipelines_as_they_last_reported(served: Served) -> None:
+    query = QueryReport(
+        name='by"day"', state="running", batch=7, rows_total=60, lag_rows=2, batch_ms=250, late_rows=3, dead_rows=1
+    )
+    report = PipelineReport(
+        name="a\\b é", pid=42, host="h", state="running", started_ms=1500, restarts=1, queries=[query]
+    )
+    served.do(lambda: served.node.pipelines.report(report))
+    text = scrape(served)
+    assert promtool(text) == "0"
+    pipeline = {"pipeline": "a\\\\b é"}
+    labels = {**pipeline, "query": 'by\\"day\\"'}
+    assert value(text, "penstock_pipeline_up", **pipeline) == 1
+    assert value(text, "penstock_pipeline_restarts_total", **pipeline) == 1
+    assert value(text, "penstock_pipeline_start_time_seconds", **pipeline) == 1.5
+    assert abs(value(text, "penstock_pipeline_report_time_seconds", **pipeline) - served.clock.now() / 1e9) < 60
+    found = {
+        name: value(text, f"penstock_pipeline_query_{name}", **labels)
+        for name in ("rows_total", "late_rows_total", "dead_rows_total", "batches_total", "lag_rows", "batch_seconds")
+    }
+    assert list(found.values()) == [60, 3, 1, 7, 2, 0.25]
+    served.advance(31)
+    assert value(scrape(served), "penstock_pipeline_up", **pipeline) == 0

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.api import health, leases, ledger, messages, redrives, routing, subscriptions, topics
+from penstock.api import health, leases, ledger, messages, pipelines, redrives, routing, subscriptions, topics
 from penstock.api.context import Context
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.openapi import document
@@ -60,6 +60,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *leases.ENDPOINTS,
     *redrives.ENDPOINTS,
     *routing.ENDPOINTS,
+    *pipelines.ENDPOINTS,
     *ledger.ENDPOINTS,
     *health.ENDPOINTS,
 )

@@ -83,4 +83,4 @@ def _tag(endpoint: Endpoint) -> str:
     return next((word for word in reversed(words) if word in _TAGS), words[0] if words else "index")
 
 
-_TAGS = ("topics", "subscriptions", "messages", "consumers", "ledger", "routing")
+_TAGS = ("topics", "subscriptions", "messages", "consumers", "pipelines", "ledger", "routing")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
+
+from penstock.cli import companion
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -46,6 +49,10 @@ def show(config: Config, addresses: Addresses, version: str, stream: TextIO | No
     head = f"Penstock {version} is up. Data in {config.data_dir}, durability {config.topic.durability}."
     rows = [(SPOKEN[key], place) for key, place in reach.items()]
     tries = suggestions(reach, addresses)
+    pipeline = companion.declared(config)
+    if pipeline is not None:
+        rows += beside(config, pipeline)
+        tries += watching(config, pipeline, url_option(reach, addresses))
     if stream.isatty():
         _show_rich(stream, head, rows, tries)
         return
@@ -60,8 +67,42 @@ def suggestions(reach: Mapping[str, str], addresses: Addresses) -> list[str]:
     curl = f"curl -d hello '{reach['nsq.http_port']}/pub?topic=greetings'"
     if "api.port" not in reach:
         return [curl]
-    url = "" if addresses["api.port"] == ("127.0.0.1", DEFAULT_API_PORT) else f" --url {reach['api.port']}"
+    url = url_option(reach, addresses)
     return [f'penstock pub greetings "hello"{url}', f"penstock sub greetings first --max 1{url}", curl]
+
+
+def url_option(reach: Mapping[str, str], addresses: Addresses) -> str:
+    """Return the option that brings a command to this node; empty where it finds it by itself."""
+    if "api.port" not in reach or addresses["api.port"] == ("127.0.0.1", DEFAULT_API_PORT):
+        return ""
+    return f" --url {reach['api.port']}"
+
+
+def beside(config: Config, pipeline: companion.Declared) -> list[tuple[str, str]]:
+    """Return what to know of the pipeline beside the node: what it does, and where it leaves what."""
+    if config.pipeline.setup and companion.missing():
+        does = "starts once PySpark is installed, which has begun"
+    elif companion.missing():
+        does = "waits for PySpark: pip install 'penstock[spark]'"
+    else:
+        does = "starts now"
+    rows = [("pipeline", f"{pipeline.name} {does}"), ("", f"log {pipeline.log}")]
+    if pipeline.is_default:
+        tables = os.path.join(config.data_dir, companion.TABLES)
+        rows.append(("", f"topic {companion.DEMO_TOPIC} -> topic {companion.ROLLUP_TOPIC}, tables in {tables}"))
+    return rows
+
+
+def watching(config: Config, pipeline: companion.Declared, url: str) -> list[str]:
+    """Return commands that show a pipeline at work."""
+    status = f"penstock pipeline status {pipeline.name} --data {config.data_dir}"
+    if not pipeline.is_default:
+        return [status]
+    return [
+        f"penstock tail {companion.DEMO_TOPIC}{url}",
+        status,
+        f"penstock tail {companion.ROLLUP_TOPIC}{url}",
+    ]
 
 
 def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: list[str]) -> None:

@@ -14,11 +14,12 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cli import banner, listeners
+from penstock.cli import listeners, ready
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,11 +53,14 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     """Run a node until a signal asks it to stop."""
     import uvloop
 
+    from penstock.cli.companion import declared
+
     start_log(config)
     with claimed(config.data_dir):
+        declared(config)  # a pipeline's file that is not there is said before anything starts
         listeners.probe(config)
         if ready_file is not None:
-            prepare_ready(ready_file)
+            ready.prepare(ready_file)
         raise_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_life(config, ready_file, show))
@@ -85,6 +89,8 @@ def claimed(path: str) -> Iterator[None]:
 
 
 async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
+    from penstock.cli.companion import Companion
+
     daemon = Daemon(config, asyncio.get_running_loop())
     stopped = asyncio.Event()
     on_signals(stopped)
@@ -102,11 +108,15 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     # The loop gives the interpreter lock away with every system call; a thread that seals must not keep it for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     if ready_file is not None:
-        write_ready(ready_file, config, addresses)
+        ready.write(ready_file, config, addresses)
     if show is not None:
         show(config, addresses)
-    with announced(config, addresses):
+    companion = Companion(config, daemon.node, Random(os.urandom(32)))
+    with ready.announced(config, addresses):
+        companion.start()
         await stopped.wait()
+        # What runs beside the node ends while it can still reach it.
+        await companion.stop()
     await daemon.stop()
 
 
@@ -123,8 +133,6 @@ class Daemon:
     """A node with its listeners."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
-        from random import Random
-
         from penstock.clock import LoopClock
         from penstock.dialects.nsq.tcp.server import Server
         from penstock.disk import LocalDisk
@@ -310,50 +318,3 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):  # some containers lie about what is allowed; the limit stays then
         return
-
-
-def write_ready(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
-    """Tell whoever waits for the file where everything listens."""
-    import msgspec
-
-    document = {
-        "pid": os.getpid(),
-        "data_dir": os.path.abspath(config.data_dir),
-        "ports": {key: port for key, (_, port) in addresses.items()},
-        "url": banner.places(config, addresses).get("api.port"),
-    }
-    # In one step: who waits for the file never reads half of it.
-    with open(path + ".new", "wb") as file:
-        file.write(msgspec.json.encode(document) + b"\n")
-    os.replace(path + ".new", path)
-
-
-@contextmanager
-def announced(config: Config, addresses: Mapping[str, tuple[str, int]]) -> Iterator[None]:
-    """Let readers of the data directory find its node; one that was killed leaves a file whose pid is dead."""
-    import msgspec
-
-    path = os.path.join(config.data_dir, "node.json")
-    reach = banner.places(config, addresses)
-    document = {"pid": os.getpid(), "api": reach.get("api.port"), "flight": reach.get("flight.port")}
-    try:
-        with open(path + ".new", "wb") as file:
-            file.write(msgspec.json.encode(document) + b"\n")
-        os.replace(path + ".new", path)
-    except OSError:  # a full disk must not keep a node from starting
-        _log.warning("%s was not written: readers of the data directory do not find this node", path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-
-
-def prepare_ready(path: str) -> None:
-    """Take away what an earlier node left there, and see now rather than later whether it can be written."""
-    try:
-        open(path + ".new", "wb").close()
-        if os.path.exists(path):
-            os.unlink(path)
-    except OSError as error:
-        raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror}.") from error

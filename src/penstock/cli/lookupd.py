@@ -48,19 +48,19 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     """Run a lookup service until a signal asks it to stop."""
     import uvloop
 
-    from penstock.cli import daemon, listeners
+    from penstock.cli import daemon, listeners, ready
 
     daemon.start_log(config)
     listeners.probe(config, KEYS)
     if ready_file is not None:
-        daemon.prepare_ready(ready_file)
+        ready.prepare(ready_file)
     daemon.raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_life(config, ready_file, show))
 
 
 async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
-    from penstock.cli import daemon
+    from penstock.cli import daemon, ready
     from penstock.clock import LoopClock
     from penstock.dialects.nsq.lookup.service import Lookup
 
@@ -70,7 +70,7 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     ports = await daemon.open_lookup(lookup, config)
     addresses = {key: (config.nsq.address, port) for key, port in ports.items()}
     if ready_file is not None:
-        daemon.write_ready(ready_file, config, addresses)
+        ready.write(ready_file, config, addresses)
     if show is not None:
         show(config, addresses)
     await stopped.wait()

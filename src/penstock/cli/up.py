@@ -23,6 +23,14 @@ def up(
         str | None,
         typer.Option(help="When a publish is answered: memory, os or fsync. For topics to come.", show_default="os"),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="Pipeline to run beside the node: its file, `default` or `off`.",
+            metavar="PATH",
+            show_default="off",
+        ),
+    ] = None,
     settings: Settings = None,
     ready_file: Annotated[
         str | None, typer.Option(help="Write pid and ports there, as JSON, once the node listens.", metavar="PATH")
@@ -36,7 +44,12 @@ def up(
     from penstock.config import load
 
     chosen: dict[str, object] = flags(settings)
-    given = {"data_dir": data, "port_offset": port_offset, "topic.durability": durability}
+    given = {
+        "data_dir": data,
+        "port_offset": port_offset,
+        "topic.durability": durability,
+        "pipeline.file": pipeline,
+    }
     chosen |= {key: value for key, value in given.items() if value is not None}
     show = None if quiet else partial(banner.show, version=__version__)
     run(load(file, chosen).config, ready_file, show)

@@ -114,6 +114,10 @@ class AsyncClient:
         """Return one topic."""
         return await self._call(partial(self._client.topic, name))
 
+    async def routing(self) -> wire.Routing:
+        """Return which bit each traffic type is."""
+        return await self._call(self._client.routing)
+
     async def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
         """Make a topic; settings are those of the admin API."""
         return await self._call(partial(self._client.create_topic, name, **settings))

@@ -130,6 +130,10 @@ class Client:
         """Return one topic."""
         return self._connection.topic(name)
 
+    def routing(self) -> wire.Routing:
+        """Return which bit each traffic type is."""
+        return self._connection.routing()
+
     def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
         """Make a topic; settings are those of the admin API."""
         return wire.made(self._connection.act("create-topic", {"name": name, "settings": settings}), wire.TopicInfo)

@@ -96,6 +96,14 @@ class Connection:
         """Return one topic; `Refusal` with code not_found if there is none."""
         return wire.made(self.act("topic", {"name": name}), wire.TopicInfo)
 
+    def report(self, how: wire.PipelineReport) -> None:
+        """Tell the node how a pipeline is; `Refusal` says what is wrong with a report."""
+        self.act("pipeline", how)
+
+    def routing(self) -> wire.Routing:
+        """Return which bit each traffic type is."""
+        return wire.made(self.act("routing"), wire.Routing)
+
     def read(self, what: wire.Read) -> Iterator[pa.RecordBatch]:
         """Yield rows of a shard."""
         with self.told():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -59,6 +60,8 @@ class Stage:
     attempt: str
     topic: str | None = None
     create: bool = True
+    #: The shard, modulo the topic's, of rows without a key; None = the attempts take turns.
+    home: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,6 +197,61 @@ class TopicInfo:
     durability: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Routing:
+    """Answer of the action `routing`: which of the 64 traffic bits each traffic type is."""
+
+    traffic_types: dict[str, int]
+    #: Removed types, whose bits older messages may still carry.
+    retired: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryReport:
+    """How one query of a pipeline is, inside `PipelineReport`."""
+
+    name: str
+    state: str = "starting"
+    #: Batches that ended.
+    batch: int = 0
+    #: Since the pipeline started.
+    rows_total: int = 0
+    rows_per_s: float = 0.0
+    #: Rows of its sources that it has not read yet.
+    lag_rows: int = 0
+    #: How long the last batch took.
+    batch_ms: int = 0
+    #: Rows that came after their window was closed, and rows that could not be used.
+    late_rows: int = 0
+    dead_rows: int = 0
+    #: Why it failed; empty while it did not.
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineReport:
+    """Action `pipeline`: how a pipeline is, told every few seconds while it runs and once more at its end."""
+
+    name: str
+    pid: int
+    host: str
+    #: One of PIPELINE_STATES.
+    state: str
+    started_ms: int
+    error: str = ""
+    #: How often it started a query again since `started_ms`; that the whole process is another one, the node sees.
+    restarts: int = 0
+    #: Where Spark runs: local[2], spark://host:port, sc://host:port.
+    master: str = ""
+    queries: list[QueryReport] = dataclasses.field(default_factory=list)
+
+
+#: What a pipeline says of itself.
+PIPELINE_STATES = ("starting", "running", "stopping", "stopped", "failed")
+
+#: Documents that hold a list of others: which field, and of what.
+_INNER: dict[type, tuple[str, type]] = {TopicInfo: ("shards", ShardRange), PipelineReport: ("queries", QueryReport)}
+
 Document = TypeVar("Document")
 
 
@@ -231,8 +289,9 @@ def made(values: object, kind: type[Document]) -> Document:
     for name, field in known.items():
         if name in values:
             _check(values[name], str(field.type), what, name)
-    if kind is TopicInfo:
-        values = {**values, "shards": [made(shard, ShardRange) for shard in values.get("shards", [])]}
+    if kind in _INNER:
+        name, inner = _INNER[kind]
+        values = {**values, name: [made(each, inner) for each in values.get(name, [])]}
     try:
         return kind(**values)
     except TypeError:
@@ -245,7 +304,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 #: The types of fields as they are written above, and what JSON may hold there.
-_CHECKS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool}
+_CHECKS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
 
 def _check(value: object, kind: str, what: str, name: str) -> None:
@@ -255,9 +314,11 @@ def _check(value: object, kind: str, what: str, name: str) -> None:
             return
         kind = kind.removesuffix("| None").strip()
     expected: Any = _CHECKS.get(kind) or (list if kind.startswith(("list", "Ranges")) else dict)
-    good = isinstance(value, expected) and not (expected is int and isinstance(value, bool))
-    if good and kind == "int":
-        good = -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
+    good = isinstance(value, expected) and not (kind in ("int", "float") and isinstance(value, bool))
+    if good and isinstance(value, int) and kind in ("int", "float"):
+        good = -(1 << 63) <= value < 1 << 63
+    if good and isinstance(value, float):
+        good = math.isfinite(value)  # Python's JSON knows NaN and Infinity, others do not
     if good and kind == "list[str]":
         good = all(isinstance(item, str) for item in value)  # type: ignore[attr-defined]
     if good and kind == "list[int]":

@@ -3,19 +3,31 @@
 from penstock.config.check import check, host_and_port, is_loopback, quantile
 from penstock.config.keys import KEYS, Key
 from penstock.config.load import Loaded, load
-from penstock.config.tree import ApiConfig, Config, FlightConfig, LogConfig, NodeConfig, NsqConfig, TopicConfig
+from penstock.config.tree import (
+    ApiConfig,
+    Config,
+    EventsConfig,
+    FlightConfig,
+    LogConfig,
+    NodeConfig,
+    NsqConfig,
+    PipelineConfig,
+    TopicConfig,
+)
 from penstock.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "KEYS",
     "ApiConfig",
     "Config",
+    "EventsConfig",
     "FlightConfig",
     "Key",
     "Loaded",
     "LogConfig",
     "NodeConfig",
     "NsqConfig",
+    "PipelineConfig",
     "TopicConfig",
     "check",
     "format_duration",

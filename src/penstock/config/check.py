@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 
 from penstock.config.keys import KEYS, value_of
 from penstock.config.tree import Config
@@ -25,6 +26,12 @@ def check(config: Config) -> None:
         raise ConfigError("nsq.tls_client_auth_policy needs nsq.tls_required = true; clients could go without TLS else")
     if config.nsq.tls_root_ca_file and not os.access(config.nsq.tls_root_ca_file, os.R_OK):
         raise ConfigError(f'nsq.tls_root_ca_file = "{config.nsq.tls_root_ca_file}": no such file, or it cannot be read')
+    if config.pipeline.file not in ("", "off") and not config.flight.enabled:
+        raise ConfigError("pipeline.file needs flight.enabled = true, a pipeline writes over Flight; or set it to off")
+    try:
+        shlex.split(config.pipeline.setup)
+    except ValueError as error:
+        raise ConfigError(f"pipeline.setup cannot be read as a command: {error}") from None
     for low, high in (
         ("nsq.msg_timeout", "nsq.max_msg_timeout"),
         ("nsq.heartbeat_interval", "nsq.max_heartbeat_interval"),

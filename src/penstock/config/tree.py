@@ -69,6 +69,22 @@ class TopicConfig(Section, frozen=True, kw_only=True):
         return TopicSettings(**msgspec.structs.asdict(self))
 
 
+class EventsConfig(Section, frozen=True, kw_only=True):
+    """The delivery history, which the node writes to a topic of its own."""
+
+    #: What happens to messages is not written, written of one message in `one_in`, or of every message.
+    mode: Literal["off", "sampled", "full"] = "sampled"
+    one_in: Annotated[int, Meta(ge=1, le=1 << 16)] = 64
+    #: Events a second; what is more is dropped and counted.
+    rate_max: Annotated[int, Meta(ge=1)] = 20_000
+    #: History beyond this is dropped; it takes effect when the topic is made.
+    retention_bytes: SomeSize = 64 * MIB
+    #: Events are written this often.
+    flush_interval_ns: Annotated[int, Meta(ge=10 * MILLISECOND_NS, le=MINUTE_NS, extra={"kind": "duration"})] = (
+        SECOND_NS
+    )
+
+
 class ApiConfig(Section, frozen=True, kw_only=True):
     """The admin HTTP listener."""
 
@@ -88,6 +104,15 @@ class FlightConfig(Section, frozen=True, kw_only=True):
     exchanges_max: Annotated[int, Meta(ge=1)] = 500
     #: One record batch of a publisher; never more than node.memory_input_bytes.
     max_batch_size: SomeSize = 64 * MIB
+
+
+class PipelineConfig(Section, frozen=True, kw_only=True):
+    """The pipeline that runs beside the node, in a process of its own."""
+
+    #: A pipeline's file, "default" for the one that comes with Penstock and a demo for it to read, "off" for none.
+    file: str = "off"
+    #: A command that installs what a pipeline needs, run before it starts; empty = it waits until that is there.
+    setup: str = ""
 
 
 class NsqConfig(Section, frozen=True, kw_only=True):
@@ -180,9 +205,11 @@ class Config(Section, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     node: NodeConfig = NodeConfig()
     topic: TopicConfig = TopicConfig()
+    events: EventsConfig = EventsConfig()
     api: ApiConfig = ApiConfig()
     flight: FlightConfig = FlightConfig()
     nsq: NsqConfig = NsqConfig()
+    pipeline: PipelineConfig = PipelineConfig()
 
     def listen_port(self, port: int) -> int:
         """Return the port to bind: with the offset added, unless any free one is asked for."""

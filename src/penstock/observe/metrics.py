@@ -14,7 +14,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
 from penstock.log.shard import Shard
-from penstock.observe import process
+from penstock.observe import pipelines, process
 from penstock.observe.exposition import Exposition, Labels
 from penstock.observe.lag import LoopLag
 
@@ -74,6 +74,10 @@ class NodeSlots(Protocol):
         """Offsets that readers outside still need."""
 
     @property
+    def pipelines(self) -> pipelines.PipelineSlots:
+        """The pipelines it has heard of."""
+
+    @property
     def topics(self) -> Mapping[str, TopicSlots]:
         """Its topics by name."""
 
@@ -84,6 +88,7 @@ def exposition(node: NodeSlots, lag: LoopLag, version: str) -> str:
     _node(out, node, lag, version)
     _topics(out, node.topics)
     _subscriptions(out, node.topics)
+    pipelines.describe(out, node.pipelines)
     process.describe(out)
     return out.text()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow.flight as flight
 
-from penstock.client.wire import Commit, Committed, Hold, TopicInfo, decoded, encoded, made
+from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
 from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
@@ -179,6 +179,18 @@ def release_hold(service: Service, document: HoldName) -> object:
     return {}
 
 
+def pipeline(service: Service, document: PipelineReport) -> object:
+    """Tell how a pipeline is; the node shows it until it hears nothing any more."""
+    service.bridge.call(partial(service.node.pipelines.report, document))
+    return {}
+
+
+def routing(service: Service, document: Nothing) -> Routing:
+    """Tell the routing mapping: which bit each traffic type is."""
+    mapping = service.bridge.call(service.node.catalog.mapping)
+    return Routing(traffic_types=mapping.traffic_types, retired=mapping.retired)
+
+
 class Kind(NamedTuple):
     """One action: what it takes, and what it does."""
 
@@ -197,6 +209,8 @@ ACTIONS: dict[str, Kind] = {
     "abort": Kind(Commit, abort),
     "hold": Kind(Hold, hold),
     "release-hold": Kind(HoldName, release_hold),
+    "routing": Kind(Nothing, routing),
+    "pipeline": Kind(PipelineReport, pipeline),
 }
 
 

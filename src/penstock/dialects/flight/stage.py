@@ -35,12 +35,16 @@ def write(
         message_bytes_max=service.message_bytes_max,
         batch_bytes_max=service.batch_bytes_max,
     )
+    if document.home is not None and document.home < 0:
+        raise Refusal("bad_request", f"'home' of a stage is the number of a shard, not {document.home}")
     node = service.node
     topics = Topics(service, create=document.create)
     if document.topic is not None:
         topics.need([document.topic])
     schema = intake.checked(_empty(reader.schema)).schema
-    staged = node.staging.writer(document.query, document.batch, document.attempt, document.topic, schema)
+    staged = node.staging.writer(
+        document.query, document.batch, document.attempt, document.topic, schema, document.home
+    )
     try:
         for chunk in chunks(reader):
             service.check_open()
