@@ -128,6 +128,19 @@ def test_every_column_arrives(spark: SparkSession, node: Flown) -> None:
     }  # fmt: skip
 
 
+def test_rows_without_a_key_keep_their_shard_if_asked(spark: SparkSession, node: Flown) -> None:
+    node.act("create-topic", name="t", settings={"shards": 3})
+    frame = spark.sql("SELECT string(id) AS body, IF(id < 9, int(id DIV 3), NULL) AS shard FROM range(0, 11, 1, 1)")
+    save(frame, node, keepShards="true")
+    found = [node.bodies("t", shard=shard) for shard in range(3)]
+    assert [[body for body in shard if len(body) == 1 and body != b"9"] for shard in found] == [
+        text(0, 1, 2),
+        text(3, 4, 5),
+        text(6, 7, 8),
+    ]
+    assert sum(map(len, found)) == 11
+
+
 def test_headers_may_be_a_map(spark: SparkSession, node: Flown) -> None:
     save(spark.sql("SELECT 'x' AS body, map('a', '1', 'b', NULL) AS headers"), node)
     assert node.read("t")["headers"].to_pylist() == [b'{"a": "1", "b": null}']
@@ -210,6 +223,7 @@ def test_from_nsq_through_spark_to_nsq(spark: SparkSession, node: Flown, copy: C
         ("SELECT 'x' AS value", {}, "append", "a message has no column value"),
         ("SELECT 1.5D AS body", {}, "append", "column body is double; it must be binary or string: cast it"),
         ("SELECT 'x' AS body", {"topik": "t"}, "append", "there is no option topik; did you mean topic?"),
+        ("SELECT 'x' AS body", {"keepShards": "true"}, "append", "keepShards needs a column shard of type int"),
         ("SELECT 'x' AS body", {"topic": "a\tb"}, "append", "a\\tb"),
         ("SELECT 'x' AS body, 'no json' AS headers", {}, "append", "row 0: headers are no JSON object"),
         ("SELECT 'x' AS body, 70000 AS bucket", {}, "append", "bucket 70000 is outside 0 to 65535"),

@@ -21,6 +21,8 @@ def test_options_name_a_node_a_topic_and_a_transaction(tmp_path: Path) -> None:
     target = parsed(
         {**URL, "TOKEN": "secret", "tlsroots": str(roots), "topic": "t", "txnAppId": "app", "txnVersion": "7"}
     )
+    assert not target.keep_shards
+    assert parsed({**URL, "keepShards": "true"}).keep_shards
     assert target.node() == ("grpc://there:7071", "secret", b"pem")
     assert (target.topic, target.transaction) == ("t", ("app", 7))
 
@@ -43,6 +45,7 @@ def test_sparks_own_options_are_let_through() -> None:
         ({**URL, "tlsRoots": "/nowhere/roots"}, "option tlsRoots is /nowhere/roots, which cannot be read"),
         ({**URL, "topic": ""}, "option topic is '': the name of one topic"),
         ({**URL, "topic": "t" * 1025}, "of 1 to 1024 bytes"),
+        ({**URL, "keepShards": "yes"}, "option keepShards is 'yes': true or false"),
         ({**URL, "txnAppId": "a"}, "option txnAppId needs option txnVersion"),
         ({**URL, "txnVersion": "1"}, "option txnVersion needs option txnAppId"),
         ({**URL, "txnAppId": "a", "txnVersion": "-1"}, "option txnVersion is '-1': a whole number, 0 or more"),

@@ -16,12 +16,16 @@ from penstock.cli import (
     config,
     doctor,
     import_nsq,
+    lake,
     ledger,
     log,
     lookupd,
+    pipeline,
     publish,
     read,
     redrive,
+    replay,
+    report,
     routing,
     subscribe,
     subscription,
@@ -58,6 +62,9 @@ app.add_typer(log.app, name="log")
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.add_typer(import_nsq.app, name="import")
+app.add_typer(pipeline.app, name="pipeline")
+for job in (lake.archive, lake.compact, replay.replay, report.report):
+    pipeline.app.command()(job)
 remote(app)(bench.bench)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")

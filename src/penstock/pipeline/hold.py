@@ -15,6 +15,8 @@ from penstock.pipeline.offsets import Positions
 from penstock.pipeline.store import Store
 
 RENEW_S = 60.0
+#: How long what a query needs is kept after it was last heard of.
+DEFAULT_S = 24 * 3600
 
 _log = logging.getLogger(__name__)
 
@@ -22,9 +24,10 @@ _log = logging.getLogger(__name__)
 class Keeper:
     """The holds of one query."""
 
-    def __init__(self) -> None:
-        # Spark does not tell a source which query it serves; after a restart the old hold runs out by itself.
-        self._name = f"spark-{uuid.uuid4().hex}"
+    def __init__(self, name: str | None = None, seconds: int | None = None) -> None:
+        # Spark does not tell a source which query it serves; after a restart a hold without a name runs out by itself.
+        self._name = name or f"spark-{uuid.uuid4().hex}"
+        self._ttl_ms = (seconds or DEFAULT_S) * 1000
         self._needed: Positions | None = None
         self._renewed_s = float("-inf")
 
@@ -50,6 +53,7 @@ class Keeper:
                     topic=name,
                     incarnation=position.incarnation,
                     offsets=list(position.offsets),
+                    ttl_ms=self._ttl_ms,
                 )
             )
             if failed:

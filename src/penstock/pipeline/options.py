@@ -40,6 +40,8 @@ NAMES = (
     "tag",
     "traffic",
     "buckets",
+    "holdName",
+    "holdSeconds",
 )
 
 #: Options that only make sense where a read ends, which a stream does not.
@@ -72,6 +74,9 @@ class Options:
     tags: tuple[str, ...] | None = None
     traffic: int | None = None
     buckets: tuple[int, int] | None = None
+    #: Under which name a stream holds its rows at the node, and for how long; a name is made up if there is none.
+    hold_name: str | None = None
+    hold_s: int | None = None
 
 
 def parsed(given: Mapping[str, str]) -> Options:
@@ -94,12 +99,14 @@ def parsed(given: Mapping[str, str]) -> Options:
         offsets_max=number(words, "maxOffsetsPerTrigger", 1),
         bytes_max=number(words, "maxBytesPerTrigger", 1),
         tasks=number(words, "minPartitions", 1),
-        strict=_flag(words, "failOnDataLoss", True),
-        headers=_flag(words, "includeHeaders", True),
+        strict=flag(words, "failOnDataLoss", True),
+        headers=flag(words, "includeHeaders", True),
         columns=_names(words, "columns") or None,
         tags=_names(words, "tag") or None,
         traffic=_bits(words),
         buckets=_range(words),
+        hold_name=words.get("holdName") or None,
+        hold_s=number(words, "holdSeconds", 1),
     )
     _check_together(options)
     return options
@@ -254,7 +261,8 @@ def number(words: Mapping[str, str], name: str, least: int) -> int | None:
     return value
 
 
-def _flag(words: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(words: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return an option that is true or false."""
     text = words.get(name, str(default)).lower()
     if text not in ("true", "false"):
         raise ConfigError(f"option {name} is {words[name]!r}: true or false")

@@ -10,11 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline.frame import chosen_columns, messages
@@ -40,10 +43,26 @@ class Writing:
 
     def stage(self, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows and return what the driver needs to commit them; on an executor."""
+        staged: list[str] = []
+        count = 0
         with Line(self.target) as line:
-            chosen = (messages(each, self.columns) for each in batches if len(each))
-            attempts, rows = line.stage(query, batch, chosen)
-        return Staged(query, attempts, rows)
+            for home, run in groupby(self._homes(batches), itemgetter(0)):
+                attempts, rows = line.stage(query, batch, (messages(each, self.columns) for _, each in run), home)
+                staged += attempts
+                count += rows
+        return Staged(query, tuple(staged), count)
+
+    def _homes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+        """Yield batches with the shard that their rows without a key go to; None if the node may choose."""
+        for batch in batches:
+            if not len(batch):
+                continue
+            if not self.target.keep_shards:
+                yield None, batch
+                continue
+            shards = batch.column("shard").fill_null(-1).to_numpy()
+            for start, end in pairwise([0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(batch)]):
+                yield int(shards[start]) if shards[start] >= 0 else None, batch.slice(start, end - start)
 
     def commit(self, query: str, batch: int, told: Sequence[WriterCommitMessage | None]) -> None:
         """Make visible what the tasks staged, once; on the driver."""
@@ -116,7 +135,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> B
     if overwrite:
         raise ConfigError('mode("overwrite"): a topic is a log, and rows are only added; use mode("append")')
     target = parsed(options)
-    return BatchWriter(Writing(target, chosen_columns(schema, target.topic)))
+    return BatchWriter(_writing(target, schema))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -131,7 +150,13 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise ConfigError(
             "options txnAppId and txnVersion are for batch writes: a stream writes each of its batches once anyway"
         )
-    return StreamWriter(Writing(target, chosen_columns(schema, target.topic)))
+    return StreamWriter(_writing(target, schema))
+
+
+def _writing(target: Target, schema: StructType) -> Writing:
+    if target.keep_shards and ("shard" not in schema.names or schema["shard"].dataType != IntegerType()):
+        raise ConfigError("option keepShards needs a column shard of type int, as a frame read from a topic has it")
+    return Writing(target, chosen_columns(schema, target.topic))
 
 
 def attempts_of(told: Sequence[WriterCommitMessage | None]) -> list[str]:

@@ -45,13 +45,15 @@ class Line:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._hang_up()
 
-    def stage(self, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[str, ...], int]:
-        """Stage rows that come once; return (attempts, rows)."""
+    def stage(
+        self, query: str, batch: int, batches: Iterator[pa.RecordBatch], home: int | None = None
+    ) -> tuple[tuple[str, ...], int]:
+        """Stage rows that come once; return (attempts, rows). `home` is the shard of those without a key."""
         attempts: list[str] = []
         rows = 0
         pieces = (piece for each in batches for piece in _cut(each))
         for first in pieces:
-            attempt, count = self._stage_load(query, batch, first, pieces)
+            attempt, count = self._stage_load(query, batch, first, pieces, home)
             attempts.append(attempt)
             rows += count
         return tuple(attempts), rows
@@ -69,7 +71,7 @@ class Line:
             self._hang_up()
 
     def _stage_load(
-        self, query: str, batch: int, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+        self, query: str, batch: int, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], home: int | None
     ) -> tuple[str, int]:
         kept: list[pa.RecordBatch] = []
         coming = _kept(first, rest, kept)
@@ -77,7 +79,7 @@ class Line:
         def send(connection: Connection) -> tuple[str, int]:
             # A new name for each try: the node may have finished the last one without being able to say so.
             attempt = uuid.uuid4().hex
-            stage = wire.Stage(query=query, batch=batch, attempt=attempt, topic=self._target.topic)
+            stage = wire.Stage(query=query, batch=batch, attempt=attempt, topic=self._target.topic, home=home)
             staged = _sent(connection, stage, chain(tuple(kept), coming), first.schema)
             if staged.rows != sum(map(len, kept)):
                 raise PenstockError(f"the node has {staged.rows} of {sum(map(len, kept))} rows that were staged")

@@ -40,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shape = Shape(schema)
         self._scan = Scan(options, shape, Conditions(shape.schema))
         self._store: Store | None = None
-        self._keeper = Keeper()
+        self._keeper = Keeper(options.hold_name, options.hold_s)
         self._initial: Positions | None = None
         #: What was there when the query began, where it ends with that.
         self._target: Positions | None = None

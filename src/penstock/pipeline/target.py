@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from penstock.client.connection import Access, Unreachable
 from penstock.errors import ConfigError
 from penstock.pipeline.options import NAMES as READ_NAMES
-from penstock.pipeline.options import access_of, known, number
+from penstock.pipeline.options import access_of, flag, known, number
 
 #: Every option of the sink, as it is written.
-NAMES = ("path", "url", "token", "tlsRoots", "topic", "txnAppId", "txnVersion")
+NAMES = ("path", "url", "token", "tlsRoots", "topic", "txnAppId", "txnVersion", "keepShards")
 #: Spark's own, which it hands to every sink.
 SPARKS = ("checkpointLocation", "queryName")
 
@@ -36,6 +36,8 @@ class Target:
     topic: str | None = None
     #: (txnAppId, txnVersion): written once for all time.
     transaction: tuple[str, int] | None = None
+    #: Rows without a key go to the shard that their column says.
+    keep_shards: bool = False
 
     def node(self) -> Access:
         """Return how to get to the node now: one that was restarted may listen elsewhere."""
@@ -59,7 +61,13 @@ def parsed(given: Mapping[str, str]) -> Target:
     # A directory's node is looked up later; its place is held by an address that is never used.
     access = access_of(words if path is None else {**words, "url": "grpc://127.0.0.1"})
     assert access is not None
-    return Target(access=access, path=path, topic=_topic(words), transaction=_transaction(words))
+    return Target(
+        access=access,
+        path=path,
+        topic=_topic(words),
+        transaction=_transaction(words),
+        keep_shards=flag(words, "keepShards", False),
+    )
 
 
 def _word(name: str) -> str:

@@ -1,0 +1,131 @@
+"""`penstock pipeline replay`: messages of topics or of a table, published again, each once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.command import Json, Token
+from penstock.cli.failure import USAGE, Failure
+from penstock.cli.pipeline import Data, Master, Url, needs_spark, one_line, place_of
+from penstock.cli.printer import Printer, count, size
+
+if TYPE_CHECKING:
+    from penstock.pipeline.jobs.replay import Plan, Progress
+
+
+def replay(
+    to: Annotated[str, typer.Option(help="The topic that gets them; {topic} stands for their own.", metavar="TOPIC")],
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(help="Topics to replay; with --table, those to take of it.", metavar="TOPIC..."),
+    ] = None,
+    table: Annotated[str, typer.Option(help="A table of an archive to replay from.", metavar="DIR")] = "",
+    format: Annotated[str, typer.Option(help="What the table is: delta or parquet.")] = "delta",
+    from_: Annotated[
+        str, typer.Option("--from", help="Where to begin: earliest, an offset, a time, or a duration back from now.")
+    ] = "earliest",
+    until: Annotated[str, typer.Option(help="Where to end, not included.")] = "latest",
+    where: Annotated[str, typer.Option(help="Only these: an SQL condition on columns of a message.")] = "",
+    rate: Annotated[int | None, typer.Option(help="Messages a second.", min=1, show_default="full speed")] = None,
+    times: Annotated[str, typer.Option(help="What becomes of their times: original, shift or none.")] = "original",
+    shift: Annotated[str, typer.Option(help="With --times shift: how far; else the first message is now.")] = "",
+    name: Annotated[str, typer.Option(help="Name of this replay.", show_default="made of the other words")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and write nothing.")] = False,
+    data: Data = None,
+    url: Url = None,
+    token: Token = None,
+    master: Master = "local[*]",
+    json: Json = False,
+) -> None:
+    """Publish messages of topics or of a table again; the same command twice adds nothing twice."""
+    needs_spark()
+    from penstock.pipeline.jobs.replay import Replay, ends_on, planned
+    from penstock.pipeline.jobs.replay import replay as replayed
+    from penstock.pipeline.run.home import base_of
+    from penstock.pipeline.session import session
+
+    if times not in ("original", "shift", "none"):
+        raise Failure(f"--times {times}: original, shift or none", USAGE)
+    place = place_of(data, url, token)
+    chosen: Any = times
+    options = Replay(
+        node=place,
+        topics=tuple(topics or ()),
+        table=table,
+        format=format,
+        from_=_bound(from_),
+        until=_bound(until),
+        where=where,
+        to=to,
+        rate=rate,
+        times=chosen,
+        shift=shift,
+        name=name,
+    )
+    printer = Printer(json=json)
+    spark = session("penstock replay", master=master)
+    if dry_run:
+        _show(printer, planned(spark, options, base_of(place)))
+        return
+    with ends_on(signal.SIGTERM, signal.SIGINT) as stop, one_line():
+        outcome = replayed(spark, options, base_of(place), told=_tell, stop=stop)
+    values = {"name": outcome.plan.name, "rows": outcome.rows, "finished": outcome.finished}
+    printer.done(values, outcome.message)
+
+
+def _show(printer: Printer, plan: Plan) -> None:
+    """Show what a replay would write."""
+    shares = [
+        (
+            share.topic,
+            str(share.shard),
+            share.to,
+            f"{share.rows:,}",
+            size(share.bytes),
+            _time(share.first_us),
+            _time(share.last_us),
+        )
+        for share in plan.shares
+    ]
+    document = {
+        "name": plan.name,
+        "rows": plan.rows,
+        "bytes": plan.bytes,
+        "steps": len(plan.steps),
+        "shares": [
+            {"topic": share.topic, "shard": share.shard, "to": share.to, "rows": share.rows, "bytes": share.bytes}
+            for share in plan.shares
+        ],
+    }
+    if printer.json:
+        printer.document(document)
+        return
+    columns = ("topic", "shard", "to", "messages", "size", "first", "last")
+    printer.table(document, columns, shares, empty="no message matches")
+    printer.line(
+        f"{count(plan.rows, 'message')}, {size(plan.bytes)}, in {count(len(plan.steps), 'step')}; nothing was written"
+    )
+
+
+def _tell(progress: Progress) -> None:
+    print(
+        f"{progress.rows_done:,} of {progress.rows:,} messages, {progress.rows_per_s:,.0f} a second, "
+        f"{progress.eta_s:.0f} s to go",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _bound(text: str) -> int | str:
+    # A time in milliseconds has more digits than any offset a person types.
+    return int(text) if text.isdigit() and len(text) < 12 else text
+
+
+def _time(time_us: int) -> str:
+    from penstock.times import shown
+
+    return shown(time_us * 1000)[:19].replace("T", " ") + "Z"

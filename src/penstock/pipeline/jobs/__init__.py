@@ -1,0 +1,1 @@
+"""The jobs: each a function from DataFrames to DataFrames, with its options as one checked value."""

@@ -1,0 +1,1 @@
+"""The page: figures as sections of tables and plots, put into one HTML document."""

@@ -1,0 +1,1 @@
+"""Tables in a lake: files that Spark, DuckDB and Polars read without Penstock."""

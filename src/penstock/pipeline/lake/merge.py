@@ -1,0 +1,113 @@
+"""Small Parquet files of one partition made one.
+
+Owns which files are merged, and the merge. Knows nothing of tables. Invariant: rows keep their order, and a merge holds
+a few megabytes of them at a time, however large the files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from penstock.pipeline.lake.staged import NO_VALUE
+
+#: A row group ends at this much of Arrow's memory, or this many rows.
+GROUP_BYTES = 64 << 20
+GROUP_ROWS = 1 << 20
+BATCH_ROWS = 16_384
+#: What Spark and Hive escape in the names of directories.
+_SPECIAL = "\"#%'*/:=?\\\x7f{[]^"
+
+
+class File(NamedTuple):
+    """A file that might be merged with others of its partition."""
+
+    partition: str
+    path: str
+    bytes: int
+
+
+def groups(files: Iterable[File], target_bytes: int, forced: AbstractSet[str] = frozenset()) -> Iterator[list[str]]:
+    """Yield files to be merged: of one partition, each below half the target, together not above it.
+
+    A group has two files at least, or one that is `forced` to be written anew.
+    """
+    for _, partition in groupby(sorted(files), lambda file: file.partition):
+        for group in _packed(partition, target_bytes, forced):
+            if len(group) > 1 or not forced.isdisjoint(group):
+                yield group
+
+
+def _packed(files: Iterable[File], target_bytes: int, forced: AbstractSet[str]) -> Iterator[list[str]]:
+    group: list[str] = []
+    total = 0
+    for file in files:
+        if file.bytes * 2 >= target_bytes and file.path not in forced:
+            continue
+        if group and total + file.bytes > target_bytes:
+            yield group
+            group, total = [], 0
+        group.append(file.path)
+        total += file.bytes
+    if group:
+        yield group
+
+
+def renamed(name: str, token: str) -> str:
+    """Return the name of a merged file, which sorts where the first of those it is made of did."""
+    return f"{name.split('.')[0]}.{token}.parquet"
+
+
+def directory(partition: Mapping[str, str | None]) -> str:
+    """Return where Spark looks for the files of a partition."""
+    return "/".join(f"{name}={_escaped(value)}" for name, value in partition.items())
+
+
+def _escaped(value: str | None) -> str:
+    if value is None:
+        return NO_VALUE
+    return "".join(f"%{ord(each):02X}" if each in _SPECIAL or ord(each) < 32 else each for each in value)
+
+
+def merged(paths: Sequence[str], into: str, schema: StructType, partition_by: Sequence[str], compression: str) -> None:
+    """Write the rows of several files to one; a column that a file lacks is null."""
+    # Spark and delta-rs write every column as one that may be null, and times in UTC.
+    own = [StructField(field.name, field.dataType, True) for field in schema.fields if field.name not in partition_by]
+    arrow = to_arrow_schema(StructType(own), timezone="UTC")
+    with pq.ParquetWriter(into, arrow, compression=compression) as writer:
+        waiting: list[pa.RecordBatch] = []
+        size = rows = 0
+        for batch in _batches(paths, arrow):
+            waiting.append(batch)
+            size += batch.nbytes
+            rows += len(batch)
+            if size >= GROUP_BYTES or rows >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting), GROUP_ROWS)
+                waiting, size, rows = [], 0, 0
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting), GROUP_ROWS)
+
+
+def _batches(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                arrays = [
+                    _cast(batch.column(field.name), field.type)
+                    if field.name in batch.schema.names
+                    else pa.nulls(len(batch), field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as the table has it; a time of somebody else's may be finer than tables keep."""
+    return array if array.type == kind else array.cast(kind, safe=not pa.types.is_timestamp(kind))

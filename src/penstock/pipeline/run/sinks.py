@@ -1,0 +1,72 @@
+"""Where the rows of a batch go: a topic or a table, each batch once.
+
+Plain values, because Spark Connect sends them to its server. Invariant: writing a batch again under the same number
+adds nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Target(Protocol):
+    """A sink as a batch sees it."""
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Write rows, unless this batch is there already."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TopicTarget:
+    """A topic, or the topics that rows name."""
+
+    #: The options of the sink, but for the batch.
+    options: dict[str, str]
+    #: Names the query and the sink for all time.
+    app: str
+    where: str = ""
+    #: Makes messages of rows that are none.
+    messages: Callable[[DataFrame], DataFrame] | None = None
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Write rows, unless this batch is there already."""
+        rows = self.prepared(frame)
+        writer = rows.write.format("penstock").options(**self.options)
+        writer.option("txnAppId", self.app).option("txnVersion", str(batch)).mode("append").save()
+
+    def prepared(self, frame: DataFrame) -> DataFrame:
+        """Return the rows that go there, as messages."""
+        rows = frame.where(self.where) if self.where else frame
+        return self.messages(rows) if self.messages is not None else rows
+
+
+@dataclasses.dataclass(frozen=True)
+class TableTarget:
+    """A table in a lake."""
+
+    table: Table
+    app: str
+    where: str = ""
+    #: Adds what the table is partitioned by.
+    shaped: Callable[[DataFrame], DataFrame] | None = None
+    compact_every: int = 0
+    file_bytes: int = TARGET_BYTES
+    keep_hours: float = KEEP_HOURS
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Write rows, unless this batch is there already; merge small files now and then."""
+        self.table.append(self.prepared(frame), self.app, batch)
+        if self.compact_every and batch % self.compact_every == self.compact_every - 1:
+            self.table.compact(self.file_bytes, keep_hours=self.keep_hours)
+
+    def prepared(self, frame: DataFrame) -> DataFrame:
+        """Return the rows that go there, as the table has them."""
+        rows = frame.where(self.where) if self.where else frame
+        return self.shaped(rows) if self.shaped is not None else rows

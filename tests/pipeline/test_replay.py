@@ -1,0 +1,387 @@
+"""Replays into a real node: every chosen message once, whoever died, in the order and with the times asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from penstock.errors import ConfigError, Refusal
+from penstock.message import OPTIONAL_COLUMNS
+from penstock.pipeline.jobs.archive import dated
+from penstock.pipeline.jobs.replay import Progress, Replay, ends_on, planned, replay
+from penstock.pipeline.jobs.replay import run as running
+from penstock.pipeline.jobs.replay.plan import Book, Bucket, steps_of
+from penstock.pipeline.lake.table import table
+from tests.flight.parts import Flown, body_batch, many
+from tests.pipeline.conftest import ROOT
+from tests.proofs.process import Process
+
+SECOND_NS = 1_000_000_000
+SHARDS = 3
+
+
+@pytest.fixture(scope="module")
+def module_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flown]:
+    with Flown(tmp_path_factory.mktemp("replay") / "node") as made:
+        yield made
+        assert made.do(lambda: made.node.bugs) == 0
+
+
+@pytest.fixture
+def node(module_node: Flown) -> Iterator[Flown]:
+    """The one node of this module, without the topics of the test before."""
+    yield module_node
+    for info in module_node.act("topics")["topics"]:
+        module_node.act("delete-topic", name=info["name"])
+
+
+def url(node: Flown) -> str:
+    return f"grpc://127.0.0.1:{node.flight.port}"
+
+
+def options(node: Flown, **more: Any) -> Replay:
+    return msgspec.convert({"node": {"url": url(node)}, "topics": ["in"], "to": "out", **more}, Replay)
+
+
+def rows(node: Flown, topic: str, shards: int = 1) -> list[list[dict[str, Any]]]:
+    """What a topic has, shard by shard, without what the node says of its own."""
+    found = []
+    for shard in range(shards):
+        table_ = node.read(topic, shard=shard).drop_columns(["offset", "timestamp", "source"])
+        found.append(table_.to_pylist())
+    return found
+
+
+def shares(node: Flown) -> list[tuple[str, str, int, int]]:
+    """What the two shards of topic `in` have to offer."""
+    bodies = [node.bodies("in", shard=shard) for shard in range(2)]
+    return sorted(("in", "in.again", len(some), sum(map(len, some))) for some in bodies if some)
+
+
+class Heard:
+    """Progress, and a stop after some steps."""
+
+    def __init__(self, stop_after: int = 0) -> None:
+        self.told: list[Progress] = []
+        self.stop = threading.Event()
+        self._stop_after = stop_after
+
+    def __call__(self, progress: Progress) -> None:
+        self.told.append(progress)
+        if len(self.told) == self._stop_after:
+            self.stop.set()
+
+
+class FakePace:
+    """Time that passes only when somebody rests, and a little with every look."""
+
+    def __init__(self) -> None:
+        self.at_ns = 1_800_000_000 * SECOND_NS
+        self.rests_ns: list[int] = []
+
+    def now(self) -> int:
+        return self.at_ns
+
+    def monotonic(self) -> int:
+        return self.at_ns
+
+    def rest(self, rest_ns: int) -> None:
+        self.rests_ns.append(rest_ns)
+        self.at_ns += rest_ns
+
+
+def fill(node: Flown, count: int, topic: str = "in", chance: random.Random | None = None) -> None:
+    """Publish messages with all columns, some of them null, into several shards; keys stay within theirs."""
+    chance = chance or random.Random(5)
+    node.act("create-topic", name=topic, settings={"shards": SHARDS})
+    now_us = node.do(node.clock.now) // 1000
+    for first in range(0, count, 100):
+        some = range(first, min(first + 100, count))
+
+        def maybe(values: list[Any], kind: pa.DataType) -> pa.Array:
+            return pa.array([value if chance.random() < 0.7 else None for value in values], kind)
+
+        batch = body_batch(
+            *(b"body %d" % number for number in some),
+            key=maybe([b"key %d" % (number % 7) for number in some], pa.binary()),
+            tag=maybe([f"tag {number % 3}" for number in some], pa.string()),
+            headers=maybe([b'{"n": "%d"}' % number for number in some], pa.binary()),
+            traffic=maybe([chance.getrandbits(63) * chance.choice((-1, 1)) for _ in some], pa.int64()),
+            event_time=pa.array([(now_us - number) * 1000 for number in some], pa.int64()),
+            due=maybe([(now_us + number) * 1000 for number in some], pa.int64()),
+            expires=maybe([(now_us * 2) * 1000 for _ in some], pa.int64()),
+            bucket=maybe([number % 100 for number in some], pa.int32()),
+            route=maybe(list(some), pa.int64()),
+            message_id=maybe([b"id %d" % number for number in some], pa.binary()),
+            trace=maybe(list(some), pa.int64()),
+            group=maybe([b"group" for _ in some], pa.binary()),
+            dedup=pa.array([b"dedup %d" % number for number in some], pa.binary()),
+        )
+        # Without a key, a row goes where its connection's rows go: here it says so itself.
+        if first // 100 % 2:
+            keyless = batch.drop_columns(["key"])
+            node.put(topic, keyless, shard=first // 100 % SHARDS)
+        else:
+            node.put(topic, batch.filter(batch["key"].is_valid()))
+
+
+def test_replay_of_a_topic_is_the_topic(
+    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STEP_ROWS", 600)
+    fill(node, 2000)
+    wanted = rows(node, "in", SHARDS)
+    assert all(wanted)
+    assert {name for shard in wanted for row in shard for name in row if row[name] is not None} >= set(OPTIONAL_COLUMNS)
+    heard = Heard()
+    outcome = replay(spark, options(node), str(tmp_path), told=heard)
+    for shard in wanted:
+        for row in shard:
+            row["dedup"] = None  # it would make the node drop what repeats one of the last minutes
+    assert rows(node, "out", SHARDS) == wanted
+    assert outcome.finished
+    assert outcome.rows == sum(map(len, wanted)) == heard.told[-1].rows_done
+    assert [each.step for each in heard.told] == list(range(1, heard.told[0].steps + 1))
+    assert len(heard.told) > 2
+    assert node.do(lambda: len(node.node.holds)) == 0
+
+
+def test_repeated_replay_adds_nothing_also_when_the_topic_grew(
+    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STEP_ROWS", 100)
+    node.put("in", many(350))
+    chosen = options(node, to="{topic}.replay", rate=1000)
+    stopped = Heard(stop_after=2)
+    outcome = replay(spark, chosen, str(tmp_path), told=stopped, stop=stopped.stop)
+    assert not outcome.finished
+    assert "2 of 4 steps left; run it again to go on" in outcome.message
+    written = outcome.rows
+    assert node.bodies("in.replay") == node.bodies("in")[:written]
+    node.put("in", many(50, 350))
+    # As after a kill between the node's commit and our own note of it.
+    book = Book(str(tmp_path), chosen.chosen_name())
+    done = book.done()
+    book.note(msgspec.structs.replace(done, steps=done.steps - 1))
+    assert replay(spark, chosen, str(tmp_path)).finished
+    assert node.bodies("in.replay") == [b"body %d" % number for number in range(350)]
+    again = replay(spark, chosen, str(tmp_path))
+    assert (again.finished, again.rows) == (True, 0)
+    assert again.message.startswith(f"nothing to do: {chosen.chosen_name()} was replayed on 20")
+    assert "give it another name" in again.message
+    with pytest.raises(ConfigError, match=r"was planned on .* with other words \(where\)"):
+        replay(spark, options(node, where="offset > 3", name=chosen.chosen_name(), to=chosen.to), str(tmp_path))
+    node.act("delete-topic", name="in")
+    book.note(done)
+    with pytest.raises(Refusal, match="topic in was deleted since replay"):
+        replay(spark, chosen, str(tmp_path))
+
+
+def test_dry_run_counts_and_writes_nothing(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
+    node.act("create-topic", name="in", settings={"shards": 2})
+    node.put("in", many(30))
+    node.put("in", many(20), shard=1)
+    node.advance(60)
+    middle_ns = node.do(node.clock.now)
+    node.put("in", many(5, 100))
+    whole = planned(spark, options(node, to="{topic}.again"), str(tmp_path))
+    assert (whole.rows, len(whole.steps)) == (55, 1)
+    assert sorted((share.topic, share.to, share.rows, share.bytes) for share in whole.shares) == shares(node)
+    first_ns, last_ns = (f(node.read("in", shard=0)["timestamp"].to_pylist()) for f in (min, max))
+    (share,) = (share for share in whole.shares if share.shard == 0)
+    assert (share.first_us, share.last_us) == (first_ns // 1000, last_ns // 1000)
+    text = datetime.fromtimestamp(middle_ns / 1e9, UTC).isoformat()
+    assert planned(spark, options(node, **{"from": text}), str(tmp_path)).rows == 5
+    assert planned(spark, options(node, until=text, where="shard = 1 AND offset < 7"), str(tmp_path)).rows == 7
+    assert planned(spark, options(node, **{"from": {"1": 15}, "until": {"0": 10}}), str(tmp_path)).rows == 15
+    names = [info["name"] for info in node.act("topics")["topics"]]
+    assert [name for name in names if not name.startswith("_penstock.")] == ["in"]
+    assert os.listdir(tmp_path) == []
+    none = replay(spark, options(node, where="offset < 0"), str(tmp_path))
+    assert (none.rows, none.message) == (0, "nothing to do: no message matches")
+    with pytest.raises(ConfigError, match=r"where cannot be used: .*colour"):
+        planned(spark, options(node, where="colour = 'red'"), str(tmp_path))
+    with pytest.raises(ConfigError, match="from: offset 99 of shard 1 of topic in is not kept; there are 0 to 2"):
+        planned(spark, options(node, **{"from": {"1": 99}}), str(tmp_path))
+
+
+def test_times_stay_move_or_go(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
+    event_ns = 1_700_000_000_123_456_000
+    columns = {"event_time": pa.array([event_ns, None]), "due": pa.array([None, event_ns], pa.int64())}
+    node.put("in", body_batch(b"a", b"b", **columns))
+    taken_ns = node.read("in")["timestamp"].to_pylist()[0] // 1000 * 1000
+
+    def times(**more: Any) -> list[tuple[int | None, int | None, int | None]]:
+        name = f"out{len(os.listdir(tmp_path))}"
+        pace = FakePace()
+        replay(spark, options(node, to=name, **more), str(tmp_path), pace=pace)
+        found = node.read(name).to_pylist()
+        return [(row["event_time"], row["due"], row["expires"]) for row in found]
+
+    assert times() == [(event_ns, None, None), (taken_ns, event_ns, None)]
+    assert times(times="none") == [(None, None, None)] * 2
+    day_ns = 86_400 * SECOND_NS
+    assert times(times="shift", shift="-1d") == [
+        (event_ns - day_ns, None, None),
+        (taken_ns - day_ns, event_ns - day_ns, None),
+    ]
+    shift_ns = FakePace().now() - taken_ns
+    assert times(times="shift") == [
+        (event_ns + shift_ns, None, None),
+        (FakePace().now(), event_ns + shift_ns, None),
+    ]
+
+
+def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(
+    spark: SparkSession, node: Flown, tmp_path: Path
+) -> None:
+    node.put("in", many(120))
+    pace, told = FakePace(), []
+
+    def hear(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with ends_on(signal.SIGTERM) as stop:
+        outcome = replay(spark, options(node, rate=30), str(tmp_path), told=hear, stop=stop, pace=pace)
+    assert (outcome.finished, outcome.rows) == (False, told[2].rows_done)
+    # The first step goes at once; each later one when the rows before it have had their time.
+    assert pace.rests_ns == [
+        each.rows_done * SECOND_NS // 30 - sum(pace.rests_ns[:n]) for n, each in enumerate(told[:2])
+    ]
+    assert told[2].rows == 120
+    assert told[2].rows_per_s == pytest.approx(told[2].rows_done * SECOND_NS / sum(pace.rests_ns))
+    assert told[2].eta_s == pytest.approx((120 - told[2].rows_done) / told[2].rows_per_s)
+    assert len(node.bodies("out")) == outcome.rows
+    assert replay(spark, options(node, rate=1_000_000), str(tmp_path), pace=pace).finished  # the pace may change
+    assert node.bodies("out") == node.bodies("in")
+
+
+def test_archive_table_is_replayed_in_the_order_of_its_shards(
+    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STEP_ROWS", 400)
+    fill(node, 1000)
+    lake = table(str(tmp_path / "lake"))
+    reader = spark.read.format("penstock").options(url=url(node), subscribe="in", columns="*")
+    archived = dated(reader.load().drop("timestamp_ns"))
+    lake.append(archived.where("shard = 0"), "archive", 1)
+    lake.append(archived.where("shard > 0").orderBy("body"), "archive", 2)
+    version = lake.facts().version
+    chosen = options(node, table=str(tmp_path / "lake"), topics=[], to="{topic}.old")
+    assert planned(spark, chosen, str(tmp_path)).version == version
+    replay(spark, chosen, str(tmp_path))
+    wanted = rows(node, "in", SHARDS)
+    for shard in wanted:
+        for row in shard:
+            row["dedup"] = None
+    assert rows(node, "in.old", SHARDS) == wanted
+    earlier = options(
+        node, table=str(tmp_path / "lake"), version=version - 1, topics=["in"], to="x", where="tag = 'tag 1'"
+    )
+    assert planned(spark, earlier, str(tmp_path)).rows == sum(row["tag"] == "tag 1" for row in wanted[0])
+
+
+def test_replay_that_is_killed_and_run_again_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    node = Process(tmp_path / "data", "log.level=warning")
+    node.start()
+    try:
+        lines = b"\n".join(json.dumps({"body": f"{number}", "key": f"{number % 5}"}).encode() for number in range(2000))
+        node.call("POST", "/topics/in/messages?create=true", lines)
+        chosen = {"node": {"path": str(tmp_path / "data")}, "topics": ["in"], "to": "out", "rate": 400}
+        command = [sys.executable, "-m", "tests.pipeline.replaying", json.dumps(chosen), str(tmp_path / "home")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True) as child:
+            assert child.stdout is not None
+            # The second step is under way as soon as the first is told.
+            assert child.stdout.readline() == b"1\n"
+            os.killpg(child.pid, signal.SIGKILL)
+        again = msgspec.convert({**chosen, "rate": None}, Replay)
+        outcome = replay(spark, again, str(tmp_path / "home"))
+        assert outcome.finished
+        assert 0 < outcome.rows < 2000
+        found = spark.read.format("penstock").options(path=str(tmp_path / "data"), subscribe="out").load()
+        assert [row.body for row in found.orderBy("offset").collect()] == [b"%d" % number for number in range(2000)]
+    finally:
+        node.abandon()
+
+
+buckets = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50), st.integers(0, 1000)), max_size=30)
+
+
+@given(buckets, st.integers(1, 200))
+def test_steps_have_every_row_once_and_keep_the_order_of_shards(
+    drawn: list[tuple[int, int, int]], rows_max: int
+) -> None:
+    ends = [0, 0, 0]
+    given_buckets = []
+    for shard, count, time_us in drawn:
+        first = ends[shard]
+        ends[shard] += count
+        given_buckets.append(Bucket("t", shard, first, ends[shard] - 1, count, count, time_us, time_us))
+    steps = steps_of(given_buckets, rows_max, 1 << 30)
+    assert sum(step.rows for step in steps) == sum(ends)
+    for shard in range(3):
+        stretches = [each for step in steps for each in step.stretches if each.shard == shard]
+        assert [each.start for each in stretches] == [0, *(each.end for each in stretches)][: len(stretches)]
+        assert (stretches[-1].end if stretches else 0) == ends[shard]
+    assert all(step.rows <= max(rows_max, 50) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"topics": []}, "what is to be replayed"),
+        ({"node": {}}, "where are the topics"),
+        ({"node": {}, "table": "lake"}, "which node gets the messages"),
+        ({"version": 3}, "version is of a table"),
+        ({"format": "orc"}, "tables are delta or parquet"),
+        ({"to": ""}, "to is empty"),
+        ({"rate": 0}, "one row a second at least"),
+        ({"shift": "1h"}, 'set times to "shift"'),
+        ({"times": "shift", "shift": "soon"}, "shift: .*is not a duration"),
+        ({"name": "../x"}, "name is '../x'"),
+        ({"where": "timestamp > now()"}, "where uses now, which says something else at each step"),
+        ({"times": "later"}, "Invalid enum value"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(more: dict[str, Any], told: str) -> None:
+    with pytest.raises((ConfigError, msgspec.ValidationError), match=told):
+        msgspec.convert({"node": {"url": "grpc://x"}, "topics": ["in"], "to": "out", **more}, Replay)
+
+
+def test_name_comes_from_the_words_and_from_no_secret() -> None:
+    def name(**more: Any) -> str:
+        given_ = {"node": {"url": "grpc://x", "token": "t"}, "topics": ["a/b c"], "to": "out", **more}
+        return msgspec.convert(given_, Replay).chosen_name()
+
+    assert name() == name(rate=5) == name(node={"url": "grpc://x", "token": "other"})
+    assert name().startswith("a-b-c-")
+    assert name() != name(where="tag = 'now'") != name(to="other")
+    assert name(name="mine") == "mine"
+
+
+def test_two_processes_do_not_run_one_replay(tmp_path: Path) -> None:
+    book = Book(str(tmp_path), "r")
+    told = "replay r is under way in another process"
+    with book.held(), pytest.raises(ConfigError, match=told), book.held():
+        pass
+    (tmp_path / "replay-r" / "plan.json").write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        book.plan()
