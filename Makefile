@@ -29,7 +29,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help setup dev pipeline spark up test check format bench soak clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
-.PHONY: prove-exactly-once
+.PHONY: prove-exactly-once prove-archive
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
 test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, a short crash proof
-	@scripts/need strace gcc openssl promtool go java
+	@scripts/need strace gcc openssl promtool go java chromium
 	$(BIN)/pytest
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
@@ -69,7 +69,7 @@ bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on t
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once ## every proof below
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once prove-archive ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
@@ -86,6 +86,10 @@ prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign pr
 prove-exactly-once: $(SPARK) ## Spark drivers, an executor and the node killed: every row is written once (ARGS="--rows 5000000")
 	@scripts/need java
 	$(BIN)/python -m tests.proofs.exactly_once $(ARGS)
+
+prove-archive: $(SPARK) ## drivers and compactions killed while a topic is archived: the table equals the topic
+	@scripts/need java
+	$(BIN)/python -m tests.proofs.archive $(ARGS)
 
 lock: $(DEV) ## pin the dependencies again after a change in pyproject.toml
 	scripts/lock $(ARGS)

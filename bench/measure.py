@@ -49,17 +49,23 @@ def cpu_ns(pid: int) -> int:
     The kernel's clock of a process counts threads that have ended too; adding up the threads of /proc would lose
     those, and with them work such as a segment rewritten in a passing thread.
     """
-    return sum(map(_spent_ns, _family(pid)))
+    return sum(map(_spent_ns, family(pid)))
 
 
 def rss_bytes(pid: int) -> int:
     """Return the resident memory of a process and its children."""
-    return sum(_status_kib(member, "VmRSS") for member in _family(pid)) * 1024
+    return sum(_status_kib(member, "VmRSS") for member in family(pid)) * 1024
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the memory of one process, with its part of what it shares with others."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 
 
 def rss_peak_bytes(pid: int) -> int:
     """Return the most that was ever resident."""
-    return sum(_status_kib(member, "VmHWM") for member in _family(pid)) * 1024
+    return sum(_status_kib(member, "VmHWM") for member in family(pid)) * 1024
 
 
 def settle(pid: int) -> None:
@@ -103,7 +109,7 @@ def reading(samples: list[Sample]) -> Reading:
     )
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """Return a process and its descendants; not every kernel lists children, so parents are asked."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():

@@ -48,6 +48,7 @@ ROWS: Mapping[str, Row] = {
     "flight": flight.run,
     "beside": beside.run,
     "spark": spark.run,
+    "jobs": spark.run_jobs,
 }
 
 #: Too long for every run, or a part of a row above; `--only` names them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from bench.plan import Plan
 from bench.report import Goal, Result, table_row
-from bench.rows import spark_read, spark_stream, spark_write
+from bench.rows import jobs, spark_read, spark_stream, spark_write
 from bench.spark.site import Site, site
 from bench.supply import Missing
 
@@ -31,6 +31,12 @@ def run_stream(plan: Plan) -> Iterator[Result]:
 def run_write(plan: Plan) -> Iterator[Result]:
     """Streaming writes."""
     yield from _at_site(plan, spark_write.lines)
+
+
+def run_jobs(plan: Plan) -> Iterator[Result]:
+    """The pipeline's jobs, and what the default pipeline weighs."""
+    yield from _at_site(plan, jobs.lines, with_kafka=False)
+    yield from jobs.run_memory(plan)
 
 
 def _at_site(plan: Plan, *parts: Lines, with_kafka: bool = True) -> Iterator[Result]:

@@ -20,6 +20,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     source: Place
     sink: Place = Place("noop")
+    #: What is done on the way: the name of a function in `bench.spark.work`; empty for nothing.
+    work: str = ""
     #: SQL of the columns that are written; empty for all that the source has.
     columns: list[str] = []
     #: A DDL schema, for a source that wants one.

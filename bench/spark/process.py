@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.spark import work
 from bench.spark.job import Done, Job, MicroBatch
 from penstock.pipeline import session
 
@@ -27,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     # Java writes to what it takes for the terminal; answers go where only this process writes.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    options = {"spark.driver.memory": MEMORY} | ({"spark.jars": ",".join(jars)} if jars else {})
+    options = {"spark.driver.memory": MEMORY, **work.SETTINGS} | ({"spark.jars": ",".join(jars)} if jars else {})
     spark = session("bench", master=f"local[{cores}]", options=options, archive=False)
     answers.write(msgspec.json.encode(Done()) + b"\n")
     for line in sys.stdin.buffer:
@@ -50,11 +51,16 @@ def _frame(spark: SparkSession, job: Job) -> DataFrame:
     if job.schema:
         reader = reader.schema(job.schema)
     frame = reader.load()
-    return frame.selectExpr(*job.columns) if job.columns else frame
+    if job.columns:
+        frame = frame.selectExpr(*job.columns)
+    return work.WAYS[job.work](frame) if job.work else frame
 
 
 def _copied(spark: SparkSession, job: Job) -> Done:
     began = time.perf_counter()
+    if job.sink.format in work.SINKS:
+        work.SINKS[job.sink.format](_frame(spark, job), job.sink.options)
+        return Done(time.perf_counter() - began)
     writer = _frame(spark, job).write.format(job.sink.format).options(**job.sink.options)
     writer.mode("overwrite" if job.sink.format in ("noop", "parquet") else "append").save()
     return Done(time.perf_counter() - began)

@@ -125,7 +125,7 @@ def test_stream_is_routed_with_the_nodes_mapping_and_counts_what_nobody_took(
         node.publish("in", "a", "b", traffic=1)
         node.publish("in", "c", traffic=2)
         node.publish("in", "d")
-        options = route(services={"live": {"allowed": ["production"], "topic": "live"}})
+        options = route(services={"live": {"allowed": ["production"], "topic": "live"}}, count=True)
         reader = spark.readStream.format("penstock").options(url=url, subscribe="in", startingOffsets="earliest")
         output = routed(reader.option("columns", "*").load(), options, node_mapping(Access(url)))
         assert output.messages is not None

@@ -103,6 +103,19 @@ def test_odd_names_are_the_same_for_every_reader(spark: SparkSession, lake: Tabl
     assert list(zip(known["topic"], known["day"].is_null(), known["offset"], strict=True)) == wanted
 
 
+def test_a_table_may_be_partitioned_by_anything_nameable_or_nothing(
+    spark: SparkSession, tmp_path: Path, lake: Table
+) -> None:
+    for columns in ([], ["shard"], ["day", "topic", "shard"]):
+        path = str(tmp_path / "-".join(["by", *columns]))
+        table(path, format=lake.format, partition_by=columns).append(rows(spark, 0, 20), "query", 0)
+        found = table(path, format=lake.format, partition_by=None)
+        assert (found.compact().files_before, found.facts().files) == (2, 1)
+        assert found.read(spark).columns == rows(spark, 0, 1).columns
+        assert offsets(found.read(spark).where("shard = 0 AND topic = 'orders'")) == list(range(20))
+    assert table(lake.path, format=lake.format, partition_by=None) == lake
+
+
 def test_a_column_added_later_is_kept_and_old_rows_read_as_null(spark: SparkSession, lake: Table) -> None:
     lake.append(rows(spark, 0, 10), "query", 0)
     lake.append(rows(spark, 10, 20, "orders", "'red' AS tag"), "query", 1)

@@ -121,6 +121,10 @@ class Delta:
             rows, sizes = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
             return Facts(rows, len(entries), sizes, table.version())
 
+    def partitions(self) -> tuple[str, ...] | None:
+        """Return what the table that is there is partitioned by."""
+        return tuple(deltalog.opened(self.path).metadata().partition_columns) if deltalog.exists(self.path) else None
+
     def _checked(self, home: Home, schema: StructType) -> DeltaTable | None:
         """Return the table, if there is one yet, after a frame with these columns was found to fit."""
         columns.checked(self.path, schema, self.partition_by)

@@ -117,6 +117,11 @@ class Parquet:
                 sizes = sum(os.path.getsize(path) for path in paths)
             return Facts(rows, len(paths), sizes, identity.version)
 
+    def partitions(self) -> tuple[str, ...] | None:
+        """Return what the table that is there is partitioned by."""
+        identity = Home(self.path).identity()
+        return None if identity is None else identity.partition_by
+
     def _checked(self, home: Home, schema: StructType) -> None:
         columns.checked(self.path, schema, self.partition_by)
         ground.checked(self.path)

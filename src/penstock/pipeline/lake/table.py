@@ -81,9 +81,9 @@ class Table(Protocol):
 
 
 def table(
-    path: str, *, format: str = "delta", partition_by: Sequence[str] = PARTITION_BY, compression: str = "zstd"
+    path: str, *, format: str = "delta", partition_by: Sequence[str] | None = PARTITION_BY, compression: str = "zstd"
 ) -> Table:
-    """Return the table at a path, which need not exist yet."""
+    """Return the table at a path, which need not exist yet; with `partition_by=None`, partitioned as it is."""
     # Here, because either one needs this module.
     from penstock.pipeline.lake.delta import Delta
     from penstock.pipeline.lake.parquet import Parquet
@@ -92,10 +92,14 @@ def table(
         raise ConfigError(f"format is {format}, and tables are {' or '.join(FORMATS)}")
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression is {compression}, and there are {', '.join(COMPRESSIONS)}")
+    kind = Delta if format == "delta" else Parquet
+    where = _absolute(path)
+    if partition_by is None:
+        found = kind(where, (), compression).partitions()
+        partition_by = PARTITION_BY if found is None else found
     if len(set(partition_by)) < len(partition_by):
         raise ConfigError("partition_by names a column twice: name each once")
-    kind = Delta if format == "delta" else Parquet
-    return kind(_absolute(path), tuple(partition_by), compression)
+    return kind(where, tuple(partition_by), compression)
 
 
 def _absolute(path: str) -> str:

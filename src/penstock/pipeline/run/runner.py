@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.client.connection import Connection
 from penstock.client.wire import PipelineReport
 from penstock.errors import PenstockError
 from penstock.pipeline.plan.checks import check
-from penstock.pipeline.plan.document import Document
+from penstock.pipeline.plan.document import Document, converted
 from penstock.pipeline.plan.graph import Query, queries
 from penstock.pipeline.run.fault import reason
 from penstock.pipeline.run.home import Home, base_of
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.pipeline.run.query import Built
+
+_log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 TELL_S = 3.0
@@ -201,9 +202,16 @@ class Runner:
 
 
 def _mapping(document: Document) -> Mapping[str, int]:
-    """Return the routing mapping of the node."""
-    with Connection(parsed(document.node.options()).node()) as connection:
-        return connection.routing().traffic_types
+    """Return the routing mapping of the node, and log what is wrong with it."""
+    from penstock.pipeline.jobs.route import Route, faults, node_mapping
+
+    mapping = node_mapping(parsed(document.node.options()).node())
+    for name, step in document.steps.items():
+        if step.job == "route":
+            options = converted(step.options, Route, f"steps.{name}")
+            for fault in faults(options, mapping if options.mapping is None else options.mapping):
+                _log.warning("steps.%s: %s", name, fault)
+    return mapping
 
 
 def _plain(report: object) -> Mapping[str, object]:

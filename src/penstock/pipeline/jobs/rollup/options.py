@@ -48,9 +48,6 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "topic", "shard", "offset", "timestamp", "key", "headers", "body", "event_time", "traffic",
     )  # fmt: skip
-    #: Spark settings that suit it. Beyond this many series in a task Spark sorts instead of hashing; its own number
-    #: is 128.
-    SETTINGS: ClassVar[dict[str, str]] = {"spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536"}
 
     format: str = "statsd"
     policies: tuple[str, ...] = ("10s:2d", "1m:40d")
