@@ -13,6 +13,9 @@ SIMULATION_SECONDS ?= 60
 CRASH_KILLS ?= 20
 # How many rows the proof of exactly-once writes moves there.
 EXACTLY_ONCE_ROWS ?= 60000
+# The same for the proof of archives, and how many kills it makes.
+ARCHIVE_ROWS ?= 12000
+ARCHIVE_KILLS ?= 6
 # What `make up` runs beside the node: a pipeline's file, `default`, or `off`.
 PIPELINE ?= default
 # Passed on: make bench ARGS="--only publish", make up ARGS="--port-offset 1000"
@@ -29,7 +32,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help setup dev pipeline spark up test check format bench soak clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
-.PHONY: prove-exactly-once prove-archive
+.PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,12 +49,25 @@ spark: $(SPARK) ## dev and pipeline
 up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the default pipeline (PIPELINE=off: without)
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
-test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, a short crash proof
+test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, short proofs
 	@scripts/need strace gcc openssl promtool go java chromium
-	$(BIN)/pytest
+	@$(MAKE) -j2 test-node test-pipeline
+	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive
+
+# Two at a time, because tests mostly wait: for processes, for Spark, for other people's clients.
+.PHONY: test-node test-pipeline test-simulation test-exactly-once test-crash test-archive
+test-node:
+	$(BIN)/pytest tests --ignore=tests/pipeline
+test-pipeline:
+	$(BIN)/pytest tests/pipeline
+test-simulation:
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
+test-crash:
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
+test-exactly-once:
 	$(BIN)/python -m tests.proofs.exactly_once --rows $(EXACTLY_ONCE_ROWS)
+test-archive:
+	$(BIN)/python -m tests.proofs.archive --rows $(ARCHIVE_ROWS) --kills $(ARCHIVE_KILLS)
 
 check: $(SPARK) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check
@@ -69,7 +85,7 @@ bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on t
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once prove-archive ## every proof below
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
@@ -90,6 +106,10 @@ prove-exactly-once: $(SPARK) ## Spark drivers, an executor and the node killed: 
 prove-archive: $(SPARK) ## drivers and compactions killed while a topic is archived: the table equals the topic
 	@scripts/need java
 	$(BIN)/python -m tests.proofs.archive $(ARGS)
+
+prove-cluster: $(SPARK) ## every job on a standalone master with two workers, and through Spark Connect
+	@scripts/need java
+	$(BIN)/python -m tests.proofs.cluster $(ARGS)
 
 lock: $(DEV) ## pin the dependencies again after a change in pyproject.toml
 	scripts/lock $(ARGS)

@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     # Java writes to what it takes for the terminal; answers go where only this process writes.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    options = {"spark.driver.memory": MEMORY, **work.SETTINGS} | ({"spark.jars": ",".join(jars)} if jars else {})
+    options = {"spark.driver.memory": MEMORY} | ({"spark.jars": ",".join(jars)} if jars else {})
     spark = session("bench", master=f"local[{cores}]", options=options, archive=False)
     answers.write(msgspec.json.encode(Done()) + b"\n")
     for line in sys.stdin.buffer:

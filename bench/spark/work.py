@@ -25,8 +25,6 @@ SERVICES = {
     "four": Service(allowed=("type4", "type5"), topic="four"),
     "five": Service(allowed=("type7",), topic="five"),
 }
-#: What Spark is told for all rows, because the rollup wants it.
-SETTINGS = Rollup.SETTINGS
 
 
 def route(frame: DataFrame) -> DataFrame:

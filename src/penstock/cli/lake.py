@@ -52,7 +52,7 @@ def archive(
         "sinks": {"table": sink},
     }
     carry_out(at(parsed(values, "archive"), place), master=master, once=not follow, plain=plain)
-    facts = table_at(table, format=format).facts()
+    facts = table_at(table, format=format, partition_by=None).facts()
     Printer().line(f"{table}: {facts.rows:,} rows in {facts.files:,} files, {size(facts.bytes)}")
 
 
@@ -72,7 +72,7 @@ def compact(
 
     printer = Printer(json=json)
     say = (lambda line: None) if json else printer.line
-    done = table_at(table, format=format).compact(parse_size(target), keep_hours=keep_hours, log=say)
+    done = table_at(table, format=format, partition_by=None).compact(parse_size(target), keep_hours=keep_hours, log=say)
     printer.done(done._asdict(), f"{table}: {done.files_before:,} files are {done.files_after:,} now")
 
 

@@ -155,8 +155,19 @@ FRAGMENTS = [
     *("9223372036854775807", "9223372036854775808", "|@0.1", "|@1", "|@0", "|@2", "|#k:v,a:1", "|#a-b:1,a:2,a:2,+=\\"),
     *("|T1767225600", "|T9223372036854775807", "|c:id", "|e:x", "x:3|ms|@0.5|#q", "y:-2|g", "z:1.5|c|@0.3"),
 ]
+NUMBERS = ["1", "-7", "+5", "0.1", "2.5", "1e3", "5.", ".5", "-0", "9223372036854775807", "1e999", "x"]
+SECTIONS = ["|@0.1", "|@0.3", "|@1", "|@0", "|#k:v,a:1", "|#a-b:1,a:2,a:2,+=\\", "|#", "|T1767225600", "|c:id", "|zz"]
+lines = st.tuples(
+    st.sampled_from(["a", "b.c", "é", "+=,"]),
+    st.just(":"),
+    st.sampled_from(NUMBERS),
+    st.sampled_from(["|c", "|g", "|ms", "|h", "|s"]),
+    st.lists(st.sampled_from(SECTIONS), max_size=3).map("".join),
+).map("".join)
 bodies = st.one_of(
-    st.binary(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map(lambda x: "".join(x).encode())
+    st.binary(max_size=30),
+    st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join).map(str.encode),
+    st.lists(lines, max_size=4).map("\n".join).map(str.encode),
 )
 
 
@@ -183,6 +194,7 @@ def test_statsd_says_what_the_reference_says_of_any_bytes(spark: SparkSession) -
     for row in read(spark, "statsd", *sent):
         told = said(row) if row["reason"] is None else ("dead", row["reason"] == "not UTF-8")
         found.setdefault(row["offset"], []).append(told)
+    assert sum(told[0] != "dead" for told_of in found.values() for told in told_of) > 1200
     for offset, body in enumerate(sent):
         assert found.get(offset, []) == expected(body), body
 

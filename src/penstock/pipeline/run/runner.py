@@ -72,14 +72,9 @@ def prepared(document: Document) -> list[Query]:
 
 def opened(document: Document, master: str) -> SparkSession:
     """Return the Spark session of a pipeline."""
-    from penstock.pipeline.jobs.catalog import job
-
     # It logs every error that it raises, with all of Java's stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    settings: dict[str, str] = {}
-    for step in document.steps.values():
-        settings |= getattr(job(step.job).options, "SETTINGS", {})
-    settings |= {name: _text(value) for name, value in document.spark.items()}
+    settings = {name: _text(value) for name, value in document.spark.items()}
     return session(f"penstock {document.name}", master=master, options=settings, quick=document.quick)
 
 

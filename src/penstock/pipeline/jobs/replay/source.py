@@ -195,7 +195,7 @@ class TableSource:
 
     def __init__(self, options: Replay) -> None:
         self._options = options
-        self._table: Table = table(options.table, format=options.format)
+        self._table: Table = table(options.table, format=options.format, partition_by=None)
 
     def settle(self, now_ns: int) -> Settled:
         """Return the version that the options mean now."""

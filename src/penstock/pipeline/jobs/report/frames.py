@@ -59,7 +59,7 @@ def frames(
 def _table(spark: SparkSession, path: str) -> DataFrame:
     """Return a table of an archive, whichever of the formats it has."""
     kind = "delta" if os.path.isdir(os.path.join(path, "_delta_log")) else "parquet"
-    return table(path, format=kind).read(spark)
+    return table(path, format=kind, partition_by=None).read(spark)
 
 
 def _live(
