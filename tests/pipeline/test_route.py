@@ -77,7 +77,7 @@ def test_each_service_gets_what_its_filter_takes_and_the_rest_is_counted(spark: 
     services = {
         "live": {"allowed": ["production"], "topic": "out-live"},
         "any": {"allowed": ["staging", "debug"], "is_default": True, "topic": "out-any"},
-        "cold": {"allowed": ["debug"], "table": "lake/cold"},
+        "cold": {"allowed": ["debug"]},
     }
     rows = [(1, None), (2, 0), (3, 1), (4, 3), (5, TOP), (6, 4)]
     frame = spark.createDataFrame(rows, "offset bigint, traffic bigint").selectExpr(

@@ -28,7 +28,9 @@ def node(tmp_path: Path) -> Iterator[Flown]:
 
 
 def document(node: Flown, tmp_path: Path, **parts: Any) -> Document:
-    values = {"name": "p", "home": str(tmp_path / "home"), **parts}
+    # The session is that of all tests, and a setting stays.
+    spark = {"spark.sql.shuffle.partitions": 1}
+    values = {"name": "p", "home": str(tmp_path / "home"), "spark": spark, **parts}
     return at(parsed(values, "here"), Place(url=f"grpc://127.0.0.1:{node.flight.port}"))
 
 
