@@ -58,9 +58,12 @@ def rss_bytes(pid: int) -> int:
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the memory of one process, with its part of what it shares with others."""
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    """Return the memory of one process, with its part of what it shares with others; 0 if it has just ended."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    except (ProcessLookupError, FileNotFoundError):
+        return 0
 
 
 def rss_peak_bytes(pid: int) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from penstock.client.connection import Access
 from penstock.errors import ConfigError
 from penstock.filters.traffic import Rules, TrafficFilter
-from penstock.pipeline.jobs.route import GROUP, Route, accepted, faults, node_mapping, routed
+from penstock.pipeline.jobs.route import Route, accepted, faults, node_mapping, routed
 from tests.flight.parts import Flown
 
 MAPPING = {"production": 0, "staging": 1, "debug": 63}
@@ -102,8 +102,8 @@ def test_each_service_gets_what_its_filter_takes_and_the_rest_is_counted(spark: 
     )
 
 
-def test_more_services_than_one_table_of_takers_holds(spark: SparkSession) -> None:
-    count = 2 * GROUP + 1
+def test_many_services_each_get_their_own(spark: SparkSession) -> None:
+    count = 13
     mapping = {f"type{number}": number for number in range(count)}
     services = {name: {"allowed": [name], "topic": f"out-{name}"} for name in mapping}
     frame = spark.range(1, 1 << count, 37).selectExpr("id AS offset", "id AS traffic")

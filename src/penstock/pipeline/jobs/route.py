@@ -8,9 +8,9 @@ Invariant: a service gets exactly the messages that a subscription with the same
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
-from operator import and_
+from operator import or_
 from typing import ClassVar
 
 import msgspec
@@ -25,8 +25,6 @@ from penstock.pipeline.jobs.output import Output
 DROP = "drop"
 #: The beginning of the name under which a query's progress counts rows that came and rows that no service took.
 OBSERVED = "route"
-#: Verdicts of this many services make one number, for which a table has the list of takers: 64 lists.
-GROUP = 6
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,45 +119,28 @@ def routed(frame: DataFrame, options: Route, mapping: Mapping[str, int]) -> Outp
     """
     traffic = sql.col("traffic") if "traffic" in frame.columns else sql.lit(None).cast("bigint")
     bits = mapping if options.mapping is None else options.mapping
-    services = list(options.services.items())
-    groups = [services[first : first + GROUP] for first in range(0, len(services), GROUP)]
-    names = [f"_takers{number}" for number in range(len(groups))]
-    judged = frame.withColumns({name: _code(traffic, group, bits) for name, group in zip(names, groups, strict=True)})
-    nobody = reduce(and_, (sql.col(name) == 0 for name in names))
+    verdicts = {
+        name: accepted(traffic, service.rule.mask(bits), service.is_default)
+        for name, service in options.services.items()
+    }
     if options.count:
-        judged = judged.observe(options.observed, sql.count("*").alias("rows"), sql.count_if(nobody).alias("unrouted"))
-    lists = [sql.get(_takers(group), sql.col(name)) for name, group in zip(names, groups, strict=True)]
-    takers = sql.concat(*lists) if len(lists) > 1 else lists[0]
-    if options.unrouted == DROP:
-        judged = judged.where(~nobody)
-    else:
-        takers = sql.when(nobody, sql.array(_taker(None, options.unrouted))).otherwise(takers)
+        nobody = ~reduce(or_, verdicts.values())
+        frame = frame.observe(options.observed, sql.count("*").alias("rows"), sql.count_if(nobody).alias("unrouted"))
+    takers = sql.filter(
+        sql.array(
+            *(sql.when(verdict, _taker(name, options.services[name].topic)) for name, verdict in verdicts.items())
+        ),
+        lambda taker: taker.isNotNull(),
+    )
+    if options.unrouted != DROP:
+        takers = sql.when(sql.size(takers) == 0, sql.array(_taker(None, options.unrouted))).otherwise(takers)
     kept = [sql.col(name) for name in frame.columns if name not in ("topic", "service")]
     was = sql.col("topic") if "topic" in frame.columns else sql.lit(None).cast("string")
-    result = judged.withColumn("_taker", sql.explode(takers)).select(
+    result = frame.withColumn("_taker", sql.explode(takers)).select(
         sql.col("_taker.service").alias("service"), sql.coalesce(sql.col("_taker.topic"), was).alias("topic"), *kept
     )
     written = tuple(name for name, service in options.services.items() if service.topic is not None)
     return Output(result, messages=ForTopics(written))
-
-
-def _code(traffic: Column, services: Sequence[tuple[str, Service]], mapping: Mapping[str, int]) -> Column:
-    """Return the verdicts of some services as one number, a bit each."""
-    verdicts = [
-        sql.when(accepted(traffic, service.rule.mask(mapping), service.is_default), 1 << place).otherwise(0)
-        for place, (_, service) in enumerate(services)
-    ]
-    return reduce(Column.bitwiseOR, verdicts)
-
-
-def _takers(services: Sequence[tuple[str, Service]]) -> Column:
-    """Return for each code the list of the services that it means; Spark makes it one constant."""
-    chosen = [
-        [_taker(name, service.topic) for place, (name, service) in enumerate(services) if code >> place & 1]
-        for code in range(1, 1 << len(services))
-    ]
-    none = sql.slice(sql.array(chosen[0][0]), 1, 0)  # no taker, of the same type
-    return sql.array(none, *(sql.array(*each) for each in chosen))
 
 
 def _taker(service: str | None, topic: str | None) -> Column:
