@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.client.connection import Unreachable
 from penstock.client.wire import PipelineReport
 from penstock.errors import ConfigError
 from penstock.pipeline.lake.table import table
@@ -222,9 +223,26 @@ def test_what_does_not_fit_is_said_before_anything_runs(
     assert "out" not in node.node.topics
 
 
-def test_a_node_that_does_not_come_back_is_one_clear_line_and_nothing_is_lost(
-    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_is_away_is_one_clear_line_and_the_pipeline_goes_on_when_it_is_back(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    def copy(node: Flown) -> Document:
+        sinks = {"copy": {"from": "in", "topic": "copy"}}
+        return document(node, tmp_path, sources={"in": {"topic": "in"}}, sinks=sinks)
+
+    with Flown(tmp_path / "node") as node:
+        node.put("in", many(100))
+        once(copy(node))
+        node.put("in", many(100, 100))
+        declared = copy(node)
+    with pytest.raises(Unreachable, match=declared.node.url):
+        once(declared)
+    with Flown(tmp_path / "node") as node:
+        once(copy(node))
+        assert bodies(node, "copy") == numbers(200)
+
+
+def test_a_query_that_fails_ends_the_run_with_one_clear_line(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
     node.put("in", many(100))
     copy = document(
         node,

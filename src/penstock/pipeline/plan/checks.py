@@ -12,8 +12,12 @@ from difflib import get_close_matches
 from penstock.errors import ConfigError
 from penstock.pipeline.options import parsed
 from penstock.pipeline.plan.document import Document, Source
+from penstock.pipeline.remote import Remote
 from penstock.pipeline.store import opened
 from penstock.pipeline.target import parsed as target
+
+#: Enough for a node that is being restarted on a fast machine.
+PATIENCE_S = 5.0
 
 
 def check(document: Document) -> None:
@@ -22,7 +26,7 @@ def check(document: Document) -> None:
         raise ConfigError("where is the node? Set [node] path or url, or say --data DIR or --url grpc://host:7071")
     if document.node.path and not os.path.isdir(document.node.path):
         raise ConfigError(f"there is no data directory {document.node.path}: start a node, or name another")
-    names = opened(parsed({**document.node.options(), "subscribe": "any"})).names()
+    names = _topics(document)
     for name, source in document.sources.items():
         _check_source(f"sources.{name}", source, names)
     if any(sink.topic for sink in document.sinks.values()) or any(step.dead for step in document.steps.values()):
@@ -30,6 +34,14 @@ def check(document: Document) -> None:
     for name, sink in document.sinks.items():
         if sink.table:
             _check_path(f"sinks.{name}: table", sink.table)
+
+
+def _topics(document: Document) -> list[str]:
+    """Return the topics that are there; a node that is away is not waited for as long as by a query."""
+    options = parsed({**document.node.options(), "subscribe": "any"})
+    if options.path is None and options.access is not None:
+        return Remote(options.access, PATIENCE_S).names()
+    return opened(options).names()
 
 
 def _check_source(where: str, source: Source, names: list[str]) -> None:
