@@ -27,8 +27,9 @@ from deltalake import DeltaTable
 
 from tests.fakes import START_NS
 from tests.pipeline.data import Data
-from tests.proofs.archiver import FORMATS, Child, Job, table_at
+from tests.proofs.archiver import FORMATS, Job, table_at
 from tests.proofs.checks import Checks
+from tests.proofs.child import Child
 from tests.proofs.halts import LOOK_S, Halts, NotReached
 from tests.proofs.process import Died
 
@@ -77,7 +78,7 @@ class Trial:
         begin = f"begin-{len(self._children)}"
         self._halts[work].arm(begin)
         job = Job(work=work, path=str(self.path), rows=-(-self.rows // BATCHES), begin=begin)
-        child = Child(job, self.path / f"{work}-{len(self._children)}.log")
+        child = Child("tests.proofs.archiver", job, self.path / f"{work}-{len(self._children)}.log")
         self._children.append(child)
         self._ready[work] = (begin, child)
 

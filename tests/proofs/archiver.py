@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,9 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from tests.proofs.driver import variables
 from tests.proofs.halts import Halts
-from tests.proofs.process import DEADLINE_S, Died
 
 FORMATS = ("delta", "parquet")
 #: Between two compactions, so that the archive gets a turn.
@@ -41,49 +37,6 @@ class Job:
     rows: int = 0
     #: Where it waits, warm, until it may begin.
     begin: str = ""
-
-
-class Child:
-    """A process that does a job."""
-
-    def __init__(self, job: Job, log: Path) -> None:
-        self._log = log
-        with log.open("ab") as file:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "tests.proofs.archiver", json.dumps(dataclasses.asdict(job))],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=variables(),
-                # It and its Java machine are killed together, as one.
-                start_new_session=True,
-            )
-
-    def alive(self) -> None:
-        """Raise if it has ended."""
-        if self._child.poll() is not None:
-            raise Died(f"a process ended with {self._child.returncode}: {self.last_words()}")
-
-    def over(self) -> bool:
-        """Return whether it came to its end, which must be a good one."""
-        code = self._child.poll()
-        if code:
-            raise Died(f"a process ended with {code}: {self.last_words()}")
-        return code == 0
-
-    def kill(self) -> None:
-        """Kill it as `kill -9` does, Java and Python."""
-        os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait(DEADLINE_S)
-
-    def abandon(self) -> None:
-        """Leave nothing running, whatever went wrong."""
-        if self._child.poll() is None:
-            self.kill()
-
-    def last_words(self) -> str:
-        """Return the end of what it printed."""
-        return self._log.read_text(errors="replace")[-3000:].strip()
 
 
 def table_at(path: str, format: str) -> Any:

@@ -28,7 +28,8 @@ from penstock.client.connection import Access, Connection
 from penstock.client.wire import Publish, Read
 from tests.pipeline.cluster import Cluster, free_port
 from tests.proofs.checks import Checks
-from tests.proofs.driver import Driver, Job
+from tests.proofs.child import Child
+from tests.proofs.driver import Job
 from tests.proofs.halting_node import APPENDED, APPENDING, DONE, JOURNALED, PLACES, RESUMED
 from tests.proofs.halting_source import ANSWERED, STAGED, WRITING
 from tests.proofs.halts import LOOK_S, Halts, NotReached
@@ -64,8 +65,8 @@ class Trial:
         #: Into how many tasks each driver shuffles, one driver after the other.
         self.lives: list[int] = []
         #: Drivers by the place where they wait to begin: the next is warm when the last is killed.
-        self._ready: list[tuple[str, Driver]] = []
-        self._driver: Driver | None = None
+        self._ready: list[tuple[str, Child]] = []
+        self._driver: Child | None = None
         self._spawned = 0
         self._began = time.monotonic()
 
@@ -101,9 +102,9 @@ class Trial:
             master=master,
             begin=begin,
         )
-        self._ready.append((begin, Driver(job, self.path / f"driver-{self._spawned}.log")))
+        self._ready.append((begin, Child("tests.proofs.driver", job, self.path / f"driver-{self._spawned}.log")))
 
-    def drive(self) -> Driver:
+    def drive(self) -> Child:
         """Let the next driver begin, and have the one after it started."""
         if not self._ready:
             self.spawn(self.lives.pop(0))
@@ -119,6 +120,7 @@ class Trial:
         self.halts.arm(place)
         driver = self.drive()
         standing = self.halts.reached(place, driver.alive)
+        driver.alive()
         driver.kill()
         if place in (STAGED, ANSWERED):
             # The driver's Python, which outlives its Java for a moment and would go on.
