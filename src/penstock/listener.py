@@ -119,7 +119,8 @@ class Connection(HttpToolsProtocol):
         """Hand it to the application."""
         self._in_head, self._leftover_bytes = False, 0
         if self._head_bytes + self._read_bytes > HEAD_BYTES_MAX:  # it may be too long: count
-            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            # With the colon, the blank and the line's end, which the parser keeps to itself.
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > HEAD_BYTES_MAX:
                 self._head_too_long = True
                 raise ValueError(HEAD_TOO_LONG)  # the parser stops, and uvicorn calls it a bad request

@@ -30,7 +30,7 @@ def test_nothing_of_spark_outlives_a_node_that_is_killed(tmp_path: Path) -> None
         until(lambda: "running" in text(log), "running")
         family = list(descendants(node.process.pid))
         programs = [program(pid) for pid in family]
-        assert programs.count("java") == 1
+        assert "java" in programs  # twice for the moment in which it forks a program
         assert sum(name.startswith("python") for name in programs) >= 3  # the keeper, the driver, the workers' daemon
         assert node.end(signal.SIGKILL) == -signal.SIGKILL
         # Also those that came after the look: everything there works in this directory.
