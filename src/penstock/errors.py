@@ -6,6 +6,8 @@ The rest are ours: damage on disk, an unusable configuration, a broken promise o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
 from typing import NamedTuple
 
 
@@ -59,3 +61,9 @@ class Refusal(PenstockError):
         super().__init__(text)
         self.code = code
         self.reason = REASONS[code]
+
+
+def hint(name: str, names: Collection[str]) -> str:
+    """Return what helps with a name that is not there: the nearest of those that are, or all of them."""
+    near = get_close_matches(name, names, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"

@@ -6,12 +6,11 @@ Owns what a runner must know of a job: its options, what it reads, and whether i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 from penstock.pipeline.jobs.dedupe import Dedupe, deduped
 from penstock.pipeline.jobs.output import Output
 from penstock.pipeline.jobs.rollup import Rollup, rolled
@@ -54,7 +53,5 @@ def job(name: str) -> Job:
     """Return a job; ConfigError offers the nearest name."""
     found = JOBS.get(name)
     if found is None:
-        near = get_close_matches(name, JOBS, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(JOBS)}"
-        raise ConfigError(f"there is no job {name}; {hint}")
+        raise ConfigError(f"there is no job {name}; {hint(name, JOBS)}")
     return found

@@ -10,12 +10,11 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 from penstock.quantity import parse_duration
 
 #: Names of pipelines and their parts are names of directories and of metrics as well.
@@ -170,9 +169,7 @@ def converted(values: Mapping[str, Any], kind: type[Kind], where: str) -> Kind:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     for name in values:
         if name not in names:
-            near = get_close_matches(name, names, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise ConfigError(f"{where} has no key {name}; {hint}")
+            raise ConfigError(f"{where} has no key {name}; {hint(name, names)}")
     try:
         return msgspec.convert(values, kind)
     except (msgspec.ValidationError, ConfigError) as error:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import NamedTuple
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 from penstock.pipeline.plan.document import DROP, EACH_ROW, Document, Source
 
 
@@ -72,9 +71,7 @@ def _check_cycles(document: Document) -> None:
     places += [(f"sinks.{name}", sink.from_) for name, sink in document.sinks.items()]
     for place, wanted in places:
         if wanted not in names:
-            near = get_close_matches(wanted, names, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise ConfigError(f"{place}: there is no source or step {wanted}; {hint}")
+            raise ConfigError(f"{place}: there is no source or step {wanted}; {hint(wanted, names)}")
     done: set[str] = set()
     for start in document.sources | document.steps:
         for cycle in _cycles(document, start, [], done):

@@ -127,7 +127,7 @@ class Home:
         _replace(os.path.join(self.path, STATUS), asdict(report), sync=False)
 
     def told(self) -> PipelineReport | None:
-        """Return what the pipeline last said, with what has become of it since."""
+        """Return what the pipeline last said of itself; None if it never did."""
         try:
             with open(os.path.join(self.path, STATUS), "rb") as file:
                 report = made(json.load(file), PipelineReport)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import ClassVar
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 from penstock.pipeline.jobs.rollup import aggregations as known
 from penstock.pipeline.jobs.rollup.durations import UNITS_NS, duration_ns
 from penstock.pipeline.jobs.rollup.policies import StoragePolicy, storage_policy
@@ -89,6 +88,4 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def _one_of(where: str, value: str, allowed: Collection[str]) -> None:
     if value in allowed:
         return
-    near = get_close_matches(value, allowed, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}"
-    raise ConfigError(f'{where} does not know "{value}"; {hint}')
+    raise ConfigError(f'{where} does not know "{value}"; {hint(value, allowed)}')
