@@ -122,6 +122,10 @@ def test_rows_that_do_not_parse_go_to_the_dead_letters_and_the_query_goes_on(
     rows = table(str(tmp_path / "lake"), partition_by=("day",)).read(spark).collect()
     assert len(rows) == len(node.bodies("rollup"))
     assert {row.id: row.value for row in rows} == found
+    # The node takes such a letter back to where it came from, like one of its own.
+    assert node.post("topics/metrics.dead/redrive").json["topics"] == {"metrics": 1}
+    again = node.read("metrics").to_pylist()[-1]
+    assert (again["body"], again.get("headers")) == (b"this is no sample", None)
 
 
 def test_a_routed_topic_goes_to_the_topics_that_its_rows_name(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
