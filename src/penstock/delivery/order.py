@@ -1,14 +1,69 @@
 """Order by key: at most one consumer has rows of a key, and they go out one after the other (ruling 9).
 
 Knows keys and offsets, nothing of states or consumers beyond a holder's number. A key that is stuck holds back its
-own rows and no others. Looks at every row by itself: about 1 us, the price of asking for order.
+own rows and no others. Looks at every row by itself: about 1 us, the price of asking for order, and no more for a row
+of a key that a million others wait for.
 Invariant: a row is out, queued, parked or unknown here; of each key only queued rows can go out next, lowest first.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+#: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.
+_STALE_MAX = 16
+
+
+class _Rows:
+    """A set of numbers that knows its lowest: every call costs the logarithm of their number at most."""
+
+    __slots__ = ("_heap", "members")
+
+    def __init__(self) -> None:
+        self.members: set[int] = set()
+        #: All members, and some that were taken out and are dropped when they come up.
+        self._heap: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.members
+
+    def add(self, number: int) -> None:
+        if number not in self.members:
+            self.members.add(number)
+            heappush(self._heap, number)
+
+    def discard(self, number: int) -> None:
+        members, heap = self.members, self._heap
+        if number not in members:
+            return
+        members.remove(number)
+        if not members:
+            heap.clear()
+        elif len(heap) > 2 * len(members) + _STALE_MAX:
+            heap[:] = members
+            heapify(heap)
+
+    def lowest(self) -> int:
+        """Return the lowest member; there must be one."""
+        heap, members = self._heap, self.members
+        while heap[0] not in members:
+            heappop(heap)
+        return heap[0]
+
+    def pop(self) -> int:
+        """Take out the lowest member; there must be one."""
+        heap, members = self._heap, self.members
+        while (number := heappop(heap)) not in members:
+            pass
+        members.remove(number)
+        return number
 
 
 class _Key:
@@ -16,14 +71,34 @@ class _Key:
 
     def __init__(self) -> None:
         self.holder = -1
-        #: Rows out at the holder, ascending.
-        self.out: list[int] = []
-        #: Rows that were let go or noted and stand in a queue, or wait for their time, ascending.
-        self.queued: list[int] = []
-        #: Rows that wait for those before them, ascending.
-        self.parked: list[int] = []
+        #: Rows out at the holder, negated: what is asked for is the highest.
+        self.out = _Rows()
+        #: Rows that were let go or noted and stand in a queue, or wait for their time. Most keys never have one.
+        self.queued: _Rows | None = None
+        #: Rows that wait for those before them. Most keys never have one.
+        self.parked: _Rows | None = None
         #: A row that came back and must go out before any other.
         self.first: int | None = None
+
+    def queue(self, offset: int) -> None:
+        if self.queued is None:
+            self.queued = _Rows()
+        self.queued.add(offset)
+
+    def park(self, offset: int) -> None:
+        if self.parked is None:
+            self.parked = _Rows()
+        self.parked.add(offset)
+
+    def discard(self, offset: int) -> None:
+        """Forget a row wherever it is."""
+        self.out.discard(-offset)
+        if self.queued:
+            self.queued.discard(offset)
+        if self.parked:
+            self.parked.discard(offset)
+        if self.first == offset:
+            self.first = None
 
 
 class KeyOrder:
@@ -46,33 +121,35 @@ class KeyOrder:
         if state is None:
             state = self._keys[key] = _Key()
         self._key_of[offset] = key
-        _take_out(state.queued, offset)
+        if state.queued:
+            state.queued.discard(offset)
         if self._may_go(state, offset, holder):
+            if state.parked:
+                state.parked.discard(offset)
             state.first = None
             state.holder = holder
-            insort(state.out, offset)
+            state.out.add(-offset)
             return True
-        if offset not in state.parked:
-            insort(state.parked, offset)
+        state.park(offset)
         self.freed += self._next(key, state)
         return False
 
     def _may_go(self, state: _Key, offset: int, holder: int) -> bool:
         if state.first is not None and offset != state.first:
             return False
-        if state.parked and state.parked[0] < offset:
+        if state.parked and state.parked.lowest() < offset:
             return False
-        if state.queued and state.queued[0] < offset:
+        if state.queued and state.queued.lowest() < offset:
             return False
         if not state.out:
             return True
-        return holder == state.holder and len(state.out) < self.run and offset > state.out[-1]
+        return holder == state.holder and len(state.out) < self.run and offset > -state.out.lowest()
 
     def note(self, key: bytes, offset: int) -> None:
         """Take note of a row that stands in a queue, where a later one of its key may be looked at before it."""
         if offset not in self._key_of:
             self._key_of[offset] = key
-            insort(self._keys.setdefault(key, _Key()).queued, offset)
+            self._keys.setdefault(key, _Key()).queue(offset)
 
     def note_out(self, key: bytes, offset: int, holder: int) -> None:
         """Take note of a row that went out before order was asked for; several holders together are nobody."""
@@ -80,7 +157,7 @@ class KeyOrder:
             state = self._keys.setdefault(key, _Key())
             state.holder = holder if not state.out or state.holder == holder else -1
             self._key_of[offset] = key
-            insort(state.out, offset)
+            state.out.add(-offset)
 
     def finished(self, offsets: Iterable[int]) -> list[int]:
         """Take note of rows that are done; return those that may be queued now."""
@@ -90,13 +167,13 @@ class KeyOrder:
             if key is None:
                 continue
             state = self._keys[key]
-            _discard(state, offset)
+            state.discard(offset)
             freed += self._next(key, state)
         return freed
 
     def parked(self) -> list[int]:
         """Return the rows that wait for others of their keys and stand in no queue, ascending."""
-        return sorted(offset for state in self._keys.values() for offset in state.parked)
+        return sorted(offset for state in self._keys.values() if state.parked for offset in state.parked.members)
 
     def came_back(self, offsets: list[int], *, delayed: bool) -> tuple[list[int], list[int]]:
         """Take note of rows that were released; return those to be queued, and later rows of their keys to revoke."""
@@ -109,19 +186,22 @@ class KeyOrder:
                 queue.append(offset)
                 continue
             state = self._keys[key]
-            if offset in state.parked:  # an earlier row of its key came back as well
+            if state.parked and offset in state.parked:  # an earlier row of its key came back as well
                 continue
-            later = [other for other in state.out if other > offset]
-            state.out = [other for other in state.out if other < offset]
-            _put_in(state.queued, offset)
+            later: list[int] = []
+            while state.out and -state.out.lowest() >= offset:
+                later.append(-state.out.pop())
+            if later and later[-1] == offset:
+                later.pop()
+            state.queue(offset)
             state.first = offset
             queue.append(offset)
-            for other in later:
+            for other in reversed(later):
                 if other in back and delayed:
-                    _put_in(state.queued, other)
+                    state.queue(other)
                     queue.append(other)
                 else:
-                    insort(state.parked, other)
+                    state.park(other)
                 if other not in back:
                     revoked.append(other)
             back.difference_update(later if delayed else ())
@@ -129,37 +209,16 @@ class KeyOrder:
 
     def _next(self, key: bytes, state: _Key) -> list[int]:
         """Let go what waits once nothing of the key is out, or on its way before it."""
-        if state.out or (state.first is not None and state.first in state.queued):
+        queued, parked = state.queued, state.parked
+        if state.out or (queued and state.first in queued.members):
             return []
-        if state.queued and (not state.parked or state.queued[0] < state.parked[0]):
+        if queued and (not parked or queued.lowest() < parked.lowest()):
             return []
-        freed, state.parked = state.parked[: self.run], state.parked[self.run :]
-        if not freed:
+        if not parked:
             del self._keys[key]
             return []
+        freed = [parked.pop() for _ in range(min(self.run, len(parked)))]
         for offset in freed:
-            _put_in(state.queued, offset)
+            state.queue(offset)
         state.first = None
         return freed
-
-
-def _discard(state: _Key, offset: int) -> None:
-    if offset in state.out:
-        state.out.remove(offset)
-    elif offset in state.parked:
-        state.parked.remove(offset)
-    _take_out(state.queued, offset)
-    if state.first == offset:
-        state.first = None
-
-
-def _put_in(rows: list[int], offset: int) -> None:
-    at = bisect_left(rows, offset)
-    if at == len(rows) or rows[at] != offset:
-        rows.insert(at, offset)
-
-
-def _take_out(rows: list[int], offset: int) -> None:
-    at = bisect_left(rows, offset)
-    if at < len(rows) and rows[at] == offset:
-        del rows[at]
