@@ -30,7 +30,7 @@ BENCH := .venv/.bench
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup dev pipeline spark up test check format bench soak clean lock
+.PHONY: help setup dev pipeline spark up test unit check docs format bench soak clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
@@ -68,6 +68,14 @@ test-exactly-once:
 	$(BIN)/python -m tests.proofs.exactly_once --rows $(EXACTLY_ONCE_ROWS)
 test-archive:
 	$(BIN)/python -m tests.proofs.archive --rows $(ARCHIVE_ROWS) --kills $(ARCHIVE_KILLS)
+
+# What needs no programs of others, no Spark and no servers.
+UNIT := $(addprefix tests/,config delivery filters intake log registry) $(wildcard tests/test_*.py)
+unit: $(DEV) ## the fast loop: tests of the core, under a minute
+	$(BIN)/pytest $(UNIT)
+
+docs: $(DEV) ## write docs/configuration.md again
+	$(BIN)/python scripts/configuration > docs/configuration.md
 
 check: $(SPARK) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check
@@ -123,31 +131,31 @@ $(BIN)/python:
 	@scripts/need ensurepip
 	$(PYTHON) -m venv .venv
 
-$(RUN): requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
-	$(PIP) -r requirements.lock -r requirements-build.lock
+$(RUN): requirements/run.lock requirements/build.lock pyproject.toml | $(BIN)/python
+	$(PIP) -r requirements/run.lock -r requirements/build.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(DEV): requirements-dev.lock $(RUN)
-	$(PIP) -r requirements-dev.lock
+$(DEV): requirements/dev.lock $(RUN)
+	$(PIP) -r requirements/dev.lock
 	@touch $@
 
 # PySpark comes as source: pip makes a wheel of it, half a minute and half a GB, so only what runs Spark waits for it.
-$(PIPE): requirements-spark.lock $(RUN)
-	$(PIP) --no-build-isolation -r requirements-spark.lock
+$(PIPE): requirements/spark.lock $(RUN)
+	$(PIP) --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
 $(SPARK): $(PIPE) $(DEV)
 	@touch $@
 
 # Without build isolation, so that hashes cover what builds a client, too. The sources of gnsq hold its own suite.
-$(FOREIGN)/.made: requirements-foreign.lock requirements-build.lock tests/foreign/package-lock.json | $(BIN)/python
+$(FOREIGN)/.made: requirements/foreign.lock requirements/build.lock tests/foreign/package-lock.json | $(BIN)/python
 	@scripts/need ensurepip node npm
 	rm -rf $(FOREIGN)
 	$(PYTHON) -m venv $(FOREIGN)
-	$(FOREIGN_PIP) install --require-hashes -r requirements-build.lock
-	$(FOREIGN_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements-foreign.lock
-	sed -n '/^gnsq==/,/# via/p' requirements-foreign.lock > $(FOREIGN)/gnsq.lock
+	$(FOREIGN_PIP) install --require-hashes -r requirements/build.lock
+	$(FOREIGN_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/foreign.lock
+	sed -n '/^gnsq==/,/# via/p' requirements/foreign.lock > $(FOREIGN)/gnsq.lock
 	$(FOREIGN_PIP) download --require-hashes --no-build-isolation --no-deps --no-binary gnsq \
 		--dest $(FOREIGN)/sources -r $(FOREIGN)/gnsq.lock
 	cp tests/foreign/package.json tests/foreign/package-lock.json $(FOREIGN)
@@ -155,8 +163,8 @@ $(FOREIGN)/.made: requirements-foreign.lock requirements-build.lock tests/foreig
 	@touch $@
 
 # A peer that cannot be had on this machine is reported by the benchmark as missing, so this may fail.
-$(BENCH): requirements-bench.lock bench/peers-java/kafka/pom.xml bench/peers-java/connector/pom.xml $(SPARK)
+$(BENCH): requirements/bench.lock bench/peers-java/kafka/pom.xml bench/peers-java/connector/pom.xml $(SPARK)
 	-@scripts/need gcc redis-server go java mvn
-	-$(PIP) -r requirements-bench.lock
+	-$(PIP) -r requirements/bench.lock
 	-$(BIN)/python -c "from bench import supply; supply.kafka(); supply.kafka_connector()"
 	@touch $@

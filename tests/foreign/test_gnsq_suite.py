@@ -30,7 +30,7 @@ SUITE_S_MAX = 600.0
 def sources(path: Path) -> Path:
     """Unpack gnsq's sources, whose hash the lock must name, and return their directory."""
     (archive,) = (ENVIRONMENT / "sources").glob("gnsq-*.tar.gz")
-    pinned = re.search(r"^gnsq==\S+ \\\n(?:.*--hash.*\n)+", (PROJECT / "requirements-foreign.lock").read_text(), re.M)
+    pinned = re.search(r"^gnsq==\S+ \\\n(?:.*--hash.*\n)+", (PROJECT / "requirements/foreign.lock").read_text(), re.M)
     assert pinned is not None
     assert f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}" in pinned[0]
     # By tar itself: the ways of Python's module differ between 3.11.2 and 3.14.

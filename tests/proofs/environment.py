@@ -69,9 +69,9 @@ def clean() -> dict[str, str]:
 def locked(*names: str) -> str:
     """Return the part of the development lock that pins these packages, hashes included."""
     entries = re.findall(
-        r"^(?:\S.*\\\n(?: .*\\\n)*.*\n)", (PROJECT / "requirements-dev.lock").read_text(), re.MULTILINE
+        r"^(?:\S.*\\\n(?: .*\\\n)*.*\n)", (PROJECT / "requirements/dev.lock").read_text(), re.MULTILINE
     )
     found = [entry for entry in entries if re.split(r"[=\[ ]", entry, maxsplit=1)[0] in names]
     if len(found) < len(names):
-        raise Broken(f"requirements-dev.lock does not pin all of {', '.join(names)}")
+        raise Broken(f"requirements/dev.lock does not pin all of {', '.join(names)}")
     return "".join(found)

@@ -23,7 +23,7 @@ def installed(path: Path, checks: Checks) -> Environment:
     wheels = [wheel.name for wheel in path.glob("*.whl")]
     checks.check(len(wheels) == 1, f"built {', '.join(wheels)}")
     environment = Environment(path / "environment")
-    environment.install("--require-hashes", "--requirement", str(PROJECT / "requirements.lock"))
+    environment.install("--require-hashes", "--requirement", str(PROJECT / "requirements/run.lock"))
     environment.install("--no-deps", str(path / wheels[0]))
     place = environment.run("python", "-c", "import penstock; print(penstock.__file__)").strip()
     checks.check(place.startswith(str(environment.path)), "the empty environment imports it from itself")

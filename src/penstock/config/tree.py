@@ -32,7 +32,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 class LogConfig(Section, frozen=True, kw_only=True):
     """What the node says about itself."""
 
+    #: What is less important than this is not said.
     level: Literal["debug", "info", "warning", "error"] = "info"
+    #: Lines for people, or one JSON object a line.
     format: Literal["text", "json"] = "text"
 
 
@@ -56,9 +58,13 @@ class NodeConfig(Section, frozen=True, kw_only=True):
 class TopicConfig(Section, frozen=True, kw_only=True):
     """What a topic starts with unless its creator says otherwise."""
 
+    #: When a publish is answered: kept in memory, in the page cache (survives `kill -9`), or on disk.
     durability: Durability = "os"
+    #: Of closed segments.
     compression: Compression = "none"
+    #: A file of the log ends at this.
     segment_bytes: Annotated[int, Meta(ge=64 * KIB, le=1 << 31, extra={"kind": "size"})] = 64 * MIB
+    #: History beyond what subscriptions still need is kept while younger than this and smaller than the next.
     retention_age_ns: Duration = 24 * HOUR_NS
     retention_bytes: Size = GIB
     #: `retention_bytes` also bounds a topic without subscriptions; on when that key is set by the user.
@@ -74,6 +80,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
 
     #: What happens to messages is not written, written of one message in `one_in`, or of every message.
     mode: Literal["off", "sampled", "full"] = "sampled"
+    #: In mode `sampled`.
     one_in: Annotated[int, Meta(ge=1, le=1 << 16)] = 64
     #: Events a second; what is more is dropped and counted.
     rate_max: Annotated[int, Meta(ge=1)] = 20_000
@@ -90,6 +97,7 @@ class ApiConfig(Section, frozen=True, kw_only=True):
 
     #: Off where a node shall open nothing but its dialects' ports.
     enabled: bool = True
+    #: Beyond this machine it needs `token`, and TLS unless `insecure`; so do the other listeners.
     address: str = "127.0.0.1"
     port: Port = 7070
 
@@ -135,14 +143,23 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     tombstone_lifetime_ns: Duration = 45 * SECOND_NS
     #: A producer that was not heard of for this long is not shown any more.
     inactive_producer_timeout_ns: Duration = 5 * MINUTE_NS
+    #: One message.
     max_msg_size: SomeSize = MIB
+    #: One command with all its messages, or the body of an HTTP request.
     max_body_size: SomeSize = 5 * MIB
+    #: The highest RDY a client may ask for.
     max_rdy_count: Annotated[int, Meta(ge=1)] = 2500
+    #: How long a client may hold a message, unless it asks for another time.
     msg_timeout_ns: Duration = 60 * SECOND_NS
+    #: The longest it may ask for, and hold one by TOUCH.
     max_msg_timeout_ns: Duration = 15 * MINUTE_NS
+    #: The longest delay of REQ and DPUB.
     max_req_timeout_ns: Duration = HOUR_NS
+    #: How often a client hears a heartbeat, unless it asks for another time; it is cut off after two without an answer.
     heartbeat_interval_ns: Duration = 30 * SECOND_NS
+    #: The longest it may ask for.
     max_heartbeat_interval_ns: Duration = 60 * SECOND_NS
+    #: The largest buffer a client may ask for.
     max_output_buffer_size: SomeSize = 64 * KIB
     max_output_buffer_timeout_ns: Duration = 30 * SECOND_NS
     #: Consumers in one channel; 0 = no limit.
@@ -164,12 +181,15 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     tls_required: bool = False
     #: Clients must show a certificate that this file, or without one the system, vouches for; both words mean that.
     tls_client_auth_policy: Literal["none", "require", "require-verify"] = "none"
+    #: Certificates that vouch for clients.
     tls_root_ca_file: str = ""
     tls_min_version: Literal["tls1.2", "tls1.3"] = "tls1.2"
     #: HTTP stays open in clear where TLS is required.
     plain_http: bool = False
+    #: Clients may ask for compression.
     snappy: bool = True
     deflate: bool = True
+    #: The highest level a client may ask for.
     max_deflate_level: Annotated[int, Meta(ge=1, le=9)] = 6
     #: Servers that say what a client may do, each "host:port" or a URL; empty = nobody has to authenticate.
     auth_http_addresses: tuple[str, ...] = ()
@@ -179,12 +199,15 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     statsd_interval_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = 60 * SECOND_NS
     #: Before every name; %s is this node's address and HTTP port, dots and colons replaced by _.
     statsd_prefix: str = "nsq.%s"
+    #: Send figures of the process, too.
     statsd_mem_stats: bool = True
+    #: Leave out topics and channels that end with `#ephemeral`.
     statsd_exclude_ephemeral: bool = False
     #: Bytes of a packet; what 508 leaves of the smallest packet that every network carries whole is for its headers.
     statsd_udp_packet_size: Annotated[int, Meta(ge=1, le=65507, extra={"kind": "size"})] = 508
     #: Percentiles of the time from publish to FIN that stats show, like ["0.99", "0.5"]; none = it is not measured.
     e2e_processing_latency_percentiles: tuple[str, ...] = ()
+    #: Over how much of the past.
     e2e_processing_latency_window_time_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = (
         10 * MINUTE_NS
     )
@@ -193,6 +216,7 @@ class NsqConfig(Section, frozen=True, kw_only=True):
 class Config(Section, frozen=True, kw_only=True):
     """The whole tree."""
 
+    #: One process at a time uses it.
     data_dir: str = "./penstock-data"
     #: Added to every port that is not 0 (0 = any free port).
     port_offset: Count = 0
@@ -200,6 +224,7 @@ class Config(Section, frozen=True, kw_only=True):
     token: Secret = ""
     #: Listen beyond this machine without TLS.
     insecure: bool = False
+    #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""
     log: LogConfig = LogConfig()
