@@ -19,7 +19,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.health import trouble
 from penstock.errors import Refusal
 from penstock.events import DROPPED, RUN_ROWS_MAX, TOPIC
-from penstock.filters.draw import Draw, base_of
+from penstock.filters.sampler import Sampler, base_of
 from penstock.message import Rows
 from penstock.settings import SubscriptionSettings, TopicSettings, TrafficSettings
 from penstock.topic import Topic
@@ -223,9 +223,9 @@ def test_of_a_message_everything_is_told_or_nothing(sizes: list[int], random: An
     places = [sorted(rows_of(events, kind)) for kind in ("published", "delivered", "acked")]
     assert places[0] == places[1] == places[2]
     assert all(event["one_in"] == 4 for event in events)
-    draw = Draw(4)
+    sampler = Sampler(4)
     stored = [(shard.number, offset) for shard in topic.shards for offset in range(shard.end)]
-    assert places[0] == [(shard, offset) for shard, offset in stored if draw.one(base_of("t", shard), offset)]
+    assert places[0] == [(shard, offset) for shard, offset in stored if sampler.one(base_of("t", shard), offset)]
 
 
 def _ids(deliveries: list[Delivery]) -> list[int]:
@@ -398,7 +398,7 @@ def test_what_consumers_hold_at_the_end_is_told_as_released(site: Site) -> None:
     assert rows_of(events, "released", topic="gone", reason="removed") == [(0, 0)]
 
 
-def test_drawn_before_a_crash_is_drawn_after_it() -> None:
+def test_chosen_before_a_crash_is_chosen_after_it() -> None:
     site = site_of(EventsConfig(one_in=5, flush_interval_ns=50 * MILLISECOND))
     topic = site.node.create_topic("t")
     site.publish(topic, *[b"x"] * 200)
