@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.cli.companion import DEMO_TOPIC as TOPIC
+from penstock.cli.beside import DEMO_TOPIC as TOPIC
 from penstock.cli.demo import BROKEN, SOURCE, Demo, busyness, lines
 from penstock.clock import SECOND
 from penstock.config import Config

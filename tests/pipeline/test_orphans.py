@@ -6,9 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from penstock.cli.keeper import descendants
-from tests.cli.processes import is_alive, text, until
-from tests.cli.test_companion import Up
+from tests.cli.processes import descendants, is_alive, text, until
+from tests.cli.test_beside import Up
 
 #: A streaming query whose rows go through Python workers.
 STREAMING = """
@@ -31,7 +30,7 @@ def test_nothing_of_spark_outlives_a_node_that_is_killed(tmp_path: Path) -> None
         family = list(descendants(node.process.pid))
         programs = [program(pid) for pid in family]
         assert "java" in programs  # twice for the moment in which it forks a program
-        assert sum(name.startswith("python") for name in programs) >= 3  # the keeper, the driver, the workers' daemon
+        assert sum(name.startswith("python") for name in programs) >= 3  # the runner's, the driver, the workers' daemon
         assert node.end(signal.SIGKILL) == -signal.SIGKILL
         # Also those that came after the look: everything there works in this directory.
         until(lambda: not any(map(is_alive, [*family, *working_in(tmp_path)])), "the end of all")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from penstock.cli import companion
+from penstock.cli import beside
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -49,9 +49,9 @@ def show(config: Config, addresses: Addresses, version: str, stream: TextIO | No
     head = f"Penstock {version} is up. Data in {config.data_dir}, durability {config.topic.durability}."
     rows = [(SPOKEN[key], place) for key, place in reach.items()]
     tries = suggestions(reach, addresses)
-    pipeline = companion.declared(config)
+    pipeline = beside.declared(config)
     if pipeline is not None:
-        rows += beside(config, pipeline)
+        rows += pipeline_rows(config, pipeline)
         tries += watching(config, pipeline, url_option(reach, addresses))
     if stream.isatty():
         _show_rich(stream, head, rows, tries)
@@ -78,30 +78,30 @@ def url_option(reach: Mapping[str, str], addresses: Addresses) -> str:
     return f" --url {reach['api.port']}"
 
 
-def beside(config: Config, pipeline: companion.Declared) -> list[tuple[str, str]]:
+def pipeline_rows(config: Config, pipeline: beside.Declared) -> list[tuple[str, str]]:
     """Return what to know of the pipeline beside the node: what it does, and where it leaves what."""
-    if config.pipeline.setup and companion.missing():
+    if config.pipeline.setup and beside.missing():
         does = "starts once PySpark is installed, which has begun"
-    elif companion.missing():
+    elif beside.missing():
         does = "waits for PySpark: pip install 'penstock[spark]'"
     else:
         does = "starts now"
     rows = [("pipeline", f"{pipeline.name} {does}"), ("", f"log {pipeline.log}")]
     if pipeline.is_default:
-        tables = os.path.join(config.data_dir, companion.TABLES)
-        rows.append(("", f"topic {companion.DEMO_TOPIC} -> topic {companion.ROLLUP_TOPIC}, tables in {tables}"))
+        tables = os.path.join(config.data_dir, beside.TABLES)
+        rows.append(("", f"topic {beside.DEMO_TOPIC} -> topic {beside.ROLLUP_TOPIC}, tables in {tables}"))
     return rows
 
 
-def watching(config: Config, pipeline: companion.Declared, url: str) -> list[str]:
+def watching(config: Config, pipeline: beside.Declared, url: str) -> list[str]:
     """Return commands that show a pipeline at work."""
     status = f"penstock pipeline status {pipeline.name} --data {config.data_dir}"
     if not pipeline.is_default:
         return [status]
     return [
-        f"penstock tail {companion.DEMO_TOPIC}{url}",
+        f"penstock tail {beside.DEMO_TOPIC}{url}",
         status,
-        f"penstock tail {companion.ROLLUP_TOPIC}{url}",
+        f"penstock tail {beside.ROLLUP_TOPIC}{url}",
     ]
 
 

@@ -53,7 +53,7 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     """Run a node until a signal asks it to stop."""
     import uvloop
 
-    from penstock.cli.companion import declared
+    from penstock.cli.beside import declared
 
     start_log(config)
     with claimed(config.data_dir):
@@ -89,7 +89,7 @@ def claimed(path: str) -> Iterator[None]:
 
 
 async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
-    from penstock.cli.companion import Companion
+    from penstock.cli.beside import Beside
 
     daemon = Daemon(config, asyncio.get_running_loop())
     stopped = asyncio.Event()
@@ -111,12 +111,12 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
         ready.write(ready_file, config, addresses)
     if show is not None:
         show(config, addresses)
-    companion = Companion(config, daemon.node, Random(os.urandom(32)))
+    beside = Beside(config, daemon.node, Random(os.urandom(32)))
     with ready.announced(config, addresses):
-        companion.start()
+        beside.start()
         await stopped.wait()
         # What runs beside the node ends while it can still reach it.
-        await companion.stop()
+        await beside.stop()
     await daemon.stop()
 
 

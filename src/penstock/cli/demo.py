@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.cli.companion import DEMO_TOPIC as TOPIC
+from penstock.cli.beside import DEMO_TOPIC as TOPIC
 from penstock.clock import SECOND, Timer
 from penstock.errors import Refusal
 from penstock.message import Rows

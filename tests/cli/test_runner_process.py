@@ -1,3 +1,5 @@
+"""The process between a node and the program it runs."""
+
 from __future__ import annotations
 
 import os
@@ -10,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.keeper import Log
+from penstock.cli.runner import append
 from tests.cli.processes import FAMILY, is_alive, pids, script, text, until
 from tests.cli.program import SECONDS_MAX, environment
 
-KEEPER = [sys.executable, "-m", "penstock.cli.keeper"]
+BETWEEN = [sys.executable, "-m", "penstock.cli.runner"]
 
 
 @contextmanager
 def kept(directory: Path, *command: str, stop_s: float = 20) -> Iterator[subprocess.Popen[bytes]]:
-    options = ["--parent", str(os.getpid()), "--log", str(directory / "log"), "--stop-s", str(stop_s)]
-    process = subprocess.Popen([*KEEPER, *options, "--", *command], env=environment(), start_new_session=True)
+    options = [str(os.getpid()), str(directory / "log"), str(stop_s)]
+    process = subprocess.Popen([*BETWEEN, *options, *command], env=environment(), start_new_session=True)
     try:
         yield process
     finally:
@@ -95,12 +97,12 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert not is_alive(pids(tmp_path / "pid")[0])
 
 
-@pytest.mark.parametrize("victim", ["parent", "keeper"])
-def test_kill_9_of_parent_or_keeper_leaves_nothing(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize("victim", ["parent", "between"])
+def test_kill_9_of_parent_or_the_process_between_leaves_nothing(tmp_path: Path, victim: str) -> None:
     log = tmp_path / "log"
-    # The keeper is killed: its command is alone in the world, and ends by the kernel's hand.
+    # The process between is killed: its command is alone in the world, and ends by the kernel's hand.
     depth = "3" if victim == "parent" else "0"
-    command = [*KEEPER, "--parent", "PARENT", "--log", str(log), "--stop-s", "0.2", "--", sys.executable]
+    command = [*BETWEEN, "PARENT", str(log), "0.2", sys.executable]
     command += [script(tmp_path, FAMILY), depth, str(tmp_path / "pids")]
     code = f"""
 import os, subprocess
@@ -110,24 +112,22 @@ import time; time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment()) as parent:
         assert parent.stdout is not None
-        keeper = int(parent.stdout.readline())
+        between = int(parent.stdout.readline())
         until(lambda: text(log).count("born") == int(depth) + 1)
-        os.kill(parent.pid if victim == "parent" else keeper, signal.SIGKILL)
-        until(lambda: not any(is_alive(pid) for pid in [keeper, *pids(tmp_path / "pids")]))
+        os.kill(parent.pid if victim == "parent" else between, signal.SIGKILL)
+        until(lambda: not any(is_alive(pid) for pid in [between, *pids(tmp_path / "pids")]))
         parent.kill()
 
 
 def test_a_parent_that_is_dead_already_ends_the_command(tmp_path: Path) -> None:
-    command = [*KEEPER, "--parent", "1", "--log", str(tmp_path / "log"), "--", "sleep", "600"]
+    command = [*BETWEEN, "1", str(tmp_path / "log"), "20", "sleep", "600"]
     with subprocess.Popen(command, env=environment()) as process:
         assert ended(process) == 128 + 9
 
 
 def test_a_log_is_moved_aside_once_and_both_stay_small(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), 100)
     for number in range(100):
-        log.write(b"line %03d\n" % number)
-    log.close()
+        append(str(tmp_path / "log"), b"line %03d\n" % number, 100)
     assert (tmp_path / "log").stat().st_size <= 100
     assert (tmp_path / "log.1").stat().st_size <= 100
     assert text(tmp_path / "log").endswith("line 099\n")
@@ -136,7 +136,5 @@ def test_a_log_is_moved_aside_once_and_both_stay_small(tmp_path: Path) -> None:
 
 def test_a_log_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("before\n")
-    log = Log(str(tmp_path / "log"), 100)
-    log.write(b"after\n")
-    log.close()
+    append(str(tmp_path / "log"), b"after\n")
     assert text(tmp_path / "log") == "before\nafter\n"

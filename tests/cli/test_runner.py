@@ -1,4 +1,4 @@
-"""A supervisor over real processes: small scripts stand in for the program."""
+"""A runner over real processes: small scripts stand in for the program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from penstock.cli.supervisor import Pace, Program, Supervisor, ended, last_line
+from penstock.cli.runner import Pace, Program, Runner, ended, last_line
 from tests.cli.processes import is_alive, pids, script, text
 from tests.cli.program import SECONDS_MAX
 
@@ -29,7 +29,7 @@ write(os.getpid())
 
 
 class Watched:
-    """A supervisor with a script, and what it told."""
+    """A runner with a script, and what it told."""
 
     def __init__(self, directory: Path, code: str, pace: Pace = QUICK, **more: object) -> None:
         self.notes = directory / "notes"
@@ -39,7 +39,7 @@ class Watched:
         self.told: list[tuple[str, str]] = []
         self.starts = 0
         program = Program("pipeline shop", command, str(self.log))._replace(**more)  # type: ignore[arg-type]
-        self.supervisor = Supervisor(program, self.tell, pace)
+        self.runner = Runner(program, self.tell, pace)
 
     def tell(self, state: str, error: str) -> None:
         if (state, error) == ("starting", ""):
@@ -76,9 +76,9 @@ def test_what_dies_is_started_again_after_longer_and_longer_pauses(
     watched = Watched(tmp_path, "print('no luck', flush=True); sys.exit(1)")
 
     async def work() -> None:
-        watched.supervisor.start()
+        watched.runner.start()
         await until(lambda: len(watched.told) == 4)
-        await watched.supervisor.stop()
+        await watched.runner.stop()
 
     live(work)
     pauses = ["0.01", "0.02", "0.04", "0.04"]
@@ -96,9 +96,9 @@ def test_who_ran_long_enough_begins_with_the_shortest_pause(tmp_path: Path) -> N
     watched = Watched(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", QUICK._replace(steady_s=0))
 
     async def work() -> None:
-        watched.supervisor.start()
+        watched.runner.start()
         await until(lambda: len(watched.told) == 3)
-        await watched.supervisor.stop()
+        await watched.runner.stop()
 
     live(work)
     assert {error for _, error in watched.told} == {"was ended by SIGKILL (it said nothing); it starts again in 0.01 s"}
@@ -114,9 +114,8 @@ def test_neither_a_bad_configuration_nor_an_end_of_its_own_is_tried_again(
     watched = Watched(tmp_path, f"print('penstock: shop.toml: no such step'); sys.exit({code})")
 
     async def work() -> None:
-        watched.supervisor.start()
-        await watched.supervisor.wait()
-        await watched.supervisor.stop()
+        await watched.runner.start()
+        await watched.runner.stop()
 
     live(work)
     assert watched.told == [(state, error)]
@@ -141,9 +140,9 @@ signal.pause()
     )
 
     async def work() -> None:
-        watched.supervisor.start()
+        watched.runner.start()
         await until(lambda: "ready" in text(watched.log))
-        await watched.supervisor.stop()
+        await watched.runner.stop()
         assert watched.runs()[-1] == 4242
 
     live(work)
@@ -164,9 +163,9 @@ time.sleep(600)
     )
 
     async def work() -> None:
-        watched.supervisor.start()
+        watched.runner.start()
         await until(lambda: "ready" in text(watched.log))
-        await watched.supervisor.stop()
+        await watched.runner.stop()
 
     live(work)
     assert len(watched.runs()) == 2
@@ -185,13 +184,13 @@ def test_it_waits_for_what_is_missing_says_so_once_and_starts(tmp_path: Path, ca
     watched = Watched(tmp_path, "sys.exit(0)", missing=missing, remedy="pip brings it")
 
     async def work() -> None:
-        watched.supervisor.start()
+        running = watched.runner.start()
         await until(lambda: looks > 3)
         there.append("pyspark")
         await until(lambda: watched.told[-1] == ("starting", "waits for deltalake; pip brings it"))
         assert watched.runs() == []
         there.append("deltalake")
-        await watched.supervisor.wait()
+        await running
 
     live(work)
     assert len(watched.runs()) == 1
@@ -206,12 +205,11 @@ def test_setup_comes_first_and_a_failed_one_is_one_line(tmp_path: Path, caplog: 
     )
 
     async def work() -> None:
-        failing.supervisor.start()
+        failing.runner.start()
         await until(lambda: ("starting", "waits for pyspark; ") in failing.told)
-        await failing.supervisor.stop()
+        await failing.runner.stop()
         assert failing.runs() == []
-        working.supervisor.start()
-        await working.supervisor.wait()
+        await working.runner.start()
 
     live(work)
     log = tmp_path / "pipelines" / "setup.log"
@@ -230,10 +228,10 @@ def test_a_long_setup_is_told_again_and_again(tmp_path: Path) -> None:
     watched = Watched(tmp_path, "", missing=lambda: [] if release.exists() else ["pyspark"], setup=waiting)
 
     async def work() -> None:
-        watched.supervisor.start()
+        running = watched.runner.start()
         await until(lambda: len(watched.told) > 3)
         release.touch()
-        await watched.supervisor.wait()
+        await running
 
     live(work)
     assert {state for state, _ in watched.told[:-1]} == {"starting"}
@@ -245,25 +243,24 @@ def test_a_stop_during_setup_ends_the_setup(tmp_path: Path) -> None:
     watched = Watched(tmp_path, "", setup=["sh", "-c", f"echo $$ > {marked}; sleep 600; true"])
 
     async def work() -> None:
-        watched.supervisor.start()
+        watched.runner.start()
         await until(lambda: len(pids(marked)) == 1)
-        await watched.supervisor.stop()
+        await watched.runner.stop()
 
     live(work)
     assert not is_alive(pids(marked)[0])
     assert watched.runs() == []
 
 
-def test_a_bug_of_the_supervisor_costs_the_program_and_not_the_node(
+def test_a_bug_of_the_runner_costs_the_program_and_not_the_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "pipelines").write_text("a file where a directory should be")
     watched = Watched(tmp_path, "")
 
     async def work() -> None:
-        watched.supervisor.start()
-        await watched.supervisor.wait()
-        await watched.supervisor.stop()
+        await watched.runner.start()
+        await watched.runner.stop()
 
     live(work)
     assert watched.told[0][0] == "failed"

@@ -1,7 +1,6 @@
-"""The pipeline that runs beside a node: which file it is, where it keeps what, and everything that goes with it.
+"""The pipeline that runs beside a node: which file it is (`pipeline.file`), where it keeps what, how it is run.
 
-Owns the choice (`pipeline.file`: off, default, or a path). The process is the supervisor's, the default pipeline's
-input the demo's. Invariant: what is not asked for is neither imported nor started.
+Invariant: what is not asked for is neither imported nor started.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli.supervisor import Pace, Program, State, Supervisor
+from penstock.cli.runner import Program, Runner, State
 from penstock.client.wire import PipelineReport
 from penstock.errors import ConfigError, Refusal
 from penstock.pipelines import NOBODY
@@ -97,16 +96,15 @@ def program(config: Config, pipeline: Declared) -> Program:
     )
 
 
-class Companion:
-    """What runs beside a node: nothing, or a pipeline."""
+class Beside:
+    """What runs beside a node: nothing, or a pipeline and what it reads."""
 
-    def __init__(self, config: Config, node: Node, random: Random, pace: Pace | None = None) -> None:
+    def __init__(self, config: Config, node: Node, random: Random) -> None:
         self._node = node
         self._pipeline = declared(config)
-        self._supervisor: Supervisor | None = None
-        self._demo = None
+        self._demo = self._runner = None
         if self._pipeline is not None:
-            self._supervisor = Supervisor(program(config, self._pipeline), self._tell, pace)
+            self._runner = Runner(program(config, self._pipeline), self._tell)
             if self._pipeline.is_default:
                 from penstock.cli.demo import Demo
 
@@ -116,15 +114,15 @@ class Companion:
         """Begin; the node listens and can be found."""
         if self._demo is not None:
             self._demo.start()
-        if self._supervisor is not None:
-            self._supervisor.start()
+        if self._runner is not None:
+            self._runner.start()
 
     async def stop(self) -> None:
         """End everything while the node still takes what the pipeline has to commit."""
         if self._demo is not None:
             self._demo.stop()
-        if self._supervisor is not None:
-            await self._supervisor.stop()
+        if self._runner is not None:
+            await self._runner.stop()
 
     def _tell(self, state: State, error: str) -> None:
         """Let the node show what the pipeline cannot tell, because it does not run."""
@@ -138,4 +136,4 @@ class Companion:
                     report = pipelines.one(name).report
             pipelines.report(dataclasses.replace(report, state=state, error=error))
         except Refusal as refusal:
-            self._node.count_fault("supervisor", refusal.code, str(refusal), self._pipeline.file)
+            self._node.count_fault("runner", refusal.code, str(refusal), self._pipeline.file)

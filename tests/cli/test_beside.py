@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import companion
-from penstock.cli.supervisor import Program
+from penstock.cli import beside
+from penstock.cli.runner import Program
 from penstock.config import Config, PipelineConfig
 from penstock.errors import ConfigError
 from tests.cli import program
@@ -23,14 +23,14 @@ from tests.cli.program import Node, penstock
 #: `penstock up` whose pipeline is a script; which one, and what is missing, the environment says.
 STAND_IN = """
 import os, sys
-from penstock.cli import companion
+from penstock.cli import beside
 
 def program(config, pipeline):
     return made(config, pipeline)._replace(
         command=[sys.executable, os.environ["STAND_IN"], pipeline.file, config.data_dir], missing=list
     )
 
-made, companion.program = companion.program, program
+made, beside.program = beside.program, program
 from penstock.cli.app import run
 sys.exit(run(sys.argv[1:]))
 """
@@ -168,22 +168,22 @@ def test_the_default_pipeline_comes_with_its_demo_and_the_banner_says_where_thin
 
 
 def test_the_default_pipeline_has_the_topics_that_the_banner_names() -> None:
-    content = companion.DEFAULT_FILE.read_text()
-    assert companion.DEMO_TOPIC in content
-    assert companion.ROLLUP_TOPIC in content
+    content = beside.DEFAULT_FILE.read_text()
+    assert beside.DEMO_TOPIC in content
+    assert beside.ROLLUP_TOPIC in content
 
 
 @pytest.mark.parametrize("chosen", ["off", ""])
 def test_nothing_runs_beside_a_node_that_was_not_asked_to(chosen: str) -> None:
-    assert companion.declared(Config(pipeline=PipelineConfig(file=chosen))) is None
+    assert beside.declared(Config(pipeline=PipelineConfig(file=chosen))) is None
 
 
 def test_a_pipeline_is_called_as_its_file_says_or_is_called(tmp_path: Path) -> None:
     (tmp_path / "hourly.toml").write_text("")
     (tmp_path / "x.toml").write_text('name = "by/day é"\n')
-    plain = companion.declared(Config(pipeline=PipelineConfig(file=str(tmp_path / "hourly.toml"))))
-    named = companion.declared(Config(pipeline=PipelineConfig(file=str(tmp_path / "x.toml"))))
-    default = companion.declared(Config(pipeline=PipelineConfig(file="default")))
+    plain = beside.declared(Config(pipeline=PipelineConfig(file=str(tmp_path / "hourly.toml"))))
+    named = beside.declared(Config(pipeline=PipelineConfig(file=str(tmp_path / "x.toml"))))
+    default = beside.declared(Config(pipeline=PipelineConfig(file="default")))
     assert plain is not None
     assert named is not None
     assert default is not None
@@ -194,23 +194,23 @@ def test_a_pipeline_is_called_as_its_file_says_or_is_called(tmp_path: Path) -> N
 
 def test_a_pipeline_is_run_by_this_interpreter_with_the_nodes_token(tmp_path: Path) -> None:
     config = Config(data_dir="d", token="hush", pipeline=PipelineConfig(file="default", setup="make 'a b'"))
-    pipeline = companion.declared(config)
+    pipeline = beside.declared(config)
     assert pipeline is not None
-    found: Program = companion.program(config, pipeline)
-    run = ["-m", "penstock.cli", "pipeline", "run", str(companion.DEFAULT_FILE), "--data", "d", "--plain"]
+    found: Program = beside.program(config, pipeline)
+    run = ["-m", "penstock.cli", "pipeline", "run", str(beside.DEFAULT_FILE), "--data", "d", "--plain"]
     assert found.command == [sys.executable, *run]
     assert found.setup == ["make", "a b"]
     assert found.variables == (("PENSTOCK_TOKEN", "hush"),)
 
 
 def test_what_is_missing_is_looked_for_anew_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "NEEDED", ("penstock_test_missing",))
+    monkeypatch.setattr(beside, "NEEDED", ("penstock_test_missing",))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert companion.missing() == ["penstock_test_missing"]
+    assert beside.missing() == ["penstock_test_missing"]
     (tmp_path / "penstock_test_missing.py").write_text("")
-    assert companion.missing() == []
+    assert beside.missing() == []
 
 
 def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        companion.name_of(tmp_path)
+        beside.name_of(tmp_path)
