@@ -1,11 +1,12 @@
 """What a user may choose per topic and per subscription; it lives in the registry and survives restarts.
 
-Values only: no behaviour, no defaults of the node itself (those are in `config`).
+Values only: no behaviour, no defaults of the node itself (those are in `config`). What a field's `about` says is what
+the command line and the API's description say of it; the command line offers the fields that have one.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,32 +20,45 @@ SECOND_NS = 1_000_000_000
 GIB = 1 << 30
 
 
+def about(text: str, least: int | None = None, *, once: bool = False) -> msgspec.Meta:
+    """Return what is known of a field: what it means, its least value, and whether it is chosen once and for good."""
+    # Told, not checked here: whoever uses a value refuses it with a reason.
+    minimum = None if least is None else {"minimum": least}
+    return msgspec.Meta(description=text, extra_json_schema=minimum, extra={"least": least, "once": once})
+
+
 class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one topic takes and keeps messages."""
 
-    shards: int = 1
-    durability: Durability = "os"
-    #: History beyond what subscriptions still need: kept while younger than this and smaller than that.
-    retention_age_ns: int = 24 * HOUR_NS
-    retention_bytes: int = GIB
-    #: Set by the user: then `retention_bytes` also bounds a topic that has no subscription.
-    retention_hard: bool = False
-    compression: Compression = "none"
-    segment_bytes: int = 64 << 20
-    #: Rows a `memory` topic holds at most; the oldest go first and are counted.
-    memory_rows: int = 1_000_000
-    #: Duplicates are recognised this long before the topic's last append.
-    dedup_window_ns: int = 5 * MINUTE_NS
-    #: Messages a second, 0 for no limit.
-    rate: int = 0
-    extend: Extend = "auto"
-    #: What a header must be: as the node's configuration says, strict, or any object.
-    header_rules: Literal["node", "strict", "lenient"] = "node"
-    #: New subscriptions keep the order of each shard, and NSQ clients must ask for that themselves (SUB_ORDERED).
-    ordered: bool = False
+    shards: Annotated[int, about("Ordered pieces of its log, for good.", 1, once=True)] = 1
+    durability: Annotated[
+        Durability,
+        about("When a publish is answered: kept in memory, in the page cache, on disk. For good.", once=True),
+    ] = "os"
+    #: Both of history beyond what subscriptions still need.
+    retention_age_ns: Annotated[int, about("History is kept while younger.", 0)] = 24 * HOUR_NS
+    retention_bytes: Annotated[int, about("History is kept while smaller.", 0)] = GIB
+    retention_hard: Annotated[
+        bool, about("retention_bytes also bounds a topic without subscriptions; on where that is set.")
+    ] = False
+    compression: Annotated[Compression, about("Of closed segments.")] = "none"
+    segment_bytes: Annotated[int, about("A file of the log ends at this.", 0)] = 64 << 20
+    memory_rows: Annotated[int, about("Rows a memory topic holds; the oldest go first and are counted.", 1)] = 1_000_000
+    dedup_window_ns: Annotated[int, about("Duplicates are recognised this long before the last message.", 0)] = (
+        5 * MINUTE_NS
+    )
+    rate: Annotated[int, about("Messages a second it takes; 0 for no limit.", 0)] = 0
+    extend: Annotated[Extend, about("NSQ's message headers.")] = "auto"
+    header_rules: Annotated[
+        Literal["node", "strict", "lenient"],
+        about("What a header must be: as the node's configuration says, strict, or any object."),
+    ] = "node"
+    ordered: Annotated[
+        bool, about("New subscriptions keep the order of each shard; NSQ clients must ask for it (SUB_ORDERED).")
+    ] = False
     #: Copies that were asked for, to be shown to whoever asked; there is one, whatever this says.
     replicas: int = 1
-    ephemeral: bool = False
+    ephemeral: Annotated[bool, about("Gone with its last subscription.", once=True)] = False
     paused: bool = False
 
 
@@ -59,18 +73,16 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """How one subscription hands out messages."""
 
     traffic: TrafficSettings | None = None
-    #: 0 = no limit; else a row that failed this often goes to the dead-letter topic.
-    max_attempts: int = 0
-    #: Topic for dead letters; empty means `<topic>.dead` once a limit is set.
-    dead_letter: str = ""
-    #: Rows older than this are not delivered any more; 0 = for ever.
-    ttl_ns: int = 0
-    lease_ns: int = 60 * SECOND_NS
-    lease_max_ns: int = 15 * MINUTE_NS
+    max_attempts: Annotated[int, about("Then a message goes to the dead letters; 0 for no limit.", 0)] = 0
+    dead_letter: Annotated[str, about("Topic for dead letters; empty for TOPIC.dead.")] = ""
+    ttl_ns: Annotated[int, about("Older messages are not handed out; 0 for ever.", 0)] = 0
+    lease_ns: Annotated[int, about("How long a consumer may hold a message.", 0)] = 60 * SECOND_NS
+    lease_max_ns: Annotated[int, about("How long it may at most, however it asks.", 0)] = 15 * MINUTE_NS
     policy: Literal["shared"] = "shared"
-    #: `shard`: one row of a shard is out at a time, the next follows its ack. `key`: the same for each key.
-    order: Literal["none", "key", "shard"] = "none"
-    #: Rows of one key that may be out at once, at one consumer, in order.
-    key_run: int = 1
-    ephemeral: bool = False
+    order: Annotated[
+        Literal["none", "key", "shard"],
+        about("key: messages of a key one after the other; shard: one message of a shard at a time."),
+    ] = "none"
+    key_run: Annotated[int, about("Messages of one key out at once, at one consumer, with order key.", 1)] = 1
+    ephemeral: Annotated[bool, about("Gone with its last consumer.", once=True)] = False
     paused: bool = False

@@ -43,6 +43,13 @@ def test_schema_describes_exactly_what_is_taken(kind: Any) -> None:
     assert not any(name.endswith("_ns") for name in described)
 
 
+def test_schema_says_what_a_setting_means() -> None:
+    described = schema(TopicSettings)["properties"]
+    assert described["retention_age"]["description"] == "History is kept while younger."
+    assert described["retention_bytes"]["description"] == "History is kept while smaller."
+    assert described["shards"]["minimum"] == 1
+
+
 @given(st.dictionaries(st.sampled_from(sorted(outward(SubscriptionSettings()))) | st.text(), st.text() | st.integers()))
 def test_anything_is_taken_or_refused(given_settings: dict[str, Any]) -> None:
     try:

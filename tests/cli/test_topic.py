@@ -19,6 +19,16 @@ def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> No
     assert (gone.code, gone.error) == (1, f"penstock: there is no topic '{topic}'\n")
 
 
+def test_every_setting_of_a_topic_can_be_chosen_and_those_for_good_only_once(node: Node, topic: str) -> None:
+    offered = ["--dedup-window", "1m", "--ordered", "--header-rules", "lenient", "--no-retention-hard", "--ephemeral"]
+    settings = node.ok("topic", "create", topic, *offered, "--json").json["settings"]
+    assert (settings["dedup_window"], settings["ordered"], settings["header_rules"]) == ("1m", True, "lenient")
+    assert (settings["retention_hard"], settings["ephemeral"]) == (False, True)
+    assert "--compression none|lz4|zstd" in " ".join(node.ok("topic", "set", "--help").out.split())
+    for option, value in (("--shards", "2"), ("--durability", "fsync")):
+        assert "No such option" in node.call("topic", "set", topic, option, value).error
+
+
 def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:
     node.ok("pub", topic, "one", "two")
     node.ok("subscription", "create", topic, "audit")

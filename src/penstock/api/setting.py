@@ -51,13 +51,14 @@ def schema(kind: type[TopicSettings] | type[SubscriptionSettings]) -> dict[str, 
     definitions = msgspec.json.schema(kind)["$defs"]
     properties: dict[str, Any] = {}
     for field, described in definitions[kind.__name__]["properties"].items():
+        text = described.get("description")
         if field.endswith(_DURATION):
             described = {"type": "string", "example": format_duration(described["default"])}
         elif field.endswith(_SIZE):
             described = {"anyOf": [{"type": "integer"}, {"type": "string"}], "default": described["default"]}
         elif "anyOf" in described:
             described = {"anyOf": [_inlined(choice, definitions) for choice in described["anyOf"]]}
-        properties[_name(field)] = described
+        properties[_name(field)] = {**described, "description": text} if text else described
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -33,15 +33,26 @@ SHARED = [
 ]
 
 
-def remote(group: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
-    """Register a command whose first two parameters, the Client and the Printer, are made from shared options."""
+def remote(
+    group: typer.Typer, name: str | None = None, settings: Sequence[inspect.Parameter] = ()
+) -> Callable[[Function], Function]:
+    """Register a command whose first two parameters, the Client and the Printer, are made from shared options.
+
+    Options of settings that were given come as one more parameter, `settings`, by name.
+    """
+    names = [option.name for option in settings]
 
     def register(function: Function) -> Function:
         signature = inspect.signature(function, eval_str=True)
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in list(signature.parameters.values())[2:]]
+        if settings:
+            own = [*(parameter for parameter in own if parameter.name != "settings"), *settings]
 
         @functools.wraps(function)
         def run(*, url: str | None, token: str | None, json: bool, **parameters: Any) -> int | None:
+            if settings:
+                given = [(name, parameters.pop(name)) for name in names]
+                parameters["settings"] = {name: value for name, value in given if value is not None}
             client = connect(url, token)
             try:
                 return function(client, Printer(json=json), **parameters)

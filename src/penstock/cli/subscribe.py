@@ -14,7 +14,7 @@ from penstock.cli.client import Client, part
 from penstock.cli.failure import REFUSED, Failure, Refused
 from penstock.cli.message import Message, read
 from penstock.cli.printer import Printer
-from penstock.cli.settings import Lease, chosen
+from penstock.cli.settings import chosen
 
 #: One long poll; the node allows 60 s.
 POLL_S = 30
@@ -46,7 +46,10 @@ def sub(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever.")] = False,
     wait: Annotated[str, typer.Option(help="Wait so long for the first message.", metavar="DURATION")] = "0",
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Give messages back instead of finishing them.")] = False,
-    lease: Lease = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(help="How long to hold a message.", metavar="DURATION", show_default="as the subscription says"),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, max=BATCH_MAX, help="Messages per poll.")] = 100,
     no_create: Annotated[bool, typer.Option("--no-create", help="Refuse if there is no such subscription.")] = False,
 ) -> None:

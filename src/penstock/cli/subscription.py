@@ -11,23 +11,25 @@ from penstock.cli.client import Client, part
 from penstock.cli.command import remote
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer, count
-from penstock.cli.settings import (
-    DeadLetter,
-    KeyRun,
-    Lease,
-    LeaseMax,
-    MaxAttempts,
-    Order,
-    Traffic,
-    TrafficDefault,
-    Ttl,
-    chosen,
-)
+from penstock.cli.settings import chosen, options
+from penstock.settings import SubscriptionSettings
 
 app = typer.Typer(help="Make, look at, change, move and drop subscriptions.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription.")]
+Traffic = Annotated[
+    list[str] | None,
+    typer.Option("--traffic", help="Take only this traffic type. May be repeated.", metavar="NAME", show_default=False),
+]
+TrafficDefault = Annotated[
+    bool | None,
+    typer.Option(
+        "--traffic-default/--no-traffic-default",
+        help="Take messages without traffic bits, and all while the routing mapping does not know a name.",
+        show_default=False,
+    ),
+]
 NoTraffic = Annotated[bool, typer.Option("--no-traffic", help="Take everything again: drop the traffic filter.")]
 
 
@@ -89,22 +91,15 @@ class RawListing(msgspec.Struct):
     subscriptions: msgspec.Raw
 
 
-@remote(app, "create")
+@remote(app, "create", options(SubscriptionSettings, defaults=True))
 def create(
     client: Client,
     out: Printer,
     topic: TopicName,
     name: Name,
+    settings: dict[str, object],
     traffic: Traffic = None,
     traffic_default: TrafficDefault = None,
-    max_attempts: MaxAttempts = None,
-    dead_letter: DeadLetter = None,
-    ttl: Ttl = None,
-    lease: Lease = None,
-    lease_max: LeaseMax = None,
-    order: Order = None,
-    key_run: KeyRun = None,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone with its last consumer.")] = False,
     start: Annotated[
         str | None,
         typer.Option(
@@ -115,17 +110,7 @@ def create(
     ] = None,
 ) -> None:
     """Make a subscription."""
-    settings = chosen(
-        traffic=_traffic(traffic, traffic_default, None),
-        max_attempts=max_attempts,
-        dead_letter=dead_letter,
-        ttl=ttl,
-        lease=lease,
-        lease_max=lease_max,
-        order=order,
-        key_run=key_run,
-        ephemeral=ephemeral or None,
-    )
+    settings |= chosen(traffic=_traffic(traffic, traffic_default, None))
     answer = client.call("POST", f"/topics/{part(topic)}/subscriptions", {"name": name, "settings": settings})
     if start is not None:
         answer = client.call("POST", f"{_path(topic, name)}/seek", {"to": start})
@@ -183,33 +168,18 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
     out.fields(answer.raw, fields)
 
 
-@remote(app, "set")
+@remote(app, "set", options(SubscriptionSettings, changes=True))
 def set_(
     client: Client,
     out: Printer,
     topic: TopicName,
     name: Name,
+    settings: dict[str, object],
     traffic: Traffic = None,
     traffic_default: TrafficDefault = None,
     no_traffic: NoTraffic = False,
-    max_attempts: MaxAttempts = None,
-    dead_letter: DeadLetter = None,
-    ttl: Ttl = None,
-    lease: Lease = None,
-    lease_max: LeaseMax = None,
-    order: Order = None,
-    key_run: KeyRun = None,
 ) -> None:
     """Change settings of a subscription; the others stay."""
-    settings = chosen(
-        max_attempts=max_attempts,
-        dead_letter=dead_letter,
-        ttl=ttl,
-        lease=lease,
-        lease_max=lease_max,
-        order=order,
-        key_run=key_run,
-    )
     if no_traffic:
         if traffic or traffic_default is not None:
             raise Failure("--no-traffic drops the filter, so no other --traffic option goes with it", USAGE)

@@ -11,16 +11,8 @@ from penstock.cli.client import Answer, Client, part
 from penstock.cli.command import remote
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer, count, moment, size
-from penstock.cli.settings import (
-    Compression,
-    DedupWindow,
-    Durability,
-    Extend,
-    RetentionAge,
-    RetentionBytes,
-    SegmentBytes,
-    chosen,
-)
+from penstock.cli.settings import options
+from penstock.settings import TopicSettings
 
 app = typer.Typer(help="Make, look at, change and drop topics.", no_args_is_help=True)
 
@@ -76,37 +68,9 @@ class Topic(msgspec.Struct):
     subscriptions: list[str]
 
 
-@remote(app, "create")
-def create(
-    client: Client,
-    out: Printer,
-    name: Name,
-    shards: Annotated[int | None, typer.Option(min=1, help="Ordered pieces, for good.", show_default="1")] = None,
-    durability: Durability = None,
-    retention_age: RetentionAge = None,
-    retention_bytes: RetentionBytes = None,
-    compression: Compression = None,
-    segment_bytes: SegmentBytes = None,
-    memory_rows: Annotated[int | None, typer.Option(min=1, help="Rows a memory topic holds at most.")] = None,
-    dedup_window: DedupWindow = None,
-    rate: Annotated[int | None, typer.Option(min=0, help="Messages a second it takes; 0 for no limit.")] = None,
-    extend: Extend = None,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone with its last subscription.")] = False,
-) -> None:
+@remote(app, "create", options(TopicSettings))
+def create(client: Client, out: Printer, name: Name, settings: dict[str, object]) -> None:
     """Make a topic; what is not chosen comes from the node's configuration."""
-    settings = chosen(
-        shards=shards,
-        durability=durability,
-        retention_age=retention_age,
-        retention_bytes=retention_bytes,
-        compression=compression,
-        segment_bytes=segment_bytes,
-        memory_rows=memory_rows,
-        dedup_window=dedup_window,
-        rate=rate,
-        extend=extend,
-        ephemeral=ephemeral or None,
-    )
     answer = client.call("POST", "/topics", {"name": name, "settings": settings})
     made = answer.read(Topic)
     out.done(answer.raw, f"topic {name} made: {count(len(made.shards), 'shard')}, {made.settings['durability']}")
@@ -150,31 +114,9 @@ def show(client: Client, out: Printer, name: Name) -> None:
     _show(out, client.get(f"/topics/{part(name)}"))
 
 
-@remote(app, "set")
-def set_(
-    client: Client,
-    out: Printer,
-    name: Name,
-    retention_age: RetentionAge = None,
-    retention_bytes: RetentionBytes = None,
-    compression: Compression = None,
-    segment_bytes: SegmentBytes = None,
-    memory_rows: Annotated[int | None, typer.Option(min=1, help="Rows a memory topic holds at most.")] = None,
-    dedup_window: DedupWindow = None,
-    rate: Annotated[int | None, typer.Option(min=0, help="Messages a second it takes; 0 for no limit.")] = None,
-    extend: Extend = None,
-) -> None:
+@remote(app, "set", options(TopicSettings, changes=True))
+def set_(client: Client, out: Printer, name: Name, settings: dict[str, object]) -> None:
     """Change settings of a topic; the others stay."""
-    settings = chosen(
-        retention_age=retention_age,
-        retention_bytes=retention_bytes,
-        compression=compression,
-        segment_bytes=segment_bytes,
-        memory_rows=memory_rows,
-        dedup_window=dedup_window,
-        rate=rate,
-        extend=extend,
-    )
     if not settings:
         raise Failure(
             f"topic {name} stays as it is: no setting was named; `penstock topic set --help` lists them", USAGE
