@@ -6,7 +6,7 @@ The rest are ours: damage on disk, an unusable configuration, a broken promise o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -63,7 +63,17 @@ class Refusal(PenstockError):
         self.reason = REASONS[code]
 
 
-def hint(name: str, names: Collection[str]) -> str:
-    """Return what helps with a name that is not there: the nearest of those that are, or all of them."""
-    near = get_close_matches(name, names, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+def hint(name: str, names: Collection[str], otherwise: str = "", show: Callable[[str], str] = str) -> str:
+    """Return what helps with a name that is not there: the nearest of those that are, else the way out, or all of them.
+
+    Whatever the case; the last part of a name with dots alone finds one that was put in the wrong section.
+    """
+    known = {one.lower(): one for one in names}
+    lasts = {one.rpartition(".")[2]: one for one in known}
+    wanted = name.lower()
+    near = get_close_matches(wanted, known, 1, 0.75)
+    near = near or [lasts[one] for one in get_close_matches(wanted.rpartition(".")[2], lasts, 1, 0.75)]
+    near = near or get_close_matches(wanted, known, 1, 0.6)
+    if near:
+        return f"did you mean {show(known[near[0]])}?"
+    return otherwise or f"there are {', '.join(names)}"

@@ -5,13 +5,12 @@ Invariant: a message names the thing, the reason and, where there is one, the wa
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 import msgspec
 from starlette.responses import Response
 
-from penstock.errors import REASONS, Refusal
+from penstock.errors import REASONS, Refusal, hint
 
 JSON = "application/json"
 
@@ -53,6 +52,5 @@ def unknown(name: str, names: Iterable[str], what: str) -> Refusal:
     known = sorted(names)
     if not known:
         return Refusal("bad_request", f"{name!r} is not known: no {what} is taken here")
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    return Refusal("bad_request", f"{name!r} is no {what}; {hint}")
+    near = hint(name, known, f"known are {', '.join(known)}", repr)
+    return Refusal("bad_request", f"{name!r} is no {what}; {near}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
+#: Where no flag is like the one that was given.
+_LISTED = "--help lists them all"
 
 
 class Flag(NamedTuple):
@@ -51,7 +52,7 @@ def parse(arguments: Sequence[str], flags: Flags) -> Given:
             raise ConfigError(f'"{word}" is not understood; only flags are, like --tcp-address=127.0.0.1:4150')
         flag = flags.get(name)
         if flag is None:
-            raise ConfigError(f"there is no flag --{name}{_nearest(name, flags)}")
+            raise ConfigError(f"there is no flag --{name}; {hint(name, flags, _LISTED, '--{}'.format)}")
         if not equals:
             if flag.switch:
                 value = "true"
@@ -76,7 +77,7 @@ def from_file(path: str, flags: Flags) -> Given:
     given: Given = {}
     for key, value in tree.items():
         if key not in names:
-            raise ConfigError(f"--config {path}: there is no setting {key}{_nearest(key, names, '')}")
+            raise ConfigError(f"--config {path}: there is no setting {key}; {hint(key, names, _LISTED)}")
         values = value if isinstance(value, list) else [value]
         given[names[key]] = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
     return given
@@ -136,8 +137,3 @@ def usage(program: str, flags: Flags) -> str:
 def warner(program: str) -> Callable[[str], None]:
     """Return what writes a program's warnings to standard error."""
     return lambda text: print(f"{program}: warning: {text}", file=sys.stderr)
-
-
-def _nearest(name: str, names: Iterable[str], dashes: str = "--") -> str:
-    close = get_close_matches(name, list(names), 1, 0.6)
-    return f"; did you mean {dashes}{close[0]}?" if close else "; --help lists them all"

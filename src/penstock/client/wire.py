@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from penstock.errors import Refusal
+from penstock.errors import Refusal, hint
 
 #: Runs of consecutive ids as [first, count]: ids of neighbours differ by one, so thousands fit in a few bytes.
 Ranges = list[list[int]]
@@ -283,9 +282,7 @@ def made(values: object, kind: type[Document]) -> Document:
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            near = get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise Refusal("bad_request", f"a {what} has no {name!r}{hint}")
+            raise Refusal("bad_request", f"a {what} has no {name!r}; {hint(str(name), known, show=repr)}")
     for name, field in known.items():
         if name in values:
             _check(values[name], str(field.type), what, name)

@@ -6,13 +6,13 @@ Invariant: names and variables are unique.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
 from penstock.config.tree import Config, Section
+from penstock.errors import hint
 from penstock.quantity import format_duration, format_size
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
@@ -60,13 +60,7 @@ def value_of(config: Config, name: str) -> object:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: what may have been meant."""
-    names = list(names)
-    # The last part alone finds a key that was put in the wrong section.
-    last = {known.rpartition(".")[2]: known for known in names}
-    close = difflib.get_close_matches(name, names, 1, 0.75)
-    close = close or [last[key] for key in difflib.get_close_matches(name.rpartition(".")[2], last, 1, 0.75)]
-    close = close or difflib.get_close_matches(name, names, 1, 0.5)
-    return f"; did you mean {close[0]}?" if close else "; `penstock config show` lists them all"
+    return "; " + hint(name, list(names), "`penstock config show` lists them all")
 
 
 def _keys(tree: type[Section], prefix: str = "") -> Iterator[Key]:

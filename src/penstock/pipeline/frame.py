@@ -7,7 +7,6 @@ Invariant: a frame that passes is refused later only for what is in its rows, no
 from __future__ import annotations
 
 import json
-from difflib import get_close_matches
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 TEXT = (BinaryType, StringType)
 TIME = (TimestampType, LongType)
@@ -103,6 +102,5 @@ def _word(kind: type[DataType]) -> str:
 
 
 def _near(name: str) -> str:
-    near = get_close_matches(name, TAKEN, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TAKEN)};"
-    return f"{hint} Drop it, or put it into body or headers"
+    near = hint(name, TAKEN, f"there are {', '.join(TAKEN)};")
+    return f"{near} Drop it, or put it into body or headers"

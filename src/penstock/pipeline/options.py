@@ -11,10 +11,9 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 if TYPE_CHECKING:
     from penstock.client.connection import Access
@@ -137,9 +136,7 @@ def known(name: str, names: Sequence[str] = NAMES) -> str:
     written = {each.lower(): each for each in names}
     found = written.get(name.lower())
     if found is None:
-        near = get_close_matches(name.lower(), written, 1, 0.5)
-        hint = f"did you mean {written[near[0]]}?" if near else f"there are {', '.join(names)}"
-        raise ConfigError(f"there is no option {name}; {hint}")
+        raise ConfigError(f"there is no option {name}; {hint(name, names)}")
     return found
 
 
@@ -212,9 +209,8 @@ def _place(words: Mapping[str, str], name: str) -> Place | None:
     if text.lower() in ("earliest", "latest"):
         return EARLIEST if text.lower() == "earliest" else LATEST
     if not text.startswith("{"):
-        near = get_close_matches(text.lower(), ("earliest", "latest"), 1)
-        hint = f"did you mean {near[0]}?" if near else 'earliest, latest, or offsets as {"topic":{"0":23,"1":-2}}'
-        raise ConfigError(f"option {name} is {text!r}: {hint}")
+        near = hint(text, ("earliest", "latest"), 'earliest, latest, or offsets as {"topic":{"0":23,"1":-2}}')
+        raise ConfigError(f"option {name} is {text!r}: {near}")
     return _offsets(name, text)
 
 

@@ -10,10 +10,9 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from penstock.client.wire import Read, TopicInfo
-from penstock.errors import Refusal
+from penstock.errors import Refusal, hint
 from penstock.pipeline import launch
 from penstock.pipeline.conditions import Conditions
 from penstock.pipeline.offsets import Position, Positions, placed
@@ -42,9 +41,8 @@ def subscribed(store: Store, options: Options) -> Topics:
         if info is None and options.pattern is not None:
             continue  # deleted since it was listed
         if info is None:
-            near = get_close_matches(name, store.names(), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise Refusal("not_found", f"option subscribe: there is no topic {name}{hint}")
+            near = hint(name, store.names(), "publish to it first, or make it with `penstock topic create`")
+            raise Refusal("not_found", f"option subscribe: there is no topic {name}; {near}")
         found[name] = info
     return found
 

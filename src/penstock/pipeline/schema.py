@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 DEFAULT = ("topic", "shard", "offset", "timestamp", "key", "headers", "body")
 TIMES = ("timestamp", "due", "expires", "event_time")
@@ -69,7 +68,7 @@ def struct(names: Sequence[str] | None, *, headers: bool = True) -> StructType:
         names = tuple(TYPES)
     for name in names:
         if name not in TYPES:
-            raise ConfigError(f"option columns names {name}; {_near(name)}")
+            raise ConfigError(f"option columns names {name}; {hint(name, TYPES)}")
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
@@ -77,7 +76,7 @@ def check(schema: StructType) -> None:
     """Refuse a schema with a column that a topic does not have, or one of another type."""
     for field in schema.fields:
         if field.name not in TYPES:
-            raise ConfigError(f"the schema has column {field.name}, which no topic has; {_near(field.name)}")
+            raise ConfigError(f"the schema has column {field.name}, which no topic has; {hint(field.name, TYPES)}")
         allowed = [TYPES[field.name]] + ([HEADERS_MAP, BinaryType()] if field.name == "headers" else [])
         if not any(_alike(field.dataType, each) for each in allowed):
             types = " or ".join(each.simpleString() for each in allowed)
@@ -91,11 +90,6 @@ def _alike(one: DataType, other: DataType) -> bool:
     if isinstance(one, MapType) and isinstance(other, MapType):
         return one.keyType == other.keyType and one.valueType == other.valueType
     return one == other
-
-
-def _near(name: str) -> str:
-    near = get_close_matches(name, TYPES, 1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(TYPES)}"
 
 
 class Shape:

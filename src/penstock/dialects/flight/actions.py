@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from penstock.clock import MILLISECOND
 from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
 from penstock.dialects.flight.service import Service
-from penstock.errors import Refusal
+from penstock.errors import Refusal, hint
 from penstock.settings import TopicSettings
 
 
@@ -87,9 +86,7 @@ def create_topic(service: Service, document: NewTopic) -> TopicInfo:
     fields = base.__struct_fields__
     for name in given:
         if name not in fields:
-            near = get_close_matches(name, fields, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields)}"
-            raise Refusal("bad_request", f"a topic has no setting {name!r}; {hint}")
+            raise Refusal("bad_request", f"a topic has no setting {name!r}; {hint(name, fields, show=repr)}")
     if "retention_bytes" in given and "retention_hard" not in given:
         given = {**given, "retention_hard": True}  # who names a bound means it, as in the configuration
     try:
@@ -218,9 +215,8 @@ def carry_out(service: Service, action: flight.Action) -> bytes:
     """Return the result of an action."""
     kind = ACTIONS.get(action.type)
     if kind is None:
-        near = get_close_matches(action.type, ACTIONS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ACTIONS)}"
-        raise Refusal("bad_request", f"there is no action {action.type!r}; {hint}")
+        near = hint(action.type, ACTIONS, show=repr)
+        raise Refusal("bad_request", f"there is no action {action.type!r}; {near}")
     content = action.body.to_pybytes() if action.body is not None else b""
     document: object = decoded(content, kind.document) if content else made({}, kind.document)
     result = kind.call(service, document)

@@ -8,7 +8,6 @@ Invariant: a batch that is returned has a body in every row, valid UTF-8 where i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from typing import TypeAlias
 
 import msgspec
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Refusal
+from penstock.errors import Refusal, hint
 from penstock.message import COLUMNS, OPTIONAL_COLUMNS
 
 #: Columns that the node fills itself.
@@ -142,9 +141,7 @@ def _unknown(name: str, known: dict[str, pa.DataType], *, topics: bool) -> Refus
         return Refusal("bad_column", f"column {name!r} is given by the node; leave it out")
     if name == TOPIC and not topics:
         return Refusal("bad_column", "the stream names its topic, so a column 'topic' is not taken; leave out one")
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return Refusal("bad_column", f"a message has no column {name!r}; {hint}")
+    return Refusal("bad_column", f"a message has no column {name!r}; {hint(name, known, show=repr)}")
 
 
 def _convert(name: str, given: pa.DataType, wanted: pa.DataType) -> Convert | None:

@@ -8,7 +8,6 @@ Invariant: what was acknowledged before the call and is readable is in the answe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import pyarrow.flight as flight
 from penstock.client.wire import Read
 from penstock.dialects.flight.columns import BUCKET_MAX
 from penstock.dialects.flight.service import Service
-from penstock.errors import Refusal
+from penstock.errors import Refusal, hint
 from penstock.filters import pick
 from penstock.log.manifest import View
 from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
@@ -86,9 +85,7 @@ def columns_of(asked: Sequence[str] | None) -> list[str]:
         raise Refusal("bad_column", "columns names at least one column, and each once")
     for name in asked:
         if name not in COLUMNS:
-            near = get_close_matches(name, COLUMNS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COLUMNS)}"
-            raise Refusal("bad_column", f"a message has no column {name!r}; {hint}")
+            raise Refusal("bad_column", f"a message has no column {name!r}; {hint(name, COLUMNS, show=repr)}")
     return list(asked)
 
 

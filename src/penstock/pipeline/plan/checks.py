@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 from penstock.pipeline.options import parsed
 from penstock.pipeline.plan.document import Document, Source
 from penstock.pipeline.remote import Remote
@@ -54,11 +53,8 @@ def _check_source(where: str, source: Source, names: list[str]) -> None:
             raise ConfigError(f"{where}: no topic matches {source.pattern!r}")
     for name in source.names:
         if name not in names:
-            near = get_close_matches(name, names, 1, 0.6)
-            hint = (
-                f"did you mean {near[0]}?" if near else "publish to it first, or make it with `penstock topic create`"
-            )
-            raise ConfigError(f"{where}: there is no topic {name}; {hint}")
+            near = hint(name, names, "publish to it first, or make it with `penstock topic create`")
+            raise ConfigError(f"{where}: there is no topic {name}; {near}")
 
 
 def _check_path(where: str, path: str) -> None:
