@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock.config import Config
 from penstock.errors import Refusal
 from penstock.inlet import Published
+from penstock.intake.staging import digest
 from penstock.message import Rows
 from penstock.node import Node
 from penstock.settings import TopicSettings
@@ -36,6 +38,7 @@ class Site:
         self.node = Node(Config(data_dir="data"), self.machine.clock, self.machine.disk, Random(1))
 
     def stage(self, batch: int, attempt: str, *bodies: bytes, topic: str | None = "t", parts: int = 2) -> None:
+        """Stage bodies, which are their keys, too; without a topic each row goes to the one its first letter names."""
         schema = SCHEMA if topic is not None else SCHEMA.append(pa.field("topic", pa.string()))
         writer = self.node.staging.writer("q", batch, attempt, topic, schema)
         for low in range(0, len(bodies), parts):
@@ -47,9 +50,9 @@ class Site:
         writer.finish()
         self.node.staging.add("q", batch, attempt, self.machine.clock.now())
 
-    def commit(self, batch: int, *attempts: str) -> tuple[int, bool]:
+    def commit(self, batch: int, *attempts: str, any_rows: bool = False) -> tuple[int, bool]:
         told: list[tuple[tuple[int, bool] | None, BaseException | None]] = []
-        self.node.commits.commit("q", batch, list(attempts), lambda *answer: told.append(answer))
+        self.node.commits.commit("q", batch, list(attempts), lambda *answer: told.append(answer), any_rows=any_rows)
         self.machine.run(0.5)
         assert len(told) == 1
         answer, error = told[0]
@@ -99,7 +102,9 @@ def test_commit_of_the_same_batch_with_other_attempts_adds_nothing() -> None:
     assert site.commit(0, "b", "c") == (9, True)
     assert site.rows() == Counter(BODIES)
     assert len(site.node.staging) == 0
-    assert site.commit(0, "never-staged") == (9, True)
+    assert site.commit(0, "b", "c") == (9, True)  # the driver did not hear the answer, and asks again
+    with pytest.raises(Refusal, match="attempt never-staged of batch 0 of query q is not staged"):
+        site.commit(0, "never-staged")
 
 
 def test_earlier_batch_is_known_to_be_committed() -> None:
@@ -107,8 +112,199 @@ def test_earlier_batch_is_known_to_be_committed() -> None:
     for batch in range(3):
         site.stage(batch, f"a{batch}", b"%d" % batch)
         site.commit(batch, f"a{batch}")
-    assert site.commit(1, "a1") == (0, True)
+    site.stage(1, "again", b"1")
+    assert site.commit(1, "again") == (1, True)
     assert site.rows() == Counter([b"0", b"1", b"2"])
+    assert len(site.node.staging) == 0
+
+
+def test_copied_query_writes_to_another_topic_from_the_start() -> None:
+    site = Site()
+    for batch in range(3):
+        site.stage(batch, f"a{batch}", b"%d" % batch)
+        site.commit(batch, f"a{batch}")
+    for batch in range(1, 3):
+        site.stage(batch, f"b{batch}", b"%d" % batch, topic="copy")
+        assert site.commit(batch, f"b{batch}") == (1, False)
+    assert site.rows("copy") == Counter([b"1", b"2"])
+    assert site.rows() == Counter([b"0", b"1", b"2"])
+    site.stage(1, "c", b"t1", topic=None)  # now each row names its topic, and this one names the first query's
+    assert site.commit(1, "c") == (1, False)
+    assert site.rows() == Counter([b"0", b"1", b"2", b"t1"])
+
+
+def test_query_that_is_committed_leaves_alone_what_its_copy_staged_for_another_topic() -> None:
+    site = Site()
+    site.stage(0, "a", b"first")
+    site.stage(0, "b", b"second", topic="copy")
+    site.commit(0, "a")
+    assert site.commit(0, "b") == (1, False)
+    assert site.rows("copy") == Counter([b"second"])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("bodies", "found"),
+    [
+        ((b"0", b"1", b"2"), "3 rows"),
+        ((b"0", b"9"), "2 other rows"),
+        ((b"0",), "1 row,"),
+    ],
+)
+@pytest.mark.parametrize("last", [0, 1, 5])
+def test_batch_with_other_rows_than_the_one_of_its_number_is_refused(
+    last: int, bodies: tuple[bytes, ...], found: str, restarts: bool
+) -> None:
+    site = Site()
+    site.stage(0, "a", b"0", b"1")
+    site.commit(0, "a")
+    for batch in range(1, last + 1):
+        site.stage(batch, f"a{batch}", b"more")
+        site.commit(batch, f"a{batch}")
+    before = site.rows()
+    site.stage(0, "other", *bodies)
+    if restarts:
+        site.machine.start()
+        site.start()
+    with pytest.raises(Refusal, match=f"batch 0 of query q was written to topic t .* with 2 rows.*{found}.*of its own"):
+        site.commit(0, "other")
+    assert site.rows() == before
+    site.node.commits.abort("q", 0, ["other"])
+    assert len(site.node.staging) == 0
+
+
+def test_batch_with_as_many_rows_for_other_topics_is_refused() -> None:
+    site = Site()
+    site.stage(0, "a", b"a1", b"b1", topic=None)
+    site.commit(0, "a")
+    site.stage(0, "same", b"b1", b"a1", topic=None)
+    assert site.commit(0, "same") == (2, True)
+    site.stage(0, "other", b"a1", b"c1", topic=None)
+    with pytest.raises(Refusal, match=r"batch 0 of query q was written to the topics its rows name .* 2 other rows"):
+        site.commit(0, "other")
+
+
+def test_last_batch_may_come_with_other_rows_if_the_query_says_so() -> None:
+    site = Site()
+    for batch in range(2):
+        site.stage(batch, f"a{batch}", b"%d" % batch)
+        site.commit(batch, f"a{batch}")
+    site.stage(1, "b", b"another")
+    assert site.commit(1, "b", any_rows=True) == (1, True)
+    site.stage(0, "c", b"another")  # no query ever goes back so far
+    with pytest.raises(Refusal, match="batch 0 of query q was written"):
+        site.commit(0, "c", any_rows=True)
+    assert site.rows() == Counter([b"0", b"1"])
+
+
+def test_batch_from_before_what_is_remembered_is_refused() -> None:
+    site = Site()
+    for batch in (3, 5):
+        site.stage(batch, f"a{batch}", b"%d" % batch)
+        site.commit(batch, f"a{batch}")
+    for batch in (2, 4):
+        site.stage(batch, f"b{batch}", b"%d" % batch)
+        with pytest.raises(Refusal, match=f"batch {batch} of query q is not among .* 5"):
+            site.commit(batch, f"b{batch}")
+
+
+def test_topic_made_anew_gets_the_batch_again() -> None:
+    site = Site()
+    for batch in range(2):
+        site.stage(batch, f"a{batch}", b"%d" % batch)
+        site.commit(batch, f"a{batch}")
+    site.node.delete_topic("t")
+    for batch in range(3):
+        site.node.topic("t", create=True)
+        site.stage(batch, f"b{batch}", b"%d" % batch)
+        assert site.commit(batch, f"b{batch}") == (1, False)
+    assert site.rows() == Counter([b"0", b"1", b"2"])
+
+
+def test_batch_for_topics_of_which_one_was_made_anew_is_refused() -> None:
+    site = Site()
+    site.stage(0, "a", b"a1", b"b1", topic=None)
+    site.commit(0, "a")
+    site.machine.run(1)
+    site.node.delete_topic("b")
+    site.node.topic("b", create=True)
+    site.stage(0, "again", b"a1", b"b1", topic=None)
+    with pytest.raises(Refusal, match="topic b was made anew since"):
+        site.commit(0, "again")
+
+
+def test_topic_made_anew_during_a_commit_gets_all_of_it() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.node.commits.commit("q", 0, ["a"], lambda *_: None)
+    while not site.node.topic("t").shards[0].end:
+        site.machine.scheduler.turn()
+    site.node.delete_topic("t")
+    site.machine.run(2)
+    assert site.rows() == Counter(BODIES)
+
+
+def test_driver_that_comes_in_the_middle_of_a_commit_with_other_rows_is_refused() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    site.stage(0, "same", *BODIES)
+    site.stage(0, "other", *BODIES[1:])
+    told: list[tuple[tuple[int, bool] | None, BaseException | None]] = []
+    for attempt in ("a", "same", "other"):
+        site.node.commits.commit("q", 0, [attempt], lambda *answer: told.append(answer))
+    site.machine.run(1)
+    assert [answer for answer, _ in told] == [(9, False), (9, True), None]
+    assert "8 rows" in str(told[2][1])
+    assert site.rows() == Counter(BODIES)
+
+
+def test_commit_of_an_earlier_version_is_known_by_number_and_count() -> None:
+    site = Site()
+    old = {"query": "q", "batch": 4, "attempts": ["x"], "done": True, "rows": 2, "reached": [1, 0], "parts": [],
+           "changed_ns": site.machine.clock.now()}  # fmt: skip
+    site.node.catalog.registry.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old))
+    site.stage(4, "a", b"1", b"2")
+    assert site.commit(4, "a") == (2, True)
+    for batch, told in ((3, "is not among"), (4, "with 2 rows")):
+        site.stage(batch, "b", b"1")
+        with pytest.raises(Refusal, match=told):
+            site.commit(batch, "b")
+    site.stage(5, "c", b"5")
+    assert site.commit(5, "c") == (1, False)
+    assert site.rows() == Counter([b"5"])
+    # From here on it is a query like any other, and its copy has its own commits.
+    site.stage(3, "d", b"3", topic="copy")
+    assert site.commit(3, "d") == (1, False)
+
+
+def test_unfinished_commit_of_an_earlier_version_is_finished() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    old = {"query": "q", "batch": 0, "attempts": ["a"], "changed_ns": 0}
+    site.node.catalog.registry.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old))
+    site.machine.start()
+    site.start()
+    site.machine.run(1)
+    assert site.rows() == Counter(BODIES)
+    site.stage(0, "b", *BODIES)
+    assert site.commit(0, "b") == (9, True)
+    assert site.rows() == Counter(BODIES)
+
+
+def test_stages_of_one_name_at_once_are_refused() -> None:
+    site = Site()
+    first = site.node.staging.writer("q", 0, "a", "t", SCHEMA)
+    with pytest.raises(Refusal, match="attempt a of batch 0 is being staged already"):
+        site.node.staging.writer("q", 0, "a", "t", SCHEMA)
+    first.finish()
+    with pytest.raises(Refusal, match="attempt a of batch 0 is being staged already"):
+        site.node.staging.writer("q", 0, "a", "t", SCHEMA)
+    site.node.staging.add("q", 0, "a", 0)
+    with pytest.raises(Refusal, match="attempt a of batch 0 is staged already"):
+        site.node.staging.writer("q", 0, "a", "t", SCHEMA)
+    cut = site.node.staging.writer("q", 0, "b", "t", SCHEMA)
+    cut.discard()
+    site.node.staging.writer("q", 0, "b", "t", SCHEMA).discard()
 
 
 def test_attempt_that_lost_goes_with_the_commit() -> None:
@@ -146,10 +342,10 @@ def test_commit_of_what_was_not_staged_changes_nothing() -> None:
     assert site.rows() == Counter(BODIES)
 
 
-def test_commit_without_attempts_counts_as_committed() -> None:
+def test_commit_without_attempts_adds_nothing() -> None:
     site = Site()
     assert site.commit(0) == (0, False)
-    assert site.commit(0) == (0, True)
+    assert site.commit(0) == (0, False)
 
 
 def test_aborted_attempt_is_gone() -> None:

@@ -1,10 +1,10 @@
-"""Commits: what tasks staged becomes messages, once for each (query, batch), whatever dies in between (ruling 16).
+"""Commits: what tasks staged becomes messages, once per (query, topic, batch), whatever dies in between (ruling 16).
 
-The registry knows which commit of a query is under way, or was the last. Each appended batch carries its place in the
-commit as its producer sequence, so a commit that is taken up again adds only what is missing. Runs on the node's loop;
-files are read in the executor.
+The registry knows which commit of a query to a topic is under way, or was the last, and the marks of those before. Each
+appended batch carries its place in the commit as its producer sequence, so a commit that is taken up again adds only
+what is missing. Runs on the node's loop; files are read in the executor.
 Invariant: a commit that was written down is finished, by this process or by the next one, before anything else may
-follow it in its query.
+follow it in its query; one that is taken for written has the rows of the one that was.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from struct import pack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -23,9 +24,11 @@ import pyarrow as pa
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.inlet import Receipt
+from penstock.intake.mark import BITS, mark
 from penstock.intake.spread import spread
 from penstock.intake.staging import TOPIC, digest, home_of, name_of, topic_of
 from penstock.message import Rows
+from penstock.times import shown
 
 if TYPE_CHECKING:
     from penstock.log.shard import Shard
@@ -42,6 +45,8 @@ RETRY_NS_MAX = 60 * SECOND
 NOTE_NS = 30 * SECOND
 #: Committed queries are remembered this long after their last commit.
 FORGET_NS = 30 * 24 * 3600 * SECOND
+#: Marks of so many batches are kept: as many as Spark keeps in a checkpoint, so that one put back is recognised.
+PAST_MAX = 100
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +54,86 @@ _log = logging.getLogger(__name__)
 Committed = Callable[[tuple[int, bool] | None, BaseException | None], None]
 
 
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that was committed."""
+
+    batch: int
+    rows: int
+    #: None: by a version that made none.
+    mark: int | None
+    done_ns: int
+
+
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The last commit of a query, as the registry keeps it."""
+    """The last commit of a query to a topic, as the registry keeps it."""
 
     query: str
     batch: int
     attempts: tuple[str, ...]
+    #: None: the rows name their topics, or a version made it that did not tell topics apart (see `is_old`).
+    topic: str | None = None
+    #: That of the topic, which is another one when it was deleted and made anew.
+    incarnation: int = 0
     done: bool = False
     rows: int = 0
+    #: Of the rows so far; None in a record of a version that made none.
+    mark: int | None = None
     #: (attempt, batch in it): everything before is in the log.
     reached: tuple[int, int] = (0, 0)
     #: (topic, shard): what of the batch at that place is in the log, too.
     parts: tuple[tuple[str, int], ...] = ()
     changed_ns: int = 0
+    #: The batches that were committed before, the last of them last, and this one once it is done.
+    past: tuple[Past, ...] = ()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether a version made it that knew one last commit for each query, whatever its topics."""
+        return self.mark is None
+
+    @property
+    def key(self) -> str:
+        """Where the registry keeps it."""
+        return _key(self.query, self.topic)
+
+    def found(self, batch: int) -> Past | None:
+        """Return what is remembered of a batch."""
+        if self.done and self.is_old and batch == self.batch:
+            return Past(batch, self.rows, None, self.changed_ns)
+        return next((past for past in self.past if past.batch == batch), None)
+
+
+def _key(query: str, topic: str | None) -> str:
+    return KEYS + digest(query) + (f"/{digest(topic)}" if topic is not None else "")
+
+
+#: What to do about a batch that is another than the one of its number.
+_WAY_OUT = (
+    "Two queries share this name: a checkpoint was copied, or an older one was put back. Give this one a "
+    "checkpointLocation (a batch write: a txnAppId, or a txnVersion above the last) of its own"
+)
+#: Only the last batch is ever repeated by the query that wrote it.
+_IF_THE_SAME = ". If it is the same query, and its rows come out otherwise each time, set option repeats to any"
+
+
+class _Asked(NamedTuple):
+    """A commit that was asked for."""
+
+    query: str
+    batch: int
+    attempts: tuple[str, ...]
+    names: list[str]
+    any_rows: bool
+    done: Committed
+
+
+class Seen(NamedTuple):
+    """What staged attempts hold."""
+
+    rows: int
+    mark: int
+    #: What their rows name.
+    topics: frozenset[str]
 
 
 class Commits:
@@ -69,6 +141,7 @@ class Commits:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: By the record's key.
         self._running: dict[str, _Run] = {}
         #: Batches committed since the node started.
         self.committed = 0
@@ -79,33 +152,48 @@ class Commits:
             if not record.done:
                 self._start(record)
 
-    def commit(self, query: str, batch: int, attempts: list[str], done: Committed) -> None:
-        """Make what these attempts staged visible; `done` hears once, when it is as durable as can be."""
+    def commit(self, query: str, batch: int, attempts: list[str], done: Committed, *, any_rows: bool = False) -> None:
+        """Make what these attempts staged visible; `done` hears once, when it is as durable as can be.
+
+        A batch that is there already is not added again, and must be the same one, or the call is refused. With
+        `any_rows` the last one may have other rows: a query that draws lots repeats it so after a crash.
+        """
         try:
             names = [name_of(query, batch, attempt) for attempt in attempts]
-            record = self._record(query)
-            if record is not None and (batch < record.batch or (batch == record.batch and record.done)):
-                self._node.staging.remove(names)
-                done((record.rows if batch == record.batch else 0, True), None)
+            if len(set(names)) < len(names):
+                raise Refusal("bad_request", "an attempt is named twice")
+            if not names:  # no rows, so there is nothing that could be there twice, or be missing
+                done((0, False), None)
                 return
-            if record is None or record.done:
-                self._check(query, batch, attempts, names)
-                record = CommitRecord(query=query, batch=batch, attempts=tuple(attempts))
-                self._put(record)
+            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done)
+            record = self._before(asked)
+            if record is None or (record.done and batch > record.batch):
+                record = self._begin(asked, record)
+            elif record.done:
+                self._repeated(asked, record)
+                return
             elif record.batch != batch:
                 text = f"batch {record.batch} of query {query} is not finished yet; batch {batch} must wait for it"
                 raise Refusal("conflict", text)
-            # Otherwise it was promised to others: a replay with other attempts gets what they staged.
         except Refusal as refusal:
             done(None, refusal)
             return
-        run = self._running.get(query) or self._start(record)
-        run.waiting.append(done)
+        run = self._running.get(record.key) or self._start(record)
+        if asked.attempts == record.attempts:
+            run.waiting.append(done)
+        else:  # What others staged was promised. Once it is there, these rows are held against it.
+            run.spared.update(names)
+            run.waiting.append(partial(self._after, asked))
+
+    def _after(self, asked: _Asked, answer: tuple[int, bool] | None, error: BaseException | None) -> None:
+        if error is not None:
+            asked.done(None, error)
+        else:
+            self.commit(asked.query, asked.batch, list(asked.attempts), asked.done, any_rows=asked.any_rows)
 
     def abort(self, query: str, batch: int, attempts: list[str]) -> None:
         """Drop attempts, unless they are being committed."""
-        record = self._record(query)
-        if record is None or record.done or record.batch != batch:
+        if not any(not record.done and record.batch == batch for record in self._of_query(query)):
             self._node.staging.remove([name_of(query, batch, attempt) for attempt in attempts])
 
     def sweep(self) -> None:
@@ -116,43 +204,183 @@ class Commits:
             if not record.done:
                 needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
             elif now_ns - record.changed_ns > FORGET_NS:
-                self._node.catalog.registry.delete(KEYS + digest(record.query))
+                self._node.catalog.registry.delete(record.key)
         swept = self._node.staging.sweep(now_ns, needed)
         if swept:
             self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")
 
-    def _check(self, query: str, batch: int, attempts: list[str], names: list[str]) -> None:
-        if len(set(names)) < len(names):
-            raise Refusal("bad_request", "an attempt is named twice")
-        for attempt, name in zip(attempts, names, strict=True):
-            if not self._node.staging.has(name):
-                text = f"attempt {attempt} of batch {batch} of query {query} is not staged, or was swept after a day"
-                raise Refusal("not_found", text)
+    # --- which one is it ------------------------------------------------------------------------------------------
+
+    def _before(self, asked: _Asked) -> CommitRecord | None:
+        """Return the last commit of this query to this topic."""
+        missing = [name for name in asked.names if not self._node.staging.has(name)]
+        if not missing:
+            return self._last(asked.query, self._node.staging.topic(asked.names))
+        for record in self._of_query(asked.query):
+            if record.batch == asked.batch and record.attempts == asked.attempts:
+                return record  # staged no more because it is committed, and the driver did not hear it
+        attempt = asked.attempts[asked.names.index(missing[0])]
+        text = (
+            f"attempt {attempt} of batch {asked.batch} of query {asked.query} is not staged, or was swept after a day"
+        )
+        raise Refusal("not_found", text)
+
+    def _last(self, query: str, topic: str | None) -> CommitRecord | None:
+        record = self._record(_key(query, topic))
+        if record is None and topic is not None:
+            old = self._record(_key(query, None))
+            return old if old is not None and old.is_old else None
+        if record is not None and record.done and record.topic is not None:
+            there = self._node.topics.get(record.topic)
+            if there is None or there.record.incarnation != record.incarnation:
+                return None  # it was written to a topic that was deleted
+        return record
+
+    def _begin(self, asked: _Asked, last: CommitRecord | None) -> CommitRecord:
+        topic = self._node.staging.topic(asked.names)
+        record = CommitRecord(
+            query=asked.query,
+            batch=asked.batch,
+            attempts=asked.attempts,
+            topic=topic,
+            incarnation=0 if topic is None else self._node.topic(topic, create=True).record.incarnation,
+            mark=0,
+            past=last.past if last is not None else (),
+        )
+        self._put(record)
+        if last is not None and last.key != record.key:  # an old one, which this one follows
+            self._node.catalog.registry.delete(last.key)
+        return record
+
+    def _repeated(self, asked: _Asked, record: CommitRecord) -> None:
+        """Answer for a batch that was committed before, if it is that one."""
+        if asked.batch == record.batch and asked.attempts == record.attempts:
+            self._known(asked, record, record.rows)
+            return
+        past = record.found(asked.batch)
+        if past is None:
+            raise Refusal(
+                "conflict",
+                f"batch {asked.batch} of query {asked.query} is not among the last ones that were written to "
+                f"{_where(record)}, and the last one is {record.batch}: nothing of it is written, because it cannot be "
+                f"told whether it is there. {_WAY_OUT}",
+            )
+        if asked.any_rows and asked.batch == record.batch:
+            self._known(asked, record, past.rows)
+            return
+        read = partial(_seen, self._node.staging.batches, asked.names)
+        self._node.disk.submit("read", read, partial(self._compared, asked, record, past))
+
+    def _compared(
+        self, asked: _Asked, record: CommitRecord, past: Past, seen: Seen | None, error: BaseException | None
+    ) -> None:
+        if seen is None:
+            asked.done(None, error)
+            return
+        try:
+            self._tell_apart(asked, record, past, seen)
+            self._known(asked, record, past.rows)
+        except Refusal as refusal:
+            asked.done(None, refusal)
+
+    def _tell_apart(self, asked: _Asked, record: CommitRecord, past: Past, seen: Seen) -> None:
+        many = "row" if seen.rows == 1 else "rows"
+        anew = [name for name in sorted(seen.topics) if not self._was_there(name, past.done_ns)]
+        if seen.rows != past.rows:
+            found = f"{seen.rows} {many}"
+        elif past.mark is not None and seen.mark != past.mark:
+            found = f"{seen.rows} other {many}"
+        elif anew:
+            found = f"the same, but topic {anew[0]} was made anew since"
+        else:
+            return
+        raise Refusal(
+            "conflict",
+            f"batch {asked.batch} of query {asked.query} was written to {_where(record)} on {shown(past.done_ns)} with "
+            f"{past.rows} rows; what comes under this number now has {found}, and nothing of it is written. {_WAY_OUT}"
+            f"{_IF_THE_SAME if asked.batch == record.batch else ''}",
+        )
+
+    def _was_there(self, name: str, time_ns: int) -> bool:
+        topic = self._node.topics.get(name)
+        return topic is not None and topic.record.created_ns <= time_ns
+
+    def _known(self, asked: _Asked, record: CommitRecord, rows: int) -> None:
+        """Answer that a batch is there."""
+        now = self._record(record.key)
+        if now is not None and now.done and now.batch == asked.batch and now.attempts != asked.attempts:
+            # Its attempts go; the driver may not hear this and ask again.
+            self._put(msgspec.structs.replace(now, attempts=asked.attempts))
+        self._node.staging.remove(asked.names)
+        asked.done((rows, True), None)
+
+    # --- what is under way ----------------------------------------------------------------------------------------
 
     def _start(self, record: CommitRecord) -> _Run:
-        run = self._running[record.query] = _Run(self._node, record, self._put, self._finished)
+        run = self._running[record.key] = _Run(self._node, record, self._put, self._finished)
         run.begin()
         return run
 
     def _finished(self, record: CommitRecord) -> None:
-        del self._running[record.query]
+        spared = self._running.pop(record.key).spared
         self.committed += 1
         staging = self._node.staging
         names = {name_of(record.query, record.batch, attempt) for attempt in record.attempts}
         # Attempts of tasks that lost, and of a driver that died: their batch is committed.
-        staging.remove(sorted(names | set(staging.of_query(record.query, record.batch))))
+        lost = () if record.is_old else staging.of_query(record.query, record.topic, record.batch)
+        staging.remove(sorted((names | set(lost)) - spared))
 
     def _records(self) -> list[CommitRecord]:
-        entries = self._node.catalog.registry.list(KEYS).values()
-        return [msgspec.msgpack.decode(entry.value, type=CommitRecord) for entry in entries]
+        return [_decoded(entry.value) for entry in self._node.catalog.registry.list(KEYS).values()]
 
-    def _record(self, query: str) -> CommitRecord | None:
-        entry = self._node.catalog.registry.get(KEYS + digest(query))
-        return msgspec.msgpack.decode(entry.value, type=CommitRecord) if entry else None
+    def _of_query(self, query: str) -> list[CommitRecord]:
+        found = self._node.catalog.registry.list(_key(query, None)).values()
+        return [_decoded(entry.value) for entry in found]
+
+    def _record(self, key: str) -> CommitRecord | None:
+        entry = self._node.catalog.registry.get(key)
+        return _decoded(entry.value) if entry else None
 
     def _put(self, record: CommitRecord) -> None:
         record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
-        self._node.catalog.registry.put(KEYS + digest(record.query), msgspec.msgpack.encode(record))
+        self._node.catalog.registry.put(record.key, msgspec.msgpack.encode(record))
+
+
+def _decoded(value: bytes) -> CommitRecord:
+    return msgspec.msgpack.decode(value, type=CommitRecord)
+
+
+def _where(record: CommitRecord) -> str:
+    if record.is_old:
+        return "its topics"
+    return "the topics its rows name" if record.topic is None else f"topic {record.topic}"
+
+
+def _seen(batches: Callable[[str], Iterator[pa.RecordBatch]], names: list[str]) -> Seen:
+    """Return what attempts hold; blocking."""
+    rows = total = 0
+    topics: set[str] = set()
+    for name in names:
+        for batch in batches(name):
+            rows += len(batch)
+            total += _mark(batch)
+            if topic_of(batch.schema) is None:
+                topics.update(batch.column(TOPIC).unique().to_pylist())
+    return Seen(rows, total & BITS, frozenset(topics))
+
+
+def _mark(batch: pa.RecordBatch) -> int:
+    topic = topic_of(batch.schema)
+    return mark(batch) + (len(batch) * crc32(topic.encode()) if topic is not None else 0)
+
+
+class Piece(NamedTuple):
+    """A staged batch."""
+
+    #: (attempt, batch in it).
+    place: tuple[int, int]
+    batch: pa.RecordBatch
+    mark: int
 
 
 class _Run:
@@ -166,15 +394,19 @@ class _Run:
         finished: Callable[[CommitRecord], None],
     ) -> None:
         self.waiting: list[Committed] = []
+        #: Staged attempts that are looked at when it is finished.
+        self.spared: set[str] = set()
         self._node = node
         self._record = record
         self._put = put
         self._finished = finished
         self._rows = record.rows
+        self._mark = record.mark
+        self._incarnation = record.incarnation
         self._reached = record.reached
         self._parts = set(record.parts)
         self._noted_ns = node.clock.monotonic()
-        self._batches: Iterator[tuple[tuple[int, int], pa.RecordBatch]] | None = None
+        self._batches: Iterator[Piece] | None = None
         self._touched: dict[Shard, None] = {}
         self._left = 0
         self._failure: BaseException | None = None
@@ -185,20 +417,20 @@ class _Run:
         self._batches = self._staged(self._reached)
         self._next()
 
-    def _staged(self, reached: tuple[int, int]) -> Iterator[tuple[tuple[int, int], pa.RecordBatch]]:
+    def _staged(self, reached: tuple[int, int]) -> Iterator[Piece]:
         record = self._record
         for number, attempt in enumerate(record.attempts):
             if number < reached[0]:
                 continue
             for place, batch in enumerate(self._node.staging.batches(name_of(record.query, record.batch, attempt))):
                 if (number, place) >= reached:
-                    yield (number, place), batch
+                    yield Piece((number, place), batch, 0 if record.is_old else _mark(batch))
 
     def _next(self) -> None:
         batches = self._batches
         self._node.disk.submit("read", lambda: next(batches, None) if batches else None, self._loaded)
 
-    def _loaded(self, found: tuple[tuple[int, int], pa.RecordBatch] | None, error: BaseException | None) -> None:
+    def _loaded(self, found: Piece | None, error: BaseException | None) -> None:
         if self._node.stopping:
             return  # the next process takes it up
         if error is not None:
@@ -206,17 +438,21 @@ class _Run:
         elif found is None:
             self._sync()
         else:
-            self._append(*found)
+            self._append(found)
 
     # --- append ---------------------------------------------------------------------------------------------------
 
-    def _append(self, place: tuple[int, int], batch: pa.RecordBatch) -> None:
+    def _append(self, piece: Piece) -> None:
         self._failure = None
         self._left = 1
+        place, batch, _ = piece
         asked = home_of(batch.schema)
         try:
             for name, rows in _by_topic(batch):
                 topic = self._node.topic(name, create=True)
+                if self._record.topic is not None and topic.record.incarnation != self._incarnation:
+                    self._begin_anew(topic.record.incarnation)
+                    return
                 shards = len(topic.shards)
                 home = (place[0] if asked is None else asked) % shards
                 parts = spread(rows, shards, home) if shards > 1 and "key" in rows.columns else [(home, rows, [])]
@@ -227,18 +463,21 @@ class _Run:
                     if topic.settings.durability != "memory":
                         self._touched[topic.shards[shard]] = None
                     self._left += 1
-                    topic.publish(part, self, partial(self._appended, place, len(batch), (name, shard)), shard)
+                    topic.publish(part, self, partial(self._appended, piece, (name, shard)), shard)
         except Refusal as refusal:
             self._failure = refusal
-        self._appended(place, len(batch), None, None, None)
+        self._appended(piece, None, None, None)
+
+    def _begin_anew(self, incarnation: int) -> None:
+        """Write all of it: what there was went with a topic that was deleted meanwhile."""
+        self._incarnation = incarnation
+        self._reached, self._rows = (0, 0), 0
+        self._mark = None if self._record.is_old else 0
+        self._parts.clear()
+        self.begin()
 
     def _appended(
-        self,
-        place: tuple[int, int],
-        count: int,
-        part: tuple[str, int] | None,
-        _: Receipt | None,
-        error: BaseException | None,
+        self, piece: Piece, part: tuple[str, int] | None, _: Receipt | None, error: BaseException | None
     ) -> None:
         self._failure = self._failure or error
         self._left -= 1
@@ -249,8 +488,9 @@ class _Run:
         if self._failure is not None:
             self._fail(self._failure)
             return
-        self._rows += count
-        self._reached = (place[0], place[1] + 1)
+        self._rows += len(piece.batch)
+        self._mark = None if self._mark is None else (self._mark + piece.mark) & BITS
+        self._reached = (piece.place[0], piece.place[1] + 1)
         self._parts.clear()
         now_ns = self._node.clock.monotonic()
         if now_ns - self._noted_ns > NOTE_NS:
@@ -262,7 +502,8 @@ class _Run:
     def _sequence(self, place: tuple[int, int], shard: int) -> bytes:
         """Return the name of one append for ever: the same rows get the same one when the commit is taken up again."""
         record = self._record
-        return b"commit " + bytes.fromhex(digest(record.query)) + pack(">QIIH", record.batch, *place, shard)
+        name = digest(record.query if record.topic is None else record.key)
+        return b"commit " + bytes.fromhex(name) + pack(">QIIH", record.batch, *place, shard)
 
     # --- down -----------------------------------------------------------------------------------------------------
 
@@ -302,10 +543,18 @@ class _Run:
 
     def _progress(self) -> CommitRecord:
         parts = tuple(sorted(self._parts))
-        return msgspec.structs.replace(self._record, rows=self._rows, reached=self._reached, parts=parts)
+        return msgspec.structs.replace(
+            self._record,
+            incarnation=self._incarnation,
+            rows=self._rows,
+            mark=self._mark,
+            reached=self._reached,
+            parts=parts,
+        )
 
     def _finish(self) -> None:
-        record = msgspec.structs.replace(self._progress(), done=True)
+        past = Past(self._record.batch, self._rows, self._mark, self._node.clock.now())
+        record = msgspec.structs.replace(self._progress(), done=True, past=(*self._record.past, past)[-PAST_MAX:])
         try:
             self._put(record)
         except Refusal as refusal:

@@ -25,8 +25,8 @@ def stage(flown: Flown, attempt: str, *batches: pa.RecordBatch, batch: int = 0, 
         return decoded(answers.read().to_pybytes(), Staged)
 
 
-def commit(flown: Flown, *attempts: str, batch: int = 0) -> Any:
-    return flown.act("commit", query="q", batch=batch, attempts=list(attempts))
+def commit(flown: Flown, *attempts: str, batch: int = 0, **more: Any) -> Any:
+    return flown.act("commit", query="q", batch=batch, attempts=list(attempts), **more)
 
 
 def staged_files(flown: Flown) -> list[str]:
@@ -65,6 +65,18 @@ def test_commit_twice_adds_nothing(flown: Flown) -> None:
     stage(flown, "b0", many(3), topic="t")
     assert commit(flown, "b0") == {"rows": 3, "already": True}
     assert len(flown.bodies("t")) == 3
+
+
+def test_commit_of_a_known_number_is_another_one_for_another_topic_and_an_error_for_other_rows(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="t")
+    commit(flown, "a0")
+    stage(flown, "b0", many(3), topic="copy")
+    assert commit(flown, "b0") == {"rows": 3}
+    stage(flown, "c0", many(3, 7), topic="t")
+    with pytest.raises(flight.FlightServerError, match="conflict: batch 0 of query q was written to topic t"):
+        commit(flown, "c0")
+    assert commit(flown, "c0", any_rows=True) == {"rows": 3, "already": True}
+    assert flown.bodies("t") == flown.bodies("copy")
 
 
 def test_commit_of_an_unknown_stage_is_refused_and_changes_nothing(flown: Flown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,8 +94,14 @@ def test_frame_is_written_whole(spark: SparkSession, node: Flown) -> None:
 
 
 def test_transaction_is_written_once(spark: SparkSession, node: Flown) -> None:
-    for version, first in ((1, 0), (1, 100), (2, 10), (1, 200)):
+    for version, first in ((1, 0), (1, 0), (2, 10), (1, 0)):
         save(numbers(spark, first, first + 3), node, txnAppId="job", txnVersion=version)
+    for version, first in ((1, 100), (2, 110)):
+        with pytest.raises(PySparkException, match=f"batch {version} of query txn/3/job/t was written .* 3 other rows"):
+            save(numbers(spark, first, first + 3), node, txnAppId="job", txnVersion=version)
+    with pytest.raises(PySparkException, match="batch 0 of query txn/3/job/t is not among the last"):
+        save(numbers(spark, 0, 3), node, txnAppId="job", txnVersion=0)
+    save(numbers(spark, 110, 113), node, txnAppId="job", txnVersion=2, repeats="any")
     assert sorted(node.bodies("t")) == sorted(text(0, 1, 2, 10, 11, 12))
     save(numbers(spark, 0, 3), node, txnAppId="job", txnVersion=1, topic="other")
     assert len(node.bodies("other")) == 3
@@ -170,6 +177,38 @@ def test_batch_that_spark_repeats_adds_nothing_with_whatever_tasks(node: Flown, 
         assert copy.forget_last_batch() == 2
         copy.run(lambda frame: frame.repartition(tasks))  # noqa: B023 - it is called at once
         assert sorted(node.bodies("out")) == sorted(node.bodies("in"))
+    assert staged_files(node) == []
+
+
+def test_copied_checkpoint_writes_to_another_topic_all_that_it_reads(
+    spark: SparkSession, node: Flown, copy: Copy, tmp_path: Path
+) -> None:
+    node.put("in", many(250))
+    copy.run()
+    other = Copy(spark, node, tmp_path / "copied")
+    shutil.copytree(copy.checkpoint, other.checkpoint)
+    node.put("in", many(1150, 250))
+    copy.run()
+    other.run(topic="other")
+    assert sorted(node.bodies("out")) == sorted(node.bodies("in"))
+    assert sorted(node.bodies("other")) == sorted(node.bodies("in")[250:])
+
+
+def test_copied_checkpoint_that_writes_other_batches_to_the_same_topic_is_refused(
+    spark: SparkSession, node: Flown, copy: Copy, tmp_path: Path
+) -> None:
+    node.put("in", many(100))
+    copy.run()
+    other = Copy(spark, node, tmp_path / "copied")
+    shutil.copytree(copy.checkpoint, other.checkpoint)
+    node.put("in", many(50, 100))
+    copy.run()
+    node.put("in", many(50, 150))  # its batch 1 is 50 rows longer than the one that is there
+    with pytest.raises(PySparkException, match=r"batch 1 of query stream/.* was written to topic out .* with 50 rows"):
+        other.run()
+    assert len(node.bodies("out")) == 150
+    copy.run()
+    assert sorted(node.bodies("out")) == sorted(node.bodies("in"))
     assert staged_files(node) == []
 
 

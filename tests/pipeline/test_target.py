@@ -46,6 +46,7 @@ def test_sparks_own_options_are_let_through() -> None:
         ({**URL, "topic": ""}, "option topic is '': the name of one topic"),
         ({**URL, "topic": "t" * 1025}, "of 1 to 1024 bytes"),
         ({**URL, "keepShards": "yes"}, "option keepShards is 'yes': true or false"),
+        ({**URL, "repeats": "some"}, "option repeats is 'some': same or any"),
         ({**URL, "txnAppId": "a"}, "option txnAppId needs option txnVersion"),
         ({**URL, "txnVersion": "1"}, "option txnVersion needs option txnAppId"),
         ({**URL, "txnAppId": "a", "txnVersion": "-1"}, "option txnVersion is '-1': a whole number, 0 or more"),

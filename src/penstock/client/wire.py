@@ -142,11 +142,13 @@ class Notice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """Action `commit`: make what these attempts staged visible, once for each (query, batch)."""
+    """Action `commit`: make what these attempts staged visible, once for each (query, topic, batch)."""
 
     query: str
     batch: int
     attempts: list[str]
+    #: The last batch may come again with other rows than those that were written, and adds nothing then, too.
+    any_rows: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

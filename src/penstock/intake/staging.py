@@ -1,15 +1,18 @@
 """Staging: batches that a task wrote and nobody committed yet (ruling 16). They are files that no reader looks at.
 
 Owns the directory `staging` and the names in it. A stage is written by one thread of its own, so nothing here touches
-the node's state but the table of what is complete. Knows nothing of topics or commits.
+the node's state but the tables of what is complete and what is being written. Knows nothing of commits.
 Invariant: what is listed as complete is synced, and stays until it is removed or a day has passed.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from threading import Lock
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -26,10 +29,12 @@ TOPIC = "topic"
 HOME = "home"
 ATTEMPT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
+_log = logging.getLogger(__name__)
 
-def digest(query: str) -> str:
-    """Return a query's name as it stands in names of files and keys."""
-    return blake2b(query.encode(), digest_size=16).hexdigest()
+
+def digest(name: str) -> str:
+    """Return a name of a query or a topic as it stands in names of files and keys."""
+    return blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def name_of(query: str, batch: int, attempt: str) -> str:
@@ -55,19 +60,40 @@ def home_of(schema: pa.Schema) -> int | None:
     return int(home) if home is not None else None
 
 
+class Complete(NamedTuple):
+    """An attempt that is whole."""
+
+    since_ns: int
+    #: Where all of it goes; None if each row says that itself.
+    topic: str | None
+
+
 class Staging:
     """The staged batches of a node."""
 
     def __init__(self, disk: Disk, path: str, now_ns: int) -> None:
         self._disk = disk
         self._path = path
-        self._complete: dict[str, int] = {}
+        self._complete: dict[str, Complete] = {}
+        #: Being written, or written and not yet added, with the topic of each.
+        self._begun: dict[str, str | None] = {}
+        self._lock = Lock()
         disk.make(path)
         for name in disk.list(path):
             if name.endswith(SUFFIX):
-                self._complete[name] = now_ns
+                self._find(name, now_ns)
             else:  # its writer died with the node
                 disk.remove(f"{path}/{name}")
+
+    def _find(self, name: str, now_ns: int) -> None:
+        file = self._disk.open(f"{self._path}/{name}")
+        try:
+            with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
+                self._complete[name] = Complete(now_ns, topic_of(reader.schema))
+        except (OSError, pa.ArrowException) as error:
+            _log.error("%s/%s cannot be read and is left alone: %s", self._path, name, error)
+        finally:
+            file.close()
 
     def __len__(self) -> int:
         return len(self._complete)
@@ -76,21 +102,39 @@ class Staging:
         """Tell whether an attempt is complete."""
         return name in self._complete
 
+    def topic(self, names: list[str]) -> str | None:
+        """Return the one topic of complete attempts; None if there are several, or rows say it."""
+        topics = {self._complete[name].topic for name in names}
+        return topics.pop() if len(topics) == 1 else None
+
     def writer(
         self, query: str, batch: int, attempt: str, topic: str | None, schema: pa.Schema, home: int | None = None
     ) -> Writer:
         """Begin an attempt of batches for one topic, or with a column that names it; for any thread."""
         name = name_of(query, batch, attempt)
-        if self.has(name):
-            raise Refusal("conflict", f"attempt {attempt} of batch {batch} is staged already")
+        with self._lock:
+            if self.has(name) or name in self._begun:
+                being = "" if self.has(name) else "being "
+                raise Refusal("conflict", f"attempt {attempt} of batch {batch} is {being}staged already")
+            self._begun[name] = topic
         metadata = {TOPIC: topic} if topic is not None else {}
         if home is not None:
             metadata[HOME] = str(home)
-        return Writer(self._disk, f"{self._path}/{name}", schema.with_metadata(metadata))
+        try:
+            return Writer(self._disk, f"{self._path}/{name}", schema.with_metadata(metadata), lambda: self._end(name))
+        except BaseException:
+            self._end(name)
+            raise
+
+    def _end(self, name: str) -> None:
+        with self._lock:
+            self._begun.pop(name, None)
 
     def add(self, query: str, batch: int, attempt: str, now_ns: int) -> None:
         """Take note of an attempt whose writer finished."""
-        self._complete[name_of(query, batch, attempt)] = now_ns
+        name = name_of(query, batch, attempt)
+        with self._lock:
+            self._complete[name] = Complete(now_ns, self._begun.pop(name))
 
     def batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield what an attempt wrote, in order; blocking."""
@@ -107,14 +151,22 @@ class Staging:
             self._complete.pop(name, None)
             self._disk.remove(f"{self._path}/{name}")
 
-    def of_query(self, query: str, batch_max: int) -> list[str]:
-        """Return the complete attempts of a query's batches up to one."""
+    def of_query(self, query: str, topic: str | None, batch_max: int) -> list[str]:
+        """Return the complete attempts of a query's batches up to one, for a topic."""
         start = digest(query) + "-"
-        return [n for n in self._complete if n.startswith(start) and int(n.split("-", 2)[1]) <= batch_max]
+        return [
+            name
+            for name, attempt in self._complete.items()
+            if name.startswith(start) and attempt.topic == topic and int(name.split("-", 2)[1]) <= batch_max
+        ]
 
     def sweep(self, now_ns: int, needed: set[str]) -> int:
         """Drop what nobody committed within a day; return how many attempts."""
-        old = [name for name, ns in self._complete.items() if now_ns - ns > KEEP_NS and name not in needed]
+        old = [
+            name
+            for name, attempt in self._complete.items()
+            if now_ns - attempt.since_ns > KEEP_NS and name not in needed
+        ]
         self.remove(old)
         return len(old)
 
@@ -122,12 +174,14 @@ class Staging:
 class Writer:
     """One attempt being written, by one thread."""
 
-    def __init__(self, disk: Disk, path: str, schema: pa.Schema) -> None:
+    def __init__(self, disk: Disk, path: str, schema: pa.Schema, discarded: Callable[[], None]) -> None:
         self.rows = 0
         self.bytes = 0
         self._disk = disk
         self._path = path
+        self._discarded = discarded
         self._ended = False
+        self._gone = False
         disk.remove(path + UNFINISHED)
         self._file: File = disk.open(path + UNFINISHED, create=True)
         self._stream = pa.ipc.new_stream(pa.PythonFile(_Sink(self._file), "w"), schema)
@@ -156,8 +210,12 @@ class Writer:
 
     def discard(self) -> None:
         """Leave nothing behind."""
+        if self._gone:
+            return  # the name may be another's by now
+        self._gone = True
         self._close()
         self._disk.remove(self._path + UNFINISHED)
+        self._discarded()
 
     def _close(self) -> None:
         if not self._ended:

@@ -1,8 +1,9 @@
 """The sink of Spark's `format("penstock")`: tasks stage, the driver commits, each batch of a query once (ruling 16).
 
 A task's rows go to the node as they come and are invisible until the driver's commit names the task's attempts, so a
-task that is retried, killed or repeated adds nothing. The commit is keyed by (query, batch): a replay after a crash of
-the driver, with whatever number of tasks, finds it done. Imported on executors: pyspark, pyarrow and the client only.
+task that is retried, killed or repeated adds nothing. The commit is keyed by (query, topic, batch): a replay after a
+crash of the driver, with whatever number of tasks, finds it done if it has the same rows. Imported on executors:
+pyspark, pyarrow and the client only.
 """
 
 from __future__ import annotations

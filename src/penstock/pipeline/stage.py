@@ -60,7 +60,7 @@ class Line:
 
     def commit(self, query: str, batch: int, attempts: list[str]) -> None:
         """Make attempts visible."""
-        document = wire.Commit(query=query, batch=batch, attempts=attempts)
+        document = wire.Commit(query=query, batch=batch, attempts=attempts, any_rows=self._target.any_rows)
         self._patiently(lambda connection: connection.act("commit", document))
 
     def abort(self, query: str, batch: int, attempts: list[str]) -> None:

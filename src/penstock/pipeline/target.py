@@ -18,7 +18,7 @@ from penstock.pipeline.options import NAMES as READ_NAMES
 from penstock.pipeline.options import access_of, flag, known, number
 
 #: Every option of the sink, as it is written.
-NAMES = ("path", "url", "token", "tlsRoots", "topic", "txnAppId", "txnVersion", "keepShards")
+NAMES = ("path", "url", "token", "tlsRoots", "topic", "txnAppId", "txnVersion", "keepShards", "repeats")
 #: Spark's own, which it hands to every sink.
 SPARKS = ("checkpointLocation", "queryName")
 
@@ -38,6 +38,8 @@ class Target:
     transaction: tuple[str, int] | None = None
     #: Rows without a key go to the shard that their column says.
     keep_shards: bool = False
+    #: A batch that comes again after a crash may have other rows; those that were written first stay.
+    any_rows: bool = False
 
     def node(self) -> Access:
         """Return how to get to the node now: one that was restarted may listen elsewhere."""
@@ -67,6 +69,7 @@ def parsed(given: Mapping[str, str]) -> Target:
         topic=_topic(words),
         transaction=_transaction(words),
         keep_shards=flag(words, "keepShards", False),
+        any_rows=_repeats(words),
     )
 
 
@@ -97,6 +100,13 @@ def _transaction(words: Mapping[str, str]) -> tuple[str, int] | None:
     if not 1 <= len(name) <= 512:
         raise ConfigError(f"option txnAppId has {len(name)} characters: 1 to 512")
     return name, version
+
+
+def _repeats(words: Mapping[str, str]) -> bool:
+    text = words.get("repeats", "same").lower()
+    if text not in ("same", "any"):
+        raise ConfigError(f"option repeats is {words['repeats']!r}: same or any")
+    return text == "any"
 
 
 def running(path: str) -> str | None:

@@ -48,7 +48,7 @@ def test_a_batch_is_added_once_however_often_it_comes(spark: SparkSession, lake:
     assert lake.append(rows(spark, 0, 1500), "query", 0) == 0
     assert lake.append(rows(spark, 1500, 1600), "another query", 0) == 100
     assert lake.append(rows(spark, 1600, 1700), "query", 1) == 100
-    assert lake.append(rows(spark, 1500, 1600), "query", 0) == 0
+    assert lake.append(rows(spark, 0, 1500).coalesce(1), "query", 0) == 0
     assert lake.append(rows(spark, 0, 0), "query", 2) == 0
     found = lake.read(spark)
     assert found.columns == rows(spark, 0, 1).columns
@@ -63,6 +63,38 @@ def test_a_batch_is_added_once_however_often_it_comes(spark: SparkSession, lake:
     )
     assert by_polars(lake)["offset"].sum() == sum(range(1700))
     assert sorted(os.listdir(lake.path)) == (["_delta_log"] if lake.format == "delta" else []) + ["topic=orders"]
+
+
+def test_batch_with_other_rows_than_the_one_of_its_number_is_refused(spark: SparkSession, lake: Table) -> None:
+    for batch in range(3):
+        lake.append(rows(spark, batch * 10, batch * 10 + 10), "query", batch)
+    lake.compact(keep_hours=0)
+    for batch, first, end, told in (
+        (2, 20, 25, "batch 2 of query was written there with 10 rows, and comes with 5 now"),
+        (2, 25, 35, "batch 2 of query was written there with 10 rows, and comes with 10 others now"),
+        (1, 11, 21, "batch 1 of query was written there with 10 rows, and comes with 10 others now"),
+    ):
+        with pytest.raises(Refusal, match=told):
+            lake.append(rows(spark, first, end), "query", batch)
+    assert lake.append(rows(spark, 25, 35), "query", 2, any_rows=True) == 0
+    with pytest.raises(Refusal, match="comes with 10 others now"):
+        lake.append(rows(spark, 11, 21), "query", 1, any_rows=True)
+    assert lake.append(rows(spark, 40, 50), "query", 5) == 10
+    with pytest.raises(Refusal, match=r"batch 4 of query is not among the last ones .* and the last one is 5"):
+        lake.append(rows(spark, 30, 40), "query", 4)
+    assert offsets(lake.read(spark)) == [*range(30), *range(40, 50)]
+    assert leftovers(lake) == []
+
+
+def test_table_of_an_earlier_version_knows_its_last_batch_by_its_number(spark: SparkSession, lake: Table) -> None:
+    for batch in range(2):
+        lake.append(rows(spark, batch * 10, batch * 10 + 10), "query", batch)
+    os.unlink(os.path.join(Home(lake.path).directory, "query.past"))
+    assert lake.append(rows(spark, 10, 20), "query", 1) == 0
+    with pytest.raises(Refusal, match="batch 0 of query is not among the last ones"):
+        lake.append(rows(spark, 0, 10), "query", 0)
+    assert lake.append(rows(spark, 20, 30), "query", 2) == 10
+    assert offsets(lake.read(spark)) == list(range(30))
 
 
 def test_rows_keep_their_order_and_readers_can_skip(spark: SparkSession, tmp_path: Path) -> None:

@@ -144,10 +144,9 @@ def offsets_at(service: Service, document: OffsetsAt) -> object:
 
 
 def commit(service: Service, document: Commit) -> Committed:
-    """Make what these attempts staged visible, once for each (query, batch)."""
-    found: tuple[int, bool] = service.bridge.ask(
-        partial(service.node.commits.commit, document.query, document.batch, document.attempts)
-    )
+    """Make what these attempts staged visible, once for each (query, topic, batch)."""
+    call = partial(service.node.commits.commit, any_rows=document.any_rows)
+    found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
     return Committed(rows=found[0], already=found[1])
 
 

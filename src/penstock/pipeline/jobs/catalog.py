@@ -37,11 +37,18 @@ class Job(NamedTuple):
     stateful: bool = False
     #: It asks for the node's routing mapping.
     mapped: bool = False
+    #: The same rows come out of a batch that is done again: no lots, no sums of fractions, no mapping that may change.
+    settled: bool = False
 
 
 JOBS: dict[str, Job] = {
     "dedupe": Job(
-        Dedupe, lambda frame, options, _: deduped(frame, options), Dedupe.COLUMNS, passes=True, stateful=True
+        Dedupe,
+        lambda frame, options, _: deduped(frame, options),
+        Dedupe.COLUMNS,
+        passes=True,
+        stateful=True,
+        settled=True,
     ),
     "rollup": Job(Rollup, lambda frame, options, _: rolled(frame, options), Rollup.COLUMNS, stateful=True),
     "route": Job(Route, routed, Route.COLUMNS, passes=True, mapped=True),

@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, Refusal
-from penstock.pipeline.lake import columns, deltalog, ground, merge
+from penstock.pipeline.lake import columns, deltalog, ground, merge, past
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, key
 from penstock.pipeline.lake.staged import Staged, described, moved, stage
@@ -46,12 +46,12 @@ class Delta:
         with told(self.path):
             self._checked(Home(self.path), schema)
 
-    def append(self, frame: DataFrame, app: str, version: int) -> int:
-        """Add a frame once and return its rows; 0 if this version of the app, or a later one, is in already."""
+    def append(self, frame: DataFrame, app: str, version: int, *, any_rows: bool = False) -> int:
+        """Add a frame once and return its rows; 0 if this version of the app is in already."""
         home = Home(self.path)
         with told(self.path):
             table = self._checked(home, frame.schema)
-            if _has(table, app, version):
+            if any_rows and _last(table, app) == version:
                 with home.locked():
                     self._tidy(home, app)
                 return 0
@@ -142,9 +142,12 @@ class Delta:
         """Place files and commit them; only one process is here at a time."""
         table = self._grown(home, schema)
         self._withdraw(home, app)
-        if _has(table, app, version):
+        last = _last(table, app)
+        if last >= version:
             home.swept(app)
+            past.check(home, app, version, last, staged)
             return 0
+        past.remember(home, app, version, staged)
         # With the try's own name in it: a file that a commit names is never written again.
         moves = moved(directory, staged, f"{key(app)}-{version:012d}-{directory.rpartition('-')[2]}")
         adds = [
@@ -201,7 +204,7 @@ class Delta:
         """Commit, against whoever commits meanwhile."""
         for _ in range(TRIES):
             table = self._grown(home, schema)
-            if _has(table, transaction.app_id, transaction.version):
+            if _last(table, transaction.app_id) >= transaction.version:
                 return False
             if any(isinstance(each, RemoveAction) for each in actions):
                 known = {entry.path for entry in deltalog.entries(table)}
@@ -227,7 +230,7 @@ class Delta:
         if note is None:
             return
         table = self._opened(home)
-        if not _has(table, app, note.version):
+        if _last(table, app) < note.version:
             known = set() if table is None else {entry.path for entry in deltalog.entries(table)}
             for move in note.moves:
                 path = os.path.join(self.path, move.final)
@@ -276,6 +279,7 @@ class Delta:
         return table
 
 
-def _has(table: DeltaTable | None, app: str, version: int) -> bool:
+def _last(table: DeltaTable | None, app: str) -> int:
+    """Return the last version of an app that is in, -1 if there is none."""
     last = None if table is None else table.transaction_version(app)
-    return last is not None and last >= version
+    return -1 if last is None else last

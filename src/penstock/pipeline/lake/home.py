@@ -60,6 +60,21 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     moves: list[Move] = []
 
 
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that is in the table, if the app's last one is not below it."""
+
+    version: int
+    rows: int
+    mark: str
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """The last batches of an app."""
+
+    app: str
+    batches: list[Batch]
+
+
 class Swap(msgspec.Struct, frozen=True, kw_only=True):
     """A merge that takes effect: one file comes, several go."""
 
@@ -143,6 +158,15 @@ class Home:
     def forget(self, app: str) -> None:
         """Remember nothing of an app."""
         _unlink(os.path.join(self.directory, f"{key(app)}.batch"))
+
+    def past(self, app: str) -> list[Batch]:
+        """Return the last batches of an app, the last of them last."""
+        found = self._read(f"{key(app)}.past", Past)
+        return [] if found is None else found.batches
+
+    def remember(self, app: str, batches: list[Batch]) -> None:
+        """Remember the last batches of an app."""
+        self._write(f"{key(app)}.past", Past(app=app, batches=batches))
 
     def swap(self) -> Swap | None:
         """Return the merge that is taking effect."""

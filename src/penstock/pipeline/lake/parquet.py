@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.pipeline.lake import columns, ground, merge
+from penstock.pipeline.lake import columns, ground, merge, past
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, Swap, key, synced
 from penstock.pipeline.lake.staged import Staged, files, moved, stage
@@ -46,12 +46,12 @@ class Parquet:
         with told(self.path):
             self._checked(Home(self.path), schema)
 
-    def append(self, frame: DataFrame, app: str, version: int) -> int:
-        """Add a frame once and return its rows; 0 if this version of the app, or a later one, is in already."""
+    def append(self, frame: DataFrame, app: str, version: int, *, any_rows: bool = False) -> int:
+        """Add a frame once and return its rows; 0 if this version of the app is in already."""
         home = Home(self.path)
         with told(self.path):
             self._checked(home, frame.schema)
-            if _has(home, app, version):
+            if any_rows and _last(home, app) == version:
                 with self._finished(home):
                     home.swept(app)
                 return 0
@@ -61,11 +61,14 @@ class Parquet:
                 directory = home.fresh(app, version)
             staged = stage(frame, os.path.join(home.staging, directory), self.partition_by, self.compression, self.path)
             with self._finished(home):
-                added = (
-                    0 if _has(home, app, version) else self._added(home, frame.schema, app, version, directory, staged)
-                )
-                home.swept(app)
-            return added
+                try:
+                    last = _last(home, app)
+                    if last >= version:
+                        past.check(home, app, version, last, staged)
+                        return 0
+                    return self._added(home, frame.schema, app, version, directory, staged)
+                finally:
+                    home.swept(app)
 
     def read(self, spark: SparkSession, *, version: int | None = None) -> DataFrame:
         """Return what is in it; plain Parquet knows no versions."""
@@ -142,6 +145,7 @@ class Parquet:
         moves = moved(directory, staged, f"{key(app)}-{version:012d}")
         os.makedirs(self.path, exist_ok=True)
         home.identify(msgspec.structs.replace(identity, version=identity.version + 1, schema=grown.jsonValue()))
+        past.remember(home, app, version, staged)
         note = Note(app=app, version=version, done=False, moves=moves)
         home.write(note)
         _finish(home, note)
@@ -208,9 +212,10 @@ class Parquet:
                     )
 
 
-def _has(home: Home, app: str, version: int) -> bool:
+def _last(home: Home, app: str) -> int:
+    """Return the last version of an app that is in, -1 if there is none."""
     note = home.note(app)
-    return note is not None and note.version >= version
+    return -1 if note is None else note.version
 
 
 def _finish(home: Home, note: Note) -> None:

@@ -65,8 +65,11 @@ class Table(Protocol):
     def check(self, schema: StructType) -> None:
         """Refuse, as a ConfigError, a frame that cannot go in, and a directory that cannot hold the table."""
 
-    def append(self, frame: DataFrame, app: str, version: int) -> int:
-        """Add a frame once and return its rows; 0 if this version of the app, or a later one, is in already."""
+    def append(self, frame: DataFrame, app: str, version: int, *, any_rows: bool = False) -> int:
+        """Add a frame once and return its rows; 0 if this version of the app is in already.
+
+        Refused if what is in under this version are other rows; with `any_rows`, the app's last one may have others.
+        """
 
     def read(self, spark: SparkSession, *, version: int | None = None) -> DataFrame:
         """Return what is in it, or what was in it at a version."""

@@ -85,20 +85,21 @@ def built(spark: SparkSession, document: Document, query: Query, app: str, mappi
             assert output.frame.columns  # Spark Connect looks at a query no sooner
         if output.dead is not None and name in query.buries:
             dead.append((name, output.dead))
-    targets = tuple(_target(document, name, output, app) for name in query.sinks)
+    any_rows = not all(known.settled for known, _ in jobs)
+    targets = tuple(_target(document, name, output, app, any_rows) for name in query.sinks)
     for name, target in zip(query.sinks, targets, strict=True):
         _check(name, target, output.frame)
     branches = [(Branch(query.name, tuple(output.frame.columns), targets), output.frame)]
-    branches += [_burial(document, name, rows, app) for name, rows in dead]
+    branches += [_burial(document, name, rows, app, any_rows) for name, rows in dead]
     return Built(query, _united(branches), Writer(tuple(branch for branch, _ in branches)))
 
 
-def _target(document: Document, name: str, output: Output, app: str) -> Target:
+def _target(document: Document, name: str, output: Output, app: str, any_rows: bool) -> Target:
     sink = document.sinks[name]
     own = f"{app}/{name}"
     if sink.topic:
         place = document.node.options() | ({} if sink.topic == EACH_ROW else {"topic": sink.topic})
-        return TopicTarget(place, own, sink.where, output.messages)
+        return TopicTarget(place, own, sink.where, output.messages, any_rows)
     options = table_options(document, name)
     made = table(
         options.table,
@@ -106,7 +107,9 @@ def _target(document: Document, name: str, output: Output, app: str) -> Target:
         partition_by=_partitions(sink, output.frame),
         compression=options.compression,
     )
-    return TableTarget(made, own, sink.where, dated, options.compact_every, options.target_bytes, options.keep_hours)
+    return TableTarget(
+        made, own, sink.where, dated, options.compact_every, options.target_bytes, options.keep_hours, any_rows
+    )
 
 
 def _partitions(sink: Sink, frame: DataFrame) -> tuple[str, ...]:
@@ -117,7 +120,7 @@ def _partitions(sink: Sink, frame: DataFrame) -> tuple[str, ...]:
     return tuple(name for name in ("topic", "day") if name in there)
 
 
-def _burial(document: Document, name: str, rows: DataFrame, app: str) -> tuple[Branch, DataFrame]:
+def _burial(document: Document, name: str, rows: DataFrame, app: str, any_rows: bool) -> tuple[Branch, DataFrame]:
     """Return the branch of what a step could not use."""
     topic = document.steps[name].dead
     options = document.node.options() | ({"topic": topic} if topic else {})
@@ -126,7 +129,7 @@ def _burial(document: Document, name: str, rows: DataFrame, app: str) -> tuple[B
         letters = letters.withColumn("topic", sql.concat(sql.col("topic"), sql.lit(".dead")))
     else:
         letters = letters.drop("topic")
-    target = TopicTarget(options, f"{app}/{name}.dead")
+    target = TopicTarget(options, f"{app}/{name}.dead", any_rows=any_rows)
     _check(f"{name} (dead letters)", target, letters)
     return Branch(f"{name}.dead", tuple(letters.columns), (target,)), letters
 

@@ -34,11 +34,14 @@ class TopicTarget:
     where: str = ""
     #: Makes messages of rows that are none.
     messages: Callable[[DataFrame], DataFrame] | None = None
+    #: A batch that is done again may come out otherwise.
+    any_rows: bool = False
 
     def write(self, frame: DataFrame, batch: int) -> None:
         """Write rows, unless this batch is there already."""
         rows = self.prepared(frame)
         writer = rows.write.format("penstock").options(**self.options)
+        writer = writer.option("repeats", "any" if self.any_rows else "same")
         writer.option("txnAppId", self.app).option("txnVersion", str(batch)).mode("append").save()
 
     def prepared(self, frame: DataFrame) -> DataFrame:
@@ -59,10 +62,12 @@ class TableTarget:
     compact_every: int = 0
     file_bytes: int = TARGET_BYTES
     keep_hours: float = KEEP_HOURS
+    #: A batch that is done again may come out otherwise.
+    any_rows: bool = False
 
     def write(self, frame: DataFrame, batch: int) -> None:
         """Write rows, unless this batch is there already; merge small files now and then."""
-        self.table.append(self.prepared(frame), self.app, batch)
+        self.table.append(self.prepared(frame), self.app, batch, any_rows=self.any_rows)
         if self.compact_every and batch % self.compact_every == self.compact_every - 1:
             self.table.compact(self.file_bytes, keep_hours=self.keep_hours)
 
