@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.config import NsqConfig
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import Command, Decoder, Form, Limits, extended, frames
-from penstock.dialects.nsq.position import positions
+from penstock.dialects.nsq.places import positions
 from penstock.dialects.nsq.tcp.identify import agree
 from penstock.message import SMALL, Batch, Column, Rows
 from tests.nsq.parts import item, mpub_ext, mpub_trace, pub_ext, pub_trace, sized

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config import NsqConfig
-from penstock.dialects.nsq.places import place
-from penstock.dialects.nsq.position import Position, positions
+from penstock.dialects.nsq.places import Position, place, positions
 from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal
 from penstock.inlet import Receipt

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from penstock.cli.command import Json
@@ -68,13 +70,12 @@ def dump(
     json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = True,
 ) -> None:
     """Print rows with all their columns, one JSON object a line."""
-    from penstock.cli.rows import shown
     from penstock.log.verify import dump as rows
 
     out = Printer(json=json, hurry=False)
     for place in _chosen(directory or data, topic, shard):
         for row in rows(place.directory, start, end):
-            out.document({"topic": place.topic, **shown(row, place.shard)})
+            out.document({"topic": place.topic, **_shown(row, place.shard)})
     out.flush()
 
 
@@ -89,17 +90,40 @@ def cat(
     json: Json = False,
 ) -> None:
     """Print bodies, one a line."""
-    from penstock.cli.rows import shown
     from penstock.log.verify import cat as bodies
 
     out = Printer(json=json, hurry=False)
     for place in _chosen(directory or data, topic, shard):
         for body in bodies(place.directory, start, end):
             if json:
-                out.document(shown({"body": body}, place.shard))
+                out.document(_shown({"body": body}, place.shard))
             else:
                 out.bytes(body)
     out.flush()
+
+
+def _shown(row: Mapping[str, object], shard: int) -> dict[str, object]:
+    """Return the columns of a row that hold something, with its shard."""
+    found: dict[str, object] = {"shard": shard}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            found |= _binary(name, value)
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def _binary(name: str, value: bytes) -> dict[str, object]:
+    if name == "headers":
+        try:
+            msgspec.json.decode(value)
+            return {name: msgspec.Raw(value)}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass  # stored as sent, and not JSON
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
 
 
 def _chosen(directory: str | None, topic: str | None, shard: int | None) -> list[Place]:

@@ -17,14 +17,15 @@ from penstock.clock import MILLISECOND
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
+from penstock.delivery.wanted import wanted
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import ANY, CLOSE_WAIT, OK, PLAIN, Form, error, extended, is_name, number_of
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
-from penstock.dialects.nsq.tcp.wanted import wanted
 from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
+from penstock.filters.sample import percent_of
 from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
 from penstock.settings import Extend
 from penstock.topic import Topic
@@ -167,7 +168,7 @@ class Receiver:
             agreed.lease_ns,
             agreed.client_id or self._session.name,
             agreed.desired_tag if headers else "",
-            wanted(agreed.header_filter if headers else None, agreed.sample_rate),
+            wanted(agreed.header_filter if headers else None, percent_of(agreed.sample_rate)),
             place.partition if place.partition >= 0 else None,
         )
         topic.attach(subscription, consumer, self._session.hang_up)
