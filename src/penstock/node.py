@@ -52,7 +52,7 @@ BUG_LOGS_MAX = 1024
 
 _log = logging.getLogger("penstock.node")
 
-Change = Literal["created", "deleted"]
+Change = Literal["created", "changed", "deleted"]
 #: (what happened, the topic, the subscription or None where it happened to the topic itself)
 Watcher = Callable[[Change, Topic, Subscription | None], None]
 

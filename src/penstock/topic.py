@@ -445,6 +445,7 @@ class Topic:
         self.inlet.configure(settings)
         for shard in self.shards:
             shard.settings = settings
+        self.node.tell("changed", self)
 
     def _weigh_headers(self) -> None:
         """Note from where on rows weigh as those of an extend topic; nothing before it changes its weight."""

@@ -75,6 +75,18 @@ def test_channels_that_the_service_knows_are_made_with_the_topic(tmp_path: Path,
                 received += consumer.recv(1000)
 
 
+def test_a_lookup_service_in_another_process_knows_what_a_topic_was_made_with(tmp_path: Path) -> None:
+    def extended(topic: str) -> bool | None:
+        found = service.ask("GET", f"/lookup?topic={topic}&metainfo=true")
+        return found["meta"]["extend_support"] if found and found["producers"] else None
+
+    with Program(ours("nsqlookupd"), cwd=tmp_path) as service, nsqd(ours("nsqd"), tmp_path, service) as node:
+        node.ask("POST", "/topic/create?topic=extended&extend=true")
+        node.ask("POST", "/pub?topic=plain", b"x")
+        until(lambda: extended("extended") is not None and extended("plain") is not None)
+        assert (extended("extended"), extended("plain")) == (True, False)
+
+
 def test_a_node_announces_itself_again_after_its_service_was_started_anew(tmp_path: Path) -> None:
     command = upstream("nsqlookupd")
     with Program(command, cwd=tmp_path) as service, nsqd(ours("nsqd"), tmp_path, service) as node:

@@ -412,6 +412,39 @@ def test_an_answer_for_a_topic_that_went_makes_nothing(broker: Broker, service: 
     assert broker.node.bugs == 0
 
 
+def test_what_a_topic_was_made_with_reaches_a_service_elsewhere(
+    broker: Broker, service: Service, network: FakeNetwork
+) -> None:
+    def meta(topic: str) -> tuple[bool, int, bool]:
+        told = service.get(f"/lookup?topic={topic}&metainfo=true")["meta"]
+        return told["extend_support"], told["partition_num"], told["ordered"]
+
+    broker.node.create_topic("before", TopicSettings(extend="on", shards=3, ordered=True))
+    elsewhere(broker, network)
+    assert meta("before") == (True, 3, True)
+    broker.client().pub("plain", b"x")
+    broker.client().pub_ext("extended", {}, b"x")
+    assert (meta("plain"), meta("extended")) == ((False, 1, False), (True, 1, False))
+    plain = broker.node.topic("plain")
+    plain.update(msgspec.structs.replace(plain.settings, extend="on"))
+    broker.clock.run()
+    assert meta("plain") == (True, 1, False)
+    network.cut()
+    broker.advance(1)
+    assert meta("plain") == (True, 1, False)
+
+
+def test_a_service_that_does_not_ask_what_topics_are_like_is_not_told(
+    broker: Broker, service: Service, network: FakeNetwork
+) -> None:
+    service.lookup.server.me = lambda: ME
+    registrar = elsewhere(broker, network)
+    broker.client().pub_ext("t", {}, b"x")
+    assert addresses(service, "t") == ["me"]
+    assert service.get("/lookup?topic=t&metainfo=true")["meta"]["extend_support"] is False
+    assert registrar.links[0].connected
+
+
 def test_the_list_of_services_can_be_replaced(broker: Broker, service: Service, network: FakeNetwork) -> None:
     network.services["second"] = second = Service(broker.clock)
     registrar = elsewhere(broker, network)

@@ -169,6 +169,7 @@ def test_every_error_is_fatal_and_forgets_the_node(line: str, reply: str) -> Non
         (b"[1]", "E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b'{"tcp_port":"x"}', "E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"[" * 60000, "E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (b'{"hostname":"\xff"}', "E_BAD_BODY IDENTIFY missing fields"),
         (b"{}", "E_BAD_BODY IDENTIFY missing fields"),
         (b'{"broadcast_address":"a","tcp_port":1,"http_port":0,"version":"1"}', "E_BAD_BODY IDENTIFY missing fields"),
         (b'{"broadcast_address":"","tcp_port":1,"http_port":2,"version":"1"}', "E_BAD_BODY IDENTIFY missing fields"),

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from penstock.dialects.nsq.codec import LINE_BYTES_MAX, is_name
+from penstock.dialects.nsq.lookup.directory import Meta
 
 MAGIC = b"  V1"
 
@@ -48,6 +49,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     topology_zone: str | msgspec.UnsetType | None = msgspec.UNSET
     topology_region: str | msgspec.UnsetType | None = msgspec.UNSET
     distributed_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    #: Whether a service takes DESCRIBE, which only Penstock's does.
+    takes_meta: bool | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def names_partitions(self) -> bool:
@@ -64,6 +67,7 @@ class Target(NamedTuple):
 
 
 _IDENTITY = msgspec.json.Decoder(Identity)
+_META = msgspec.json.Decoder(Meta)
 
 
 # --- at the service ---------------------------------------------------------------------------------------------------
@@ -116,7 +120,7 @@ class Decoder:
         words = data[pos:line_end].strip().split(b" ")
         if words[0] == b"IDENTIFY":
             return self._identify(data, line_end + 1, out)
-        if words[0] not in (b"REGISTER", b"UNREGISTER", b"PING"):
+        if words[0] not in (b"REGISTER", b"UNREGISTER", b"PING", b"DESCRIBE"):
             return self._fault(out, "E_INVALID", f"invalid command {words[0].decode('latin-1')}")
         out.append((words[0].decode("ascii"), words[1:]))
         return line_end + 1
@@ -147,7 +151,7 @@ class Decoder:
 def identity(body: bytes) -> Identity:
     """Return what an IDENTIFY says, or raise Faulty; a node must say where it is reached and what it runs."""
     try:
-        said = _IDENTITY.decode(body)
+        said = _IDENTITY.decode(_text(body))
     except (msgspec.DecodeError, RecursionError):
         raise Faulty("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
     if not (said.broadcast_address and said.tcp_port and said.http_port and said.version):
@@ -168,6 +172,23 @@ def target(word: str, args: list[bytes], *, names_partitions: bool) -> Target:
     if channel and not is_name(channel):
         raise Faulty("E_BAD_CHANNEL", f"{word} channel name '{channel.decode('latin-1')}' is not valid")
     return Target(topic.decode("ascii"), channel.decode("ascii"), partition)
+
+
+def described(args: list[bytes]) -> tuple[str, Meta]:
+    """Return what a DESCRIBE says of which topic, or raise Faulty."""
+    if len(args) != 2:
+        raise Faulty("E_INVALID", "DESCRIBE insufficient number of params")
+    if not is_name(args[0]):
+        raise Faulty("E_BAD_TOPIC", f"DESCRIBE topic name '{args[0].decode('latin-1')}' is not valid")
+    try:
+        return args[0].decode("ascii"), _META.decode(_text(args[1]))
+    except (msgspec.DecodeError, RecursionError):
+        raise Faulty("E_INVALID", "DESCRIBE failed to decode JSON") from None
+
+
+def _text(json: bytes) -> str:
+    """Return JSON as Go reads it: bytes that are no text become U+FFFD."""
+    return json.decode("utf-8", "replace")
 
 
 def _partition(word: str, text: bytes) -> int:
@@ -210,6 +231,11 @@ def unregister(topic: str, channel: str = "", partition: int | None = None) -> b
     return _line("UNREGISTER", topic, channel, partition)
 
 
+def describe(topic: str, meta: Meta) -> bytes:
+    """Return the command that tells what a topic was made with; only for services that take it."""
+    return b"DESCRIBE %b %b\n" % (topic.encode("ascii"), msgspec.json.encode(meta))
+
+
 def _line(word: str, topic: str, channel: str, partition: int | None) -> bytes:
     words = [word, topic, *([] if partition is None else [str(partition)]), *([channel] if channel else [])]
     return " ".join(words).encode("ascii") + b"\n"
@@ -243,6 +269,6 @@ class Replies:
 def service(data: bytes) -> Identity | None:
     """Return what a service said of itself, None where it said only OK or something else."""
     try:
-        return _IDENTITY.decode(data)
+        return _IDENTITY.decode(_text(data))
     except (msgspec.DecodeError, RecursionError):
         return None

@@ -119,6 +119,14 @@ class Directory:
         if partition is not None:
             production.partitions.add(partition)
 
+    def describe(self, topic: str, meta: Meta) -> None:
+        """A node says what a topic was made with; what it cannot know stays."""
+        entry = self._topic(topic)
+        known = entry.meta or Meta()
+        entry.meta = msgspec.structs.replace(
+            meta, multi_part=known.multi_part, disable_channel_auto_create=known.disable_channel_auto_create
+        )
+
     def unregister(self, peer: str, topic: str, channel: str = "", partition: int | None = None) -> None:
         """A node has a channel, a partition or a whole topic no more; an ephemeral name goes with its last producer."""
         entry = self._topics.get(topic)

@@ -1,4 +1,4 @@
-"""The node beside a lookup service: what the service may ask it for."""
+"""The node beside a lookup service: what its topics are like, and what the service may ask it for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import msgspec
 
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
 from penstock.node import Node
+from penstock.topic import Topic
+
+
+def meta_of(topic: Topic) -> Meta:
+    """Return what a topic of a node is like."""
+    # A topic for both kinds of clients counts as extended: those with headers learn it here, the others do not ask.
+    return Meta(
+        partition_num=topic.settings.shards,
+        replica=topic.settings.replicas,
+        extend_support=topic.settings.extend != "off",
+        ordered=topic.settings.ordered,
+    )
 
 
 class NodeHost:
@@ -17,15 +29,7 @@ class NodeHost:
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
         found = self._node.topics.get(topic)
-        if found is None:
-            return None
-        # A topic for both kinds of clients counts as extended: those with headers learn it here, the others do not ask.
-        return Meta(
-            partition_num=found.settings.shards,
-            replica=found.settings.replicas,
-            extend_support=found.settings.extend != "off",
-            ordered=found.settings.ordered,
-        )
+        return meta_of(found) if found is not None else None
 
     def create(self, topic: str, meta: Meta) -> None:
         """Make a topic unless it exists."""

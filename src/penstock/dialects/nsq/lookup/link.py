@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, cast
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.dialects.nsq.lookup import codec
 from penstock.dialects.nsq.lookup.codec import Faulty, Identity, Replies
+from penstock.dialects.nsq.lookup.directory import Meta
 
 #: As often as nsqd; a service drops a node after twenty of them.
 PING_NS = 15 * SECOND
@@ -31,11 +32,12 @@ _log = logging.getLogger("penstock.nsq.lookup")
 
 
 class Announced(NamedTuple):
-    """A topic the node has, with its channels and the number of its partitions."""
+    """A topic the node has, with its channels, the number of its partitions and what it was made with."""
 
     topic: str
     channels: list[str]
     partitions: int
+    meta: Meta
 
 
 class Network(Protocol):
@@ -94,6 +96,11 @@ class Link(asyncio.Protocol):
         """Say that the node has a topic or channel; a service that is not connected hears it when it is."""
         for number in self._numbers(channel, partitions):
             self._tell(codec.register(topic, channel, number))
+
+    def describe(self, topic: str, meta: Meta) -> None:
+        """Say what a topic was made with, to a service that asks for it."""
+        if self._takes_meta:
+            self._command(codec.describe(topic, meta))
 
     def withdraw(self, topic: str, channel: str = "", partitions: int = 1) -> None:
         """Say that the node has a topic or channel no more."""
@@ -168,7 +175,9 @@ class Link(asyncio.Protocol):
 
     def _announce_all(self) -> None:
         registers: list[bytes] = []
-        for topic, channels, partitions in self._announced():
+        for topic, channels, partitions, meta in self._announced():
+            if self._takes_meta:  # before anybody can find the topic
+                registers.append(codec.describe(topic, meta))
             # Upstream's services learn a topic from its channels; the others must hear of every partition.
             if self._names_partitions or not channels:
                 registers += [codec.register(topic, "", number) for number in self._numbers("", partitions)]
@@ -180,6 +189,10 @@ class Link(asyncio.Protocol):
     @property
     def _names_partitions(self) -> bool:
         return self.service is not None and self.service.names_partitions and self._me.names_partitions
+
+    @property
+    def _takes_meta(self) -> bool:
+        return self.service is not None and self.service.takes_meta is True
 
     def _numbers(self, channel: str, partitions: int) -> Sequence[int | None]:
         """Return the partitions to name: none to upstream's services, all of a topic, and one for a channel."""

@@ -15,6 +15,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
+from penstock.dialects.nsq.lookup.host import meta_of
 from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Link, Network
 from penstock.dialects.nsq.topics import is_listed
 from penstock.errors import Refusal
@@ -86,7 +87,7 @@ class Registrar:
         for topic in self._node.topics.values():
             if _is_told(topic.name):
                 channels = [name for name in topic.subscriptions if _can_spell(name)]
-                yield Announced(topic.name, channels, len(topic.shards))
+                yield Announced(topic.name, channels, len(topic.shards), meta_of(topic))
 
     # --- the node tells -------------------------------------------------------------------------------------------
 
@@ -96,6 +97,11 @@ class Registrar:
             return
         if event == "deleted":
             self._withdraw(topic.name, channel, len(topic.shards))
+            return
+        if subscription is None:
+            for link in self.links:
+                link.describe(topic.name, meta_of(topic))
+        if event == "changed":
             return
         if self._directory is not None:
             self._list(topic, channel)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import msgspec
+
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.dialects.nsq.lookup.address import broadcast_address
@@ -38,7 +40,7 @@ class Lookup:
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""
-        return identity_of(self._config, self.tcp_port, self.http_port)
+        return msgspec.structs.replace(identity_of(self._config, self.tcp_port, self.http_port), takes_meta=True)
 
     async def accept(self, sock: socket.socket, backlog: int) -> None:
         """Take nodes on a bound socket."""

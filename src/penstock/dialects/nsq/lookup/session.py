@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.clock import Clock
-from penstock.dialects.nsq.lookup.codec import OK, Decoder, Faulty, Identity, error, identity, reply, target
+from penstock.dialects.nsq.lookup.codec import OK, Decoder, Faulty, Identity, described, error, identity, reply, target
 from penstock.dialects.nsq.lookup.directory import Directory, Peer
 from penstock.errors import Refusal
 
@@ -97,6 +97,12 @@ class Session:
         self._directory.register(peer.id, *target("REGISTER", args, names_partitions=self._names_partitions))
         self._link.write(OK)
 
+    def describe(self, args: list[bytes]) -> None:
+        """Take note of what a topic was made with."""
+        self._identified()
+        self._directory.describe(*described(args))
+        self._link.write(OK)
+
     def unregister(self, args: list[bytes]) -> None:
         """Take note that a topic or channel is gone."""
         peer = self._identified()
@@ -129,6 +135,7 @@ class Session:
         "IDENTIFY": identify,
         "REGISTER": register,
         "UNREGISTER": unregister,
+        "DESCRIBE": describe,
         "PING": ping,
         "fault": fail,
         "hang up": hang_up,
