@@ -66,7 +66,7 @@ def told(batch: Batch, row: int, *, everything: bool = False) -> dict[str, Any]:
     raw = batch.row_value("headers", row)
     try:
         headers = msgspec.json.decode(raw) if isinstance(raw, bytes) else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         headers = {}
     if not isinstance(headers, dict):
         headers = {}
@@ -93,6 +93,6 @@ def _with(raw: int | bytes | str | None, told: dict[str, str]) -> bytes:
         try:
             decoded = msgspec.json.decode(raw)
             headers = decoded if isinstance(decoded, dict) else {"headers": decoded}
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             headers = {"headers": raw.decode("utf-8", "replace")}
     return msgspec.json.encode({**headers, **{PREFIX + key: value for key, value in told.items()}})
