@@ -41,7 +41,9 @@ def test_nsq_case_31_topics_and_channels_come_pause_and_go_over_http(served: Ser
 def test_nsq_case_31_a_topic_must_be_named_and_named_well(served: Served, word: str) -> None:
     assert refused(post(served, f"/topic/{word}")) == (400, "MISSING_ARG_TOPIC")
     for name in ("", "a%20b", "x" * 65, "a%0A", "t:ephemeral"):
-        assert refused(post(served, f"/topic/{word}?topic={name}")) == (400, "INVALID_TOPIC")
+        looked_at = word in ("create", "empty")  # as in nsqd, which looks for the others as they are
+        expected = (400, "INVALID_TOPIC") if looked_at else (404, "TOPIC_NOT_FOUND")
+        assert refused(post(served, f"/topic/{word}?topic={name}")) == expected
     assert refused(ask(served, "GET", f"/topic/{word}?topic=t")) == (405, "METHOD_NOT_ALLOWED")
     if word != "create":
         assert refused(post(served, f"/topic/{word}?topic=t")) == (404, "TOPIC_NOT_FOUND")

@@ -217,7 +217,7 @@ def test_partition_may_be_named(served: Served, path: str) -> None:
     assert post(served, f"{path}&topic=t&partition=2", b"x").status == 200
     assert [served.node.topics["t"].shards[number].end for number in range(3)] == [0, 0, 1]
     assert post(served, f"{path}&topic=t&partition=-1", b"x").status == 200
-    assert refused(post(served, f"{path}&topic=t&partition=3", b"x")) == (400, "E_BAD_PARTITION")
+    assert refused(post(served, f"{path}&topic=t&partition=3", b"x")) == (404, "E_TOPIC_NOT_EXIST")
     assert refused(post(served, f"{path}&topic=t&partition=x", b"x")) == (400, "INVALID_ARG_TOPIC_PARTITION")
 
 

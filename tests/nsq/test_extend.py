@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from penstock.dialects.nsq import codec
-from penstock.settings import TopicSettings
-from tests.nsq.parts import Broker, Client, Extended, item, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.nsq.parts import Broker, Client, Extended, dpub, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
 
 TAG = {"##client_dispatch_tag": "tagA"}
 
@@ -85,11 +85,16 @@ def test_a_partition_that_is_none_is_refused(broker: Broker, command: bytes) -> 
 
 
 def test_a_partition_the_topic_does_not_have_is_refused(broker: Broker) -> None:
-    for data in (pub("t 1", b"x"), b"SUB t ch 1\n"):
-        client = broker.client()
-        client.send(data)
-        assert client.replies()[0].startswith("E_BAD_PARTITION ")
-    assert broker.node.topics == {}
+    commands = (pub("%s 1", b"x"), pub_ext("%s 1", {}, b"x"), b"SUB %s ch 1\n", b"SUB_ADVANCED %s ch 1\n")
+    for topic in (b"t", b"there"):
+        for data in commands:
+            client = broker.client()
+            client.send(data.replace(b"%s", topic))
+            # On this code, and on no other, Youzan's clients drop the node and look the topic up again.
+            assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
+            assert client.closed
+        assert "t" not in broker.node.topics
+        broker.node.topic("there", create=True)
 
 
 def test_a_publish_goes_to_the_partition_it_names(broker: Broker) -> None:
@@ -624,12 +629,38 @@ def test_a_word_of_ours_is_no_command(broker: Broker) -> None:
 
 
 def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, auto_create_topics=False)
-    for data in (pub("t", b"x"), b"SUB t ch\n", b"PUB_EXT t\n" + sized(item({}, b"x"))):
+    for mode in ("channels", "off"):
+        broker = Broker(tmp_path / mode, auto_create=mode)
+        commands = (pub("t", b"x"), dpub("t", 1, b"x"), mpub_ext("t", [({}, b"x")]), pub_ext("t", {}, b"x"))
+        for data in (*commands, b"SUB t ch\n", b"SUB_ORDERED t ch 0\n"):
+            client = broker.client()
+            client.send(data)
+            assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
+            assert client.closed
         client = broker.client()
-        client.send(data)
-        assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
-        assert client.closed
+        client.send(b"INTERNAL_CREATE_TOPIC t 0\n" + pub("t", b"x"))
+        assert client.replies() == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("word", ["SUB", "SUB_ADVANCED", "SUB_ORDERED"])
+def test_no_channel_is_made_where_that_is_switched_off(tmp_path: Path, word: str) -> None:
+    command = f"{word} t ch 0\n".encode()
+    broker = Broker(tmp_path / "off", auto_create="off")
+    broker.node.create_topic("t")
+    client = broker.client()
+    client.send(command)
+    assert client.replies() == [f"E_SUB_CHANNEL_NOT_REGISTERED {word} t has no channel ch; make it first"]
+    assert client.closed
+    assert broker.node.topic("t").subscriptions == {}
+    broker.node.topic("t").subscribe("ch", SubscriptionSettings())
+    client = broker.client()
+    client.send(command)
+    assert client.replies() == ["OK"]
+    broker = Broker(tmp_path / "channels", auto_create="channels")
+    broker.node.create_topic("t")
+    client = broker.client()
+    client.send(command)
+    assert client.replies() == ["OK"]
 
 
 def test_a_subscriber_with_a_partition_reads_that_shard_alone(tmp_path: Path) -> None:

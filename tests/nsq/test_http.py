@@ -5,7 +5,7 @@ import errno
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -253,8 +253,9 @@ def test_no_request_makes_the_node_fail_inside(shared: Served, path: str, query:
     assert shared.node.bugs == 0
 
 
-def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path) -> None:
-    nsq = msgspec.structs.replace(SMALL, auto_create_topics=False)
+@pytest.mark.parametrize("mode", ["channels", "off"])
+def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path, mode: Literal["channels", "off"]) -> None:
+    nsq = msgspec.structs.replace(SMALL, auto_create=mode)
     with Served(tmp_path, nsq=nsq) as served:
         for path in ("/pub", "/mpub"):
             assert refused(ask(served, "POST", f"{path}?topic=t", b"x")) == (404, "TOPIC_NOT_FOUND")

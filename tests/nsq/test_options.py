@@ -53,7 +53,9 @@ def test_nsq_case_32_unknown_log_level_is_refused(served: Served, value: bytes) 
     assert refused(ask(served, "PUT", "/config/log_level", value)) == (400, "INVALID_VALUE")
 
 
-@pytest.mark.parametrize("value", [b"{}", b"null", b"x", b"[1]", b'["nowhere"]', b'["a:0"]', b'["a:70000"]'])
+@pytest.mark.parametrize(
+    "value", [b"{}", b"null", b"x", b"[1]", b'["\xff"]', b'["nowhere"]', b'["a:0"]', b'["a:70000"]']
+)
 def test_bad_lookup_addresses_change_nothing(served: Served, value: bytes) -> None:
     assert refused(ask(served, "PUT", "/config/nsqlookupd_tcp_addresses", value)) == (400, "INVALID_VALUE")
     assert served.lookups == []

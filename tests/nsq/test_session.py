@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsq.parts import Broker, Client, dpub, pub
+from tests.nsq.parts import Broker, Client, dpub, pub, sized
 
 
 @pytest.fixture
@@ -138,10 +138,35 @@ def test_nsq_case_11_late_fin_fails_and_the_connection_lives(broker: Broker) -> 
 
 
 def test_nsq_case_12_fin_without_an_id(broker: Broker) -> None:
-    consumer = subscribed(broker)
-    consumer.send(b"FIN \n")
-    assert consumer.replies() == ["E_INVALID invalid message ID"]
-    assert consumer.closed
+    for command, text in ((b"FIN \n", "invalid message ID"), (b"FIN\n", "FIN insufficient number of params")):
+        consumer = subscribed(broker)
+        consumer.send(command)
+        assert consumer.replies() == [f"E_INVALID {text}"]
+        assert consumer.closed
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"client_id":5}', b'{"sample_rate":4294967296}', b"[" * 5000])
+def test_an_identify_that_cannot_be_read_is_told_in_nsqds_words(broker: Broker, body: bytes) -> None:
+    client = broker.client()
+    client.send(b"IDENTIFY\n" + sized(body))
+    assert client.replies() == ["E_BAD_BODY IDENTIFY failed to decode JSON body"]
+    assert client.closed
+
+
+@pytest.mark.parametrize("body", [b"null", b"{}", b'{"client_id":"\xff","user_agent":null}'])
+def test_an_identify_that_go_reads_is_read(broker: Broker, body: bytes) -> None:
+    client = broker.client()
+    client.send(b"IDENTIFY\n" + sized(body))
+    assert client.replies() == ["OK"]
+    assert broker.node.bugs == 0
+
+
+def test_a_delayed_publish_with_a_wrong_time_is_refused_before_its_message_comes(broker: Broker) -> None:
+    for delay, text in (("x", "could not parse timeout x"), ("3600001", "timeout 3600001 out of range 0-3600000")):
+        client = broker.client()
+        client.send(f"DPUB t {delay}\n".encode())
+        assert client.replies() == [f"E_INVALID DPUB {text}"]
+        assert client.closed
 
 
 def test_nsq_case_13_requeue(broker: Broker) -> None:

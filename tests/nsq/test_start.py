@@ -185,6 +185,6 @@ def test_setoffset_of_one_partition(served: Served) -> None:
     assert refused(post(served, path, b"msgcount:1")) == (400, "BAD_REQUEST")
     done(served, f"{path}&partition=1", b"msgcount:1")
     assert topic_of(served, "t")["channels"][0]["depth"] == 3
-    assert refused(post(served, f"{path}&partition=2", b"msgcount:1")) == (400, "E_BAD_PARTITION")
+    assert refused(post(served, f"{path}&partition=2", b"msgcount:1")) == (404, "E_TOPIC_NOT_EXIST")
     done(served, path, b"special:-1")
     assert topic_of(served, "t")["channels"][0]["depth"] == 0

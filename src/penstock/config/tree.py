@@ -172,8 +172,8 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     allow_ext_compatible: bool = False
     #: A client that knows no headers may subscribe to a topic that has them; it does not see them.
     allow_sub_ext_compatible: bool = False
-    #: Publishing and subscribing make a topic that does not exist.
-    auto_create_topics: bool = True
+    #: What first use makes: topics with their channels, channels of topics that exist, or nothing.
+    auto_create: Literal["topics", "channels", "off"] = "topics"
     #: Certificate and key for TLS on NSQ connections; empty = those of the node.
     tls_cert: str = ""
     tls_key: str = ""

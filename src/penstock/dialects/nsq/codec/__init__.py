@@ -31,6 +31,8 @@ from penstock.dialects.nsq.codec.words import (
     is_name,
     number_of,
     partition_of,
+    quoted,
+    shown,
 )
 
 __all__ = [
@@ -59,6 +61,8 @@ __all__ = [
     "number_of",
     "partition_of",
     "picked",
+    "quoted",
     "raw_id",
+    "shown",
     "traced",
 ]

@@ -27,7 +27,10 @@ from penstock.dialects.nsq.codec.words import (
     Command,
     Limits,
     is_name,
+    number_of,
     partition_of,
+    quoted,
+    shown,
     signed,
 )
 from penstock.message import Rows
@@ -41,6 +44,7 @@ class Decoder:
     __slots__ = (
         "_body_bytes_max",
         "_dead",
+        "_delay_ms_max",
         "_have",
         "_header",
         "_least",
@@ -58,6 +62,7 @@ class Decoder:
     def __init__(self, limits: Limits) -> None:
         self._message_bytes_max = limits.message_bytes_max
         self._body_bytes_max = limits.body_bytes_max
+        self._delay_ms_max = limits.delay_ms_max
         #: The last line of PUB, PUB_EXT or PUB_TRACE with its newline, and what it says: pipelined ones repeat it.
         self._header = b""
         self._word = b""
@@ -303,7 +308,7 @@ class Decoder:
         if name in MANY or name in OTHERS:
             return self._with_body(data, pos, after, end, words, out)
         if name not in LINES:
-            return self._fault(out, "E_INVALID", f"invalid command {name.decode('latin-1')}")
+            return self._fault(out, "E_INVALID", f"invalid command {shown(name)}")
         out.append((name.decode("ascii"), words[1:]))
         self.stopped = name in BARRIERS
         return after
@@ -326,26 +331,43 @@ class Decoder:
             self._fault(out, "E_INVALID", f"{name} insufficient number of parameters")
             return None
         if not is_name(words[1]):
-            self._fault(out, "E_BAD_TOPIC", f'{name} topic name "{words[1].decode("latin-1")}" is not valid')
+            # Upstream's text says the code again for this one command, and clients may compare it.
+            again = "E_BAD_TOPIC " if name == "MPUB" else ""
+            self._fault(out, "E_BAD_TOPIC", f"{again}{name} topic name {quoted(words[1])} is not valid")
             return None
         shard: int | None = ANY
         if len(words) > 2 and name != "DPUB":
             shard = partition_of(words[2])
         if shard is None:
-            text = f'{name} partition "{words[2].decode("latin-1")}" is not valid, choose one from 0 to {PARTITION_MAX}'
+            text = f"{name} partition {quoted(words[2])} is not valid, choose one from 0 to {PARTITION_MAX}"
             self._fault(out, "E_BAD_PARTITION", text)
             return None
         return words[1].decode("ascii"), shard
 
+    def _delay_ms(self, text: bytes, out: list[Command]) -> int:
+        """Return how long a DPUB asks to wait."""
+        delay_ms = number_of(text)
+        if delay_ms is None:
+            self._fault(out, "E_INVALID", f"DPUB could not parse timeout {shown(text)}")
+        elif delay_ms > self._delay_ms_max:
+            self._fault(out, "E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{self._delay_ms_max}")
+        return delay_ms or 0
+
     def _with_body(self, data: bytes, pos: int, after: int, end: int, words: list[bytes], out: list[Command]) -> int:
         word = words[0]
         name = word.decode("ascii")
-        topic, shard = "", ANY
+        topic, shard, delay_ms = "", ANY, 0
         if word in MANY or word == b"DPUB":
             found = self._address(words, out)
             if found is None:
                 return -1
             topic, shard = found
+        if word == b"DPUB":
+            delay_ms = self._delay_ms(words[2], out)
+        elif word == b"AUTH" and len(words) > 1:
+            self._fault(out, "E_INVALID", "AUTH invalid number of parameters")
+        if self._dead:
+            return -1
         if after + 4 > end:
             self._need = after + 4 - pos
             return -1
@@ -367,7 +389,7 @@ class Decoder:
                 return -1
             out.append((command[0], topic, *command[1:], shard))
         elif word == b"DPUB":
-            out.append(("DPUB", topic, Rows(1, [0, size], data[start:stop], SOURCE), words[2]))
+            out.append(("DPUB", topic, Rows(1, [0, size], data[start:stop], SOURCE), delay_ms))
         else:
             out.append((name, words[1:], data[start:stop]))
         self.stopped = word in BARRIERS

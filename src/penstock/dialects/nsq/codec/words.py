@@ -46,6 +46,8 @@ OTHERS = frozenset((b"DPUB", b"IDENTIFY", b"AUTH"))
 #: What comes behind one of these may have to be read in another way: in other ids, or through another layer.
 BARRIERS = frozenset((b"IDENTIFY", b"AUTH", b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"))
 
+_ESCAPES = {char: "\\" + name for char, name in zip('"\\\a\b\f\n\r\t\v', ['"', "\\", *"abfnrtv"], strict=True)}
+
 Command: TypeAlias = "tuple[object, ...]"
 
 
@@ -54,6 +56,8 @@ class Limits(NamedTuple):
 
     message_bytes_max: int
     body_bytes_max: int
+    #: How long a DPUB may ask to wait.
+    delay_ms_max: int = 3_600_000
 
 
 def is_name(name: bytes) -> bool:
@@ -71,6 +75,25 @@ def partition_of(text: bytes) -> int | None:
         return None
     number = int(text)
     return number if number <= PARTITION_MAX else None
+
+
+def shown(text: bytes) -> str:
+    """Return what a client wrote, for a reply: text stays, other bytes become escapes (nsqd echoes them)."""
+    return text.decode("utf-8", "backslashreplace")
+
+
+def quoted(text: bytes) -> str:
+    """Return what a client wrote in quotes, as Go's %q writes it."""
+    return '"' + "".join(_ESCAPES.get(char) or _escaped(char) for char in text.decode("utf-8", "surrogateescape")) + '"'
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no text
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def signed(size: int) -> int:

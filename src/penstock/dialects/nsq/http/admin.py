@@ -38,7 +38,7 @@ class Admin:
 
     def delete_topic(self, params: Params) -> Answer:
         """Drop a topic with its channels, and hang up on their clients."""
-        self._node.delete_topic(self._topic(params).name)
+        self._node.delete_topic(self._known(params).name)
         return EMPTY
 
     def empty_topic(self, params: Params) -> Answer:
@@ -48,12 +48,12 @@ class Admin:
 
     def pause_topic(self, params: Params) -> Answer:
         """Keep what comes in the topic."""
-        self._topic(params).pause(paused=True)
+        self._known(params).pause(paused=True)
         return EMPTY
 
     def unpause_topic(self, params: Params) -> Answer:
         """Let the channels have it again."""
-        self._topic(params).pause(paused=False)
+        self._known(params).pause(paused=False)
         return EMPTY
 
     # --- channels -------------------------------------------------------------------------------------------------
@@ -105,6 +105,12 @@ class Admin:
         topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
         channel = asgi.name(params, "channel", "INVALID_ARG_CHANNEL")
         return self._existing(topic), channel
+
+    def _known(self, params: Params) -> Topic:
+        """Return the topic that a request names, where nsqd does not look at the name itself."""
+        if "topic" not in params:
+            raise Fault(400, "MISSING_ARG_TOPIC")
+        return self._existing(params["topic"])
 
     def _topic(self, params: Params) -> Topic:
         return self._existing(asgi.name(params, "topic", "INVALID_TOPIC"))

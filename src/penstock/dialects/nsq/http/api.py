@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config, quantile
-from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits
+from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, partition_of
 from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.http import asgi
 from penstock.dialects.nsq.http.admin import Admin
@@ -268,7 +268,7 @@ class Http:
         name = asgi.name(params, "topic", "INVALID_TOPIC")
         topic = self.node.topics.get(name)
         if topic is None:
-            if not self._config.auto_create_topics:
+            if self._config.auto_create != "topics":
                 raise Fault(404, "TOPIC_NOT_FOUND")
             topic = self.node.create_topic(name, topic_settings(self._tree, name, extend=extend))
         return topic
@@ -414,11 +414,12 @@ def _shard(topic: Topic, params: Params) -> int | None:
     text = params.get("partition", "-1")
     if text == "-1":
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 4):
+    number = partition_of(text.encode()) if text else None
+    if number is None:
         raise Fault(400, "INVALID_ARG_TOPIC_PARTITION")
-    if int(text) >= len(topic.shards):
-        raise Fault(400, "E_BAD_PARTITION", f"topic {topic.name} has {len(topic.shards)} partitions")
-    return int(text)
+    if number >= len(topic.shards):
+        raise Fault(404, "E_TOPIC_NOT_EXIST", f"topic {topic.name} has {len(topic.shards)} partitions")
+    return number
 
 
 def _fault(refusal: Refusal) -> Fault:

@@ -73,7 +73,7 @@ class Options:
         try:
             texts = _addresses(value)
             places = [host_and_port(text) for text in texts]
-        except (msgspec.DecodeError, ConfigError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
             raise Fault(400, "INVALID_VALUE", str(error)) from None
         if self._relookup is not None:
             self._relookup(places)

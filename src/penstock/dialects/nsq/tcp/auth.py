@@ -71,7 +71,7 @@ class Grants:
                 (re.compile(one.topic), [re.compile(channel) for channel in one.channels], frozenset(one.permissions))
                 for one in found.authorizations or ()
             ]
-        except (msgspec.DecodeError, re.error) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, re.error) as error:
             raise ValueError(f"it answered something else than grants: {error}") from None
         if found.ttl <= 0:
             raise ValueError(f"it answered with ttl {found.ttl}, which must be above 0")

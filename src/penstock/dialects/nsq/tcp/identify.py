@@ -5,9 +5,10 @@ Owns the request's and the reply's fields and their bounds. Pure: what the node 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from penstock.clock import MILLISECOND
 from penstock.config import NsqConfig
@@ -46,6 +47,11 @@ class Offer(NamedTuple):
 NOTHING = Offer()
 
 
+#: As wide as Go's: a larger number is no JSON of this form.
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
 class Body(msgspec.Struct):
     """The keys of the request; unknown ones are ignored, null means not set."""
 
@@ -55,15 +61,15 @@ class Body(msgspec.Struct):
     long_id: str | None = None
     user_agent: str | None = None
     feature_negotiation: bool | None = None
-    heartbeat_interval: int | None = None
-    output_buffer_size: int | None = None
-    output_buffer_timeout: int | None = None
+    heartbeat_interval: Int64 | None = None
+    output_buffer_size: Int64 | None = None
+    output_buffer_timeout: Int64 | None = None
     tls_v1: bool | None = None
     snappy: bool | None = None
     deflate: bool | None = None
-    deflate_level: int | None = None
-    sample_rate: int | None = None
-    msg_timeout: int | None = None
+    deflate_level: Int64 | None = None
+    sample_rate: Int32 | None = None
+    msg_timeout: Int64 | None = None
     topology_region: str | None = None
     topology_zone: str | None = None
     extend_support: bool | None = None
@@ -101,15 +107,16 @@ class Agreed(msgspec.Struct, frozen=True):
     header_filter: HeaderFilter | None = None
 
 
-_DECODER = msgspec.json.Decoder(Body)
+#: null, too: Go leaves everything unset then.
+_DECODER = msgspec.json.Decoder(Body | None)
 
 
 def agree(data: bytes, config: NsqConfig, offer: Offer = NOTHING) -> Agreed:
     """Return what a request leads to, or raise Faulty."""
     try:
-        body = _DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Faulty("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {error}") from None
+        body = _DECODER.decode(data.decode("utf-8", "replace")) or Body()
+    except (msgspec.DecodeError, RecursionError):
+        raise Faulty("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
     heartbeat_ns = _duration(
         body.heartbeat_interval,
         1000,

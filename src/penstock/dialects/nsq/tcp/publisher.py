@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import MILLISECOND
-from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, number_of, partition_of, traced
+from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, partition_of, quoted, traced
 from penstock.dialects.nsq.codec.runs import Headers
 from penstock.dialects.nsq.places import places as places_of
 from penstock.dialects.nsq.tcp.replies import Slot
@@ -64,20 +64,13 @@ class Publisher:
         if found is not None:
             self._publish("MPUB", found, rows, shard, 1)
 
-    def dpub(self, topic: str, rows: Rows, delay: bytes) -> None:
+    def dpub(self, topic: str, rows: Rows, delay_ms: int) -> None:
         """Publish a message that is due later."""
-        delay_ms = number_of(delay)
-        most_ms = self._service.config.max_req_timeout_ns // MILLISECOND
-        if delay_ms is None:
-            self._session.fail("E_INVALID", f"DPUB could not parse timeout {delay.decode('latin-1')}")
-        elif delay_ms > most_ms:
-            self._session.fail("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{most_ms}")
-        else:
-            if delay_ms:
-                rows.columns = {"due": [self._node.clock.now() + delay_ms * MILLISECOND]}
-            found = self._topic("DPUB", topic, ANY)
-            if found is not None:
-                self._publish("DPUB", found, rows, ANY, 1)
+        if delay_ms:
+            rows.columns = {"due": [self._node.clock.now() + delay_ms * MILLISECOND]}
+        found = self._topic("DPUB", topic, ANY)
+        if found is not None:
+            self._publish("DPUB", found, rows, ANY, 1)
 
     def pub_ext(self, topic: str, rows: Rows, headers: Headers, shard: int) -> None:
         """Publish a run of single messages with headers; each is refused or stored by itself."""
@@ -129,13 +122,11 @@ class Publisher:
             return
         name, partition, flag = args[0], partition_of(args[1]), args[2].lower() if len(args) > 2 else b"false"
         if not is_name(name):
-            text = f'INTERNAL_CREATE_TOPIC topic name "{name.decode("latin-1")}" is not valid'
-            self._session.fail("E_BAD_TOPIC", text)
+            self._session.fail("E_BAD_TOPIC", f"INTERNAL_CREATE_TOPIC topic name {quoted(name)} is not valid")
         elif partition is None or partition < 0:
-            text = f'INTERNAL_CREATE_TOPIC partition "{args[1].decode("latin-1")}" is not valid'
-            self._session.fail("E_BAD_PARTITION", text)
+            self._session.fail("E_BAD_PARTITION", f"INTERNAL_CREATE_TOPIC partition {quoted(args[1])} is not valid")
         elif flag not in (b"true", b"false"):
-            self._session.fail("E_BAD_EXT", f'INTERNAL_CREATE_TOPIC ext "{args[2].decode("latin-1")}" is not a boolean')
+            self._session.fail("E_BAD_EXT", f"INTERNAL_CREATE_TOPIC ext {quoted(args[2])} is not a boolean")
         else:
             self._create(name.decode("ascii"), partition + 1, extend=flag == b"true")
 
@@ -161,7 +152,7 @@ class Publisher:
         try:
             topic = self._topics[name] = self._service.topic(name, extend=extend, partition=shard)
         except Refusal as refusal:
-            code = {"not_found": "E_TOPIC_NOT_EXIST", "bad_offset": "E_BAD_PARTITION"}.get(refusal.code, _failed(word))
+            code = "E_TOPIC_NOT_EXIST" if refusal.code == "not_found" else _failed(word)
             self._session.fail(code, f"{word} failed {refusal}")
             return None
         return topic

@@ -19,7 +19,19 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
 from penstock.dialects.nsq import codec
-from penstock.dialects.nsq.codec import ANY, CLOSE_WAIT, OK, PLAIN, Form, error, extended, is_name, number_of
+from penstock.dialects.nsq.codec import (
+    ANY,
+    CLOSE_WAIT,
+    OK,
+    PLAIN,
+    Form,
+    error,
+    extended,
+    is_name,
+    number_of,
+    quoted,
+    shown,
+)
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
@@ -117,12 +129,14 @@ class Receiver:
             refused = _refused(topic.settings.extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
             if topic.settings.ordered and word != "SUB_ORDERED":
                 refused = "E_SUB_ORDER_IS_MUST", "keeps its order; use SUB_ORDERED"
+            if place.channel not in topic.subscriptions and self._config.auto_create == "off":
+                refused = "E_SUB_CHANNEL_NOT_REGISTERED", f"has no channel {place.channel}; make it first"
             if refused is not None:
                 self._session.fail(refused[0], f"{word} {place.topic} {refused[1]}")
                 return
             self._join(word, topic, place)
         except Refusal as refusal:
-            code = {"not_found": "E_TOPIC_NOT_EXIST", "bad_offset": "E_BAD_PARTITION"}.get(refusal.code, "E_SUB_FAILED")
+            code = "E_TOPIC_NOT_EXIST" if refusal.code == "not_found" else "E_SUB_FAILED"
             self._session.fail(code, f"{word} failed {refusal}")
 
     def _checked(self, word: str, args: list[bytes]) -> Place | None:
@@ -136,13 +150,13 @@ class Receiver:
         elif len(args) < (3 if word == "SUB_ORDERED" else 2):
             fail("E_INVALID", f"{word} insufficient number of parameters")
         elif not is_name(args[0]):
-            fail("E_BAD_TOPIC", f'{word} topic name "{args[0].decode("latin-1")}" is not valid')
+            fail("E_BAD_TOPIC", f"{word} topic name {quoted(args[0])} is not valid")
         elif not is_name(args[1]):
-            fail("E_BAD_CHANNEL", f'{word} channel name "{args[1].decode("latin-1")}" is not valid')
+            fail("E_BAD_CHANNEL", f"{word} channel name {quoted(args[1])} is not valid")
         elif len(args) > 2 and (partition := codec.partition_of(args[2])) is None:
-            fail("E_BAD_PARTITION", f'{word} partition "{args[2].decode("latin-1")}" is not valid')
+            fail("E_BAD_PARTITION", f"{word} partition {quoted(args[2])} is not valid")
         elif word == "SUB_ADVANCED" and len(args) > 3 and (start := Start.of(args[3].decode("latin-1"))) is None:
-            fail("E_INVALID", f'{word} start "{args[3].decode("latin-1")}" is not valid')
+            fail("E_INVALID", f"{word} start {quoted(args[3])} is not valid")
         else:
             assert partition is not None
             return Place(args[0].decode("ascii"), args[1].decode("ascii"), partition, start)
@@ -228,7 +242,7 @@ class Receiver:
         count = number_of(args[0]) if args else 1
         most = self._config.max_rdy_count
         if count is None:
-            self._session.fail("E_INVALID", f"RDY could not parse count {args[0].decode('latin-1')}")
+            self._session.fail("E_INVALID", f"RDY could not parse count {shown(args[0])}")
         elif count > most:
             self._session.fail("E_INVALID", f"RDY count {count} out of range 0-{most}")
         else:
@@ -242,7 +256,10 @@ class Receiver:
             self._session.fail("E_INVALID", "cannot FIN in current state")
             return
         if isinstance(ids, list) and (not ids or isinstance(ids[0], bytes)):  # a line that was not an id
-            self._bad_id("FIN", ids[0] if ids else b"")  # type: ignore[arg-type]
+            if ids:
+                self._bad_id("FIN", ids[0])  # type: ignore[arg-type]
+            else:
+                self._session.fail("E_INVALID", "FIN insufficient number of params")
             return
         refused = self._subscription.ack(self._consumer, ids)
         for id_ in refused:
@@ -255,7 +272,7 @@ class Receiver:
             return
         delay_ms = number_of(args[1])
         if delay_ms is None:
-            self._session.fail("E_INVALID", f"REQ could not parse timeout {args[1].decode('latin-1')}")
+            self._session.fail("E_INVALID", f"REQ could not parse timeout {shown(args[1])}")
             return
         delay_ns = min(delay_ms * MILLISECOND, self._config.max_req_timeout_ns)
         if self._subscription.release(self._consumer, [id_], delay_ns, self._node.now()):
@@ -293,8 +310,7 @@ class Receiver:
         if len(text) != 16:
             self._session.fail("E_INVALID", "invalid message ID")
         else:
-            shown = text.decode("latin-1")
-            self._replies.send(error(f"E_{word}_FAILED", f"{word} {shown} failed ID not in flight"))
+            self._replies.send(error(f"E_{word}_FAILED", f"{word} {shown(text)} failed ID not in flight"))
 
     def _id(self, word: str, args: list[bytes], words: int) -> int | None:
         if self._session.state == "init":

@@ -39,7 +39,7 @@ class Service:
         """Return a topic, made now if there is none of this name; with `extend` a new one may carry headers."""
         topic = self.node.topics.get(name)
         if topic is None:
-            if not self.config.auto_create_topics:
+            if self.config.auto_create != "topics":
                 raise Refusal("not_found", f"topic {name} does not exist")
             settings = topic_settings(self.node.config, name, extend=extend)
             if partition >= settings.shards:
@@ -51,5 +51,5 @@ class Service:
 
 
 def no_partition(name: str, shards: int, partition: int) -> Refusal:
-    """Return the refusal of a partition that a topic does not have."""
-    return Refusal("bad_offset", f"topic {name} has partitions 0 to {shards - 1}, and no {partition}")
+    """Return the refusal of a partition that a topic does not have; to clients such a topic is not on this node."""
+    return Refusal("not_found", f"topic {name} has partitions 0 to {shards - 1}, and no {partition}")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
+from penstock.clock import MILLISECOND
 from penstock.delivery.consumer import Consumer
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
@@ -94,7 +95,9 @@ class Session:
         config = service.config
         self.service = service
         self._link = link
-        self._decoder = Decoder(Limits(config.max_msg_size, config.max_body_size))
+        self._decoder = Decoder(
+            Limits(config.max_msg_size, config.max_body_size, config.max_req_timeout_ns // MILLISECOND)
+        )
         #: Commands that were decoded and must wait for an answer from outside.
         self._waiting = False
         self._later: list[Command] = []
@@ -262,8 +265,6 @@ class Session:
         guard = self.guard
         if self.state != "init":
             self.fail("E_INVALID", "cannot AUTH in current state")
-        elif args:
-            self.fail("E_INVALID", "AUTH invalid number of parameters")
         elif guard is None:
             self.fail("E_AUTH_DISABLED", "AUTH disabled")
         elif guard.known:
