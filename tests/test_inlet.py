@@ -161,3 +161,23 @@ def test_sequence_is_known_however_short_the_window_for_keys_is(site: Site, rest
         topic.publish(rows, site, lambda *_: None)
         site.machine.run(60)
     assert topic.shards[0].end == 2
+
+
+def test_message_due_beyond_the_limit_is_refused_and_counted_with_everything_beside_it(site: Site) -> None:
+    topic = site.node.create_topic("t", TopicSettings(max_due_ns=60 * SECOND))
+    now_ns = site.machine.clock.now()
+    (error,) = site.offer(topic, b"near", b"far", due=[None, now_ns + 61 * SECOND])
+    assert isinstance(error, Refusal)
+    assert error.code == "due_too_far"
+    assert "topic t takes nothing due in more than 1m; raise its max_due" in str(error)
+    assert (site.node.ledger.total("due_too_far", "t"), topic.published) == (2, 0)
+    assert site.offer(topic, b"near", due=[now_ns + 60 * SECOND]) == [None]
+
+
+def test_due_times_are_not_limited_where_the_limit_is_0_and_to_a_year_where_nobody_chose(site: Site) -> None:
+    free, usual = site.node.create_topic("free", TopicSettings(max_due_ns=0)), site.node.create_topic("usual")
+    far = [site.machine.clock.now() + 366 * 24 * 3600 * SECOND]
+    assert site.offer(free, b"x", due=far) == [None]
+    (error,) = site.offer(usual, b"x", due=far)
+    assert isinstance(error, Refusal)
+    assert error.code == "due_too_far"

@@ -40,6 +40,7 @@ REASONS: dict[str, Reason] = {
     "bad_name": Reason(400, False),
     "bad_column": Reason(400, False),
     "bad_offset": Reason(400, False),
+    "due_too_far": Reason(400, False),
     "message_too_big": Reason(413, False),
     "unauthorized": Reason(401, False),
     "forbidden": Reason(403, False),
@@ -50,6 +51,7 @@ REASONS: dict[str, Reason] = {
     "rate_limited": Reason(429, True),
     "memory_full": Reason(503, True),
     "disk_full": Reason(507, True),
+    "quota_full": Reason(507, True),
     "stopping": Reason(503, True),
 }
 

@@ -15,7 +15,7 @@ from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather
 from penstock.intake.ledger import Ledger
-from penstock.intake.limits import InputMemory, RateWindow
+from penstock.intake.limits import InputMemory, RateWindow, check_due
 from penstock.intake.spread import spread
 from penstock.log.shard import Shard
 from penstock.message import Batch, Rows, id_of
@@ -123,6 +123,8 @@ class Inlet:
         if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
             text = f"topic {self._name} takes {self._settings.rate} messages a second; try again in a second"
             self.refuse(Refusal("rate_limited", text), rows.count, done)
+        elif rows.columns and (refusal := self._due_refusal(rows)) is not None:
+            self.refuse(refusal, rows.count, done)
         elif len(self._gathers) == 1:
             self._gathers[0].offer(rows, done, publisher)
         elif shard is not None:
@@ -141,6 +143,15 @@ class Inlet:
         """Count rows that are not taken and tell their publisher."""
         self._ledger.add(refusal.code, self._name, count, self._clock.now(), str(refusal))
         done(None, refusal)
+
+    def _due_refusal(self, rows: Rows) -> Refusal | None:
+        column = rows.columns.get("due")
+        if column is not None:
+            try:
+                check_due(self._name, column, self._settings.max_due_ns, self._clock.now())
+            except Refusal as refusal:
+                return refusal
+        return None
 
     def _spread(self, rows: Rows, publisher: object, done: Published) -> None:
         """Publish each row to the shard of its key; `done` hears once, when all are stored or one is refused.

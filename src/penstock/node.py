@@ -28,6 +28,7 @@ from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
 from penstock.intake.staging import Staging
 from penstock.log.budget import share
+from penstock.log.quota import Quota
 from penstock.message import Rows
 from penstock.pipelines import Pipelines
 from penstock.redrive import Redrive, resume
@@ -45,6 +46,9 @@ RETAIN_NS_MIN = 10 * MILLISECOND
 
 #: What shards keep in memory is brought within its common bound this often: it costs a look at every shard.
 SHARE_NS = SECOND
+
+#: History of all topics is looked through for room this often at most.
+ROOM_NS = SECOND
 
 #: A failure in one place is logged this often at most, in so many places told apart.
 BUG_LOG_NS = SECOND
@@ -67,6 +71,9 @@ class Node:
         self.started_ns = clock.now()
         self.stopping = False
         self.ledger = Ledger()
+        #: What the segments of all topics hold together.
+        self.quota = Quota(config.node.quota_bytes)
+        self._room_ns = 0
         self.input_memory = InputMemory(config.node.memory_input_bytes)
         self.topics: dict[str, Topic] = {}
         #: The delivery history; None where none is kept.
@@ -177,6 +184,16 @@ class Node:
             done(None, refusal)
             return
         topic.publish(rows, self, done)
+
+    def make_room(self, size: int, asking: Topic) -> None:
+        """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""
+        now_ns = self.clock.monotonic()
+        if self.quota.left() >= size or now_ns < self._room_ns:
+            return
+        self._room_ns = now_ns + ROOM_NS
+        for topic in list(self.topics.values()):
+            if topic is not asking and self.quota.left() < size:
+                self._guarded(f"room of topic {topic.name}", partial(topic.storage.give_way, size))
 
     # --- routing --------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,12 @@ import msgspec
 Durability = Literal["memory", "os", "fsync"]
 Extend = Literal["on", "off", "auto"]
 Compression = Literal["none", "lz4", "zstd"]
+QuotaFull = Literal["refuse", "drop"]
 
 HOUR_NS = 3_600_000_000_000
 MINUTE_NS = 60_000_000_000
 SECOND_NS = 1_000_000_000
+YEAR_NS = 365 * 24 * HOUR_NS
 GIB = 1 << 30
 
 
@@ -41,6 +43,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     retention_hard: Annotated[
         bool, about("retention_bytes also bounds a topic without subscriptions; on where that is set.")
     ] = False
+    #: Of segments, whoever needs them. History gives way first.
+    quota_bytes: Annotated[int, about("It stores no more than this; 0 for no limit.", 0)] = 0
+    quota_full: Annotated[
+        QuotaFull, about("At a quota: what is published is refused, or what is oldest is dropped, read or not.")
+    ] = "refuse"
     compression: Annotated[Compression, about("Of closed segments.")] = "none"
     segment_bytes: Annotated[int, about("A file of the log ends at this.", 0)] = 64 << 20
     memory_rows: Annotated[int, about("Rows a memory topic holds; the oldest go first and are counted.", 1)] = 1_000_000
@@ -48,6 +55,9 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         5 * MINUTE_NS
     )
     rate: Annotated[int, about("Messages a second it takes; 0 for no limit.", 0)] = 0
+    max_due_ns: Annotated[
+        int, about("A message may be due this much later than it is published, or released; 0 for no limit.", 0)
+    ] = YEAR_NS
     extend: Annotated[Extend, about("NSQ's message headers.")] = "auto"
     header_rules: Annotated[
         Literal["node", "strict", "lenient"],

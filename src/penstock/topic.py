@@ -28,10 +28,12 @@ from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
 from penstock.inlet import Inlet, Published, Receipt
 from penstock.log import label
+from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s
 from penstock.registry.records import SubscriptionRecord, TopicRecord
 from penstock.settings import SubscriptionSettings, TopicSettings
+from penstock.storage import Storage
 
 if TYPE_CHECKING:
     from penstock.node import Node
@@ -56,6 +58,7 @@ class Topic:
         config = node.config.node
         node.disk.make(path)
         label.write(node.disk, path, _label(record))
+        quota = Quota(record.settings.quota_bytes, node.quota)
         self.shards = [
             Shard.open(
                 node.disk,
@@ -67,9 +70,11 @@ class Topic:
                 weigh_headers=record.settings.extend != "off",
                 headers_from=self.headers_from(number),
                 cache_bytes=node.cache_bytes,
+                quota=quota,
             )
             for number in range(record.settings.shards)
         ]
+        self.storage = Storage(self, quota)
         self.inlet = Inlet(
             record.name,
             node.clock,
@@ -443,6 +448,7 @@ class Topic:
         kept = self.record.orphan_from
         self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept)
         self.inlet.configure(settings)
+        self.storage.quota.bytes_max = settings.quota_bytes
         for shard in self.shards:
             shard.settings = settings
         self.node.tell("changed", self)
@@ -469,12 +475,16 @@ class Topic:
     def depth(self) -> int:
         """Return the rows that no subscription has."""
         if not self.subscriptions:
-            return sum(self._unread(shard) for shard in self.shards)
+            return sum(self.storage.unread(shard) for shard in self.shards)
         if self.record.gate is None:
             return 0
         # What was emptied, or kept for nobody when the last subscription went, is not there for those of now either.
         kept = [max(places) for places in zip(self.record.gate, self.record.orphan_from, strict=True)]
         return sum(s.rows_between(k, s.end) for s, k in zip(self.shards, kept, strict=True) if k < s.end)
+
+    def stored_bytes(self) -> int:
+        """Return what its segments hold."""
+        return sum(shard.stored_bytes() for shard in self.shards)
 
     def deferred(self, subscription: Subscription) -> int:
         """Return the rows a subscription has not come to yet and that are not due either."""
@@ -486,25 +496,7 @@ class Topic:
 
     def retain(self) -> None:
         """Drop history that is neither needed nor young (ruling 13)."""
-        now_ns = self._clock.now()
-        held = self.node.holds.floors(self.record)
-        for number, shard in enumerate(self.shards):
-            needed = [subscription.cursors[number].floor for subscription in self.subscriptions.values()]
-            needed += [offsets[number] for offsets in held]
-            if not self.subscriptions and not self.settings.retention_hard:
-                needed.append(self.record.orphan_from[number])
-            if needed:
-                shard.retain(min(needed), now_ns)
-            else:
-                unread = self._unread(shard)
-                shard.retain(None, now_ns)
-                lost = unread - self._unread(shard)
-                if lost:
-                    self.node.ledger.add("retention", self.name, lost, now_ns)
-
-    def _unread(self, shard: Shard) -> int:
-        """Return the rows of a shard that the next first subscription would get."""
-        return shard.rows_between(max(self.record.orphan_from[shard.number], shard.start), shard.end)
+        self.storage.retain()
 
     # --- time -----------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,15 @@ def test_message_released_with_a_delay_waits_for_it(orders: Served) -> None:
     assert len(orders.lease("orders", "audit", wait="20s")) == 1
 
 
+def test_delay_beyond_what_the_topic_allows_is_refused(orders: Served) -> None:
+    orders.ask("PATCH", "topics/orders", {"settings": {"max_due": "5m"}})
+    orders.publish("orders", "a")
+    leased = receipts(orders.lease("orders", "audit"))
+    answer = orders.post(f"{AUDIT}/release", {"receipts": leased, "delay": "10m"})
+    assert (answer.status, answer.code) == (400, "due_too_far")
+    assert statuses(orders.post(f"{AUDIT}/release", {"receipts": leased, "delay": "5m"})) == ["ok"]
+
+
 def test_waiting_lease_gets_what_is_published_meanwhile(orders: Served) -> None:
     waiting = Waiting(orders, "POST", f"{AUDIT}/lease", {"wait": "50s"})
     subscription = orders.node.topics["orders"].subscriptions["audit"]

@@ -34,6 +34,7 @@ def peek(served: Served, query: str = "limit=1000") -> list[dict[str, Any]]:
 
 def test_every_column_goes_in_and_comes_out(orders: Served) -> None:
     orders.ask("PUT", "routing", {"traffic_types": {"web": 0, "bulk": 63}})
+    orders.ask("PATCH", "topics/orders", {"settings": {"max_due": "0"}})
     line = {
         "body": "hällo",
         "key": "k",

@@ -20,6 +20,9 @@ topic_settings = st.builds(
     durability=st.sampled_from(["memory", "os", "fsync"]),
     retention_hard=st.booleans(),
     rate=times,
+    max_due_ns=times,
+    quota_bytes=times,
+    quota_full=st.sampled_from(["refuse", "drop"]),
 )
 subscription_settings = st.builds(
     SubscriptionSettings,

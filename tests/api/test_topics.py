@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,3 +147,20 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
         after = served.get("topics/orders").json
         assert {**before, "published": 0, "published_bytes": 0} == {**after, "shards": before["shards"]}
         assert after["shards"][0]["rows"] == 1
+
+
+def test_quota_is_shown_with_what_is_stored_and_refuses_what_does_not_fit(served: Served) -> None:
+    served.post("topics", {"name": "t", "settings": {"quota_bytes": "100kB", "quota_full": "refuse"}})
+    served.publish("t", "x" * 90_000)
+    answer = served.post("topics/t/messages", raw=b'{"body": "%b"}' % (b"x" * 90_000))
+    assert (answer.status, answer.code) == (507, "quota_full")
+    shown = served.get("topics/t").json
+    assert shown["settings"]["quota_bytes"] == 100_000
+    assert 90_000 < shown["bytes"] <= 100_000
+    served.ask("PATCH", "topics/t", {"settings": {"quota_bytes": "1MB"}})
+    served.publish("t", "x" * 90_000)
+
+
+@pytest.mark.parametrize("settings", [{"quota_full": "maybe"}, {"quota_bytes": -1}, {"max_due": "soon"}])
+def test_limits_that_make_no_sense_are_refused(served: Served, settings: dict[str, Any]) -> None:
+    assert served.post("topics", {"name": "t", "settings": settings}).status == 400

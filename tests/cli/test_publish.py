@@ -35,6 +35,7 @@ def test_files_are_published_line_by_line_in_batches(node: Node, topic: str, tmp
 
 def test_every_column_that_an_option_names_arrives(node: Node, topic: str) -> None:
     node.ok("routing", "set", "pub-a=40", "pub-b=41")
+    node.ok("topic", "create", topic, "--max-due", "0")
     node.ok(
         *("pub", topic, "hello", "--key", "k", "--tag", "t", "--header", "a=b=c", "-H", "d="),
         *("--traffic", "pub-a", "--traffic", "pub-b", "--due", "2100-01-31T12:00:00Z", "--expires", "4130000000000"),

@@ -13,6 +13,11 @@ def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> No
     assert "shard 1              empty, next offset 0" in shown
     changed = node.ok("topic", "set", topic, "--rate", "100", "--retention-bytes", "64MiB", "--json").json
     assert changed["settings"]["rate"] == 100
+    node.ok("topic", "set", topic, "--quota-bytes", "1GiB", "--quota-full", "drop", "--max-due", "30d")
+    limited = node.ok("topic", "show", topic).out
+    assert "stored               0 B of 1.0 GiB" in limited
+    assert "quota_full           drop" in limited
+    assert "max_due              30d" in limited
     assert changed["settings"]["retention_bytes"] == 64 << 20
     assert node.ok("topic", "delete", topic).out == f"topic {topic} is gone, with everything in it\n"
     gone = node.call("topic", "show", topic)

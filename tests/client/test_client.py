@@ -268,3 +268,9 @@ def test_program_goes_on_when_the_node_dies_and_comes_back(tmp_path: Path, how: 
                 subscription.close()
     assert stored == Counter(b"%d" % number for number in range(total))
     assert Counter(got) == stored
+
+
+def test_due_time_beyond_the_limit_is_refused(client: Client, topic: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        client.publish(topic, b"x", due=timedelta(days=366))
+    assert refusal.value.code == "due_too_far"

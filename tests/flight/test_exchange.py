@@ -90,6 +90,16 @@ def test_released_rows_come_again_after_their_delay(flown: Flown) -> None:
         assert (again["body"], again["attempts"]) == (b"body 1", 2)
 
 
+def test_delay_beyond_what_the_topic_allows_ends_the_exchange(flown: Flown) -> None:
+    flown.act("create-topic", name="t", settings={"max_due_ns": 300_000_000_000})
+    flown.put("t", many(1))
+    with flown.subscribe("t", "s") as held:
+        held.order(credit=10)
+        held.order(release=ids(held.rows(1)), delay_ms=600_000)
+        with pytest.raises(flight.FlightServerError, match="due_too_far: a message shall wait for 10m"):
+            held.ping()
+
+
 def test_extended_lease_lasts_and_the_others_expire(flown: Flown) -> None:
     flown.put("t", many(2))
     with flown.subscribe("t", "s", lease_ms=10_000) as held:

@@ -254,3 +254,17 @@ def test_failed_sync_ends_the_stream_and_wakes_a_client_that_only_waits(flown: F
     flown.do(lambda: setattr(disk, "submit", real))
     flown.put("t", many(2))
     assert flown.bodies("t") == [b"body 0", b"body 1"]
+
+
+def test_due_time_beyond_the_limit_is_refused(flown: Flown) -> None:
+    far = pa.array([flown.clock.now() + 366 * 86_400 * 1_000_000_000])
+    with pytest.raises(flight.FlightServerError, match="due_too_far: a message is due at"):
+        flown.put("t", body_batch(b"x", due=far))
+    assert flown.bodies("t") == []
+
+
+def test_full_topic_refuses_for_now(flown: Flown) -> None:
+    flown.act("create-topic", name="t", settings={"quota_bytes": 100_000})
+    flown.put("t", body_batch(bytes(90_000)))
+    with pytest.raises(flight.FlightUnavailableError, match="quota_full: topic t holds its quota_bytes of 100KB"):
+        flown.put("t", body_batch(bytes(90_000)))

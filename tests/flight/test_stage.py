@@ -45,6 +45,15 @@ def test_staged_rows_appear_with_their_commit(flown: Flown) -> None:
     assert staged_files(flown) == []
 
 
+def test_due_time_beyond_the_limit_is_refused_before_it_is_staged(flown: Flown) -> None:
+    far = pa.array([flown.clock.now() + 366 * 86_400 * 1_000_000_000])
+    named = {"topic": pa.array(["t"])}
+    for batch, topic in ((body_batch(b"x", due=far), "t"), (body_batch(b"x", due=far, **named), None)):
+        with pytest.raises(flight.FlightServerError, match="due_too_far: a message is due at"):
+            stage(flown, "a0", batch, topic=topic)
+    assert staged_files(flown) == []
+
+
 def test_rows_without_a_key_go_home_and_those_with_one_to_its_shard(flown: Flown) -> None:
     flown.act("create-topic", name="t", settings={"shards": 3})
     keys = pa.array([None, b"k"], pa.binary())

@@ -114,6 +114,11 @@ def test_reserved_names_fill_their_columns(served: Served) -> None:
     assert (stored["tag"], stored["key"], stored["traffic"], stored["due"]) == ("A", b"k", 5, 1_000_000)
 
 
+def test_due_time_beyond_the_limit_is_refused(served: Served) -> None:
+    far_ms = (served.clock.now() + 366 * 86_400 * 1_000_000_000) // 1_000_000
+    assert refused(pub_ext(served, f'{{"##due_ms":"{far_ms}"}}')) == (400, "DUE_TOO_FAR")
+
+
 def test_nsq_case_57_header_rules_hold_over_http(served: Served, tmp_path: Path) -> None:
     for ext in ('{"##client_dispatch_tag":5}', '{"a b":"c"}', "[]"):
         assert refused(pub_ext(served, ext)) == (400, "E_INVALID_JSON_HEADER")

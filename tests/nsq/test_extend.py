@@ -433,6 +433,17 @@ def test_reserved_headers_fill_their_columns(broker: Broker) -> None:
     assert [m.header for m in consumer.extended()] == [msgspec.json.encode(header)]
 
 
+def test_a_header_with_a_due_time_beyond_the_limit_costs_its_own_message_alone(broker: Broker) -> None:
+    broker.node.create_topic("t", TopicSettings(max_due_ns=60_000_000_000))
+    producer = broker.client()
+    far = {"##due_ms": str(broker.clock.now() // 1_000_000 + 61_000)}
+    producer.send(pub_ext("t", {}, b"one") + pub_ext("t", far, b"two") + pub_ext("t", {}, b"three"))
+    first, second, third = producer.replies()
+    assert (first, third, producer.closed) == ("OK", "OK", False)
+    assert second.startswith("E_INVALID PUB_EXT a message is due at ")
+    assert [m.body for m in extending(broker).extended()] == [b"one", b"three"]
+
+
 def test_a_repeated_message_is_told_the_place_of_the_first(broker: Broker) -> None:
     producer = broker.client()
     header = {"##trace_id": "9", "##dedup": "once"}

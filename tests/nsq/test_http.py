@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.config import NsqConfig
 from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
+from penstock.settings import TopicSettings
 from tests.served import Answer, Served
 
 #: Small limits, so that a test can reach them.
@@ -279,3 +280,11 @@ def test_plain_port_sends_everybody_to_tls_where_it_is_required() -> None:
     assert sent[0]["status"] == 403
     assert (b"x-nsq-content-type", b"nsq; version=1.0") in sent[0]["headers"]
     assert msgspec.json.decode(sent[1]["body"]) == {"message": "TLS_REQUIRED", "https_port": 4152}
+
+
+def test_full_topic_refuses_and_the_node_is_well(served: Served) -> None:
+    served.do(lambda: served.node.create_topic("t", TopicSettings(extend="off", quota_bytes=10_000)))
+    answers = [ask(served, "POST", "/pub?topic=t", b"x") for _ in range(50)]
+    assert answers[0].status == 200
+    assert refused(answers[-1]) == (507, "QUOTA_FULL")
+    assert ask(served, "GET", "/ping").content == b"OK"

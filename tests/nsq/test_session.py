@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.settings import TopicSettings
 from tests.nsq.parts import Broker, Client, dpub, pub, sized
 
 
@@ -475,3 +476,30 @@ def test_client_that_cannot_be_served_is_hung_up_on_and_the_publisher_hears_noth
     assert consumer.closed
     assert broker.node.bugs == 1
     assert [message.body for message in subscribed(broker).messages()] == [b"one"]
+
+
+def test_delays_beyond_what_the_topic_allows_are_refused(broker: Broker) -> None:
+    broker.node.create_topic("t", TopicSettings(extend="off", max_due_ns=60_000_000_000))
+    consumer = subscribed(broker)
+    producer = broker.client()
+    producer.pub("t", b"hello")
+    (message,) = consumer.messages()
+    consumer.send(b"REQ " + message.id + b" 61000\n")
+    (reply,) = consumer.replies()
+    assert reply.startswith(f"E_REQ_FAILED REQ {message.id.decode()} failed a message shall wait for 1m1s, but topic t")
+    consumer.fin(message)
+    assert (consumer.frames(), consumer.closed) == ([], False)
+    producer.replies()
+    producer.send(dpub("t", 61_000, b"x"))
+    assert producer.replies()[0].startswith("E_DPUB_FAILED DPUB failed a message is due at ")
+
+
+def test_full_topic_refuses_and_the_connection_lives(broker: Broker) -> None:
+    broker.node.create_topic("t", TopicSettings(extend="off", quota_bytes=100_000))
+    producer = broker.client()
+    producer.send(pub("t", bytes(90_000)))
+    assert producer.replies() == ["OK"]
+    producer.send(pub("t", bytes(90_000)))
+    (reply,) = producer.replies()
+    assert reply.startswith("E_PUB_FAILED PUB failed topic t holds its quota_bytes of 100KB: ")
+    assert not producer.closed

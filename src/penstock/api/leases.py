@@ -20,6 +20,7 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
+from penstock.intake.limits import check_delay
 from penstock.message import id_of, place_of
 from penstock.settings import HOUR_NS
 
@@ -167,6 +168,7 @@ async def release(call: Call[Nothing, ReleaseBody]) -> Results:
     """Give leased messages back, to go out again at once or later."""
     topic, subscription = call.subscription()
     delay_ns = times.duration(call.body.delay, "delay", DELAY_NS_MAX)
+    check_delay(topic.name, delay_ns, topic.settings.max_due_ns)
     now = call.node.now()
     results = _each(
         subscription, call.body.receipts, lambda session, ids: subscription.release(session, ids, delay_ns, now)

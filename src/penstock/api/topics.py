@@ -75,6 +75,8 @@ class TopicInfo(msgspec.Struct):
     published: int
     published_bytes: int
     depth: int
+    #: What its segments hold; `quota_bytes` bounds this.
+    bytes: int
     shards: list[ShardInfo]
     subscriptions: list[str]
 
@@ -163,6 +165,7 @@ def info(topic: Topic) -> TopicInfo:
         topic.published,
         topic.published_bytes,
         topic.depth(),
+        topic.stored_bytes(),
         [_shard(shard) for shard in topic.shards],
         sorted(topic.subscriptions),
     )
@@ -174,7 +177,7 @@ def _summary(topic: Topic) -> TopicSummary:
         topic.published,
         topic.depth(),
         sum(shard.rows_between(shard.start, shard.end) for shard in topic.shards),
-        sum(shard.stored_bytes() for shard in topic.shards),
+        topic.stored_bytes(),
         sorted(topic.subscriptions),
         topic.settings.paused,
     )

@@ -64,6 +64,7 @@ class Topic(msgspec.Struct):
     settings: dict[str, str | int | bool]
     published: int
     depth: int
+    bytes: int
     shards: list[Shard]
     subscriptions: list[str]
 
@@ -161,6 +162,7 @@ def _show(out: Printer, answer: Answer) -> None:
         "published": f"{topic.published} since the node started",
         "no subscription has": str(topic.depth),
         "subscriptions": ", ".join(topic.subscriptions) or "-",
+        "stored": size(topic.bytes) + (f" of {size(int(quota))}" if (quota := topic.settings["quota_bytes"]) else ""),
         "data in": f"topics/{topic.number}",
     }
     for shard in topic.shards:

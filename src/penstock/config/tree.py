@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.settings import GIB, HOUR_NS, MINUTE_NS, SECOND_NS, Compression, Durability, TopicSettings
+from penstock.settings import (
+    GIB,
+    HOUR_NS,
+    MINUTE_NS,
+    SECOND_NS,
+    YEAR_NS,
+    Compression,
+    Durability,
+    QuotaFull,
+    TopicSettings,
+)
 
 MILLISECOND_NS = 1_000_000
 KIB = 1 << 10
@@ -47,6 +57,8 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     memory_input_bytes: SomeSize = 256 * MIB
     #: Batches that all topics together keep in memory, for subscriptions that read close to the end of the log.
     cache_bytes: Size = 128 * MIB
+    #: Bytes of segments that all topics together may hold; 0 = no limit.
+    quota_bytes: Size = 0
     #: What damage to synced data means: go on without it and report it, or refuse to start.
     recovery: Literal["cut", "strict"] = "cut"
     #: History is looked over this often, and what retention lets go is dropped.
@@ -69,6 +81,12 @@ class TopicConfig(Section, frozen=True, kw_only=True):
     retention_bytes: Size = GIB
     #: `retention_bytes` also bounds a topic without subscriptions; on when that key is set by the user.
     retention_hard: bool = False
+    #: Bytes of segments a topic may hold, whoever needs them; 0 = no limit.
+    quota_bytes: Size = 0
+    #: At its quota, or the node's, a topic refuses what is published, or drops what is oldest, read or not.
+    quota_full: QuotaFull = "refuse"
+    #: A message may be due this much later than it is published, or released; 0 = no limit.
+    max_due_ns: Duration = YEAR_NS
 
     def settings(self) -> TopicSettings:
         """Return the settings of a topic nobody chose anything for."""

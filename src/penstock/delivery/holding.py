@@ -79,6 +79,10 @@ class Holding:
         """Rows handed out or ready and not finished."""
         return self.ready + self.leased + self.waiting + self.moving
 
+    def held_between(self, first: int, end: int) -> Offsets:
+        """Return the rows of a range of offsets that were passed and are not finished."""
+        return self._pages.between(first, end) if self.held and first < end else _NONE
+
     def _make_ready(self, offsets: Offsets) -> None:
         """Queue rows that are READY and go out again."""
         if self.outlets is None:

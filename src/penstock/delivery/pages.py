@@ -316,6 +316,13 @@ class Pages:
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return rows if below is None else rows[rows < below]
 
+    def between(self, first: int, end: int) -> Offsets:
+        """Return the rows of a range of offsets that have a state, ascending."""
+        low, high = first >> PAGE_BITS, (end - 1) >> PAGE_BITS
+        parts = [(n << PAGE_BITS) + self._pages[n].rows() for n in sorted(self._pages) if low <= n <= high]
+        rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return rows[(rows >= first) & (rows < end)]
+
     def walk(self) -> Iterator[tuple[int, Page, Index]]:
         """Yield (first offset of a page, the page, its rows that have a state), in order."""
         for number in sorted(self._pages):

@@ -402,6 +402,10 @@ class Subscription:
         shard, offset = place_of(id_)
         self._lost(self._cursor(shard).finish_below(offset + 1, ACKED))
 
+    def drop_below(self, shard: int, offset: int) -> None:
+        """Finish every message of a shard below an offset: it is not kept any more."""
+        self._lost(self._cursor(shard).finish_below(offset, REMOVED))
+
     def empty(self) -> None:
         """Finish everything there is; what a paused topic keeps back is not here yet."""
         for cursor in self.cursors:

@@ -1,12 +1,16 @@
-"""How much the node takes in: memory for input not yet stored, messages a second.
+"""How much the node takes in: memory for input not yet stored, messages a second, due times not too far away.
 
-Pure counters, time passed in. Knows nothing of connections or topics; what to do with a refusal is the caller's.
-Invariant: all or nothing. A group of messages is never let in in part.
+Pure counters and tests, time passed in. Knows nothing of connections or topics; what to do with a refusal is the
+caller's. Invariant: all or nothing. A group of messages is never let in in part.
 """
 
 from __future__ import annotations
 
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, Refusal
+from penstock.log.decode import largest
+from penstock.message import Column
+from penstock.quantity import format_duration
+from penstock.times import shown
 
 SECOND_NS = 1_000_000_000
 
@@ -67,3 +71,21 @@ class RateWindow:
             return False
         self._used += count
         return True
+
+
+def check_due(name: str, column: Column, max_due_ns: int, now_ns: int) -> None:
+    """Refuse due times that are further away than a topic allows: each holds its message in the log until then."""
+    due_ns = largest(column)
+    if max_due_ns and due_ns - now_ns > max_due_ns:
+        raise _too_far(name, f"a message is due at {shown(due_ns)}", max_due_ns)
+
+
+def check_delay(name: str, delay_ns: int, max_due_ns: int) -> None:
+    """Refuse to let a released message wait for longer than a topic allows."""
+    if max_due_ns and delay_ns > max_due_ns:
+        raise _too_far(name, f"a message shall wait for {format_duration(delay_ns)}", max_due_ns)
+
+
+def _too_far(name: str, what: str, max_due_ns: int) -> Refusal:
+    text = f"{what}, but topic {name} takes nothing due in more than {format_duration(max_due_ns)}; raise its max_due"
+    return Refusal("due_too_far", text)

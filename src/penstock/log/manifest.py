@@ -135,6 +135,11 @@ class ManifestWriter:
         #: The last write did not succeed; the manifest on disk is older than the shard.
         self.failed = False
 
+    @property
+    def settled(self) -> bool:
+        """Whether the file on disk says what the shard does."""
+        return not (self._busy or self._again or self.failed)
+
     def start(self) -> None:
         """Have the manifest written soon."""
         if self._busy or self._stopped:

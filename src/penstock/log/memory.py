@@ -101,7 +101,7 @@ class MemoryShard(Shard):
     def tick(self, now_ns: int) -> None:
         """Do nothing: there is nothing to write."""
 
-    def retain(self, needed_from: int | None, now_ns: int) -> int:
+    def retain(self, needed_from: int | None, now_ns: int, room: int = 0) -> int:
         """Drop nothing: only the bound on rows counts."""
         return 0
 

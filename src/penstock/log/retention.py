@@ -12,8 +12,13 @@ from penstock.log.segment import Segment
 from penstock.settings import TopicSettings
 
 
-def droppable(segments: Sequence[Segment], settings: TopicSettings, needed_from: int | None, now_ns: int) -> int:
-    """Return how many of the oldest segments are to be dropped; `needed_from` None means no subscription exists."""
+def droppable(
+    segments: Sequence[Segment], settings: TopicSettings, needed_from: int | None, now_ns: int, room: int = 0
+) -> int:
+    """Return how many of the oldest segments are to be dropped; `needed_from` None means no subscription exists.
+
+    Where `room` bytes are needed, so much history goes whatever was promised for it.
+    """
     if needed_from is None and not settings.retention_hard:
         return 0
     history = []
@@ -25,7 +30,8 @@ def droppable(segments: Sequence[Segment], settings: TopicSettings, needed_from:
     for number, segment in enumerate(history):
         # Without a subscription only the bytes are bounded: nobody has said that the rows are old news.
         aged = needed_from is not None and segment.ts_max < now_ns - settings.retention_age_ns
-        if not aged and kept_bytes <= settings.retention_bytes:
+        if not aged and kept_bytes <= settings.retention_bytes and room <= 0:
             return number
         kept_bytes -= segment.bytes
+        room -= segment.bytes
     return len(history)

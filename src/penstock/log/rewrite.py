@@ -1,7 +1,8 @@
 """When closed segments are rewritten, and when the files of old generations go.
 
 Owns the one rewrite under way and the list of doomed files. Knows nothing of how a rewrite is done.
-Invariant: a file is removed only after ten minutes in which no manifest on disk named it.
+Invariant: a file is removed only after ten minutes in which no manifest on disk named it, or where room is short at
+once when none does: a reader beside the node finds what took its place, or learns that it is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Rewrites:
         self._segments = segments
         self._manifest = manifest
         self._on_rewritten = on_rewritten
-        self._doomed: list[tuple[int, list[str]]] = []
+        self._doomed: list[tuple[int, list[str], int]] = []
+        #: What the files that are yet to be removed hold.
+        self.doomed_bytes = 0
         self._retry_ns = 0
         #: The segment that a thread is reading now; it must stay.
         self.under_way: Segment | None = None
@@ -46,22 +49,27 @@ class Rewrites:
         self.wanted = True
         self.stopped = False
 
-    def tick(self, monotonic_ns: int, compression: str) -> None:
-        """Remove what is due, and start the next rewrite."""
-        while self._doomed and self._doomed[0][0] <= monotonic_ns and not self._manifest.failed:
-            for path in self._doomed.pop(0)[1]:
+    def tick(self, monotonic_ns: int, compression: str, *, hurry: bool = False) -> None:
+        """Remove what is due, or all that is to go if there is no room for it, and start the next rewrite."""
+        hurry = hurry and self._manifest.settled
+        while self._doomed and (hurry or (self._doomed[0][0] <= monotonic_ns and not self._manifest.failed)):
+            _, paths, size = self._doomed.pop(0)
+            self.doomed_bytes -= size
+            for path in paths:
                 self._disk.remove(path)
         if self.wanted and self.under_way is None and monotonic_ns >= self._retry_ns:
             self._start(compression)
 
-    def doom(self, paths: list[str]) -> None:
-        """Have files removed once no reader needs them any more."""
+    def doom(self, paths: list[str], size: int = 0) -> None:
+        """Have files of this size removed once no reader needs them any more."""
         if paths:
-            self._doomed.append((self._clock.monotonic() + KEPT_NS, paths))
+            self._doomed.append((self._clock.monotonic() + KEPT_NS, paths, size))
+            self.doomed_bytes += size
 
     def doom_segments(self, segments: list[Segment]) -> None:
         """Have the files of segments removed once no reader needs them any more."""
-        self.doom([path for segment in segments for path in (segment.path(), segment.path(INDEX_SUFFIX))])
+        paths = [path for segment in segments for path in (segment.path(), segment.path(INDEX_SUFFIX))]
+        self.doom(paths, sum(segment.bytes for segment in segments))
 
     def _start(self, compression: str) -> None:
         segment = next((one for one in self._segments.closed if seal.worthwhile(one, compression)), None)

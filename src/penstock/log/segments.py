@@ -24,6 +24,8 @@ class Segments:
     def __init__(self, closed: list[Segment], growing: Segment | None) -> None:
         self.closed = closed
         self.open = growing
+        #: What the closed ones hold together.
+        self.closed_bytes = sum(segment.bytes for segment in closed)
         self._ends = [segment.end for segment in closed]
         self._loaded: OrderedDict[int, Segment] = OrderedDict()
 
@@ -80,6 +82,7 @@ class Segments:
         """Count the open segment among the closed ones."""
         if self.open is not None:
             self.closed.append(self.open)
+            self.closed_bytes += self.open.bytes
             self._ends.append(self.open.end)
             self.open = None
 
@@ -89,12 +92,14 @@ class Segments:
         del self.closed[:count]
         del self._ends[:count]
         for segment in dropped:
+            self.closed_bytes -= segment.bytes
             self._loaded.pop(segment.first, None)
         return dropped
 
     def replace(self, old: Segment, new: Segment) -> None:
         """Put a new generation in the place of a closed segment."""
         self.closed[self.closed.index(old)] = new
+        self.closed_bytes += new.bytes - old.bytes
         self._loaded.pop(old.first, None)
 
     def take_back(self, segment: Segment, end: int) -> None:
@@ -107,6 +112,7 @@ class Segments:
         else:
             number = self.closed.index(segment)
             del self.closed[number], self._ends[number]
+            self.closed_bytes -= segment.bytes
         index.cut(index.at(end))
         if not len(index):
             segment.close()
@@ -122,4 +128,5 @@ class Segments:
         segment.write_index(segment.end)
         segment.close()
         self.closed.append(segment)
+        self.closed_bytes += segment.bytes
         self._ends.append(segment.end)

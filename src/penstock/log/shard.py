@@ -19,6 +19,7 @@ from penstock.log.fetch import Fetches
 from penstock.log.index import Index
 from penstock.log.journal import Journal
 from penstock.log.manifest import Damage, ManifestWriter, View
+from penstock.log.quota import Quota
 from penstock.log.recovery import Recovered, close_open, recover
 from penstock.log.reserve import Reserve
 from penstock.log.rewrite import Rewrites
@@ -40,6 +41,9 @@ SYNC_EVERY_NS = 2 * SECOND
 NOTE_EVERY_NS = SECOND
 #: A segment that has rows is closed after this long, so that retention by age can work.
 SEGMENT_AGE_NS = HOUR_NS
+#: About what a frame and each of its rows take on disk beside their bodies and columns.
+FRAME_BYTES = 1024
+ROW_BYTES = 32
 
 
 class Shard:
@@ -56,6 +60,7 @@ class Shard:
         found: Recovered,
         weigh_headers: bool,
         cache_bytes: int,
+        quota: Quota | None = None,
     ) -> None:
         self.number = number
         self.path = path
@@ -72,6 +77,8 @@ class Shard:
         self.on_readable: Callable[[], None] = _nothing
         #: Told the offset from which on rows are gone because they could not be synced, before anybody else hears.
         self.on_taken_back: Callable[[int], None] = _kept
+        #: Asked to make room for so many bytes where the quota has none; it raises the refusal if it cannot.
+        self.make_room: Callable[[int], None] = _full
         self._disk = disk
         self._clock = clock
         self._settings = settings
@@ -94,6 +101,13 @@ class Shard:
         self._position_noted = True
         self._journals: list[Journal] = []
         self._stopped = False
+        self._quota = quota or Quota()
+        self._segment_bytes = self._quota.segment_bytes(settings.segment_bytes, settings.shards)
+        #: What the quota counts of this shard, and the size that the open segment may reach within it.
+        self._counted = (0, 0)
+        self._room = 0
+        self._ticked_end = self.end
+        self._count()
 
     @classmethod
     def open(
@@ -108,6 +122,7 @@ class Shard:
         weigh_headers: bool = False,
         headers_from: int = 0,
         cache_bytes: int = 32 << 20,
+        quota: Quota | None = None,
     ) -> Shard:
         """Create a shard, or recover what a directory holds; blocking.
 
@@ -136,7 +151,7 @@ class Shard:
         if found.end < state.state.reserved_end and (found.jump or unclean):
             found.end = state.state.reserved_end
             close_open(found)
-        shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes)
+        shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes, quota)
         shard._begin(boot, found.stale)
         return shard
 
@@ -149,6 +164,7 @@ class Shard:
     def settings(self, settings: TopicSettings) -> None:
         self._settings = settings
         self._grouped = settings.durability == "fsync"
+        self._segment_bytes = self._quota.segment_bytes(settings.segment_bytes, settings.shards)
         if not self._grouped and self.readable_end < self.end:
             self.readable_end = self.end
             self.on_readable()
@@ -157,19 +173,21 @@ class Shard:
         """Store rows at the end. Budget: 6 us for a lone message, of which the frame takes 3 and the write 2."""
         count = rows.count
         columns = rows.columns
+        body = rows.body
         segment = self._segments.open
         if (
             segment is None
-            or segment.bytes >= self._settings.segment_bytes
+            or segment.bytes >= self._segment_bytes
             or (columns and not segment.column_set.issuperset(columns))
         ):
             segment = self._next_segment(columns)
+        if segment.bytes + len(body) > self._room:
+            self._take_room(rows)
         first = self.end
         end = first + count
         if end > self._reserve.refill_at:
             self._refill(end)
         cuts = rows.cuts
-        body = rows.body
         if columns or (type(cuts) is list) != (count <= SMALL) or cuts[-1] != len(body) or cuts[0]:
             columns, cuts, body = shaped_rows(rows)
         batch = Batch(first, count, now_ns, cuts, body, rows.source, columns, self.weight, rows.sequence)
@@ -292,12 +310,28 @@ class Shard:
                 journal.sync_soon()
         for journal in self._journals:
             journal.catch_up()
-        self._rewrites.tick(monotonic_ns, self._settings.compression)
+        self._rewrites.tick(monotonic_ns, self._settings.compression, hurry=self._quota.tight)
+        quiet, self._ticked_end = self.end == self._ticked_end, self.end
+        if quiet and self._counted != (self.stored_bytes(), self._rewrites.doomed_bytes):
+            self._count()
 
-    def retain(self, needed_from: int | None, now_ns: int) -> int:
-        """Drop old segments that nobody needs; return how many rows that were."""
+    def retain(self, needed_from: int | None, now_ns: int, room: int = 0) -> int:
+        """Drop old segments that nobody needs, more of them to make room; return how many rows that were."""
+        return self._drop(retention.droppable(self._segments.closed, self._settings, needed_from, now_ns, room))
+
+    def oldest(self) -> tuple[int, int, int] | None:
+        """Return (first, end, time of the last row) of the oldest segment if it could be dropped."""
+        first = self._segments.closed[0] if self._segments.closed else None
+        if first is None or not first.sealed or first is self._rewrites.under_way:
+            return None
+        return first.first, first.end, first.ts_max
+
+    def drop_oldest(self) -> int:
+        """Drop the oldest segment, needed or not; return how many rows that were."""
+        return self._drop(1)
+
+    def _drop(self, count: int) -> int:
         closed, busy = self._segments.closed, self._rewrites.under_way
-        count = retention.droppable(closed, self._settings, needed_from, now_ns)
         if busy in closed[:count]:
             count = closed.index(busy)
         dropped = self._segments.drop_oldest(count)
@@ -308,6 +342,7 @@ class Shard:
         self.damaged[:] = [damage for damage in self.damaged if damage.end > self.start]
         self._rewrites.doom_segments(dropped)
         self._manifest.start()
+        self._count()
         return sum(segment.rows for segment in dropped)
 
     @property
@@ -329,7 +364,7 @@ class Shard:
 
     def stored_bytes(self) -> int:
         """Return the size of all segments."""
-        return sum(segment.bytes for segment in self._segments)
+        return self._segments.closed_bytes + (self._segments.open.bytes if self._segments.open is not None else 0)
 
     def rows_between(self, start: int, end: int) -> int:
         """Return how many rows with start <= offset < end are stored and readable."""
@@ -392,6 +427,8 @@ class Shard:
         for segment in self._segments:
             segment.close()
         self._disk.remove(self.path)
+        self._quota.add(-self._counted[0], -self._counted[1])
+        self._counted = (0, 0)
 
     def _begin(self, boot: str, stale: list[str]) -> None:
         """Write down that the shard is in use, and what it was recovered to."""
@@ -405,6 +442,23 @@ class Shard:
         self._state.replace()
         self._reserve.synced(state.reserved_end)
         self._rewrites.doom(stale)
+
+    def _take_room(self, rows: Rows) -> None:
+        """Take room for rows from the quota, and a step more; what there is none for is refused."""
+        size = len(rows.body) + FRAME_BYTES + ROW_BYTES * rows.count
+        for column in rows.columns.values():
+            size += 64 * rows.count if isinstance(column, list) else column.nbytes
+        self._count()
+        if self._quota.left() < size:
+            self.make_room(size)
+        self._count(self._quota.step(size))
+
+    def _count(self, ahead: int = 0) -> None:
+        """Let the quota count what the files hold now, and this much for what comes next."""
+        stored, doomed = self.stored_bytes() + ahead, self._rewrites.doomed_bytes
+        self._room = stored - self._segments.closed_bytes
+        self._quota.add(stored - self._counted[0], doomed - self._counted[1])
+        self._counted = stored, doomed
 
     def _stop(self) -> None:
         """Let nothing that a thread still does change the files any more."""
@@ -432,6 +486,7 @@ class Shard:
         if not segments.closed:
             self.start = segment.first
         segments.open = segment
+        self._count()
         self._manifest.start()
         return segment
 
@@ -546,6 +601,10 @@ def _nothing() -> None:
 
 def _kept(_: int) -> None:
     return
+
+
+def _full(size: int) -> None:
+    raise Refusal("quota_full", f"there is no room for {size} bytes more")
 
 
 def _ignored(_: object, __: BaseException | None) -> None:

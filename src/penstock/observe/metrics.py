@@ -16,10 +16,12 @@ from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
+from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.observe import pipelines
 from penstock.observe.exposition import Exposition, Labels
 from penstock.observe.lag import LoopLag
+from penstock.settings import TopicSettings
 
 
 class TopicSlots(Protocol):
@@ -45,8 +47,15 @@ class TopicSlots(Protocol):
     def subscriptions(self) -> Mapping[str, Subscription]:
         """Its subscriptions by name."""
 
+    @property
+    def settings(self) -> TopicSettings:
+        """What the user chose."""
+
     def depth(self) -> int:
         """Return the rows that no subscription has."""
+
+    def stored_bytes(self) -> int:
+        """Return what its segments hold."""
 
 
 class CommitSlots(Protocol):
@@ -63,6 +72,7 @@ class NodeSlots(Protocol):
     stopping: bool
     ledger: Ledger
     input_memory: InputMemory
+    quota: Quota
 
     @property
     def commits(self) -> CommitSlots:
@@ -104,6 +114,9 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     memory = node.input_memory
     out.one("penstock_input_memory_bytes", "gauge", "Input that was read and is not stored yet.", memory.used)
     out.one("penstock_input_memory_max_bytes", "gauge", "Input beyond this is refused.", memory.bytes_max)
+    stored = sum(topic.stored_bytes() for topic in node.topics.values())
+    out.one("penstock_stored_bytes", "gauge", "What the segments of all topics hold.", stored)
+    out.one("penstock_quota_bytes", "gauge", "They may hold this much; 0 is no limit.", node.quota.bytes_max)
     out.one("penstock_staged_attempts", "gauge", "Attempts of Spark tasks not committed yet.", len(node.staging))
     out.one("penstock_commits_total", "counter", "Batches of Spark queries committed.", node.commits.committed)
     out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
@@ -132,6 +145,10 @@ def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     out.family(prefix + "published_messages_total", "counter", "Messages taken and stored.", published)
     out.family(prefix + "published_bytes_total", "counter", "Bodies of messages taken and stored.", sizes)
     out.family(prefix + "depth_messages", "gauge", "Messages that no subscription has yet.", depths)
+    stored = [(labels, topic.stored_bytes()) for labels, topic in found]
+    quotas = [(labels, topic.settings.quota_bytes) for labels, topic in found]
+    out.family(prefix + "stored_bytes", "gauge", "What its segments hold.", stored)
+    out.family(prefix + "quota_bytes", "gauge", "They may hold this much; 0 is no limit.", quotas)
     forgotten = [(labels, topic.forgotten_keys) for labels, topic in found]
     text = "Idempotence keys forgotten before their time because there were too many."
     out.family(prefix + "forgotten_keys_total", "counter", text, forgotten)

@@ -31,6 +31,7 @@ from penstock.errors import Refusal
 from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
 from penstock.filters.sample import ALL
 from penstock.filters.tag import TAG_BYTES_MAX
+from penstock.intake.limits import check_delay
 from penstock.topic import Topic
 
 #: Bytes of bodies on their way to a client that does not read; beyond it, the client gets nothing more.
@@ -129,6 +130,7 @@ class Exchange:
             refused += subscription.extend(consumer, ids_of(order.extend).tolist(), lease_ns, now)
         if order.release:
             delay_ns = order.delay_ms * MILLISECOND
+            check_delay(topic.name, delay_ns, topic.settings.max_due_ns)
             refused += subscription.release(consumer, ids_of(order.release).tolist(), delay_ns, now)
             topic.wait(delay_ns)
         if order.credit is not None:

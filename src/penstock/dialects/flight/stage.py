@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.client.wire import Stage, Staged, encoded
@@ -18,6 +19,7 @@ from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.put import Topics, chunks
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
+from penstock.intake.limits import check_due
 from penstock.intake.staging import name_of
 
 
@@ -53,6 +55,8 @@ def write(
             batch = intake.checked(chunk.data)
             if document.topic is None:
                 topics.need(batch.column(TOPIC).unique().to_pylist())
+            if "due" in batch.schema.names:
+                service.bridge.call(partial(_check_due, service, document, batch))
             for piece in pieces(batch):
                 staged.write(piece)
         if is_cancelled():
@@ -69,6 +73,17 @@ def write(
         attempt = name_of(document.query, document.batch, document.attempt)
         service.bridge.call(partial(node.staging.remove, [attempt]))
         raise flight.FlightCancelledError("the client is gone") from None
+
+
+def _check_due(service: Service, document: Stage, batch: pa.RecordBatch) -> None:
+    """Refuse now what a commit would be refused for again and again."""
+    names = [document.topic] if document.topic is not None else batch.column(TOPIC).unique().to_pylist()
+    now_ns = service.node.clock.now()
+    for name in names:
+        column = batch.column("due")
+        if document.topic is None:
+            column = column.filter(pc.equal(batch.column(TOPIC), name))
+        check_due(name, column, service.topic(name, create=document.create).settings.max_due_ns, now_ns)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
 from penstock.inlet import Receipt
+from penstock.intake.limits import check_due
 from penstock.message import SMALL, Buffer, Column, Rows
 from penstock.topic import Topic
 
@@ -195,6 +196,11 @@ class Publisher:
                 return "E_EXT_NOT_SUPPORT", f"topic {topic.name} takes no headers"
             # What else the producer asked for by its header holds.
             columns = {name: column for name, column in columns.items() if name not in _NOT_KEPT}
+        if "due" in columns:
+            try:
+                check_due(topic.name, columns["due"], topic.settings.max_due_ns, self._node.clock.now())
+            except Refusal as refusal:
+                return "E_INVALID", str(refusal)
         rows.columns = columns
         return None
 

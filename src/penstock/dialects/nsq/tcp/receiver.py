@@ -38,6 +38,7 @@ from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
 from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
+from penstock.intake.limits import check_delay
 from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
 from penstock.settings import Extend
 from penstock.topic import Topic
@@ -275,6 +276,12 @@ class Receiver:
             self._session.fail("E_INVALID", f"REQ could not parse timeout {shown(args[1])}")
             return
         delay_ns = min(delay_ms * MILLISECOND, self._config.max_req_timeout_ns)
+        try:
+            check_delay(self._topic.name, delay_ns, self._topic.settings.max_due_ns)
+        except Refusal as refusal:
+            self._node.count_fault("nsq", "E_REQ_FAILED", str(refusal), self._session.name)
+            self._replies.send(error("E_REQ_FAILED", f"REQ {args[0].decode('latin-1')} failed {refusal}"))
+            return
         if self._subscription.release(self._consumer, [id_], delay_ns, self._node.now()):
             self._not_mine("REQ", id_)
         else:
