@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from penstock.pipeline.jobs.report.advice import Advice, advice, best
-from penstock.pipeline.jobs.report.sample import MESSAGE_SET_BYTES, Measure, measures, stride
+from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, Advice, Measure, advice, best, measures, stride
 
 DRAW = random.Random(5)
 WORDS = [b"order", b"customer", b"address", b"delivered", b"pending", b"parcel", b"refund"]

@@ -6,18 +6,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from penstock.pipeline.jobs.report.advice import advice
+from penstock.pipeline.jobs.report.compression import advice, measures
+from penstock.pipeline.jobs.report.counts import Hot, readable
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.axes import durations, linear, nines, times
 from penstock.pipeline.jobs.report.draw.markup import VOID, Markup, escape, tag
+from penstock.pipeline.jobs.report.draw.plots import durations, linear, nines, times
 from penstock.pipeline.jobs.report.figures import Course, Figures, Hottest, Shard, Subscription, Topic
 from penstock.pipeline.jobs.report.options import Report
 from penstock.pipeline.jobs.report.page.document import document
-from penstock.pipeline.jobs.report.sample import measures
 from penstock.pipeline.jobs.report.scale import Distribution
-from penstock.pipeline.jobs.report.span import DAY_US, SECOND_US, Span
-from penstock.pipeline.jobs.report.totals import Hot, readable
-from penstock.pipeline.jobs.report.waiting import Windows
+from penstock.pipeline.jobs.report.span import DAY_US, SECOND_US, Span, Windows
 
 NASTY = """</title><script>alert("x")</script><img src=x onerror='y'>&amp;\x00\u202e"""
 SECTIONS = ["topics", "traffic", "sizes", "latency", "attempts", "discards", "hot", "shards", "waiting", "compression"]

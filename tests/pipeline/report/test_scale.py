@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline.jobs.report.scale import PER_DOUBLING, PLAIN, Distribution
-from penstock.pipeline.jobs.report.span import DAY_US, HOUR_US, MINUTE_US, SECOND_US, Span
-from penstock.pipeline.jobs.report.waiting import FAR_US, LATER, MINUTES, NEAR_US, begin_us, windows
+from penstock.pipeline.jobs.report.span import (
+    DAY_US,
+    FAR_US,
+    HOUR_US,
+    LATER,
+    MINUTE_US,
+    MINUTES,
+    NEAR_US,
+    SECOND_US,
+    Span,
+    begin_us,
+    windows,
+)
 
 
 def classed(values: list[int], weight: int = 1) -> Distribution:

@@ -1,17 +1,115 @@
-"""Plots as SVG: areas and lines over time, bars, percentile curves.
+"""Plots as SVG: areas and lines over time, bars, percentile curves, and their axes.
 
-Owns how marks look. Knows nothing of topics. Colours are classes, so that the page says them for light and dark.
-Invariant: every mark that is drawn has an extent, every plot has labelled axes, and its values are in the titles that a
-browser shows where the pointer is.
+Knows nothing of topics. Colours are classes, so that the page says them for light and dark. Invariant: every mark that
+is drawn has an extent, every axis some length and a tick, also over no values or one, and a plot's values are in the
+titles that a browser shows where the pointer is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.pipeline.jobs.report.draw.axes import Axis
+from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import Markup, join, tag
+from penstock.pipeline.jobs.report.options import moment
+from penstock.pipeline.jobs.report.span import DAY_US, HOUR_US, MINUTE_US, SECOND_US, WIDTHS_US, Span
+
+#: Round times, about ten times the one before.
+DURATIONS_US = (
+    *(10**at for at in range(7)), 10 * SECOND_US, 2 * MINUTE_US, 20 * MINUTE_US, 3 * HOUR_US, 30 * HOUR_US,
+    12 * DAY_US, 120 * DAY_US, 1200 * DAY_US, 12000 * DAY_US,
+)  # fmt: skip
+
+
+class Tick(NamedTuple):
+    """A value that is marked."""
+
+    value: float
+    label: str
+
+
+class Axis(NamedTuple):
+    """A range of values on a range of places."""
+
+    low: float
+    high: float
+    ticks: tuple[Tick, ...]
+    #: What is even on the plot: the value itself, or its logarithm.
+    even: Callable[[float], float] = float
+
+    def share(self, value: float) -> float:
+        """Return where a value is, 0 at the low end and 1 at the high one."""
+        low, high = self.even(self.low), self.even(self.high)
+        return min(max((self.even(value) - low) / (high - low), 0.0), 1.0)
+
+
+def linear(high: float, show: Callable[[float], str], ticks: int = 4, *, whole: bool = False) -> Axis:
+    """Return an axis from zero to a round number that is not below `high`."""
+    step = _round_up((high or 1) / ticks)
+    if whole:
+        step = max(step, 1)
+    many = max(math.ceil(high / step - 1e-9), 1)
+    return Axis(0, many * step, tuple(Tick(at * step, show(at * step)) for at in range(many + 1)))
+
+
+def _round_up(value: float) -> float:
+    """Return 1, 2, 2.5 or 5 times a power of ten, not below the value."""
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next((factor * scale for factor in (1, 2, 2.5, 5) if factor * scale >= value * 0.999999), 10 * scale)
+
+
+def durations(low_us: float, high_us: float, most: int = 6) -> Axis:
+    """Return a logarithmic axis of round times around these."""
+    first = max((at for at, tick in enumerate(DURATIONS_US) if tick <= low_us), default=0)
+    last = min((at for at, tick in enumerate(DURATIONS_US) if tick >= high_us), default=len(DURATIONS_US) - 1)
+    first = min(first, len(DURATIONS_US) - 2)
+    found = DURATIONS_US[first : max(last, first + 1) + 1]
+    every = max(1, math.ceil((len(found) - 1) / most))
+    ticks = tuple(Tick(each, units.duration(each)) for each in found[::every])
+    return Axis(found[0], found[-1], ticks, lambda value: math.log10(max(value, 1)))
+
+
+def times(span: Span, most: int) -> Axis:
+    """Return an axis over the steps of a range of time."""
+    start, end = span.start_us, span.start_us + span.steps * span.width_us
+    step_us = next((each for each in WIDTHS_US if (end - start) / each <= most), WIDTHS_US[-1])
+    first = -(-start // step_us) * step_us
+    found = list(range(first, end, step_us)) or [start]
+    return Axis(start, end, tuple(Tick(at, _time_label(at, step_us, at == found[0])) for at in found))
+
+
+def _time_label(time_us: int, step_us: int, first: bool) -> str:
+    """Return the time of the day, and the date where it changes."""
+    at = moment(time_us)
+    if step_us >= 28 * DAY_US:
+        return at.strftime("%b %Y")
+    if step_us >= DAY_US or time_us % DAY_US == 0:
+        return at.strftime("%-d %b")
+    return units.time_of_day(time_us, step_us) + (at.strftime("\n%-d %b") if first else "")
+
+
+def nines(most: float) -> Axis:
+    """Return an axis of percentiles on which each further nine has the same length."""
+    ticks = [Tick(0.0, "min"), Tick(0.5, "50")]
+    ticks += [Tick(1 - 10.0**-at, f"{100 - 100 * 10.0**-at:g}") for at in range(1, 6) if 1 - 10.0**-at <= most + 1e-12]
+    return Axis(0, most, tuple(ticks), lambda value: -math.log10(max(1 - value, 1e-9)))
+
+
+def bands(labels: list[str], most: int = 8) -> Axis:
+    """Return an axis of things side by side, each one wide; as many are labelled as there is room for."""
+    every = max(1, math.ceil(len(labels) / most))
+    ticks = tuple(Tick(at + 0.5, label) for at, label in enumerate(labels) if at % every == 0)
+    return Axis(0, max(len(labels), 1), ticks)
+
+
+def edges(labels: list[str], most: int = 7) -> Axis:
+    """Return an axis of things side by side, with the labels where they meet; one label more than things."""
+    every = max(1, math.ceil(len(labels) / most))
+    ticks = tuple(Tick(at, label) for at, label in enumerate(labels) if at % every == 0)
+    return Axis(0, max(len(labels) - 1, 1), ticks)
+
 
 #: Places in a plot are rounded to a tenth; this is the least extent a mark may have.
 LEAST = 0.5
@@ -227,3 +325,61 @@ def legend(entries: Sequence[tuple[str, int | None]]) -> Markup:
 def title(heading: str, values: Sequence[tuple[str, float]], show: Callable[[float], str]) -> str:
     """Return what a step's title says: its heading, and each value that is not zero."""
     return "\n".join([heading, *(f"{name}: {show(value)}" if name else show(value) for name, value in values if value)])
+
+
+Show = Callable[[float], str]
+
+
+def added(rows: Iterable[Sequence[int]], span: Span) -> list[int]:
+    """Return the sums of several courses in each step."""
+    found = [0] * span.steps
+    for row in rows:
+        found = [one + other for one, other in zip(found, row, strict=True)]
+    return found
+
+
+def rates(label: str, series: Sequence[Series], span: Span, show: Show, *, small: bool = False) -> Markup:
+    """Return counts per step as areas of rates per second, on top of each other."""
+    per_second = [
+        Series(each.name, [(value or 0) / span.width_s for value in each.values], each.colour) for each in series
+    ]
+    return stacked(label, per_second, span, show, small=small)
+
+
+def stacked(label: str, series: Sequence[Series], span: Span, show: Show, *, small: bool = False) -> Markup:
+    """Return values of each step as areas on top of each other."""
+    high = max(
+        (sum(value or 0 for value in step) for step in zip(*(each.values for each in series), strict=True)), default=0
+    )
+    steps = [
+        (begin, end, title(_heading(begin, end, span), [(each.name, each.values[at] or 0) for each in series], show))
+        for at, (begin, end) in enumerate(_steps(span))
+    ]
+    x, y = times(span, 4 if small else 8), linear(high, show, 2 if small else 4)
+    return areas(label, series, x, y, steps, SMALL if small else WIDE)
+
+
+def curves(label: str, series: Sequence[Series], span: Span) -> Markup:
+    """Return durations in microseconds as lines, on a logarithmic axis; None is where there was none."""
+    known = [value for each in series for value in each.values if value is not None]
+    y = durations(min(known, default=1), max(known, default=1))
+    steps = [
+        (
+            begin,
+            end,
+            title(_heading(begin, end, span), [(each.name, each.values[at] or 0) for each in series], units.duration),
+        )
+        for at, (begin, end) in enumerate(_steps(span))
+    ]
+    places = [(begin + end) / 2 for begin, end, _ in steps]
+    return lines(label, series, places, times(span, 8), y, steps)
+
+
+def _steps(span: Span) -> list[tuple[int, int]]:
+    return [(span.start_us + at * span.width_us, span.start_us + (at + 1) * span.width_us) for at in range(span.steps)]
+
+
+def _heading(begin_us: int, end_us: int, span: Span) -> str:
+    if span.width_us % 86_400_000_000 == 0:
+        return units.clock(begin_us, span.width_us)
+    return f"{units.clock(begin_us, span.width_us)} – {units.time_of_day(end_us, span.width_us)}"

@@ -5,13 +5,23 @@ Owns how the advice is shown. The rule behind it is the advice's own.
 
 from __future__ import annotations
 
+from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, SEGMENT_BYTES, Measure
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.axes import bands, linear
-from penstock.pipeline.jobs.report.draw.markup import Child, Markup, tag
-from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bars, legend
+from penstock.pipeline.jobs.report.draw.markup import (
+    Child,
+    Markup,
+    Section,
+    cell,
+    figure,
+    name,
+    not_recorded,
+    nothing,
+    plots,
+    table,
+    tag,
+)
+from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, legend, linear
 from penstock.pipeline.jobs.report.figures import Figures, Topic
-from penstock.pipeline.jobs.report.page.blocks import Section, cell, figure, name, not_recorded, nothing, plots, table
-from penstock.pipeline.jobs.report.sample import MESSAGE_SET_BYTES, SEGMENT_BYTES, Measure
 
 FORMS = {"segment": "segment", "message_set": "message set"}
 LEAD = (

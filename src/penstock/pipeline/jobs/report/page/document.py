@@ -1,7 +1,6 @@
-"""The HTML document: heading, sums, sections, and how to read them.
+"""The HTML document: how it looks, heading, sums, sections in their order, and how to read them.
 
-Owns the order of the page. Invariant: the document needs nothing but itself: no script, no font, no picture, no
-connection.
+Invariant: the document needs nothing but itself: no script, no font, no picture, no connection.
 """
 
 from __future__ import annotations
@@ -10,11 +9,105 @@ from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import Markup, tag
 from penstock.pipeline.jobs.report.figures import Figures
 from penstock.pipeline.jobs.report.page.compression import compression
-from penstock.pipeline.jobs.report.page.latency import latency
+from penstock.pipeline.jobs.report.page.deliveries import attempts, discards, latency
 from penstock.pipeline.jobs.report.page.spread import heat, shards, waiting
-from penstock.pipeline.jobs.report.page.style import SHEET
 from penstock.pipeline.jobs.report.page.traffic import overview, sizes, traffic
-from penstock.pipeline.jobs.report.page.trouble import attempts, discards
+
+#: Eight colours, ordered so that neighbours differ, on a light and on a dark page.
+LIGHT = ("#2a78d6", "#1baf7a", "#eda100", "#7a4fc9", "#e34948", "#0f8f9e", "#e87ba4", "#8a6d3b")
+DARK = ("#5598e7", "#2fbf8b", "#d9a21b", "#a48bea", "#ec7472", "#35b3c2", "#e38bb0", "#b99a63")
+
+
+def _colours(values: tuple[str, ...], rest: str) -> str:
+    named = [*((str(number), value) for number, value in enumerate(values)), ("rest", rest)]
+    return "".join(f"--c{name}:{value};" for name, value in named)
+
+
+def _classes() -> str:
+    names = [*map(str, range(len(LIGHT))), "rest"]
+    return "".join(
+        f".fill-{name}{{fill:var(--c{name})}}.stroke-{name}{{stroke:var(--c{name})}}"
+        f".chip-{name}{{background:var(--c{name})}}"
+        for name in names
+    )
+
+
+SHEET = f"""
+:root{{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1d1d1b;--soft:#5d5d58;--faint:#8a8a83;--line:#e4e4de;
+--grid:#ecece7;--accent:#2a78d6;--bar:#d6e5f8;--good:#0e7a4f;--warn:#a85b00;--bad:#b3261e;{_colours(LIGHT, "#b5b5ad")}}}
+@media (prefers-color-scheme:dark){{:root{{--page:#161615;--card:#1f1f1d;--ink:#ecece8;--soft:#b2b2ab;--faint:#83837c;
+--line:#33332f;--grid:#2b2b28;--accent:#5598e7;--bar:#25405f;--good:#4cc38f;--warn:#e5a13c;--bad:#f08079;
+{_colours(DARK, "#6a6a64")}}}}}
+*{{box-sizing:border-box}}
+html{{-webkit-text-size-adjust:100%}}
+body{{margin:0;background:var(--page);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}}
+main,header,footer{{max-width:1180px;margin:0 auto;padding:0 24px}}
+header{{padding-top:36px}}
+h1{{font-size:28px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em;overflow-wrap:anywhere}}
+h2{{font-size:20px;margin:44px 0 2px;letter-spacing:-.005em}}
+h3{{font-size:14px;margin:0 0 2px;font-weight:600;overflow-wrap:anywhere}}
+p{{margin:2px 0 14px;max-width:76ch}}
+header p,section>p,figure p{{color:var(--soft)}}
+a{{color:var(--accent);text-decoration:none}}a:hover{{text-decoration:underline}}
+nav{{display:flex;flex-wrap:wrap;gap:4px 16px;margin:14px 0 22px;font-size:14px}}
+.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(128px,1fr));gap:12px}}
+.tile{{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}}
+.tile b{{display:block;font-size:23px;line-height:1.25;font-weight:600;white-space:nowrap}}
+.tile span{{color:var(--soft);font-size:13px}}
+.tile.bad b{{color:var(--bad)}}.tile.warn b{{color:var(--warn)}}
+.plots{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:14px;margin:10px 0}}
+.plots.small{{grid-template-columns:repeat(auto-fill,minmax(min(100%,250px),1fr))}}
+figure{{margin:0;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px 8px;
+min-width:0}}
+figure p{{font-size:13px;margin:0 0 4px}}
+.plot{{display:block;width:100%;height:auto;overflow:visible;font-size:11px}}
+.plot text{{fill:var(--soft)}}
+.small .plot{{font-size:10.5px;max-width:380px;margin:0 auto}}
+.grid{{stroke:var(--grid)}}.axis{{stroke:var(--faint)}}
+.line{{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}}
+.hit{{fill:transparent}}.hit:hover{{fill:var(--ink);fill-opacity:.08}}
+.legend{{display:flex;flex-wrap:wrap;gap:2px 14px;font-size:12.5px;color:var(--soft);margin:2px 0 4px}}
+.entry{{display:inline-flex;align-items:center;gap:6px;min-width:0;overflow-wrap:anywhere}}
+.entry i{{width:10px;height:10px;border-radius:3px;flex:none}}
+{_classes()}
+.table{{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:10px;margin:10px 0}}
+table{{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}}
+th,td{{padding:7px 12px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:middle}}
+th{{font-weight:600;color:var(--soft);font-size:12.5px}}
+tbody tr:last-child td{{border-bottom:0}}
+tbody tr:hover{{background:var(--grid)}}
+.name{{text-align:left;max-width:280px;overflow:hidden;text-overflow:ellipsis}}
+.text{{text-align:left;white-space:normal;min-width:260px}}
+td.less{{color:var(--faint)}}
+td.good{{color:var(--good)}}td.warn{{color:var(--warn);font-weight:600}}td.bad{{color:var(--bad);font-weight:600}}
+.share{{min-width:110px;position:relative}}
+.share i{{position:absolute;left:6px;top:5px;bottom:5px;border-radius:3px;background:var(--bar)}}
+.share b{{position:relative;font-weight:400}}
+.spark{{display:block;width:120px;height:26px}}
+code{{font:12.5px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;background:var(--grid);border-radius:4px;
+padding:1px 5px}}
+.set{{font-weight:600}}
+.none{{color:var(--soft);background:var(--card);border:1px dashed var(--line);border-radius:10px;padding:12px 14px;
+margin:10px 0}}
+.cards{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,340px),1fr));gap:14px;margin:8px 0;
+align-items:start}}
+.card{{background:var(--card);border:1px solid var(--line);border-radius:10px;min-width:0}}
+.plots .card{{align-self:start}}.card .table{{margin:0;border:0;background:none}}.card h3{{padding:10px 12px 0}}
+.card p{{padding:0 12px;margin:0 0 2px;font-size:13px;color:var(--soft)}}
+details{{margin:10px 0}}summary{{cursor:pointer;color:var(--accent)}}
+footer{{margin-top:44px;padding-bottom:40px;color:var(--soft);font-size:13px}}
+footer li{{margin:2px 0;max-width:86ch}}footer ul{{padding-left:18px}}
+@media (max-width:640px){{main,header,footer{{padding-left:14px;padding-right:14px}}header{{padding-top:22px}}
+h1{{font-size:23px}}.plots:not(.small) .plot{{font-size:15px}}.plots:not(.small) .minor{{display:none}}
+.tile b{{font-size:19px}}.name{{max-width:170px}}}}
+@media print{{:root{{--page:#fff}}body{{font-size:11px}}nav{{display:none}}
+main,header,footer{{max-width:none;padding:0}}
+figure,.tile,tr,.card{{break-inside:avoid}}h2,h3{{break-after:avoid}}.table{{overflow:visible}}
+.plots{{grid-template-columns:1fr 1fr}}.plots.small{{grid-template-columns:1fr 1fr 1fr}}
+*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}th,td{{padding:4px 7px}}table{{font-size:10px}}}}
+"""
+
 
 SECTIONS = (overview, traffic, sizes, latency, attempts, discards, heat, shards, waiting, compression)
 

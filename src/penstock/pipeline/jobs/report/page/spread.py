@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.axes import bands, edges, linear
-from penstock.pipeline.jobs.report.draw.markup import Child, Markup, tag
-from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bars, legend, title
-from penstock.pipeline.jobs.report.figures import Figures, Hottest, Topic
-from penstock.pipeline.jobs.report.page.blocks import (
+from penstock.pipeline.jobs.report.draw.markup import (
+    Child,
+    Markup,
     Section,
     cell,
     figure,
@@ -22,10 +20,13 @@ from penstock.pipeline.jobs.report.page.blocks import (
     number,
     plots,
     table,
+    tag,
 )
-from penstock.pipeline.jobs.report.page.blocks import share as share_of
+from penstock.pipeline.jobs.report.draw.markup import share as share_of
+from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, edges, legend, linear, title
+from penstock.pipeline.jobs.report.figures import Figures, Hottest, Topic
 from penstock.pipeline.jobs.report.page.traffic import colours_of
-from penstock.pipeline.jobs.report.waiting import Windows
+from penstock.pipeline.jobs.report.span import Windows
 
 #: From here on a shard has noticeably more than its part, and much more.
 UNEVEN, SKEWED = 1.25, 2.0

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.axes import edges, linear
-from penstock.pipeline.jobs.report.draw.markup import Child, Markup, tag
-from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bars, legend, spark
-from penstock.pipeline.jobs.report.figures import Course, Figures, Topic
-from penstock.pipeline.jobs.report.page.blocks import (
+from penstock.pipeline.jobs.report.draw.markup import (
+    Child,
+    Markup,
     Section,
     cell,
     figure,
@@ -22,9 +20,22 @@ from penstock.pipeline.jobs.report.page.blocks import (
     number,
     plots,
     table,
+    tag,
 )
-from penstock.pipeline.jobs.report.page.blocks import share as share_of
-from penstock.pipeline.jobs.report.page.course import Show, added, rates
+from penstock.pipeline.jobs.report.draw.markup import share as share_of
+from penstock.pipeline.jobs.report.draw.plots import (
+    SMALL,
+    Series,
+    Show,
+    added,
+    bars,
+    edges,
+    legend,
+    linear,
+    rates,
+    spark,
+)
+from penstock.pipeline.jobs.report.figures import Course, Figures, Topic
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import Span
 
