@@ -21,28 +21,48 @@ import pyarrow as pa
 #: Below this many rows a Python loop beats numpy and Arrow call overhead (shared measurements: 0.5-3 us a call).
 SMALL = 16
 
-#: All columns of the record in the order of a full schema; the first four are in every segment.
-COLUMNS: Mapping[str, pa.DataType] = {
-    "offset": pa.int64(),
-    "timestamp": pa.int64(),
-    "body": pa.binary(),
-    "source": pa.string(),
-    "due": pa.int64(),
-    "expires": pa.int64(),
-    "event_time": pa.int64(),
-    "key": pa.binary(),
-    "tag": pa.string(),
-    "headers": pa.binary(),
-    "traffic": pa.int64(),
-    "bucket": pa.int32(),
-    "route": pa.int64(),
-    "message_id": pa.binary(),
-    "dedup": pa.binary(),
-    "trace": pa.int64(),
-    "group": pa.binary(),
+#: All columns of the record in the order of a full schema, each with what its values are; the first four are in every
+#: segment. Dialects, the SDK and Spark derive from it in which form they take and show a column.
+KINDS: Mapping[str, str] = {
+    "offset": "number",
+    "timestamp": "time",
+    "body": "bytes",
+    "source": "text",
+    "due": "time",
+    "expires": "time",
+    "event_time": "time",
+    "key": "bytes",
+    "tag": "text",
+    "headers": "json",
+    "traffic": "bits",
+    "bucket": "bucket",
+    "route": "number",
+    "message_id": "bytes",
+    "dedup": "bytes",
+    "trace": "bits",
+    "group": "bytes",
 }
+_TYPES = {
+    "number": pa.int64(),
+    "time": pa.int64(),
+    "bits": pa.int64(),
+    "bucket": pa.int32(),
+    "bytes": pa.binary(),
+    "text": pa.string(),
+    "json": pa.binary(),
+}
+COLUMNS: Mapping[str, pa.DataType] = {name: _TYPES[kind] for name, kind in KINDS.items()}
 BASE_COLUMNS = ("offset", "timestamp", "body", "source")
 OPTIONAL_COLUMNS = tuple(name for name in COLUMNS if name not in BASE_COLUMNS)
+#: Nanoseconds since 1970; and 64 bits, shown without a sign and stored in an int64.
+TIMES = tuple(name for name in OPTIONAL_COLUMNS if KINDS[name] == "time")
+BITS = tuple(name for name in OPTIONAL_COLUMNS if KINDS[name] == "bits")
+#: Keys, tags, ids: names of something, not data.
+NAMES = tuple(name for name in OPTIONAL_COLUMNS if KINDS[name] in ("bytes", "text"))
+NAME_BYTES_MAX = 4096
+#: What NSQ can carry as the header of a message.
+HEADERS_BYTES_MAX = 65_534
+BUCKET_MAX = 0xFFFF
 
 #: An id is shard * 2^48 + offset + 1, so it fits 63 bits and is never 0.
 OFFSET_BITS = 48

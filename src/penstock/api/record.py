@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -17,50 +17,49 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock import times
 from penstock.api.problem import unknown
 from penstock.errors import Refusal
-from penstock.message import OPTIONAL_COLUMNS, Batch, Column, Rows, id_of
+from penstock.message import (
+    BITS,
+    BUCKET_MAX,
+    HEADERS_BYTES_MAX,
+    KINDS,
+    NAME_BYTES_MAX,
+    OPTIONAL_COLUMNS,
+    TIMES,
+    Batch,
+    Column,
+    Rows,
+    id_of,
+)
 
 SOURCE = "api"
 
-#: What NSQ can carry as the header of a message.
-HEADERS_BYTES_MAX = 65_534
-#: Keys, tags, ids: names of something, not data.
-NAME_BYTES_MAX = 4096
-BUCKET_MAX = 0xFFFF
-
 #: The end of the name under which a binary column travels as base64.
 _CODED = "_base64"
-TIMES = ("due", "expires", "event_time")
-#: 64 bits, shown without a sign and stored in an int64.
-BITS = ("traffic", "trace")
 
-Time = str | int | float
 #: Kept as it was sent, byte for byte.
 JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A message to publish."""
+#: The types of JSON that each kind of column takes.
+_TAKEN: dict[str, Any] = {"text": str, "bytes": str, "time": str | int | float}
 
-    body: str | None = None
-    body_base64: str | None = None
-    key: str | None = None
-    key_base64: str | None = None
-    tag: str | None = None
-    headers: JsonObject = msgspec.field(default_factory=msgspec.Raw)
-    #: The bits as a number, or the names of the traffic types.
-    traffic: int | list[str] | None = None
-    due: Time | None = None
-    expires: Time | None = None
-    event_time: Time | None = None
-    bucket: int | None = None
-    route: int | None = None
-    message_id: str | None = None
-    message_id_base64: str | None = None
-    dedup: str | None = None
-    dedup_base64: str | None = None
-    trace: int | None = None
-    group: str | None = None
-    group_base64: str | None = None
+
+def _fields() -> Iterator[tuple[str, Any, Any]]:
+    for name in ("body", *OPTIONAL_COLUMNS):
+        kind = KINDS[name]
+        if kind == "json":
+            yield name, JsonObject, msgspec.field(default_factory=msgspec.Raw)
+            continue
+        # Traffic types by their bits as a number, or by their names.
+        type_ = int | list[str] if name == "traffic" else _TAKEN.get(kind, int)
+        yield name, type_ | None, None
+        if kind == "bytes":
+            yield name + _CODED, str | None, None
+
+
+Line = msgspec.defstruct(
+    "Line", list(_fields()), namespace={"__doc__": "A message to publish."}, forbid_unknown_fields=True
+)
 
 
 class Shown(msgspec.Struct, omit_defaults=True):
@@ -198,24 +197,19 @@ def _read(text: bytes, row: int, columns: dict[str, list[Any]], mapping: Mapping
 
 def _value(name: str, column: str, value: Any, mapping: Mapping[str, int], now_ns: int) -> Any:
     """Return what is stored for one field of a line, None for nothing."""
-    match column:
-        case "body":
-            return _binary(name, value)
-        case "key" | "message_id" | "dedup" | "group":
-            return _sized(column, _binary(name, value), NAME_BYTES_MAX)
-        case "headers":
+    match KINDS[column]:
+        case "bytes":
+            read = _binary(name, value)
+            return read if column == "body" else _sized(column, read, NAME_BYTES_MAX)
+        case "json":
             return _headers(bytes(value))
-        case "tag":
+        case "text":
             _sized(column, value.encode(), NAME_BYTES_MAX)
             return value
-        case "due" | "expires":
-            return times.moment(value, now_ns, column)
-        case "event_time":
-            return times.instant(value, column)
-        case "traffic":
-            return _signed(bits_of(value, mapping), column)
-        case "trace":
-            return _signed(value, column)
+        case "time":
+            return times.instant(value, column) if column == "event_time" else times.moment(value, now_ns, column)
+        case "bits":
+            return _signed(bits_of(value, mapping) if column == "traffic" else value, column)
         case "bucket":
             return _ranged(column, value, 0, BUCKET_MAX)
     return _ranged(column, value, -(1 << 63), times.INT64_MAX)
@@ -225,7 +219,7 @@ def _both(column: str) -> Refusal:
     return Refusal("bad_column", f"{column} and {column}{_CODED} are both set; choose one")
 
 
-def _line(text: bytes) -> Line:
+def _line(text: bytes) -> msgspec.Struct:
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError as error:

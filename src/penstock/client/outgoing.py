@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
-from penstock.message import COLUMNS
+from penstock.message import COLUMNS, KINDS
 
 #: A moment: nanoseconds since 1970, an aware datetime, or from now.
 Moment: TypeAlias = "int | datetime | timedelta"
@@ -82,9 +82,6 @@ class Outgoing:
 Publishable: TypeAlias = "Bytes | Outgoing | Iterable[Bytes | Outgoing] | pa.RecordBatch | pa.Table"
 
 NAMES = tuple(field.name for field in fields(Properties))
-MOMENTS = ("due", "expires", "event_time")
-TEXTS = ("tag",)
-NUMBERS = ("traffic", "bucket", "route", "trace")
 
 
 def batches_of(messages: Publishable, properties: Properties) -> Iterator[pa.RecordBatch]:
@@ -122,16 +119,17 @@ def _batch(messages: list[Bytes | Outgoing], properties: Properties) -> pa.Recor
 def _value(name: str, value: Any, now_ns: int) -> int | str | bytes | None:
     if value is None:
         return None
-    if name in MOMENTS:
-        return moment_ns(value, now_ns)
-    if name == "traffic" or name == "trace":
-        return value - (1 << 64) if value >> 63 == 1 else int(value)
-    if name in NUMBERS:
-        return int(value)
-    if name in TEXTS:
-        return str(value)
-    if name == "headers" and isinstance(value, Mapping):
-        return json.dumps(dict(value), separators=(",", ":"), ensure_ascii=False).encode()
+    match KINDS[name]:
+        case "time":
+            return moment_ns(value, now_ns)
+        case "bits":
+            return value - (1 << 64) if value >> 63 == 1 else int(value)
+        case "number" | "bucket":
+            return int(value)
+        case "text":
+            return str(value)
+        case "json" if isinstance(value, Mapping):
+            return json.dumps(dict(value), separators=(",", ":"), ensure_ascii=False).encode()
     return _bytes(value)
 
 

@@ -24,28 +24,20 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError, hint
+from penstock.message import KINDS, OPTIONAL_COLUMNS
 
-TEXT = (BinaryType, StringType)
-TIME = (TimestampType, LongType)
-NUMBER = (LongType, IntegerType, ShortType, ByteType)
+_BY_KIND: dict[str, tuple[type[DataType], ...]] = {
+    "bytes": (BinaryType, StringType),
+    "text": (StringType,),
+    "time": (TimestampType, LongType),
+    "json": (StringType, BinaryType, MapType),
+}
+_NUMBER = (LongType, IntegerType, ShortType, ByteType)
 
 #: What a frame may bring, and in which types; the first is what it is read as. `body` must be there.
 TAKEN: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
-    "body": TEXT,
-    "due": TIME,
-    "expires": TIME,
-    "event_time": TIME,
-    "key": TEXT,
-    "tag": (StringType,),
-    "headers": (StringType, BinaryType, MapType),
-    "traffic": NUMBER,
-    "bucket": NUMBER,
-    "route": NUMBER,
-    "message_id": TEXT,
-    "dedup": TEXT,
-    "trace": NUMBER,
-    "group": TEXT,
+    **{name: _BY_KIND.get(KINDS[name], _NUMBER) for name in ("body", *OPTIONAL_COLUMNS)},
 }
 #: What a frame read from a topic says of the place a row came from: where it goes, the node says it anew.
 LEFT_OUT = ("shard", "offset", "timestamp", "timestamp_ns", "source")

@@ -26,33 +26,17 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError, hint
+from penstock.message import KINDS
 
 DEFAULT = ("topic", "shard", "offset", "timestamp", "key", "headers", "body")
-TIMES = ("timestamp", "due", "expires", "event_time")
+_SPARK = {"time": TimestampType(), "bucket": IntegerType(), "bytes": BinaryType(), "text": StringType()}
 
-#: Every column, in the order they are listed in.
-TYPES: dict[str, DataType] = {
-    "topic": StringType(),
-    "shard": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestamp_ns": LongType(),
-    "body": BinaryType(),
-    "source": StringType(),
-    "due": TimestampType(),
-    "expires": TimestampType(),
-    "event_time": TimestampType(),
-    "key": BinaryType(),
-    "tag": StringType(),
-    "headers": StringType(),
-    "traffic": LongType(),
-    "bucket": IntegerType(),
-    "route": LongType(),
-    "message_id": BinaryType(),
-    "dedup": BinaryType(),
-    "trace": LongType(),
-    "group": BinaryType(),
-}
+#: Every column, in the order they are listed in. Headers are the text of a JSON object.
+TYPES: dict[str, DataType] = {"topic": StringType(), "shard": IntegerType()}
+for _name, _kind in KINDS.items():
+    TYPES[_name] = StringType() if _kind == "json" else _SPARK.get(_kind, LongType())
+    if _name == "timestamp":
+        TYPES["timestamp_ns"] = LongType()
 HEADERS_MAP = MapType(StringType(), StringType())
 
 MICROSECOND = pa.timestamp("us", "UTC")
@@ -121,7 +105,7 @@ class Shape:
                 arrays.append(self._constant(name, shard, rows, type_))
             elif name == "timestamp_ns":
                 arrays.append(batch.column("timestamp"))
-            elif name in TIMES:
+            elif KINDS.get(name) == "time":
                 arrays.append(micros(batch.column(name)))
             elif name == "headers" and pa.types.is_map(type_):
                 arrays.append(_maps(batch.column(name), type_))

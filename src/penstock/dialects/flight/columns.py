@@ -17,19 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import Refusal, hint
-from penstock.message import COLUMNS, OPTIONAL_COLUMNS
+from penstock.message import (
+    BITS,
+    BUCKET_MAX,
+    COLUMNS,
+    HEADERS_BYTES_MAX,
+    NAME_BYTES_MAX,
+    NAMES,
+    OPTIONAL_COLUMNS,
+    TIMES,
+)
 
 #: Columns that the node fills itself.
 GIVEN = ("offset", "timestamp", "source")
 TOPIC = "topic"
-TIMES = ("due", "expires", "event_time")
-#: 64 bits: an unsigned column brings them as they are.
-BITS = ("traffic", "trace")
-BUCKET_MAX = 0xFFFF
-#: What NSQ can carry as the header of a message; keys, tags and ids are names of something, not data.
-HEADERS_BYTES_MAX = 65_534
-NAME_BYTES_MAX = 4096
-NAMES = ("key", "tag", "message_id", "dedup", "group")
 
 #: One step of the loop stores at most about this much, so that a large batch delays nobody (ruling 25).
 PIECE_BYTES = 2 << 20
@@ -160,7 +161,7 @@ def _convert(name: str, given: pa.DataType, wanted: pa.DataType) -> Convert | No
     if name in TIMES and pa.types.is_timestamp(value):
         return lambda column: column.cast(pa.timestamp("ns", getattr(value, "tz", None))).cast(pa.int64())
     if pa.types.is_integer(value):
-        if name in BITS and value == pa.uint64():
+        if name in BITS and value == pa.uint64():  # as they are
             return lambda column: column.cast(pa.uint64()).view(pa.int64())
         return lambda column: column.cast(wanted)
     raise _wrong(name, given, "nanoseconds as int64, or a timestamp" if name in TIMES else f"{wanted}")

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.client.wire import Read
-from penstock.dialects.flight.columns import BUCKET_MAX
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
 from penstock.filters import pick
@@ -23,7 +22,7 @@ from penstock.log.manifest import View
 from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
 from penstock.log.record import chosen, record_batch, schema_of
 from penstock.log.shard import Shard
-from penstock.message import COLUMNS, Batch
+from penstock.message import BUCKET_MAX, COLUMNS, Batch
 from penstock.topic import Topic
 
 #: Rows of a memory topic taken in one hop.
