@@ -49,13 +49,16 @@ def test_message_that_a_failed_sync_took_back_is_stored_when_it_is_published_aga
     with failing_syncs(site):
         (error,) = site.offer(topic, b"pay 5", dedup=[b"payment 7"])
         assert isinstance(error, Refusal)
+    site.machine.run(2)
     assert site.offer(topic, b"pay 5", dedup=[b"payment 7"]) == [None]
     assert got == [b"pay 5"]
     assert site.offer(topic, b"pay 5", dedup=[b"payment 7"]) == [None]
     assert got == [b"pay 5"]
 
 
-def test_publisher_that_tries_again_the_moment_it_hears_of_a_failed_sync_is_believed(site: Site) -> None:
+def test_publisher_that_tries_again_after_a_failed_sync_is_refused_until_the_disk_is_well_and_then_believed(
+    site: Site,
+) -> None:
     topic = site.node.create_topic("t", FSYNC)
     got = site.consume(topic, "audit")
     told: list[BaseException | None] = []
@@ -65,13 +68,17 @@ def test_publisher_that_tries_again_the_moment_it_hears_of_a_failed_sync_is_beli
             rows = Rows.of([b"%d" % number], "test", {"dedup": [b"key %d" % number]})
             topic.publish(rows, site, lambda _, error: told.append(error))
 
+    def later(receipt: Receipt | None, error: BaseException | None) -> None:
+        again(receipt, error)
+        site.node.clock.call_at(site.node.clock.monotonic() + 3 * SECOND, lambda: again(None, None))
+
     with failing_syncs(site):
-        topic.publish(Rows.of([b"1"], "test", {"dedup": [b"key 1"]}), site, again)
+        topic.publish(Rows.of([b"1"], "test", {"dedup": [b"key 1"]}), site, later)
         topic.publish(Rows.of([b"2"], "test", {"dedup": [b"key 2"]}), object(), lambda _, error: None)
         world = site.machine.scheduler
-        world.run_until(world.time_ns + SECOND, lambda: topic.shards[0].sync_errors > 0)
-    site.machine.run()
-    assert told == [None, None]
+        world.run_until(world.time_ns + SECOND, lambda: topic.shards[0].sync_errors > 1)
+    site.machine.run(4)
+    assert [error.code if isinstance(error, Refusal) else error for error in told] == [*["disk_failed"] * 2, None, None]
     assert got == [b"1", b"2"]
 
 
@@ -82,7 +89,7 @@ def test_rows_that_a_failed_sync_took_back_are_refused_and_not_published(site: S
         site.offer(topic, b"lost", b"lost too", b"kept", dedup=[b"b", b"c", b"a"])
     assert (topic.published, topic.published_bytes) == (1, 4)
     ledger = site.node.ledger
-    assert (ledger.total("disk_full", "t"), ledger.total("duplicate", "t")) == (2, 1)
+    assert (ledger.total("disk_failed", "t"), ledger.total("duplicate", "t")) == (2, 1)
 
 
 def test_dead_letter_that_a_failed_sync_took_back_is_buried_again(site: Site) -> None:

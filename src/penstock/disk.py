@@ -39,11 +39,18 @@ _SYNC_FILE_RANGE_WRITE = 2
 CLOSED = -1
 
 
+class TornFileError(OSError):
+    """An append failed, and so did cutting off what it had written: bytes after the file's end must not be read."""
+
+
 class File(Protocol):
     """One open file."""
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Write all parts at the end and return how many bytes; after an error nothing of them remains."""
+        """Write all parts at the end and return how many bytes; after an error nothing of them remains.
+
+        After a `TornFileError` something may remain: nothing more may be appended.
+        """
 
     def read(self, position: int, length: int) -> bytes:
         """Read at most this much."""
@@ -124,9 +131,12 @@ class LocalFile:
                     self._end += count
                     rest = rest[count:]
             return wanted
-        except OSError:
+        except OSError as error:
             self._end = before
-            os.ftruncate(self._fd, before)
+            try:
+                os.ftruncate(self._fd, before)
+            except OSError as second:
+                raise TornFileError(error.errno, f"{error.strerror}, nor cut again ({second})", self.path) from error
             raise
 
     def read(self, position: int, length: int) -> bytes:

@@ -52,6 +52,7 @@ REASONS: dict[str, Reason] = {
     "memory_full": Reason(503, True),
     "disk_full": Reason(507, True),
     "quota_full": Reason(507, True),
+    "disk_failed": Reason(503, True),
     "stopping": Reason(503, True),
 }
 

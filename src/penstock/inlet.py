@@ -11,6 +11,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from penstock.clock import SECOND, Clock
+from penstock.disk import is_full
 from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather
@@ -228,7 +229,8 @@ class Inlet:
         error: BaseException | None = None,
     ) -> None:
         if error is not None:
-            refusal = Refusal("disk_full", f"topic {self._name} could not be synced: {error}")
+            code = "disk_full" if is_full(error) else "disk_failed"
+            refusal = Refusal(code, f"topic {self._name} could not be synced: {error}")
             if batch is not None:
                 self._ledger.add(refusal.code, self._name, batch.count, self._clock.now(), str(refusal))
             for done, _, _ in owners:

@@ -290,6 +290,15 @@ class Node:
             for damage in shard.damaged
         ]
 
+    def read_only(self) -> list[str]:
+        """Return which shards take nothing in, and why, one line each."""
+        return [
+            f"topic {topic.name} shard {shard.number}: {shard.read_only}"
+            for topic in self.topics.values()
+            for shard in topic.shards
+            if shard.read_only
+        ]
+
     # --- the end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:

@@ -73,3 +73,30 @@ def test_readyz_keeps_details_from_those_without_the_token(tmp_path: Path) -> No
         assert (answer.status, answer.json["problems"]) == (503, ["show the token to see what is wrong"])
         answer = served.ask("GET", "/readyz", headers={"Authorization": "Bearer secret"})
         assert answer.json["problems"] == ["the node is stopping"]
+
+
+def test_readyz_tells_which_topic_takes_nothing_after_syncs_that_failed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: LocalFile) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    served.publish("orders", "one")
+    shard = served.node.topics["orders"].shards[0]
+    monkeypatch.setattr(LocalFile, "sync", fail)
+    told: list[BaseException | None] = []
+    served.do(lambda: shard.sync(told.append))
+    served.until(lambda: bool(told))
+    assert isinstance(told[0], OSError)
+    answer = served.get("/readyz")
+    assert (answer.status, len(answer.json["problems"])) == (503, 1)
+    assert answer.json["problems"][0].startswith("topic orders shard 0: ")
+    assert "is read-only: its disk failed ([Errno 5] Input/output error)" in answer.json["problems"][0]
+    refused = served.post("topics/orders/messages", raw=b'{"body": "two"}')
+    assert (refused.status, refused.code) == (503, "disk_failed")
+    assert served.node.ledger.total("disk_failed", "orders") == 1
+    assert [row["body"] for row in served.get("topics/orders/messages").json["messages"]] == ["one"]
+    monkeypatch.undo()
+    served.until(lambda: not shard.read_only)
+    assert served.get("/readyz").status == 200
+    served.publish("orders", "two")

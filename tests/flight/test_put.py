@@ -249,9 +249,10 @@ def test_failed_sync_ends_the_stream_and_wakes_a_client_that_only_waits(flown: F
     writer, answers = flown.client.do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
     writer.write_batch(many(1))
     assert answers.read().to_pybytes() == b""
-    with pytest.raises(flight.FlightUnavailableError, match="disk_full: topic t could not be synced"):
+    with pytest.raises(flight.FlightUnavailableError, match="disk_failed: topic t could not be synced"):
         writer.close()
     flown.do(lambda: setattr(disk, "submit", real))
+    flown.until(lambda: not flown.node.topics["t"].shards[0].read_only)
     flown.put("t", many(2))
     assert flown.bodies("t") == [b"body 0", b"body 1"]
 

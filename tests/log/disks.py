@@ -111,3 +111,30 @@ class FullDisk(InlineDisk):
         """Open a file that counts against the room."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return FullFile(path, os.open(path, flags, 0o644), self)
+
+
+class BrokenFile(UnsyncedFile):
+    """A file on a disk whose syncs, and cuts after a failed append, may fail."""
+
+    def __init__(self, path: str, fd: int, disk: BrokenDisk) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+
+    def sync(self) -> None:
+        """Return at once, or fail."""
+        if self._disk.failing and ".arrows" in self.path:
+            self._disk.failing -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+
+
+class BrokenDisk(InlineDisk):
+    """The local file system, where some of the next syncs of segments fail and lose nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = 0
+
+    def open(self, path: str, *, create: bool = False) -> LocalFile:
+        """Open a file whose syncs may fail."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return BrokenFile(path, os.open(path, flags, 0o644), self)

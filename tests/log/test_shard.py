@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
-from penstock.disk import LocalFile
 from penstock.errors import Refusal
 from penstock.log.segment import Segment
 from penstock.log.state import StateFile
@@ -21,7 +20,7 @@ from penstock.message import OPTIONAL_COLUMNS, Rows
 from penstock.settings import HOUR_NS, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
 from tests.fakes import FakeClock
-from tests.log.disks import FullDisk, InlineDisk, ManualDisk
+from tests.log.disks import BrokenDisk, FullDisk, InlineDisk, ManualDisk
 from tests.log.samples import Row, listed, opened, read_all, rows_of
 
 
@@ -233,9 +232,9 @@ def test_waiter_that_appended_nothing_is_told_with_the_sync_under_way(tmp_path: 
     assert told == [1, 2]
 
 
-def test_failed_sync_takes_its_rows_back(tmp_path: Path) -> None:
-    disk = ManualDisk()
-    shard = opened(tmp_path, disk, durability="fsync")
+def test_sync_that_fails_twice_takes_its_rows_back(tmp_path: Path) -> None:
+    disk, clock = ManualDisk(), FakeClock()
+    shard = opened(tmp_path, disk, clock, durability="fsync")
     shard.append(rows_of(2), EPOCH_NS)
     shard.when_durable(lambda _: None)
     disk.run_all()
@@ -246,8 +245,12 @@ def test_failed_sync_takes_its_rows_back(tmp_path: Path) -> None:
     shard.when_durable(told.append)
     failure = OSError(5, "Input/output error")
     disk.run("sync", error=failure)
+    assert told == []
+    disk.run("sync", error=failure)
     assert told == [failure, failure]
     assert shard.readable_end == 2
+    clock.advance(SECOND)
+    disk.run_all()
     batch = shard.append(rows_of(4), EPOCH_NS)
     assert batch.first == 8
     shard.when_durable(told.append)
@@ -516,21 +519,13 @@ def test_deleting_a_shard_lets_nobody_wait(tmp_path: Path) -> None:
     assert called[-1] == "nothing"
 
 
-class BrokenFile(LocalFile):
-    def sync(self) -> None:
-        raise OSError(5, "Input/output error")
-
-
-def test_close_on_a_broken_disk_leaves_the_shard_unclean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = InlineDisk()
+def test_close_on_a_broken_disk_leaves_the_shard_unclean(tmp_path: Path) -> None:
+    disk = BrokenDisk()
     shard = opened(tmp_path, disk)
     wanted = listed(shard.append(rows_of(5), EPOCH_NS))
-    assert shard._segments.open is not None
-    file = shard._segments.open.file
-    assert isinstance(file, LocalFile)
-    monkeypatch.setattr(file, "sync", BrokenFile.sync.__get__(file))
+    disk.failing = 2
     shard.close()
-    assert shard.sync_errors == 1
+    assert shard.sync_errors == 2
     again = opened(tmp_path, InlineDisk("boot-2"))
     assert again.end > 1000
     assert read_all(again) == wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -35,13 +35,15 @@ class Died(BaseException):
 class Inode:
     """What a file holds: `data` as the kernel shows it, of which the first `synced` bytes are on the platter."""
 
-    __slots__ = ("data", "old", "synced")
+    __slots__ = ("data", "ghosts", "old", "synced")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = 0
         #: What is on the platter, if the file was cut below it since the last sync.
         self.old: bytes | None = None
+        #: Ranges that the kernel still shows and will never write: a sync failed, and it forgot that they are dirty.
+        self.ghosts: list[tuple[int, int]] = []
 
     def sync(self) -> None:
         """Bring everything to the platter."""
@@ -54,13 +56,32 @@ class Inode:
             if self.old is None:
                 self.old = bytes(self.data[: self.synced])
             self.synced = length
+        self.ghosts = [(start, min(stop, length)) for start, stop in self.ghosts if start < length]
         if length < len(self.data):
             del self.data[length:]
         else:
             self.data.extend(bytes(length - len(self.data)))
 
+    def fail(self, random: Random, shown: bool | None) -> None:
+        """Fail a sync: some sectors are not written, none is dirty any more, and the next sync finds nothing to do.
+
+        What was lost is gone from the page cache as well, or is `shown` there until the power goes.
+        """
+        shown, odds = random.random() < 0.5 if shown is None else shown, random.choice((1.0, 0.6))
+        for start, stop in sectors(self.synced, len(self.data)):
+            if random.random() >= odds:
+                continue
+            if shown:
+                self.ghosts.append((start, stop))
+            else:
+                self.data[start:stop] = bytes(stop - start)
+        self.sync()
+
     def lose_power(self, random: Random) -> None:
         """Keep what was synced and any part of the rest, in any order."""
+        for start, stop in self.ghosts:
+            self.data[start:stop] = bytes(stop - start)
+        self.ghosts.clear()
         if self.old is not None and random.random() < 0.5:
             self.data = bytearray(self.old)
         else:
@@ -79,13 +100,18 @@ class Inode:
             del self.data[random.randint(self.synced, size) :]
             return
         # Sectors are written in any order; those that were not read as zeros, and the length is one of its moments.
-        at = self.synced
-        while at < size:
-            stop = min((at // SECTOR_BYTES + 1) * SECTOR_BYTES, size)
+        for start, stop in sectors(self.synced, size):
             if random.random() < 0.4:
-                self.data[at:stop] = bytes(stop - at)
-            at = stop
+                self.data[start:stop] = bytes(stop - start)
         del self.data[random.randint(self.synced, size) if random.random() < 0.5 else size :]
+
+
+def sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of a range that a disk writes whole."""
+    while start < end:
+        stop = min((start // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
+        yield start, stop
+        start = stop
 
 
 #: A change of a directory: a name now means this file, or nothing.
@@ -105,6 +131,10 @@ class Platter:
         #: The process dies inside the operation that brings this to 0.
         self.fuse: int | None = None
         self.syncs = 0
+        #: Tells whether the next sync of a file fails.
+        self.fails: Callable[[str], bool] = _never
+        #: Whether the page cache still shows what a failed sync lost; None is now and then.
+        self.shows: bool | None = None
         #: Directories removed, whose parent was not synced since.
         self.doomed: dict[str, None] = {}
         self._named: dict[str, Inode] = {}
@@ -209,7 +239,11 @@ class SimFile:
         """Return once the data survives a power loss."""
         self._check()
         self._disk.reach()
-        self._disk.platter.syncs += 1
+        platter = self._disk.platter
+        platter.syncs += 1
+        if platter.fails(self.path):
+            self._inode.fail(platter.random, platter.shows)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
         self._inode.sync()
 
     def write_back(self, position: int, length: int) -> None:
@@ -396,3 +430,7 @@ class SimDisk:
     def _time_ns(self, pool: str) -> int:
         draw = self.platter.random.random()
         return int(WORK_NS.get(pool, MILLISECOND) * self._slowness * (draw if draw < 0.95 else 20 * draw))
+
+
+def _never(_: str) -> bool:
+    return False

@@ -35,6 +35,22 @@ class Machine:
         """Let time pass."""
         self.scheduler.run_until(self.scheduler.time_ns + int(seconds * SECOND))
 
+    def fail_syncs(self, count: int = 1_000_000, of: str = "", *, shown: bool | None = None) -> None:
+        """Let the next syncs of files with this in their path fail, with the loss of what they were to bring down."""
+        left, self.platter.shows = count, shown
+
+        def fails(path: str) -> bool:
+            nonlocal left
+            failing = left > 0 and of in path
+            left -= failing
+            return failing
+
+        self.platter.fails = fails
+
+    def mend(self) -> None:
+        """Let syncs succeed again."""
+        self.fail_syncs(0)
+
     def fill(self) -> None:
         """Leave no room on the disk."""
         self.platter.capacity_bytes = self.platter.used_bytes

@@ -41,6 +41,7 @@ async def readyz(call: Call[None, None]) -> Reply:
     """Say whether the node can do its work, and what stands against it."""
     node = call.node
     problems = [f"damaged: {damage}" for damage in node.damage()]
+    problems += node.read_only()
     if node.stopping:
         problems.append("the node is stopping")
     problems += await _disk(node)

@@ -112,6 +112,13 @@ class Index:
         """Return the earliest time of any row; there is at least one."""
         return int(np.frombuffer(self.ts_min, np.int64).min())
 
+    def first(self, length: int) -> Index:
+        """Return the first `length` entries as an index of their own."""
+        index = Index()
+        for mine, theirs in zip(self._columns(), index._columns(), strict=True):
+            theirs.extend(mine[:length])
+        return index
+
     def cut(self, length: int) -> None:
         """Forget all entries but the first `length`."""
         for column in self._columns():

@@ -17,6 +17,7 @@ import msgspec
 from penstock.disk import Disk, replace_file
 from penstock.errors import CorruptionError
 from penstock.log.index import Index
+from penstock.message import Done
 
 FILE = "manifest"
 DATA_SUFFIX = ".arrows"
@@ -154,6 +155,12 @@ class ManifestWriter:
         """Write the manifest now; blocking."""
         self._version += 1
         self._write(self._version, self._content())
+
+    def ensure(self, done: Done) -> None:
+        """Call back once the manifest on disk is this one, or a newer."""
+        self._version += 1
+        version, content = self._version, self._content()
+        self._disk.submit("sync", lambda: self._write(version, content), lambda _, error: done(error))
 
     def _write(self, version: int, content: bytes) -> None:
         with self._lock:

@@ -21,6 +21,9 @@ from penstock.log.state import State
 from penstock.log.weight import weigh
 from penstock.message import BASE_COLUMNS
 
+#: Bytes of a suspect file that are copied at a time.
+COPY_BYTES = 8 << 20
+
 
 class Recovered:
     """What a shard begins with."""
@@ -55,11 +58,35 @@ def close_open(found: Recovered) -> None:
     if segment is None:
         return
     segment.finish()
-    segment.sync()
+    make_safe(segment)
     segment.close()
     segment.sealed, segment.synced_bytes = True, segment.bytes
     found.segments.append(segment)
     found.open = None
+
+
+def make_safe(segment: Segment, *, suspect: bool = False) -> None:
+    """Return once a segment's bytes are on the disk; where a sync failed, now or before, as a new file."""
+    if not suspect:
+        try:
+            segment.sync()
+            return
+        except OSError:  # told once: the next sync would succeed, whatever was lost
+            pass
+    path = segment.path()
+    copy = segment.disk.open(path + NEW_SUFFIX, create=True)
+    try:
+        copy.truncate(0)
+        for position in range(0, segment.bytes, COPY_BYTES):
+            copy.append([segment.read(position, min(COPY_BYTES, segment.bytes - position))])
+        copy.sync()
+    finally:
+        copy.close()
+    segment.disk.rename(path + NEW_SUFFIX, path)
+    segment.disk.sync_directory(segment.directory)
+    if segment.file is not None:
+        segment.file.close()
+    segment.file, segment.named = segment.disk.open(path), True
 
 
 class _Recovery:
@@ -88,6 +115,9 @@ class _Recovery:
                 found.end = max(found.end, info.end)
         tail = sorted(first for first in files if first >= found.end)
         for number, first in enumerate(tail):
+            if first < found.end:  # written again after a failed sync, when what it was made from was not lost at all
+                self.set_aside(first, files[first])
+                continue
             if not self.take(first, files[first], last=first == tail[-1]):
                 for later in tail[number + 1 :]:
                     self.discard(later, files[later])
@@ -170,7 +200,7 @@ class _Recovery:
             return not cut
         goes_on = (last or cut) and not (scan.ended or scan.holes or scan.lost or jump)
         if goes_on:
-            segment.sync()
+            self.make_safe(segment)
             segment.synced_bytes = segment.bytes
             self.found.open = segment
         else:
@@ -219,11 +249,15 @@ class _Recovery:
     def close(self, segment: Segment, scan: Scan) -> None:
         if not scan.ended and not scan.holes and not scan.lost:
             segment.finish()
-        segment.sync()
+        self.make_safe(segment)
         segment.close()
         segment.synced_bytes = segment.bytes
         segment.sealed = True
         self.found.segments.append(segment)
+
+    def make_safe(self, segment: Segment) -> None:
+        # Only the page cache lies, and only until the machine restarts: what it shows after that is on the disk.
+        make_safe(segment, suspect=self.state.suspect and self.state.boot == self.disk.boot_id())
 
     def schema_lost(self, segment: Segment, size: int, synced: int, known: Index, reason: str) -> bool:
         """Treat a segment whose first bytes are bad: damage if they were synced, else the end of the log."""
@@ -241,6 +275,11 @@ class _Recovery:
         self.found.end = max(self.found.end, segment.end)
         self.found.segments.append(segment)
         return True
+
+    def set_aside(self, first: int, generation: int) -> None:
+        """Forget a file whose rows are in others."""
+        segment = Segment(self.disk, self.directory, first, generation, ())
+        self.found.stale += [segment.path(), segment.path(INDEX_SUFFIX)]
 
     def discard(self, first: int, generation: int) -> None:
         """Drop a segment that comes after a cut."""

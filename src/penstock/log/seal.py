@@ -45,7 +45,7 @@ def worthwhile(segment: Segment, compression: str) -> bool:
     if segment.generation > 0 or not segment.sealed or segment.batches == 0:
         return False
     small = segment.batches > 1 and segment.rows < FEW_ROWS * segment.batches
-    return small or bool(segment.holes) or (compression != "none" and segment.compression == "none")
+    return small or segment.ragged or bool(segment.holes) or (compression != "none" and segment.compression == "none")
 
 
 def merge(segment: Segment, compression: str) -> Merged:

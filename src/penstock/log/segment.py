@@ -60,6 +60,8 @@ class Segment:
         self.due_max = 0
         self.weight = 0
         self.sequences = False
+        #: Its file goes on after its end, with bytes that do not count: a rewrite makes a clean one.
+        self.ragged = False
         self.compression = "none"
         self.holes: list[Damage] = []
         #: Columns that batches brought; the next segment starts with these.
@@ -79,19 +81,29 @@ class Segment:
         self._unreported: list[Damage] = []
 
     @classmethod
-    def create(cls, disk: Disk, directory: str, first: int, columns: Sequence[str], weight: int) -> Segment:
-        """Make the file of a new segment, with its schema in it."""
-        segment = cls(disk, directory, first, 0, columns)
+    def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        first: int,
+        columns: Sequence[str],
+        weight: int,
+        generation: int = 0,
+        path: str | None = None,
+    ) -> Segment:
+        """Make the file of a new segment, with its schema in it; under another name than its own if one is given."""
+        segment = cls(disk, directory, first, generation, columns)
         segment.weight = weight
         segment.index = Index()
+        path = path or segment.path()
         disk.remove(segment.path(INDEX_SUFFIX))
-        file = disk.open(segment.path(), create=True)
+        file = disk.open(path, create=True)
         try:
             file.truncate(0)
             segment.bytes = file.append([schema_of(segment.columns).serialize().to_pybytes()])
         except OSError:
             file.close()
-            disk.remove(segment.path())
+            disk.remove(path)
             raise
         segment.file = file
         return segment
@@ -317,6 +329,8 @@ class Segment:
             index, whole = Index.decoded(file.read(0, file.size()))
         finally:
             file.close()
+        if self.sealed:
+            index.cut(self.batches)  # it may know more than was kept of the segment after a failed sync
         complete = whole and len(index) == self.batches
         return index if complete and (not len(index) or index[len(index) - 1].end <= self.end) else None
 

@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from penstock.errors import InvariantError
-from penstock.log.manifest import INDEX_SUFFIX, Manifest
+from penstock.log.manifest import Manifest
 from penstock.log.segment import Segment
 
 #: Indexes of closed segments kept in memory: a few KB each once a segment is rewritten, up to 6 MB before.
@@ -102,31 +101,11 @@ class Segments:
         self.closed_bytes += new.bytes - old.bytes
         self._loaded.pop(old.first, None)
 
-    def take_back(self, segment: Segment, end: int) -> None:
-        """Cut a segment, open or closed, back to an offset, and close it; remove it if nothing is left."""
-        index = segment.index
-        if index is None or segment.file is None:
-            raise InvariantError("a segment with unsynced rows has its files open")
-        if segment is self.open:
-            self.open = None
-        else:
-            number = self.closed.index(segment)
-            del self.closed[number], self._ends[number]
-            self.closed_bytes -= segment.bytes
-        index.cut(index.at(end))
-        if not len(index):
-            segment.close()
-            segment.disk.remove(segment.path())
-            segment.disk.remove(segment.path(INDEX_SUFFIX))
-            return
-        last = index[len(index) - 1]
-        segment.end, segment.batches, segment.bytes = last.end, len(index), last.position + last.length
-        segment.indexed = min(segment.indexed, len(index))
-        segment.file.truncate(segment.bytes)
-        segment.synced_bytes = segment.bytes
-        segment.sealed = True
-        segment.write_index(segment.end)
-        segment.close()
-        self.closed.append(segment)
-        self.closed_bytes += segment.bytes
-        self._ends.append(segment.end)
+    def swap(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put other segments in the place of some, none of which is open any more."""
+        kept = [segment for segment in self.closed if segment not in old]
+        self.closed[:] = sorted([*kept, *new], key=lambda segment: segment.first)
+        self.closed_bytes = sum(segment.bytes for segment in self.closed)
+        self._ends[:] = [segment.end for segment in self.closed]
+        for segment in old:
+            self._loaded.pop(segment.first, None)

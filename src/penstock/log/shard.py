@@ -6,10 +6,11 @@ Invariant: an offset names one row for ever; rows below `readable_end` are as sa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from penstock.clock import SECOND, Clock
-from penstock.disk import Disk, is_full
+from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
 from penstock.log.chunks import Chunks
@@ -21,6 +22,7 @@ from penstock.log.journal import Journal
 from penstock.log.manifest import Damage, ManifestWriter, View
 from penstock.log.quota import Quota
 from penstock.log.recovery import Recovered, close_open, recover
+from penstock.log.repair import Repair
 from penstock.log.reserve import Reserve
 from penstock.log.rewrite import Rewrites
 from penstock.log.segment import Segment
@@ -44,6 +46,8 @@ SEGMENT_AGE_NS = HOUR_NS
 #: About what a frame and each of its rows take on disk beside their bodies and columns.
 FRAME_BYTES = 1024
 ROW_BYTES = 32
+
+_log = logging.getLogger(__name__)
 
 
 class Shard:
@@ -74,6 +78,8 @@ class Shard:
         self.dropped_rows = 0
         #: Syncs that failed since the start.
         self.sync_errors = 0
+        #: Why nothing can be appended, until the disk takes what it lost; empty while all is well.
+        self.read_only = ""
         self.on_readable: Callable[[], None] = _nothing
         #: Told the offset from which on rows are gone because they could not be synced, before anybody else hears.
         self.on_taken_back: Callable[[int], None] = _kept
@@ -96,6 +102,9 @@ class Shard:
         self._manifest = ManifestWriter(disk, path, self._manifest_content)
         self._rewrites = Rewrites(disk, clock, segments, self._manifest, self._rewritten)
         self._reserve = Reserve(disk, state)
+        self._repair: Repair | None = None
+        #: What a repair made, until it is all over.
+        self._fresh: list[Segment] = []
         self._synced_ns = clock.monotonic()
         self._noted_ns = self._synced_ns
         self._position_noted = True
@@ -194,6 +203,9 @@ class Shard:
         try:
             segment.append(batch, now_ns)
         except OSError as error:
+            if isinstance(error, TornFileError):
+                self._close_suspect(error)
+                self._commit.suspend(self._start_repair)
             raise self._refusal(error) from error
         dirty = self._commit.dirty
         if not dirty or dirty[-1] is not segment:
@@ -356,10 +368,16 @@ class Shard:
         return self._tail.bytes + self._chunks.bytes
 
     def trim(self, bytes_max: int) -> None:
-        """Keep no more than this in memory, as far as it could be read back; what was read back goes first."""
+        """Keep no more than this in memory, as far as it could be read back; what was read back goes first.
+
+        What is not synced stays until it is: a sync that fails may leave memory as the only place that has it.
+        """
         tail = self._tail
         self._chunks.trim(max(bytes_max - tail.bytes, 0))
-        while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= self.readable_end:
+        if tail.bytes > bytes_max:
+            self._commit.start(self.end)
+        synced_end = min(self.readable_end, self._commit.synced_end)
+        while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= synced_end:
             tail.drop_oldest()
 
     def stored_bytes(self) -> int:
@@ -400,12 +418,7 @@ class Shard:
         """End cleanly: everything indexed, synced and noted as such; blocking."""
         if self._stopped:
             return
-        try:
-            self._commit.now(self.end)
-            clean = True
-        except OSError:  # the next start recovers as after a crash
-            self.sync_errors += 1
-            clean = False
+        clean = self._settled()
         self._stop()
         segment = self._segments.open
         if segment is not None:
@@ -413,13 +426,30 @@ class Shard:
             if not self._commit.busy:
                 segment.close()
         self._note_position()
-        self._state.state.clean = clean
+        self._state.state.clean, self._state.state.suspect = clean, not clean
         try:
             self._manifest.write()
             self._state.replace()
-        except OSError as error:  # likewise
-            if not is_full(error):
-                raise
+        except OSError:  # likewise
+            self.sync_errors += 1
+
+    def _settled(self) -> bool:
+        """Sync everything, elsewhere if it must be; False if the next start has to recover as after a crash."""
+        try:
+            if self._repair is None:
+                self._commit.now(self.end)
+                return True
+        except OSError as error:
+            self.sync_errors += 1
+            self._close_suspect(error)
+            self._repair = self._new_repair()
+        try:
+            if self._repair is not None:
+                self._repair.finish()
+        except (OSError, CorruptionError):
+            self.sync_errors += 1
+            return False
+        return True
 
     def delete(self) -> None:
         """Remove everything."""
@@ -435,7 +465,7 @@ class Shard:
         if self._segments.open is not None:
             self._segments.open.opened_ns = self._clock.monotonic()
         state = self._state.state
-        state.boot, state.clean = boot, False
+        state.boot, state.clean, state.suspect = boot, False, False
         self._reserve.begin(self.end)
         self._note_position()
         self._manifest.write()
@@ -463,11 +493,16 @@ class Shard:
     def _stop(self) -> None:
         """Let nothing that a thread still does change the files any more."""
         self._stopped = self._rewrites.stopped = True
+        if self._repair is not None:
+            self._repair.stop()
+            self._commit.fail(OSError(f"{self.path} was closed before its rows were safe"))
         self._manifest.stop()
         self._fetches.stop()
 
     def _next_segment(self, columns: Mapping[str, Column]) -> Segment:
         """Close the open segment and start one that has room for these columns."""
+        if self.read_only:
+            raise Refusal("disk_failed", self.read_only)
         segments = self._segments
         used = segments.last.used if segments.last is not None else set()
         wanted = {*used, *columns, *BASE_COLUMNS}
@@ -504,7 +539,8 @@ class Shard:
 
     def _refusal(self, error: OSError) -> Exception:
         if not is_full(error):
-            return error
+            text = f"{self.path} cannot be written ({error}): the message was not stored. Look at the disk."
+            return Refusal("disk_failed", text)
         return Refusal(
             "disk_full",
             f"no space left in {self.path}: the message was not stored. Free some space there, "
@@ -520,13 +556,7 @@ class Shard:
             self.readable_end = self._commit.synced_end
         settled = [segment for segment in clean if segment is not self._segments.open]
         for segment in settled:
-            self._write_index(segment)
-            segment.sealed = True
-            segment.close()
-            if seal.worthwhile(segment, self._settings.compression):
-                self._segments.keep_index(segment)  # its rewrite needs it soon
-            else:
-                segment.forget_index()
+            self._seal(segment)
         self._position_noted = False
         self._note_synced()
         if settled:
@@ -534,6 +564,15 @@ class Shard:
             self._manifest.start()
         if moved:
             self.on_readable()
+
+    def _seal(self, segment: Segment) -> None:
+        self._write_index(segment)
+        segment.sealed = True
+        segment.close()
+        if seal.worthwhile(segment, self._settings.compression):
+            self._segments.keep_index(segment)  # its rewrite needs it soon
+        else:
+            segment.forget_index()
 
     def _note_synced(self) -> None:
         """Write down how far the log is synced, at most once a second: group commits come by the thousand."""
@@ -554,21 +593,98 @@ class Shard:
         state.synced_position = oldest.synced_bytes if oldest is not None else 0
 
     def _sync_failed(self, error: BaseException) -> None:
-        """A failed sync of an fsync topic takes back what was not synced: the kernel may have dropped those bytes."""
         self.sync_errors += 1
-        if not self._grouped or self._stopped:
-            return
-        first = self._tail.at(self.readable_end) if self.readable_end >= self._tail.start else None
-        self.weight = first.weight if first is not None else self.weight
-        for segment in list(self._commit.dirty):
-            try:
-                self._segments.take_back(segment, self.readable_end)
-            except OSError:  # the disk is beyond help; recovery will cut what is not whole
-                self.sync_errors += 1
+        if self._stopped:
+            self._commit.fail(error)
+        else:
+            self._close_suspect(error)
+            self._start_repair()
+
+    # --- after a failed sync --------------------------------------------------------------------------------------
+
+    def _close_suspect(self, error: BaseException) -> None:
+        """Write nothing more to a file whose pages may be lost; the next append would need another, and is refused."""
+        self.read_only = self._why_read_only(error)
+        _log.error("%s", self.read_only)
+        self._state.state.suspect = True
+        segment = self._segments.open
+        try:
+            self._state.note()
+            if segment is not None and not segment.batches:
+                self._abandon(segment)
+        except OSError:
+            self.sync_errors += 1
+        if segment is not None and segment.batches:
+            self._segments.close_open()
+            self._commit.touch(segment)
+        self._segments.open = None
+
+    def _why_read_only(self, error: BaseException) -> str:
+        return (
+            f"{self.path} is read-only: its disk failed ({error}). What may be lost with that is written again "
+            "elsewhere, and publishing goes on by itself once this succeeds. Look at the disk if it does not."
+        )
+
+    def _start_repair(self) -> None:
+        self._repair = self._new_repair()
+        self._repair.start()
+
+    def _new_repair(self) -> Repair:
+        return Repair(
+            self._disk,
+            self._clock,
+            self.path,
+            self._commit.dirty,
+            self._tail,
+            self._manifest,
+            self._written_again,
+            self._repair_failed,
+            self._healed,
+        )
+
+    def _written_again(self, old: list[Segment], new: list[Segment]) -> None:
+        """Rows are in new files, which the manifest does not name yet."""
+        self._segments.swap(old, new)
+        self._fresh = new
+        for segment in old:
+            segment.close()
+        kept = {segment.path() for segment in new}
+        self._rewrites.doom_segments([segment for segment in old if segment.path() not in kept])
+
+    def _repair_failed(self, error: BaseException) -> None:
+        """The rows are nowhere but here: nothing is taken in before they are safe. What nobody was promised goes."""
+        self.sync_errors += 1
+        if self._why_read_only(error) != self.read_only:
+            self.read_only = self._why_read_only(error)
+            _log.error("%s", self.read_only)
+        if self._grouped and self._repair is not None and self.readable_end < self.end:
+            self._repair.drop_rows()
+            gone = [segment for segment in self._segments.closed if segment.first >= self.readable_end]
+            self._segments.swap(gone, [])
+            self._fresh = [segment for segment in self._fresh if segment not in gone]
+            self._rewrites.doom_segments(gone)
+            first = self._tail.at(self.readable_end) if self.readable_end >= self._tail.start else None
+            self.weight = first.weight if first is not None else self.weight
+            self._tail.drop_from(self.readable_end)
+            self.on_taken_back(self.readable_end)
+        self._commit.fail(error)
+
+    def _healed(self) -> None:
+        """Everything is synced, and the manifest says where."""
+        moved = self._grouped and self.readable_end < self.end
+        self.readable_end = self.end if self._grouped else self.readable_end
+        for segment in self._fresh:
+            self._seal(segment)
+        self._fresh, self._repair, self.read_only = [], None, ""
         self._commit.dirty.clear()
-        self._tail.drop_from(self.readable_end)
-        self._commit.synced_end = self.end
-        self.on_taken_back(self.readable_end)
+        self._state.state.suspect = False
+        self._position_noted, self._noted_ns = False, 0
+        self._note_synced()
+        self._rewrites.wanted = True
+        if moved:
+            self.on_readable()
+        self._commit.resume(self.end)
+        _log.warning("%s takes messages again: what a failed sync may have lost is safe in new files", self.path)
 
     def _write_index(self, segment: Segment) -> None:
         try:

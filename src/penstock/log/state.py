@@ -31,6 +31,9 @@ class State(msgspec.Struct, kw_only=True):
     synced_position: int = 0
     boot: str = ""
     clean: bool = False
+    #: A sync failed and what it was for is not safe elsewhere yet: until the machine restarts the page cache may show
+    #: bytes that are not on the disk, and a sync that succeeds says nothing about them.
+    suspect: bool = False
 
 
 class StateFile:
@@ -41,6 +44,8 @@ class StateFile:
         self._path = os.path.join(directory, FILE)
         self.found = False
         self.state = State()
+        #: A sync of this file failed: lines before the next may be gone, so it is made anew.
+        self._spoiled = False
         try:
             file = disk.open(self._path)
         except FileNotFoundError:
@@ -53,6 +58,7 @@ class StateFile:
     def replace(self) -> None:
         """Write the state as the file's only line; synced when this returns."""
         replace_file(self._disk, self._path, line(self.state))
+        self._spoiled = False
 
     def forget_boot(self) -> None:
         """Write down that offsets may be used up which no row tells of, as after another boot; synced."""
@@ -65,7 +71,7 @@ class StateFile:
         # Opened each time, every other second on a busy shard: a node of many shards needs its file descriptors.
         file = self._disk.open(self._path)
         try:
-            full = file.size() > STATE_BYTES_MAX
+            full = self._spoiled or file.size() > STATE_BYTES_MAX
             if not full:
                 file.append([line(self.state)])
         finally:
@@ -78,6 +84,9 @@ class StateFile:
         file = self._disk.open(self._path)
         try:
             file.sync()
+        except OSError:
+            self._spoiled = True
+            raise
         finally:
             file.close()
 

@@ -123,6 +123,9 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
     sealed = info is not None and info.sealed
     report = SegmentReport(name=os.path.basename(segment.path()), sealed=sealed, bytes=size)
     known, whole = _index(segment)
+    if info is not None and sealed and info.bytes < size:  # after a failed sync a file may go on after its end
+        size = info.bytes
+        known.cut(info.batches)
     end = known[len(known) - 1] if len(known) else None
     promised = size if sealed else (end.position + end.length if end is not None else 0)
     try:

@@ -8,7 +8,7 @@ from penstock.node import Node
 
 def trouble(node: Node) -> str | None:
     """Return why the last write of some topic failed; the next one that succeeds makes it well again."""
-    for entry in node.ledger.entries("disk_full"):
+    for entry in [*node.ledger.entries("disk_full"), *node.ledger.entries("disk_failed")]:
         topic = node.topics.get(entry.topic) if is_listed(entry.topic) else None
         if topic is not None and entry.last_ns > max(shard.last_ns for shard in topic.shards):
             return f"topic {topic.name} could not be written"
