@@ -551,6 +551,9 @@ class Topic:
         """Let the log do its own work; a quiet topic's grows old too."""
         for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
+            if shard.journals_suspect:
+                for subscription in self.subscriptions.values():
+                    subscription.cursors[number].heal(now)
             dropped = shard.dropped_rows - self._dropped[number]
             if dropped:  # a memory topic is full: the oldest rows went
                 self._dropped[number] += dropped

@@ -68,7 +68,7 @@ class ListJournal:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.bloated = False
+        self.bloated = self.needs_snapshot = False
         self.compactions = 0
 
     def append(self, entries: Sequence[Entry] | npt.NDArray[np.int64]) -> None:
@@ -77,12 +77,12 @@ class ListJournal:
     def compact(self, entries: npt.NDArray[np.int64]) -> None:
         self.entries = [tuple(entry) for entry in entries.tolist()]
         self.compactions += 1
-        self.bloated = False
+        self.bloated = self.needs_snapshot = False
 
     def sync(self, done: Done) -> None:
         done(None)
 
-    def close(self) -> None:
+    def close(self, snapshot: Callable[[], npt.NDArray[np.int64]]) -> None:
         pass
 
     def remove(self) -> None:

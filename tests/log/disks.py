@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import pytest
 
 from penstock.disk import LocalDisk, LocalFile
 from penstock.message import Buffer
@@ -138,3 +141,23 @@ class BrokenDisk(InlineDisk):
         """Open a file whose syncs may fail."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return BrokenFile(path, os.open(path, flags, 0o644), self)
+
+
+@contextmanager
+def torn_appends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let appends fail half-way, and the cut that would take the half back as well."""
+
+    def half(fd: int, parts: Sequence[Buffer] | Buffer) -> int:
+        data = bytes(parts) if isinstance(parts, bytes | bytearray | memoryview) else b"".join(map(bytes, parts))
+        write(fd, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def refuse(fd: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "writev", half)
+        patch.setattr(os, "ftruncate", refuse)
+        yield

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Refusal
-from penstock.log.journal import SMALL_BYTES, Entry, Journal
+from penstock.log.journal import SMALL_BYTES, Entries, Entry, Journal
 from tests.fakes import FakeClock
-from tests.log.disks import FullDisk, InlineDisk, ManualDisk
+from tests.log.disks import FullDisk, InlineDisk, ManualDisk, torn_appends
 from tests.log.samples import opened
+from tests.simulation.machine import Machine
 
 
 def reopened(path: Path, disk: InlineDisk | None = None, name: str = "channel") -> tuple[Journal, list[Entry]]:
@@ -24,8 +25,16 @@ def reopened(path: Path, disk: InlineDisk | None = None, name: str = "channel") 
     return journal, [tuple(entry) for entry in entries.tolist()]
 
 
+def nothing() -> Entries:
+    raise AssertionError("nobody should need a snapshot")
+
+
 def entries_of(count: int, seed: int = 0) -> list[Entry]:
     return [(seed + row, row, row * 2, 3, -row) for row in range(count)]
+
+
+def numbered(start: int, end: int) -> list[Entry]:
+    return [(number,) * 5 for number in range(start, end)]
 
 
 def files(path: Path) -> list[str]:
@@ -41,7 +50,7 @@ def test_entries_come_back_in_order(tmp_path: Path) -> None:
         journal.append(some if count != 500 else np.array(some))
         wanted += some
     assert reopened(tmp_path)[1] == wanted
-    journal.close()
+    journal.close(nothing)
     assert reopened(tmp_path)[1] == wanted
 
 
@@ -249,7 +258,7 @@ def test_journal_of_a_memory_topic_keeps_nothing(tmp_path: Path) -> None:
     assert told == [None]
     assert not journal.bloated
     assert files(tmp_path) == []
-    journal.close()
+    journal.close(nothing)
     journal.remove()
 
 
@@ -284,3 +293,90 @@ def test_entries_beyond_what_can_be_held_back_stay_with_the_caller(
     disk.room_bytes = None
     journal.append(entries_of(2, seed=20))
     assert reopened(tmp_path)[1] == [*entries_of(1), *entries_of(4, seed=10), *entries_of(2, seed=20)]
+
+
+def steady(machine: Machine) -> tuple[Journal, list[Entry]]:
+    """Open a journal on a simulated machine."""
+    machine.disk.make("data")
+    journal, found = Journal.open(machine.disk, machine.clock, "data", "channel")
+    return journal, [tuple(entry) for entry in found.tolist()]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_failed_sync_is_not_believed_before_a_snapshot_is_safe(seed: int) -> None:
+    machine = Machine(seed)
+    journal, _ = steady(machine)
+    journal.append(numbered(0, 3))
+    told: list[BaseException | None] = []
+    journal.sync(told.append)
+    machine.run()
+    journal.append(numbered(3, 7))
+    machine.fail_syncs(1)
+    journal.sync(told.append)
+    machine.run()
+    journal.sync(told.append)
+    machine.run()
+    assert told[0] is None
+    assert [type(error) for error in told[1:]] == [OSError, OSError]
+    machine.run(2)
+    assert journal.needs_snapshot
+    journal.append(numbered(7, 9))
+    journal.compact(np.array(numbered(0, 9)))
+    journal.append(numbered(9, 10))
+    journal.sync(told.append)
+    machine.run()
+    assert told[3:] == [None]
+    assert not journal.suspect
+    machine.lose_power()
+    assert steady(machine)[1] == numbered(0, 10)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_snapshot_that_could_not_be_synced_is_followed_by_another(seed: int) -> None:
+    machine = Machine(seed)
+    journal, _ = steady(machine)
+    journal.append(numbered(0, 3))
+    journal.sync(lambda _: None)
+    machine.run()
+    machine.fail_syncs(1)
+    journal.compact(np.array(numbered(0, 3)))
+    journal.append(numbered(3, 4))
+    machine.run(2)
+    assert journal.needs_snapshot
+    journal.compact(np.array(numbered(0, 4)))
+    machine.run()
+    assert not journal.suspect
+    assert len(machine.disk.list("data")) == 1
+    machine.lose_power()
+    assert steady(machine)[1] == numbered(0, 4)
+
+
+@pytest.mark.parametrize("fails", ["before", "at the end"])
+@pytest.mark.parametrize("seed", range(10))
+def test_journal_that_cannot_be_synced_at_the_end_is_written_anew(seed: int, fails: str) -> None:
+    machine = Machine(seed)
+    journal, _ = steady(machine)
+    journal.append(numbered(0, 3))
+    machine.fail_syncs(1)
+    if fails == "before":
+        journal.sync(lambda _: None)
+        machine.run()
+    journal.close(lambda: np.array(numbered(0, 3)))
+    machine.lose_power()
+    assert steady(machine)[1] == numbered(0, 3)
+
+
+def test_journal_whose_last_append_could_not_be_taken_back_goes_on_in_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(numbered(0, 2))
+    with torn_appends(monkeypatch):
+        journal.append(numbered(2, 4))
+    journal.append(numbered(4, 5))
+    journal.catch_up()
+    assert journal.needs_snapshot
+    assert reopened(tmp_path)[1] == numbered(0, 2)
+    journal.compact(np.array(numbered(0, 5)))
+    journal.append(numbered(5, 6))
+    assert reopened(tmp_path)[1] == numbered(0, 6)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.log.reader import Reader
 from penstock.log.shard import Shard
 from penstock.log.verify import verify
-from penstock.message import Buffer, Rows
+from penstock.message import Rows
 from penstock.settings import Durability, TopicSettings
 from tests.fakes import START_NS, FakeClock
-from tests.log.disks import BrokenDisk, ManualDisk
+from tests.log.disks import BrokenDisk, ManualDisk, torn_appends
 from tests.log.samples import listed, opened, read_all, rows_of
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
@@ -317,36 +314,18 @@ def test_readers_beside_the_node_and_verify_find_every_row_once(tmp_path: Path) 
     assert verify(str(tmp_path)).rows == 12
 
 
-@contextmanager
-def torn_appends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let appends fail half-way, and the cut that would take the half back as well."""
-
-    def half(fd: int, parts: Sequence[Buffer] | Buffer) -> int:
-        data = bytes(parts) if isinstance(parts, bytes | bytearray | memoryview) else b"".join(map(bytes, parts))
-        write(fd, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def refuse(fd: int, length: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    write = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", half)
-        patch.setattr(os, "writev", half)
-        patch.setattr(os, "ftruncate", refuse)
-        yield
-
-
 @pytest.mark.parametrize("synced", [False, True])
 def test_an_append_that_could_not_be_taken_back_ends_the_file_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
 ) -> None:
-    shard = opened(tmp_path, BrokenDisk(), FakeClock())
+    clock = FakeClock()
+    shard = opened(tmp_path, BrokenDisk(), clock)
     wanted = listed(shard.append(rows_of(3), START_NS))
     if synced:
         shard.sync(lambda _: None)
     with torn_appends(monkeypatch), pytest.raises(Refusal, match="no space left"):
         shard.append(rows_of(4), START_NS)
+    clock.advance(SECOND)
     wanted += listed(shard.append(rows_of(5), START_NS))
     assert read_all(shard) == wanted
     # Killed now, and started again.

@@ -398,7 +398,13 @@ class Holding:
             self._journal.remove()
         else:
             self.flush(now)
-            self._journal.close()
+            self._journal.close(lambda: self._snapshot(now))
+
+    def heal(self, now: Now) -> None:
+        """Write everything anew if a sync of the journal failed: what is there may be lost."""
+        if self._journal.needs_snapshot:
+            self.flush(now)
+            self._journal.compact(self._snapshot(now))
 
     def _snapshot(self, now: Now) -> npt.NDArray[np.int64]:
         """Return the entries that say everything anew, page by page: 5 million held rows take some 20 ms."""

@@ -46,14 +46,18 @@ class JournalFile(Protocol):
     def append(self, entries: Sequence[Entry] | npt.NDArray[np.int64]) -> None:
         """Write entries as one frame."""
 
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether only a snapshot makes what was written safe: a sync failed."""
+
     def compact(self, entries: npt.NDArray[np.int64]) -> None:
         """Start anew with a snapshot."""
 
     def sync(self, done: Done) -> None:
         """Call `done` once everything written survives a power loss."""
 
-    def close(self) -> None:
-        """Close the file."""
+    def close(self, snapshot: Callable[[], npt.NDArray[np.int64]]) -> None:
+        """Close the file; the snapshot is written if what is there cannot be made safe."""
 
     def remove(self) -> None:
         """Close the file and delete it."""

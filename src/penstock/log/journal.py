@@ -2,22 +2,26 @@
 
 Owns the journal's files and their generations. Knows nothing of what the entries mean.
 Invariant: recovery returns the newest snapshot that is whole and every whole update after it, in order; a file is
-removed only once a newer snapshot survives a power loss.
+removed only once a newer snapshot survives a power loss. A file of which a sync failed is never synced again: it is
+`suspect` until a snapshot made from memory is safe in a new one.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.clock import Clock
-from penstock.disk import Disk, File, is_full
+from penstock.clock import SECOND, Clock
+from penstock.disk import Disk, File, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log.decode import frames
 from penstock.log.frame import VERSION, Template
@@ -33,6 +37,8 @@ SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS], metadata={"penstock
 SMALL_BYTES = 256 << 10
 #: Entries held back while the disk is full; beyond it the caller learns of it.
 HELD_MAX = 1 << 20
+#: A snapshot that a failing disk did not take is written again after this long.
+RETRY_NS = SECOND
 #: File names end here on common file systems, with room for generation and suffix.
 NAME_BYTES_MAX = 180
 
@@ -41,6 +47,8 @@ Entries = npt.NDArray[np.int64]
 
 _SCHEMA_MESSAGE = SCHEMA.serialize().to_pybytes()
 _TEMPLATE: Template | None = None
+
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -61,16 +69,34 @@ class Journal:
         self._waiting: list[Done] = []
         self._full_bytes = 0
         self._unsynced = False
+        #: The newest generation of which a sync failed.
+        self._failed = -1
+        #: Bytes of a failed append remain at the end of the file: nothing can follow them.
+        self._torn = False
+        self._retry_ns = 0
+        #: Files of older generations that go once a newer one is safe.
+        self._old_paths: list[str] = []
+        # The last sync, at closing, may meet one in a thread, and the kernel tells of a failure only once.
+        self._lock = threading.Lock()
+        self._unheard: OSError | None = None
         #: Closed or removed: nothing more is to be done for it.
         self.ended = False
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = 0
 
     @classmethod
-    def open(cls, disk: Disk, clock: Clock, directory: str, name: str) -> tuple[Journal, Entries]:
-        """Open a journal, or recover what is left of it; blocking."""
+    def open(
+        cls, disk: Disk, clock: Clock, directory: str, name: str, *, suspect: bool = False
+    ) -> tuple[Journal, Entries]:
+        """Open a journal, or recover what is left of it; blocking.
+
+        It is `suspect` from the start if a sync failed since the machine started.
+        """
         journal = cls(disk, clock, directory, name)
-        return journal, journal._recover()
+        entries = journal._recover()
+        if suspect and journal._file is not None:
+            journal._failed = journal._generation
+        return journal, entries
 
     @property
     def bytes(self) -> int:
@@ -82,6 +108,16 @@ class Journal:
         """Whether a compaction would pay."""
         return self.bytes > max(SMALL_BYTES, 2 * self._snapshot_bytes, self._full_bytes)
 
+    @property
+    def suspect(self) -> bool:
+        """Whether what was written may not be on the disk, whatever a later sync says: a new generation is needed."""
+        return self._torn or self._failed == self._generation
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether only a snapshot makes what was written safe, and it is time to try."""
+        return self.suspect and self._clock.monotonic() >= self._retry_ns
+
     def append(self, entries: Sequence[Entry] | Entries) -> None:
         """Write updates as one frame to the page cache; on a full disk they are held back and written later."""
         if self.ended:  # somebody is late; a file that was removed must not come back
@@ -91,8 +127,11 @@ class Journal:
         if not len(entries):
             return
         try:
+            if self._torn:
+                raise OSError(errno.EIO, "the file ends in the rest of a failed append")
             self._open_file().append(_encoded(self._count, entries))
         except OSError as error:
+            self._torn = self._torn or isinstance(error, TornFileError)
             self._hold(error, entries)
             return
         self._held = []
@@ -106,7 +145,7 @@ class Journal:
 
     def sync_soon(self) -> None:
         """Bring what was written since the last time to the disk; nobody waits for it."""
-        if self._unsynced and not self._syncing and not self.ended:
+        if self._unsynced and not self._syncing and not self.ended and not self.suspect:
             self.sync(self._synced)
 
     def _synced(self, error: BaseException | None) -> None:
@@ -122,24 +161,17 @@ class Journal:
         """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
         if self.ended:
             return
-        old, old_path = self._file, self._path()
-        generation = self._generation + 1
-        path = self._path(generation)
-        self._disk.remove(path)
-        file = self._disk.open(path, create=True)
+        old = self._file
         try:
-            size = file.append([_SCHEMA_MESSAGE, *_encoded(0, np.asarray(entries, np.int64).reshape(-1, 5))])
+            file = self._begin_generation(entries)
         except OSError as error:
-            file.close()
-            self._disk.remove(path)
-            if not is_full(error):
+            if not is_full(error) and not self.suspect:
                 raise
-            # No room for a copy: go on with the old one, and try again when it has grown by as much.
+            # No room for a copy: go on with the old one, and try again later, or when it has grown by as much.
             self._full_bytes = 2 * self.bytes
+            self._retry_ns = self._clock.monotonic() + RETRY_NS
             return
-        self._file, self._generation, self._count = file, generation, len(entries)
-        self._snapshot_bytes, self._full_bytes, self._named = size, 0, False
-        self._held = []
+        generation = self._generation
 
         def work() -> None:
             file.sync()
@@ -148,20 +180,68 @@ class Journal:
         def finished(_: None, error: BaseException | None) -> None:
             if old is not None:
                 old.close()
-            if error is None:
+            if error is not None:
+                self._fail(generation)
+            elif generation == self._generation and not self.suspect:
                 self._named = True
-                self._disk.remove(old_path)
+                self._remove_old()
 
         self._disk.submit("seal", work, finished)
 
-    def close(self) -> None:
-        """Sync and close; blocking."""
+    def _begin_generation(self, entries: Entries) -> File:
+        """Go on in a new file that begins with this snapshot; after an OSError nothing has changed."""
+        old_path, generation = self._path(), self._generation + 1
+        path = self._path(generation)
+        self._disk.remove(path)
+        file = self._disk.open(path, create=True)
+        try:
+            size = file.append([_SCHEMA_MESSAGE, *_encoded(0, np.asarray(entries, np.int64).reshape(-1, 5))])
+        except OSError:
+            file.close()
+            self._disk.remove(path)
+            raise
+        self._old_paths.append(old_path)
+        self._file, self._generation, self._count = file, generation, len(entries)
+        self._snapshot_bytes, self._full_bytes, self._named = size, 0, False
+        self._held, self._torn = [], False
+        return file
+
+    def _fail(self, generation: int) -> None:
+        self._failed = max(self._failed, generation)
+        self._retry_ns = self._clock.monotonic() + RETRY_NS
+
+    def _remove_old(self) -> None:
+        while self._old_paths:
+            self._disk.remove(self._old_paths.pop())
+
+    def close(self, snapshot: Callable[[], Entries]) -> None:
+        """Sync and close; blocking. If that fails, all of it is written anew, as the snapshot tells it."""
         self.catch_up()
         self.ended = True
-        if self._file is not None:
-            self._file.sync()
-            self._file.close()
-            self._file = None
+        if self._file is None:
+            return
+        try:
+            if not self._is_safe():
+                self._file.close()
+                file = self._begin_generation(snapshot())
+                file.sync()
+                self._disk.sync_directory(self._directory)
+                self._remove_old()
+        except OSError as error:  # what was done since the last good sync may be done again after a power loss
+            self._failed = self._generation
+            _log.error("the delivery journal %s is not safe on the disk: %s", self._path(), error)
+        self._file.close()
+        self._file = None
+
+    def _is_safe(self) -> bool:
+        with self._lock:
+            if self.suspect or self._unheard is not None or self._file is None:
+                return False
+            try:
+                self._file.sync()
+            except OSError:
+                return False
+            return True
 
     def remove(self) -> None:
         """Remove the journal for good."""
@@ -189,9 +269,9 @@ class Journal:
         return self._file
 
     def _hold(self, error: OSError, entries: Sequence[Entry] | Entries) -> None:
-        if not is_full(error):
-            raise error
         if len(entries) > HELD_MAX:  # the caller keeps his, and tries again
+            if not is_full(error):
+                raise error
             raise Refusal(
                 "disk_full", f"no space left in {self._directory} for the delivery journal. Free some space there."
             ) from error
@@ -201,21 +281,29 @@ class Journal:
         group, self._waiting = self._waiting, []
         if self._held:
             self.append([])
-        if self._held or self._file is None:
-            error = OSError("the journal's last entries are not written: the disk is full") if self._held else None
+        if self._held or self.suspect or self._file is None:
+            unwritten = self._held or self.suspect
+            error = OSError("the journal's last entries are not written: the disk is full or failed")
             for done in group:
-                done(error)
+                done(error if unwritten else None)
             return
         self._syncing, self._unsynced = True, False
         file, named, generation = self._file, self._named, self._generation
 
         def work() -> None:
-            file.sync()
-            if not named:
-                self._disk.sync_directory(self._directory)
+            with self._lock:
+                try:
+                    file.sync()
+                    if not named:
+                        self._disk.sync_directory(self._directory)
+                except OSError as error:
+                    self._unheard = error
+                    raise
 
         def finished(_: None, error: BaseException | None) -> None:
-            self._syncing = False
+            self._syncing, self._unheard = False, None
+            if error is not None:
+                self._failed = max(self._failed, generation)
             if error is not None and generation != self._generation:
                 # A compaction closed the file meanwhile; its snapshot holds what this group wrote.
                 self._waiting = group + self._waiting

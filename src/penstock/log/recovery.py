@@ -256,8 +256,7 @@ class _Recovery:
         self.found.segments.append(segment)
 
     def make_safe(self, segment: Segment) -> None:
-        # Only the page cache lies, and only until the machine restarts: what it shows after that is on the disk.
-        make_safe(segment, suspect=self.state.suspect and self.state.boot == self.disk.boot_id())
+        make_safe(segment, suspect=self.state.suspect)
 
     def schema_lost(self, segment: Segment, size: int, synced: int, known: Index, reason: str) -> bool:
         """Treat a segment whose first bytes are bad: damage if they were synced, else the end of the log."""

@@ -117,6 +117,8 @@ class Shard:
         self._room = 0
         self._ticked_end = self.end
         self._count()
+        #: A sync failed in another life, and the machine has not restarted since: what files show may not be there.
+        self._was_suspect = False
 
     @classmethod
     def open(
@@ -145,6 +147,8 @@ class Shard:
             return MemoryShard.begin(disk, clock, path, number, settings, state, weigh_headers)
         boot = disk.boot_id()
         unclean = not state.state.clean and state.state.boot != boot
+        # After another boot the page cache shows what is on the disk.
+        state.state.suspect = state.state.suspect and state.state.boot in (boot, "")
         extended = headers_from if weigh_headers else None
         found = recover(disk, path, state.state, headers_from=extended, before_jump=state.forget_boot)
         if strict and found.damaged:
@@ -161,6 +165,7 @@ class Shard:
             found.end = state.state.reserved_end
             close_open(found)
         shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes, quota)
+        shard._was_suspect = state.state.suspect
         shard._begin(boot, found.stale)
         return shard
 
@@ -320,6 +325,7 @@ class Shard:
             self._journals = [journal for journal in self._journals if not journal.ended]
             for journal in self._journals:
                 journal.sync_soon()
+            self._note_suspect()
         for journal in self._journals:
             journal.catch_up()
         self._rewrites.tick(monotonic_ns, self._settings.compression, hurry=self._quota.tight)
@@ -410,7 +416,7 @@ class Shard:
 
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
-        journal, entries = Journal.open(self._disk, self._clock, self.path, name)
+        journal, entries = Journal.open(self._disk, self._clock, self.path, name, suspect=self._was_suspect)
         self._journals.append(journal)
         return journal, entries
 
@@ -426,7 +432,7 @@ class Shard:
             if not self._commit.busy:
                 segment.close()
         self._note_position()
-        self._state.state.clean, self._state.state.suspect = clean, not clean
+        self._state.state.clean, self._state.state.suspect = clean, not clean or self.journals_suspect
         try:
             self._manifest.write()
             self._state.replace()
@@ -465,7 +471,7 @@ class Shard:
         if self._segments.open is not None:
             self._segments.open.opened_ns = self._clock.monotonic()
         state = self._state.state
-        state.boot, state.clean, state.suspect = boot, False, False
+        state.boot, state.clean = boot, False
         self._reserve.begin(self.end)
         self._note_position()
         self._manifest.write()
@@ -625,6 +631,21 @@ class Shard:
             "elsewhere, and publishing goes on by itself once this succeeds. Look at the disk if it does not."
         )
 
+    @property
+    def journals_suspect(self) -> bool:
+        """Whether a sync of some journal failed, so that whoever writes it must write all of it anew."""
+        return any(journal.suspect for journal in self._journals)
+
+    def _note_suspect(self) -> None:
+        """Let the next process know if it must not trust what files show."""
+        suspect = bool(self.read_only) or self.journals_suspect
+        if self._state.state.suspect != suspect:
+            self._state.state.suspect = suspect
+            try:
+                self._state.note()
+            except OSError:
+                self.sync_errors += 1
+
     def _start_repair(self) -> None:
         self._repair = self._new_repair()
         self._repair.start()
@@ -677,7 +698,7 @@ class Shard:
             self._seal(segment)
         self._fresh, self._repair, self.read_only = [], None, ""
         self._commit.dirty.clear()
-        self._state.state.suspect = False
+        self._state.state.suspect = self.journals_suspect
         self._position_noted, self._noted_ns = False, 0
         self._note_synced()
         self._rewrites.wanted = True
