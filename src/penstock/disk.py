@@ -2,6 +2,7 @@
 
 A `File` is append-only plus positioned reads. Blocking work goes through `submit`, which runs it on a named pool
 of threads and calls back on the loop; the loop itself only ever writes to the page cache and reads small things.
+Owns who may read what is made: its user, unless a disk is told to let the group read, too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.message import Buffer
+if TYPE_CHECKING:
+    from penstock.message import Buffer
 
 T = TypeVar("T")
+
+#: Messages are nobody else's business: modes of files and directories.
+PRIVATE = (0o600, 0o700)
+#: For readers beside the writer that run as another user, as Spark's executors may.
+GROUP = (0o640, 0o750)
 
 #: One thread per kind of work: syncs must not queue behind reads, and never two fdatasyncs of one node at a time.
 POOLS = ("sync", "read", "seal")
@@ -175,14 +182,15 @@ class LocalFile:
 class LocalDisk:
     """The local file system, with one thread per pool."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, *, group: bool = False) -> None:
         self._loop = loop
+        self._file_mode, self._directory_mode = GROUP if group else PRIVATE
         self._pools: dict[str, ThreadPoolExecutor] = {}
 
     def open(self, path: str, *, create: bool = False) -> LocalFile:
         """Open for appending and reading; FileNotFoundError unless it exists or `create`."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return LocalFile(path, os.open(path, flags, 0o644))
+        return LocalFile(path, os.open(path, flags, self._file_mode))
 
     def exists(self, path: str) -> bool:
         """Tell whether a file or directory is there."""
@@ -202,7 +210,11 @@ class LocalDisk:
             missing.append(path)
             path = os.path.dirname(path)
         for name in reversed(missing):
-            os.makedirs(name, exist_ok=True)
+            try:
+                os.mkdir(name, self._directory_mode)
+            except FileExistsError:
+                if not os.path.isdir(name):
+                    raise
             self.sync_directory(os.path.dirname(name) or ".")
 
     def rename(self, old: str, new: str) -> None:
@@ -265,6 +277,11 @@ class LocalDisk:
         """Wait for the pools' work to end."""
         for executor in self._pools.values():
             executor.shutdown(wait=True)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its user may read, for `open(opener=...)`."""
+    return os.open(path, flags, PRIVATE[0])
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -25,6 +25,7 @@ SPOKEN = {
 #: The longest of them.
 WIDTH = max(map(len, SPOKEN.values()))
 DEFAULT_API_PORT = 7070
+AS_ROOT = "it runs as root, which it never needs: give it a user of its own, as deploy/penstock.service does"
 
 Addresses = Mapping[str, tuple[str, int]]
 
@@ -53,11 +54,12 @@ def show(config: Config, addresses: Addresses, version: str, stream: TextIO | No
     if pipeline is not None:
         rows += pipeline_rows(config, pipeline)
         tries += watching(config, pipeline, url_option(reach, addresses))
+    warnings = [f"Warning: {AS_ROOT}."] if os.geteuid() == 0 else []
     if stream.isatty():
-        _show_rich(stream, head, rows, tries)
+        _show_rich(stream, head, rows, tries, warnings)
         return
     lines = [head, *(f"  {what:<{WIDTH}} {place}" for what, place in rows)]
-    lines += ["Try:", *(f"  {line}" for line in tries), "Stop with Ctrl-C."]
+    lines += ["Try:", *(f"  {line}" for line in tries), *warnings, "Stop with Ctrl-C."]
     stream.write("\n".join(lines) + "\n")
     stream.flush()
 
@@ -105,7 +107,7 @@ def watching(config: Config, pipeline: beside.Declared, url: str) -> list[str]:
     ]
 
 
-def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: list[str]) -> None:
+def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: list[str], warnings: list[str]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -116,4 +118,6 @@ def _show_rich(stream: TextIO, head: str, rows: list[tuple[str, str]], tries: li
     console.print(Text("Try:", style="bold"))
     for line in tries:
         console.print(Text(f"  {line}"))
+    for line in warnings:
+        console.print(Text(line, style="yellow"))
     console.print(Text("Stop with Ctrl-C.", style="dim"))

@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.cli import listeners, ready
+from penstock.cli.banner import AS_ROOT
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     from penstock.cli.beside import declared
 
     start_log(config)
-    with claimed(config.data_dir):
+    with claimed(config):
         declared(config)  # a pipeline's file that is not there is said before anything starts
         listeners.probe(config)
         if ready_file is not None:
@@ -74,14 +75,14 @@ def start_log(config: Config) -> None:
 
 
 @contextmanager
-def claimed(path: str) -> Iterator[None]:
+def claimed(config: Config) -> Iterator[None]:
     """Hold a data directory, made if there is none, against any other process."""
     from penstock.log.lock import Lock
 
     try:
-        lock = Lock(path)
+        lock = Lock(config.data_dir, group=config.data_mode == "group")
     except OSError as error:
-        raise unusable(path, error) from error
+        raise unusable(config.data_dir, error) from error
     try:
         yield
     finally:
@@ -107,6 +108,8 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     gc.set_threshold(*GC_THRESHOLDS)
     # The loop gives the interpreter lock away with every system call; a thread that seals must not keep it for long.
     sys.setswitchinterval(SWITCH_SECONDS)
+    if os.geteuid() == 0:
+        _log.warning("%s", AS_ROOT)
     if ready_file is not None:
         ready.write(ready_file, config, addresses)
     if show is not None:
@@ -140,7 +143,7 @@ class Daemon:
 
         self.config = config
         self._loop = loop
-        self._disk: LocalDisk = LocalDisk(loop)
+        self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
         try:
             self.node: Node = Node(config, LoopClock(loop), self._disk, Random(os.urandom(32)))
         except OSError as error:

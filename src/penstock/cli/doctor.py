@@ -100,6 +100,7 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
         yield Finding("FAIL", "configuration", str(error), "correct it; `penstock config show` lists every setting")
         return
     yield Finding("OK", "configuration", "can be used")
+    yield user()
     yield open_files()
     yield clock()
     found = list(ports(config))
@@ -107,6 +108,7 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
     if any(RUNNING in finding.found for finding in found):
         yield node(config)
     yield from directory(config.data_dir)
+    yield readers(config.data_dir, config.data_mode == "group")
 
 
 def versions() -> Finding:
@@ -124,6 +126,13 @@ def versions() -> Finding:
     if missing and missing != ["penstock"]:
         return Finding("FAIL", "versions", f"{text}; missing: {', '.join(missing)}", "run `make setup`")
     return Finding("OK", "versions", text)
+
+
+def user() -> Finding:
+    """Look at whom a node would run as."""
+    if os.geteuid() == 0:
+        return Finding("WARN", "user", "root", "run nodes as a user of their own, as deploy/penstock.service does")
+    return Finding("OK", "user", f"number {os.geteuid()}")
 
 
 def open_files() -> Finding:
@@ -208,6 +217,21 @@ def directory(path: str) -> Iterator[Finding]:
     yield _file_system(shown, place)
     yield _space(place)
     yield sync_speed(place)
+
+
+def readers(path: str, group: bool) -> Finding:
+    """Look at who may read what is kept; what earlier versions made was open to everybody."""
+    if not os.path.isdir(path):
+        return Finding("OK", "readers", f"{path} will be made for its user{' and group' if group else ''} only")
+    mode = os.stat(path).st_mode & 0o777
+    text = f"mode {mode:04o}"
+    if mode & 0o007:
+        todo = f"chmod -R {'o-rwx' if group else 'go-rwx'} {path}"
+        return Finding("WARN", "readers", f"{text}: every user of this machine gets into {path}", todo)
+    if mode & 0o070 and not group:
+        todo = f"chmod -R go-rwx {path}, or set data_mode=group if that is meant"
+        return Finding("WARN", "readers", f"{text}: its group gets into {path}", todo)
+    return Finding("OK", "readers", f"{text}: {'its user and group' if mode & 0o070 else 'its user'} only")
 
 
 def sync_speed(place: str) -> Finding:

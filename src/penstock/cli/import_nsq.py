@@ -120,7 +120,7 @@ def _run(config: Config, queues: Queues, found: list[Found], printer: Printer) -
     from penstock.cli.daemon import claimed
 
     total = sum(one.messages - one.earlier for one in found)
-    with _exclusive(config.data_dir), claimed(config.data_dir), _progress(printer, total) as told:
+    with _exclusive(config.data_dir), claimed(config), _progress(printer, total) as told:
         try:
             return asyncio.run(_bring(config, queues, told))
         except KeyboardInterrupt:
@@ -140,7 +140,7 @@ async def _bring(config: Config, queues: Queues, told: Callable[[int], None]) ->
     from penstock.node import Node
 
     loop = asyncio.get_running_loop()
-    disk = LocalDisk(loop)
+    disk = LocalDisk(loop, group=config.data_mode == "group")
     # What happened to these messages, happened elsewhere: the history does not tell of it.
     config = msgspec.structs.replace(config, events=EventsConfig(mode="off"))
     node = Node(config, LoopClock(loop), disk, Random(os.urandom(32)))

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock.cli import banner
+from penstock.disk import GROUP, PRIVATE
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def announced(config: Config, addresses: Mapping[str, tuple[str, int]]) -> Itera
     reach = banner.places(config, addresses)
     document = {"pid": os.getpid(), "api": reach.get("api.port"), "flight": reach.get("flight.port")}
     try:
-        with open(path + ".new", "wb") as file:
+        mode = (GROUP if config.data_mode == "group" else PRIVATE)[0]
+        with open(path + ".new", "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(msgspec.json.encode(document) + b"\n")
         os.replace(path + ".new", path)
     except OSError:  # a full disk must not keep a node from starting

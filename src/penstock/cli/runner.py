@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import IO, Literal, NamedTuple
 
 from penstock.cli.failure import OK, USAGE
+from penstock.disk import LocalDisk, private
 
 _log = logging.getLogger("penstock.runner")
 
@@ -102,7 +103,7 @@ class Runner:
     async def _life(self) -> None:
         program = self._program
         try:
-            os.makedirs(os.path.dirname(program.log), exist_ok=True)
+            LocalDisk().make(os.path.dirname(program.log))
             if program.setup:
                 await self._set_up()
             await self._wait_for_missing()
@@ -251,7 +252,7 @@ def main(arguments: list[str]) -> int:
 def append(path: str, content: bytes, bytes_max: int = LOG_BYTES) -> None:
     """Add to a log, moved aside before it gets too large; a full disk loses lines, never the command."""
     with suppress(OSError):
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=private) as file:
             size = file.tell()
             is_full = size > 0 and size + len(content) > bytes_max
             file.write(b"" if is_full else content)

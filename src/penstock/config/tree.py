@@ -236,6 +236,8 @@ class Config(Section, frozen=True, kw_only=True):
 
     #: One process at a time uses it.
     data_dir: str = "./penstock-data"
+    #: Who may read what is made there: the node's user only, or its group, too, for readers that run as another user.
+    data_mode: Literal["private", "group"] = "private"
     #: Added to every port that is not 0 (0 = any free port).
     port_offset: Count = 0
     #: What clients must show; needed as soon as anything listens beyond this machine.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.disk import LocalDisk, replace_file
+from penstock.disk import LocalDisk, private, replace_file
 from penstock.errors import ConfigError
 from penstock.log import journal, lock, manifest, state
 from penstock.log.index import Index
@@ -42,7 +42,7 @@ def backup(data: str, target: str) -> Backup:
     if not os.path.isdir(data):
         raise ConfigError(f"there is no data directory {data}. Name the one the node was started with.")
     _must_be_empty(target, "A backup goes into a directory of its own; choose a new one.")
-    os.makedirs(target, exist_ok=True)
+    LocalDisk().make(target)
     made = Backup()
     places = set(shards_below(data))
     # What names things goes first: a topic made meanwhile is then simply not in the backup.
@@ -70,7 +70,7 @@ def restore(source: str, data: str) -> Backup:
         name = os.path.relpath(path, source)
         if name != MARK:
             _copy(path, os.path.join(data, name))
-    os.makedirs(data, exist_ok=True)
+    LocalDisk().make(data)
     _sync_tree(data)
     return made
 
@@ -81,7 +81,7 @@ def _must_be_empty(place: str, way_out: str) -> None:
 
 
 def _shard(place: str, target: str, made: Backup) -> None:
-    os.makedirs(target, exist_ok=True)
+    LocalDisk().make(target)
     disk = ReadOnlyDisk()
     # Delivery state before rows: a row acknowledged meanwhile comes again, rather than being lost.
     for name in disk.list(place):
@@ -164,7 +164,7 @@ def _growing(segment: Segment, target: str) -> tuple[int, int]:
     columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
     end = last.position + last.length
     path = os.path.join(target, os.path.basename(segment.path()))
-    with open(segment.path(), "rb") as source, open(path, "wb") as sink:
+    with open(segment.path(), "rb") as source, open(path, "wb", opener=private) as sink:
         left = end
         while left:
             piece = source.read(min(left, 1 << 20))
@@ -203,14 +203,15 @@ def _files(place: str) -> Iterator[str]:
 
 
 def _copy(path: str, target: str) -> None:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shutil.copyfile(path, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
+    LocalDisk().make(os.path.dirname(target))
+    with open(path, "rb") as source, open(target, "wb", opener=private) as sink:
+        shutil.copyfileobj(source, sink)
+        sink.flush()
+        os.fsync(sink.fileno())
 
 
 def _write(target: str, content: bytes) -> None:
-    with open(target, "wb") as file:
+    with open(target, "wb", opener=private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

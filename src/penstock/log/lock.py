@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 
+from penstock.disk import LocalDisk, private
 from penstock.errors import ConfigError
 
 FILE = "lock"
@@ -16,10 +17,10 @@ FILE = "lock"
 class Lock:
     """The right to write in a data directory, held until `release` or the end of the process."""
 
-    def __init__(self, data: str) -> None:
-        os.makedirs(data, exist_ok=True)
+    def __init__(self, data: str, *, group: bool = False) -> None:
+        LocalDisk(group=group).make(data)
         self._path = os.path.join(data, FILE)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = private(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

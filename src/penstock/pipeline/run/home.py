@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.client.wire import PipelineReport, made
+from penstock.disk import LocalDisk, private
 from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline.plan.document import Place
 
@@ -52,8 +53,8 @@ class Home:
     def owned(self) -> Iterator[None]:
         """Hold the directory against any other process; ConfigError says who has it."""
         try:
-            os.makedirs(self.path, exist_ok=True)
-            file = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            LocalDisk().make(self.path)
+            file = private(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be used for checkpoints: {error.strerror}") from None
         try:
@@ -155,8 +156,8 @@ def _owner(file: int) -> dict[str, Any]:
 
 def _replace(path: str, values: Any, *, sync: bool = True) -> None:
     """Put a document there in one step."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".new", "w", encoding="utf-8") as file:
+    LocalDisk().make(os.path.dirname(path))
+    with open(path + ".new", "w", encoding="utf-8", opener=private) as file:
         json.dump(values, file)
         if sync:
             file.flush()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.disk import LocalDisk, private
 from penstock.errors import ConfigError
 
 PLAN, DONE = "plan.json", "done.json"
@@ -110,7 +111,7 @@ class Book:
     def held(self) -> Iterator[None]:
         """Keep other processes from running the same replay."""
         try:
-            os.makedirs(self.path, exist_ok=True)
+            LocalDisk().make(self.path)
             directory = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot hold the plan of a replay: {error.strerror}") from None
@@ -159,7 +160,7 @@ class Book:
     def _write(self, name: str, value: msgspec.Struct) -> None:
         path = os.path.join(self.path, name)
         try:
-            with open(path + ".new", "wb") as file:
+            with open(path + ".new", "wb", opener=private) as file:
                 file.write(msgspec.json.encode(value))
                 file.flush()
                 os.fsync(file.fileno())
