@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from penstock.errors import Refusal
+
 if TYPE_CHECKING:
     from penstock.message import Buffer
 
@@ -94,7 +96,7 @@ class Disk(Protocol):
         """Make a directory and its parents; returns once their names survive a power loss."""
 
     def rename(self, old: str, new: str) -> None:
-        """Replace `new` by `old` in one step."""
+        """Replace `new` by `old` in one step; a directory moves with everything in it, to a name that is free."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory with everything in it; nothing happens if it is gone already."""
@@ -287,6 +289,14 @@ def private(path: str, flags: int) -> int:
 def is_full(error: BaseException | None) -> bool:
     """Tell whether an error means that no more can be written for now."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def unmade(what: str, error: Exception) -> Exception:
+    """Return what to tell those who asked for a thing whose files could not be made."""
+    if not isinstance(error, OSError):
+        return error
+    code = "disk_full" if is_full(error) else "unavailable"
+    return Refusal(code, f"{what} could not be made ({error.strerror or error}); free some of that and try again")
 
 
 def replace_file(disk: Disk, path: str, content: bytes) -> None:

@@ -53,6 +53,7 @@ REASONS: dict[str, Reason] = {
     "disk_full": Reason(507, True),
     "quota_full": Reason(507, True),
     "disk_failed": Reason(503, True),
+    "unavailable": Reason(503, True),
     "stopping": Reason(503, True),
 }
 

@@ -18,8 +18,8 @@ from penstock.commits import Commits
 from penstock.config import Config
 from penstock.delivery.moment import Now
 from penstock.delivery.subscription import Subscription
-from penstock.disk import Disk
-from penstock.errors import Refusal
+from penstock.disk import Disk, unmade
+from penstock.errors import CorruptionError, Refusal
 from penstock.events import TOPIC as EVENTS
 from penstock.events import Events
 from penstock.holds import Holds
@@ -35,6 +35,8 @@ from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping
+from penstock.rescue.directories import Directories
+from penstock.rescue.labels import Labels
 from penstock.settings import TopicSettings
 from penstock.topic import Topic
 
@@ -89,8 +91,8 @@ class Node:
         self._ticker: Timer | None = None
         self._shared_ns = clock.monotonic()
         disk.make(config.data_dir)
-        registry = EmbeddedRegistry.open(disk, clock, f"{config.data_dir}/registry")
-        self.catalog = Catalog(registry, clock, random)
+        self.directories = Directories(disk, config.data_dir)
+        self.catalog = Catalog(self._registry(), clock, random)
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
@@ -100,30 +102,58 @@ class Node:
         #: How the pipelines are that told it.
         self.pipelines = Pipelines(clock)
         self._open_topics()
+        self._labels = Labels(self)
         resume(self)
         self.commits.resume()
         self._retainer = clock.call_at(clock.monotonic() + self._retain_ns(), self._retain)
 
+    def _registry(self) -> EmbeddedRegistry:
+        """Open what the node remembers; without it topics on disk would be strangers."""
+        path, there = f"{self.config.data_dir}/registry", self.disk.list(self.directories.topics)
+        found = "missing"
+        if not there or self.disk.exists(path):
+            registry = EmbeddedRegistry.open(self.disk, self.clock, path)
+            if not there or registry.revision:
+                return registry
+            registry.close()
+            found = "empty"
+        raise CorruptionError(
+            f"{path} is {found}, and {self.directories.topics} holds {len(there)} topics. Put the right file there, or "
+            f"run `penstock registry rebuild --data {self.config.data_dir}`, which makes one from what is on disk"
+        )
+
     def _open_topics(self) -> None:
-        self.catalog.sweep()
+        self.catalog.count_from(*self.directories.numbers())
         known = set()
         for record in self.catalog.topics():
             if record.settings.ephemeral:
                 self.catalog.delete_topic(record.name)
                 continue
             known.add(str(record.number))
-            topic = self.topics[record.name] = Topic(self, record, self._path(record.number))
-            passing = [each.name for each in self.catalog.subscriptions(record) if each.settings.ephemeral]
+            topic = self.topics[record.name] = Topic(self, record, self.directories.of(record.number))
+            passing = [each for each in self.catalog.subscriptions(record) if each.settings.ephemeral]
             if passing and not topic.subscriptions:  # the last ones went with their consumers: the next begins anew
                 topic.empty()
-            for name in passing:
-                self.catalog.delete_subscription(record, name)
-        for name in self.disk.list(f"{self.config.data_dir}/topics"):
-            if name not in known:  # deleted, and the process died before the data was
-                self.disk.remove(f"{self.config.data_dir}/topics/{name}")
+            for each in passing:
+                for shard in topic.shards:
+                    shard.journal(f"s{each.number}")[0].remove()
+                self.catalog.delete_subscription(record, each.name)
+        self._remove_deleted()
+        for name in self.disk.list(self.directories.topics):
+            if name not in known:
+                self.directories.set_aside(name)
 
-    def _path(self, number: int) -> str:
-        return f"{self.config.data_dir}/topics/{number}"
+    def _remove_deleted(self) -> None:
+        """Remove what is left of deleted topics, then forget that they were: in this order, whatever happens."""
+        deleted = self.catalog.deleted()
+        if deleted:
+            for each in deleted:
+                self.directories.remove(each)
+            self.directories.sync()
+            try:
+                self.catalog.forget_deleted([each.number for each in deleted])
+            except Refusal:
+                pass  # a full disk: there is time
 
     def now(self) -> Now:
         """Return this moment on both clocks."""
@@ -151,8 +181,14 @@ class Node:
             raise Refusal("stopping", "the node is stopping")
         if name == EVENTS and self.events is not None:  # whoever asks for it first
             settings = self.events.settings()
+        if name not in self.topics and self.catalog.topic(name) is not None:
+            self.catalog.delete_topic(name)  # could not be made, and at that time not undone either
         record = self.catalog.create_topic(name, settings or self.config.topic.settings())
-        topic = self.topics[name] = Topic(self, record, self._path(record.number))
+        try:
+            topic = self.topics[name] = Topic(self, record, self.directories.of(record.number))
+        except Exception as error:
+            self.catalog.delete_topic(name)  # what was made of it goes with the next sweep
+            raise unmade(f"topic {name}", error) from error
         _log.info("topic %s created", name)
         self.tell("created", topic)
         return topic
@@ -163,8 +199,11 @@ class Node:
         self.catalog.delete_topic(name)
         del self.topics[name]
         self._active.pop(topic, None)
-        topic.delete()
-        self.disk.remove(topic.path)
+        try:
+            topic.delete()
+            self.disk.remove(topic.path)
+        except OSError as error:
+            _log.warning("what is left of topic %s on disk goes later: %s", name, error)
         _log.info("topic %s deleted", name)
         self.tell("deleted", topic)
 
@@ -255,6 +294,7 @@ class Node:
     def _sweep(self) -> None:
         self.pipelines.sweep()
         try:
+            self._remove_deleted()
             self.holds.sweep()
             self.commits.sweep()
         except Refusal:
@@ -299,6 +339,10 @@ class Node:
             if shard.read_only
         ]
 
+    def lost(self) -> list[str]:
+        """Return a sentence on each directory that the registry does not know."""
+        return self.directories.problems()
+
     # --- the end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -323,6 +367,7 @@ class Node:
             if timer is not None:
                 timer.cancel()
         self._unwatch()
+        self._labels.close()
         history = self.topics.get(EVENTS)
         for topic in self.topics.values():
             if topic is not history:

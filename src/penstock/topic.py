@@ -22,6 +22,7 @@ from penstock.delivery.dead import Origin, dead_letters
 from penstock.delivery.moment import Now
 from penstock.delivery.rules import Rules, TrafficTest
 from penstock.delivery.subscription import Subscription
+from penstock.disk import unmade
 from penstock.errors import Refusal
 from penstock.events import on_hand
 from penstock.filters.traffic import Rules as TrafficRules
@@ -32,6 +33,7 @@ from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s
 from penstock.registry.records import SubscriptionRecord, TopicRecord
+from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from penstock.storage import Storage
 
@@ -57,7 +59,7 @@ class Topic:
         self._clock = node.clock
         config = node.config.node
         node.disk.make(path)
-        label.write(node.disk, path, _label(record))
+        label.write(node.disk, path, label_of(node.catalog, record))
         quota = Quota(record.settings.quota_bytes, node.quota)
         self.shards = [
             Shard.open(
@@ -293,10 +295,18 @@ class Topic:
         settings = settings or SubscriptionSettings()
         if self.settings.ordered and settings.order == "none":
             settings = msgspec.structs.replace(settings, order="shard")
-        record = self.node.catalog.create_subscription(self.record, name, settings, starts)
+        catalog = self.node.catalog
+        if name not in self.subscriptions and catalog.subscription(self.record, name) is not None:
+            catalog.delete_subscription(self.record, name)  # could not be made, and at that time not undone either
+        record = catalog.create_subscription(self.record, name, settings, starts)
         now = self.node.now()
         due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
-        subscription = self._open_subscription(record, due)
+        try:
+            subscription = self._open_subscription(record, due)
+        except Exception as error:
+            self.subscriptions.pop(name, None)
+            catalog.delete_subscription(self.record, name)
+            raise unmade(f"subscription {name} of topic {self.name}", error) from error
         self.node.tell("created", self, subscription)
         return subscription
 
@@ -615,16 +625,6 @@ class Topic:
     def _check_alive(self) -> None:
         if self.deleted:
             raise Refusal("gone", f"topic {self.name} was deleted")
-
-
-def _label(record: TopicRecord) -> label.Label:
-    return label.Label(
-        name=record.name,
-        incarnation=record.incarnation,
-        number=record.number,
-        shards=record.settings.shards,
-        durability=record.settings.durability,
-    )
 
 
 def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:

@@ -66,6 +66,18 @@ def test_readyz_tells_of_damage_and_so_does_the_topic(tmp_path: Path) -> None:
         assert served.get("/healthz").status == 200
 
 
+def test_readyz_tells_of_topics_that_the_registry_does_not_know(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.publish("orders", "one")
+    (tmp_path / "topics" / "9").mkdir()
+    with Served(tmp_path) as served:
+        answer = served.get("/readyz")
+        assert answer.status == 503
+        assert "lost/9 holds a directory without a label" in answer.json["problems"][0]
+        (tmp_path / "lost" / "9").rmdir()
+        assert served.get("/readyz").status == 200
+
+
 def test_readyz_keeps_details_from_those_without_the_token(tmp_path: Path) -> None:
     with Served(tmp_path, token="secret") as served:
         served.do(served.node.stop)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.disk import LocalDisk
 from penstock.errors import CorruptionError, Refusal
 from penstock.registry import Catalog, EmbeddedRegistry, RoutingMapping
-from penstock.registry.catalog import MAPPING
-from penstock.registry.records import mapping_problems
+from penstock.registry.catalog import MAPPING, REMOVE_KEYS_MAX
+from penstock.registry.records import encoded, mapping_problems
 from penstock.settings import SubscriptionSettings, TopicSettings, TrafficSettings
 from tests.registry.parts import TurnClock
 
@@ -214,17 +214,47 @@ def test_a_deleted_topic_takes_its_subscriptions_along(catalog: Catalog) -> None
         catalog.create_subscription(topic, "s", SUBSCRIPTION, STARTS)
 
 
-def test_a_crash_inside_a_deletion_leaves_nothing_to_see_and_is_swept(house: House) -> None:
+def test_a_deleted_topic_is_remembered_in_the_very_step_that_removes_it(house: House) -> None:
     catalog = house.open()
     topic, kept = catalog.create_topic("t", TOPIC), catalog.create_topic("kept", TOPIC)
     catalog.create_subscription(topic, "s", SUBSCRIPTION, STARTS)
     catalog.create_subscription(kept, "s", SUBSCRIPTION, STARTS)
-    catalog.registry.delete("topic/t")
+    before = catalog.registry.revision
+    catalog.delete_topic("t")
+    assert catalog.registry.revision == before + 1
     again = house.open()
-    assert [record.name for record in again.topics()] == ["kept"]
-    assert again.sweep() == 1
-    assert again.sweep() == 0
-    assert len(again.subscriptions(kept)) == 1
+    assert [(each.name, each.number, each.incarnation) for each in again.deleted()] == [("t", 1, topic.incarnation)]
+    again.forget_deleted([1])
+    assert house.open().deleted() == []
+    assert len(house.open().subscriptions(kept)) == 1
+
+
+def test_a_topic_of_many_subscriptions_is_deleted_with_all_of_them(house: House) -> None:
+    catalog = house.open()
+    topic = catalog.create_topic("t", TOPIC)
+    for number in range(REMOVE_KEYS_MAX + 50):
+        catalog.create_subscription(topic, f"s{number}", SUBSCRIPTION, STARTS)
+    catalog.delete_topic("t")
+    assert house.open().subscriptions(topic) == []
+
+
+def test_what_a_crash_left_of_many_subscriptions_is_forgotten_with_their_topic(house: House) -> None:
+    catalog = house.open()
+    topic = catalog.create_topic("t", TOPIC)
+    record = catalog.create_subscription(topic, "s", SUBSCRIPTION, STARTS)
+    catalog.delete_topic("t")
+    catalog.registry.put("subscription/1/s", encoded(record))
+    again = house.open()
+    again.forget_deleted([1])
+    assert list(again.registry.list("")) == ["counter/subscription", "counter/topic"]
+
+
+def test_numbers_seen_on_disk_are_not_given_again(catalog: Catalog) -> None:
+    topic = catalog.create_topic("t", TOPIC)
+    catalog.count_from(7, 0)
+    catalog.count_from(3, 9)
+    assert catalog.create_topic("u", TOPIC).number == 8
+    assert catalog.create_subscription(topic, "s", SUBSCRIPTION, STARTS).number == 10
 
 
 def test_a_record_of_another_version_is_named(catalog: Catalog) -> None:

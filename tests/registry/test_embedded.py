@@ -2,22 +2,27 @@
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.disk import LocalDisk
 from penstock.errors import ConfigError, CorruptionError, PenstockError, Refusal
-from penstock.registry.embedded import COMPACT_BYTES_MIN, HISTORY_EVENTS_MAX, EmbeddedRegistry
-from penstock.registry.frames import HEADER
+from penstock.registry.embedded import COMPACT_BYTES_MIN, HISTORY_CHANGES_MAX, EmbeddedRegistry
+from penstock.registry.frames import HEADER, MARK_BYTES
 from penstock.registry.registry import Event
 from tests.registry.parts import FaultyDisk, TurnClock
+from tests.simulation.disk import Died
+from tests.simulation.machine import Machine
 
 
 @pytest.fixture
@@ -65,9 +70,9 @@ def test_a_change_is_synced_before_it_returns(path: str) -> None:
     registry = opened(path, disk=disk)
     disk.done.clear()
     registry.put("a", b"1")
-    assert disk.done == ["append", "sync"]
+    assert disk.done == ["append", "sync", "append"]  # the last one marks it as synced
     registry.delete("a")
-    assert disk.done == ["append", "sync"] * 2
+    assert disk.done == ["append", "sync", "append"] * 2
 
 
 def test_a_killed_process_keeps_every_change_it_reported(path: str) -> None:
@@ -150,11 +155,12 @@ def test_a_value_beyond_the_limit_is_refused_and_one_at_the_limit_is_kept(path: 
 
 
 def three_changes(path: str) -> tuple[bytes, list[int]]:
+    """Return a file of three changes, and where its header and each change end; a mark follows each change."""
     registry = opened(path)
     ends = [os.path.getsize(path)]
     for change in (("a", b"first"), ("b", b"second \x00\xff"), ("a", b"third" * 9)):
         registry.put(*change)
-        ends.append(os.path.getsize(path))
+        ends.append(os.path.getsize(path) - MARK_BYTES)
     registry.close()
     return Path(path).read_bytes(), ends
 
@@ -170,7 +176,8 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_stands(path: str) -> None:
         registry = opened(path)
         assert state(registry) == STATES[whole]
         assert registry.revision == whole
-        assert registry.cut_bytes == length - ends[whole]
+        marked = whole > 0 and length >= ends[whole] + MARK_BYTES
+        assert registry.cut_bytes == length - ends[whole] - MARK_BYTES * marked
         # What comes next is not written behind the torn bytes.
         registry.put("next", b"value")
         registry.close()
@@ -198,15 +205,154 @@ def test_a_flipped_bit_is_never_served(tmp_path_factory: pytest.TempPathFactory,
     bad = bytearray(good)
     bad[bit // 8] ^= 1 << bit % 8
     Path(path).write_bytes(bad)
-    if bit // 8 < ends[2]:
-        with pytest.raises(CorruptionError) as caught:
-            opened(path)
-        assert path in str(caught.value)
-        assert Path(path).read_bytes() == bytes(bad)
-    else:  # in the last change: not to be told from a torn write, so it is cut, and said
-        registry = opened(path)
-        assert state(registry) == STATES[2]
-        assert registry.cut_bytes == len(good) - ends[2]
+    byte = bit // 8
+    if any(end <= byte < end + MARK_BYTES for end in ends[1:]):  # a mark says nothing but that a change is good
+        assert state(opened(path)) == STATES[3]
+        return
+    with pytest.raises(CorruptionError) as caught:
+        opened(path)
+    assert path in str(caught.value)
+    assert Path(path).read_bytes() == bytes(bad)
+
+
+def test_a_synced_change_that_went_bad_is_damage_although_it_is_the_last(path: str) -> None:
+    data, ends = three_changes(path)
+    bad = bytearray(data)
+    bad[ends[3] - 1] ^= 1
+    Path(path).write_bytes(bad)
+    with pytest.raises(CorruptionError, match=r"2 changes before it are good.*`penstock registry rebuild`"):
+        opened(path)
+    assert Path(path).read_bytes() == bytes(bad)
+
+
+def test_a_change_that_was_written_whole_and_never_marked_is_kept_and_marked(path: str) -> None:
+    data, ends = three_changes(path)
+    Path(path).write_bytes(data[: ends[3]])
+    registry = opened(path)
+    assert (state(registry), registry.cut_bytes) == (STATES[3], 0)
+    assert Path(path).read_bytes() == data
+
+
+def test_a_mark_that_the_power_took_is_no_damage(path: str) -> None:
+    # A mark is synced with the change after it; sectors are written in any order.
+    data, ends = three_changes(path)
+    Path(path).write_bytes(data[: ends[2]] + bytes(MARK_BYTES) + data[ends[2] + MARK_BYTES : ends[3]])
+    registry = opened(path)
+    assert (state(registry), registry.cut_bytes) == (STATES[3], 0)
+    assert registry.put("next", b"") == 4
+    assert opened(path).revision == 4
+
+
+@pytest.mark.parametrize("lost", ["synced", "unsynced"])
+def test_power_may_take_what_was_not_answered_and_never_more(lost: str) -> None:
+    for seed in range(200):
+        machine = Machine(seed)
+        registry = EmbeddedRegistry.open(machine.disk, machine.clock, "data/registry")
+        answered = machine.platter.random.randint(0, 6)
+        for number in range(answered):
+            registry.put(f"key-{number}", b"x" * machine.platter.random.randint(0, 600))
+        if lost == "unsynced":
+            machine.platter.fuse = machine.platter.random.randint(1, 2)  # inside the append, or inside the sync
+            with pytest.raises(Died):
+                registry.put("late", b"y" * machine.platter.random.randint(0, 600))
+        machine.lose_power()
+        again = EmbeddedRegistry.open(machine.disk, machine.clock, "data/registry")
+        assert {key for key in state(again) if key != "late"} == {f"key-{n}" for n in range(answered)}, f"seed {seed}"
+
+
+def test_several_keys_change_in_one_step_or_not_at_all(path: str, clock: TurnClock) -> None:
+    disk = FaultyDisk()
+    registry = opened(path, clock, disk)
+    seen: list[Event] = []
+    registry.watch("", 0, seen.extend)
+    assert registry.change({"a": b"1", "b": b"2"}) == 1
+    assert registry.change({"c": b"3"}, ["a", "never"], {"a": 1, "c": 0}) == 2
+    with refusal("conflict"):
+        registry.change({"d": b"4"}, ["b"], {"b": 1, "c": 1})
+    disk.fail["sync"] = [errno.ENOSPC]
+    with refusal("disk_full"):
+        registry.change({"d": b"4"}, ["b"])
+    clock.turn()
+    assert seen == [("a", b"1", 1), ("b", b"2", 1), ("c", b"3", 2), ("a", None, 2)]
+    for each in (registry, opened(path)):
+        assert state(each) == {"b": b"2", "c": b"3"}
+        assert each.revision == 2
+
+
+@given(st.data())
+def test_changes_of_several_keys_torn_anywhere_are_whole_or_absent(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = str(tmp_path_factory.mktemp("torn") / "registry")
+    registry = opened(path)
+    registry.change({"a": b"1", "b": b"1"})
+    registry.change({"a": b"2", "c": b"2"}, ["b"])
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: data.draw(st.integers(len(HEADER), len(content)))])
+    assert state(opened(path)) in ({}, {"a": b"1", "b": b"1"}, {"a": b"2", "c": b"2"})
+
+
+def test_a_change_of_too_many_keys_is_refused(path: str) -> None:
+    registry = opened(path)
+    with refusal("bad_request"):
+        registry.change({f"key-{number}": b"" for number in range(129)})
+    with refusal("bad_request"):
+        registry.change({f"key-{number}": bytes(1 << 20) for number in range(2)})
+    assert registry.change({f"key-{number}": b"" for number in range(128)}) == 1
+
+
+# Files of the first format
+
+
+def old_file(*changes: tuple[int, str, bytes | None]) -> bytes:
+    """Return a file as version 1 wrote it: one key per frame, no marks."""
+    content = b"penstock registry 1\n"
+    for change in changes:
+        payload = msgspec.msgpack.encode(change)
+        checksum = crc32c(payload, len(content) ^ len(payload))
+        content += struct.pack("<II", len(payload), checksum) + payload
+    return content
+
+
+OLD = ((1, "a", b"1"), (2, "b", b"2"), (3, "b", None), (4, "c", b"4"))
+
+
+def test_a_file_of_the_first_format_is_read_and_replaced(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(old_file(*OLD))
+    reader = EmbeddedRegistry.open(LocalDisk(), TurnClock(), path, read_only=True)
+    assert (state(reader), reader.revision) == ({"a": b"1", "c": b"4"}, 4)
+    assert Path(path).read_bytes() == old_file(*OLD)
+    registry = opened(path)
+    assert (state(registry), registry.revision) == ({"a": b"1", "c": b"4"}, 4)
+    assert Path(path).read_bytes().startswith(HEADER)
+    assert registry.put("d", b"5") == 5
+    assert state(opened(path)) == {"a": b"1", "c": b"4", "d": b"5"}
+
+
+def test_a_torn_end_of_the_first_format_is_cut_and_a_bad_middle_is_damage(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    content = old_file(*OLD)
+    Path(path).write_bytes(content[:-1])
+    assert state(EmbeddedRegistry.open(LocalDisk(), TurnClock(), path, read_only=True)) == {"a": b"1"}
+    bad = bytearray(content)
+    bad[len(HEADER) + 10] ^= 1
+    Path(path).write_bytes(bad)
+    with pytest.raises(CorruptionError, match="damaged at byte 20"):
+        opened(path)
+
+
+def test_a_full_disk_leaves_the_first_format_in_place_and_takes_no_change(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(old_file(*OLD))
+    disk = FaultyDisk()
+    disk.fail["append"] = [errno.ENOSPC, errno.ENOSPC]
+    registry = opened(path, disk=disk)
+    with refusal("disk_full"):
+        registry.put("d", b"5")
+    assert Path(path).read_bytes() == old_file(*OLD)
+    assert registry.put("d", b"5") == 5
+    assert state(opened(path)) == {"a": b"1", "c": b"4", "d": b"5"}
 
 
 @given(st.binary(max_size=300))
@@ -229,14 +375,14 @@ def test_any_bytes_as_a_file_open_or_are_called_damaged(
 def test_damage_in_the_middle_names_the_file_the_place_and_the_way_out(path: str) -> None:
     data, ends = three_changes(path)
     bad = bytearray(data)
-    bad[ends[1] + 12] ^= 0x40
+    bad[ends[1] + MARK_BYTES + 12] ^= 0x40
     Path(path).write_bytes(bad)
     with pytest.raises(CorruptionError) as caught:
         opened(path)
     message = str(caught.value)
-    assert message.startswith(f"{path}: damaged at byte {ends[1]}; 1 changes before it are good")
+    assert message.startswith(f"{path}: damaged at byte {ends[1] + MARK_BYTES}; 1 changes before it are good")
     assert f"from byte {ends[2]} on" in message
-    assert "`penstock restore`" in message
+    assert "`penstock registry rebuild`" in message
 
 
 @pytest.mark.parametrize(
@@ -245,7 +391,7 @@ def test_damage_in_the_middle_names_the_file_the_place_and_the_way_out(path: str
         (b"", "cut off after 0 bytes"),
         (HEADER[:5], "cut off after 5 bytes"),
         (b"<html>", "not a registry; it starts with b'<html>'"),
-        (b"penstock registry 27\nxyz", 'a registry of format "27", this program knows "1"'),
+        (b"penstock registry 27\nxyz", 'a registry of format "27", this program knows "2"'),
     ],
 )
 def test_a_file_that_is_no_registry_is_refused_and_left_alone(path: str, content: bytes, said: str) -> None:
@@ -364,8 +510,8 @@ def test_a_failed_compaction_leaves_the_old_file_in_use(path: str, where: str) -
     disk = FaultyDisk()
     registry = opened(path, disk=disk)
     grown(registry, 60)
-    # The first append and sync are the change's own, the second those of the new file.
-    disk.fail[where] = [errno.ENOSPC] if where == "rename" else [0, errno.ENOSPC]
+    # The first append and sync are the change's own, the next append its mark, then come those of the new file.
+    disk.fail[where] = {"append": [0, 0, errno.ENOSPC], "sync": [0, errno.ENOSPC], "rename": [errno.ENOSPC]}[where]
     registry.put("large", b"x" * COMPACT_BYTES_MIN)
     assert not disk.fail[where]
     assert state(opened(path)) == state(registry)
@@ -462,14 +608,14 @@ def test_a_watcher_may_change_the_registry(path: str, clock: TurnClock) -> None:
 
 def test_a_revision_that_is_no_longer_known_is_gone(path: str, clock: TurnClock) -> None:
     registry = opened(path, clock)
-    for _ in range(HISTORY_EVENTS_MAX + 5):
+    for _ in range(HISTORY_CHANGES_MAX + 5):
         registry.put("a", b"1")
     with refusal("gone"):
         registry.watch("", 4, lambda events: None)
     seen: list[Event] = []
     registry.watch("", 5, seen.extend)
     clock.turn()
-    assert [event.revision for event in seen] == list(range(6, HISTORY_EVENTS_MAX + 6))
+    assert [event.revision for event in seen] == list(range(6, HISTORY_CHANGES_MAX + 6))
 
 
 def test_changes_compacted_away_are_gone_after_a_restart(path: str, clock: TurnClock) -> None:

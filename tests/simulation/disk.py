@@ -152,12 +152,27 @@ class Platter:
                 self.used_bytes += len(inode.data)
         self._steps.setdefault(directory, []).append(changes)
 
+    def move(self, old: str, new: str) -> None:
+        """Give a directory another name, for good: that a power loss may undo it makes no difference to anybody."""
+
+        def moved(path: str) -> str:
+            return new + path[len(old) :] if path == old or path.startswith(old + "/") else path
+
+        self.files = {moved(path): inode for path, inode in self.files.items()}
+        self._named = {moved(path): inode for path, inode in self._named.items()}
+        self.directories = {moved(path): None for path in self.directories}
+        self._steps = {
+            moved(directory): [[(moved(path), inode) for path, inode in step] for step in steps]
+            for directory, steps in self._steps.items()
+        }
+
     def sync_directory(self, directory: str) -> None:
         """Bring the names of a directory to the platter."""
         for step in self._steps.pop(directory, ()):
             self._apply(step)
-        for path in [path for path in self.doomed if os.path.dirname(path) == directory]:
-            del self.doomed[path]
+        gone = [path for path in self.doomed if os.path.dirname(path) == directory]
+        # What was removed below goes with it: nothing is found there again without it.
+        self.doomed = {path: None for path in self.doomed if not any(f"{path}/".startswith(f"{g}/") for g in gone)}
 
     def _apply(self, step: list[Change]) -> None:
         for path, inode in step:
@@ -171,7 +186,9 @@ class Platter:
             for step in steps[: self.random.randint(0, len(steps))]:
                 self._apply(step)
         self._steps.clear()
-        self.directories.update({path: None for path in self.doomed if self.random.random() < 0.5})
+        for path in sorted(self.doomed):
+            if self.random.random() < 0.5 and os.path.dirname(path) in self.directories:
+                self.directories[path] = None
         self.doomed.clear()
         self.files = {path: inode for path, inode in self._named.items() if os.path.dirname(path) in self.directories}
         self._named = dict(self.files)
@@ -349,6 +366,10 @@ class SimDisk:
         self.check()
         old, new = os.path.normpath(old), os.path.normpath(new)
         inode = self.platter.files.get(old)
+        if inode is None and old in self.platter.directories:
+            self.reach()
+            self.platter.move(old, new)
+            return
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
         if os.path.dirname(old) != os.path.dirname(new):

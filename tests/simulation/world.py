@@ -186,6 +186,8 @@ class World:
     def _reconcile(self, node: Node) -> None:
         """Compare what the node remembers of topics and subscriptions with what it was told."""
         book = self.book
+        if node.lost():
+            book.fail("nobody's data", node.lost()[0])
         for model in list(book.topics.values()):
             topic = node.topics.get(model.name)
             if topic is None:

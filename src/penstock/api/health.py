@@ -42,6 +42,7 @@ async def readyz(call: Call[None, None]) -> Reply:
     node = call.node
     problems = [f"damaged: {damage}" for damage in node.damage()]
     problems += node.read_only()
+    problems += node.lost()
     if node.stopping:
         problems.append("the node is stopping")
     problems += await _disk(node)

@@ -24,6 +24,7 @@ from penstock.cli import (
     publish,
     read,
     redrive,
+    registry,
     replay,
     report,
     routing,
@@ -59,6 +60,7 @@ app.add_typer(subscription.app, name="subscription")
 app.add_typer(routing.app, name="routing")
 remote(app)(ledger.ledger)
 app.add_typer(log.app, name="log")
+app.add_typer(registry.app, name="registry")
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.add_typer(import_nsq.app, name="import")

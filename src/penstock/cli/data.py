@@ -51,9 +51,9 @@ def topics(data: str) -> dict[str, int]:
     path = os.path.join(data, REGISTRY)
     if not os.path.exists(path):
         raise Failure(f"{data} is no data directory of a node: it has no registry.", USAGE)
-    registry = EmbeddedRegistry.open(ReadOnlyDisk(), _StoppedClock(), path, read_only=True)
+    registry = EmbeddedRegistry.open(ReadOnlyDisk(), StoppedClock(), path, read_only=True)
     try:
-        return {record.name: record.number for record in Catalog(registry, _StoppedClock(), Random()).topics()}
+        return {record.name: record.number for record in Catalog(registry, StoppedClock(), Random()).topics()}
     finally:
         registry.close()
 
@@ -84,14 +84,16 @@ def _number(place: str) -> int:
     return int(name) if name.isdigit() else 0
 
 
-class _StoppedClock:
+class StoppedClock:
     """The registry's clock calls back watchers, and looking has none."""
 
     now = staticmethod(time.time_ns)
     monotonic = staticmethod(time.monotonic_ns)
 
     def call_soon(self, call: Callable[[], None]) -> None:
+        """Refuse: nobody turns it."""
         raise NotImplementedError
 
     def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> Timer:
+        """Refuse: nobody turns it."""
         raise NotImplementedError

@@ -215,6 +215,7 @@ def directory(path: str) -> Iterator[Finding]:
         yield Finding("FAIL", "data directory", f"{shown} cannot be written to", todo)
         return
     yield _file_system(shown, place)
+    yield from _lost(path)
     yield _space(place)
     yield sync_speed(place)
 
@@ -232,6 +233,16 @@ def readers(path: str, group: bool) -> Finding:
         todo = f"chmod -R go-rwx {path}, or set data_mode=group if that is meant"
         return Finding("WARN", "readers", f"{text}: its group gets into {path}", todo)
     return Finding("OK", "readers", f"{text}: {'its user and group' if mode & 0o070 else 'its user'} only")
+
+
+def _lost(path: str) -> Iterator[Finding]:
+    """Look for topics that the registry does not know, and that a node set aside."""
+    from penstock.log.reader import ReadOnlyDisk
+    from penstock.rescue.directories import Directories
+
+    for problem in Directories(ReadOnlyDisk(), path).problems():
+        found, _, todo = problem.partition(". ")
+        yield Finding("WARN", "lost topics", found, todo)
 
 
 def sync_speed(place: str) -> Finding:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.disk import LocalDisk, private, replace_file
 from penstock.errors import ConfigError
-from penstock.log import journal, lock, manifest, state
+from penstock.log import journal, label, lock, manifest, state
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Manifest
 from penstock.log.reader import LISTINGS_MAX, ReadOnlyDisk
@@ -46,7 +46,11 @@ def backup(data: str, target: str) -> Backup:
     made = Backup()
     places = set(shards_below(data))
     # What names things goes first: a topic made meanwhile is then simply not in the backup.
+    topics = os.path.join(data, label.TOPICS)
+    known = set(os.listdir(topics)) if os.path.isdir(topics) else set()
     for path in _other_files(data, places):
+        if path.startswith(topics + os.sep) and os.path.relpath(path, topics).split(os.sep)[0] not in known:
+            continue
         _copy(path, os.path.join(target, os.path.relpath(path, data)))
     for place in sorted(places):
         _shard(place, os.path.join(target, os.path.relpath(place, data)), made)

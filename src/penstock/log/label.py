@@ -1,12 +1,13 @@
-"""The label of a topic's directory: whose log it is, for readers that have the files and no node.
+"""The label of a topic's directory: whose log it is, for readers that have the files and no node or no registry.
 
-Owns the file `topic.json`. The registry stays the truth; the label is written again whenever a node opens the topic.
+Owns the file `topic.json`. The registry stays the truth; the label follows it.
 Invariant: it is replaced by rename, so a reader finds a whole one or none.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,10 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     shards: int
     durability: str
+    #: What the registry says of the topic and its subscriptions, to make another registry of; None where an older
+    #: version wrote the label. The log does not look into them.
+    record: dict[str, Any] | None = None
+    subscriptions: list[dict[str, Any]] | None = None
 
 
 def write(disk: Disk, directory: str, label: Label) -> None:
@@ -43,6 +48,20 @@ def write(disk: Disk, directory: str, label: Label) -> None:
     except OSError as error:
         if not is_full(error):
             raise
+
+
+def read(disk: Disk, directory: str) -> Label | None:
+    """Return the label of a directory, or None where there is none that can be read."""
+    try:
+        file = disk.open(f"{directory}/{FILE}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return msgspec.json.decode(file.read(0, file.size()), type=Label)
+    except msgspec.MsgspecError:
+        return None
+    finally:
+        file.close()
 
 
 def labels(data_dir: str) -> list[tuple[str, Label]]:

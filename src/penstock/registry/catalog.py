@@ -1,8 +1,9 @@
 """The catalog: topics, subscriptions and the routing mapping, kept in a registry.
 
-Owns the names of the keys and the order of changes, so that a crash between two of them leaves nothing half made that
-anybody could see. Knows nothing of logs or delivery.
-Invariant: a number is given to one topic, or one subscription, ever.
+Owns the names of the keys and what changes in one step, so that a crash leaves nothing half made that anybody could
+see. Knows nothing of logs or delivery.
+Invariants: a number is given to one topic, or one subscription, ever; the record of a topic goes in the step that says
+that it was deleted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, Refusal
 from penstock.registry.records import (
+    DeletedTopic,
     RoutingMapping,
     SubscriptionRecord,
     TopicRecord,
@@ -33,11 +35,15 @@ from penstock.settings import SubscriptionSettings, TopicSettings
 
 TOPICS = "topic/"
 SUBSCRIPTIONS = "subscription/"
+#: Topics that are gone and whose data may not be, by number.
+DELETED = "deleted/"
 MAPPING = "routing/mapping"
 TOPIC_COUNTER = "counter/topic"
 SUBSCRIPTION_COUNTER = "counter/subscription"
 #: With the sign bit free, an incarnation fits every int64 column and offset document.
 INCARNATION_BITS = 63
+#: Keys that one change removes at a time, well below what a registry takes.
+REMOVE_KEYS_MAX = 100
 
 _log = logging.getLogger(__name__)
 
@@ -65,15 +71,16 @@ class Catalog:
         check_topic_settings(settings)
         if self.registry.get(TOPICS + name):
             raise Refusal("conflict", f"topic {name} exists already")
+        number, counted, guards = self._next_number(TOPIC_COUNTER)
         record = TopicRecord(
             name=name,
-            number=self._next_number(TOPIC_COUNTER),
+            number=number,
             incarnation=self._random.getrandbits(INCARNATION_BITS),
             settings=settings,
             orphan_from=(0,) * settings.shards,
             created_ns=self._clock.now(),
         )
-        self.registry.put(TOPICS + name, encoded(record), if_revision=0)
+        self.registry.change({TOPICS + name: encoded(record), **counted}, (), {TOPICS + name: 0, **guards})
         return record
 
     def update_topic(
@@ -111,14 +118,35 @@ class Catalog:
         record = self.topic(name)
         if record is None:
             raise Refusal("not_found", f"there is no topic {name}")
-        # The topic first: after a crash in between, its subscriptions belong to a number nobody has any more.
-        self.registry.delete(TOPICS + name)
-        for key in self.registry.list(_subscriptions_of(record)):
+        gone = DeletedTopic(
+            name=name, number=record.number, incarnation=record.incarnation, deleted_ns=self._clock.now()
+        )
+        subscriptions = list(self.registry.list(_subscriptions_of(record)))
+        self.registry.change(
+            {f"{DELETED}{record.number}": encoded(gone)}, [TOPICS + name, *subscriptions[:REMOVE_KEYS_MAX]]
+        )
+        if len(subscriptions) > REMOVE_KEYS_MAX:
             try:
-                self.registry.delete(key)
+                self._remove(subscriptions[REMOVE_KEYS_MAX:])
             except Refusal:
-                break  # a full disk: the topic is gone all the same, and `sweep` takes these at the next start
+                pass  # a full disk: the topic is gone all the same, and `forget_deleted` takes these
         return record
+
+    def deleted(self) -> list[DeletedTopic]:
+        """Return the topics that were deleted and are not forgotten yet."""
+        return [decoded(entry.value, DeletedTopic, key) for key, entry in self.registry.list(DELETED).items()]
+
+    def forget_deleted(self, numbers: Sequence[int]) -> None:
+        """Forget deleted topics of which nothing is left on disk, for good, and what is left of them here."""
+        left = [key for number in numbers for key in self.registry.list(f"{SUBSCRIPTIONS}{number}/")]
+        self._remove([*left, *(f"{DELETED}{number}" for number in numbers)])
+
+    def count_from(self, topic_number: int, subscription_number: int) -> None:
+        """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
+        for counter, least in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
+            entry = self.registry.get(counter)
+            if least > (int(entry.value) if entry else 0):
+                self.registry.put(counter, b"%d" % least)
 
     def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
         """Return the subscriptions of a topic, by name."""
@@ -143,15 +171,16 @@ class Catalog:
         key = _subscriptions_of(topic) + name
         if self.registry.get(key):
             raise Refusal("conflict", f"topic {topic.name} has a subscription {name} already")
+        number, counted, guards = self._next_number(SUBSCRIPTION_COUNTER)
         record = SubscriptionRecord(
             topic_number=topic.number,
             name=name,
-            number=self._next_number(SUBSCRIPTION_COUNTER),
+            number=number,
             settings=settings,
             starts=_per_shard(topic, starts),
             created_ns=self._clock.now(),
         )
-        self.registry.put(key, encoded(record), if_revision=0)
+        self.registry.change({key: encoded(record), **counted}, (), {key: 0, **guards})
         return record
 
     def update_subscription(self, topic: TopicRecord, name: str, settings: SubscriptionSettings) -> SubscriptionRecord:
@@ -173,14 +202,6 @@ class Catalog:
             raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
         self.registry.delete(_subscriptions_of(topic) + name)
         return record
-
-    def sweep(self) -> int:
-        """Remove subscriptions whose topic is gone (a crash inside `delete_topic`); return how many."""
-        numbers = {str(topic.number) for topic in self.topics()}
-        orphans = [key for key in self.registry.list(SUBSCRIPTIONS) if key.split("/")[1] not in numbers]
-        for key in orphans:
-            self.registry.delete(key)
-        return len(orphans)
 
     def mapping(self) -> RoutingMapping:
         """Return the routing mapping; one without types where none is set."""
@@ -219,12 +240,15 @@ class Catalog:
 
         return self.registry.watch(MAPPING, self.registry.revision, on_events)
 
-    def _next_number(self, counter: str) -> int:
-        # Counted before it is used: a crash in between burns a number, which costs nothing.
+    def _next_number(self, counter: str) -> tuple[int, dict[str, bytes], dict[str, int]]:
+        """Return a number, what to put together with what gets it, and the guard of that."""
         entry = self.registry.get(counter)
         number = int(entry.value) + 1 if entry else 1
-        self.registry.put(counter, str(number).encode(), if_revision=entry.revision if entry else 0)
-        return number
+        return number, {counter: b"%d" % number}, {counter: entry.revision if entry else 0}
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), REMOVE_KEYS_MAX):
+            self.registry.change({}, keys[at : at + REMOVE_KEYS_MAX])
 
 
 def _subscriptions_of(topic: TopicRecord) -> str:

@@ -6,20 +6,35 @@ Invariant: the dictionary is what the synced file says; a change is in both or i
 
 from __future__ import annotations
 
+import logging
 import os
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock.clock import Clock
 from penstock.disk import Disk, File, is_full, replace_file
 from penstock.errors import ConfigError, PenstockError, Refusal
-from penstock.registry.frames import HEADER, Change, frame, scan
-from penstock.registry.registry import KEY_BYTES_MAX, VALUE_BYTES_MAX, Cancel, Entry, Event, OnEvents
+from penstock.registry.frames import HEADER, Change, frame, mark, scan
+from penstock.registry.registry import (
+    CHANGE_BYTES_MAX,
+    CHANGE_EDITS_MAX,
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Cancel,
+    Entry,
+    Event,
+    OnEvents,
+)
 
 #: Changes kept for watchers that come back; more than an operator makes while a node restarts.
-HISTORY_EVENTS_MAX = 1000
+HISTORY_CHANGES_MAX = 1000
 #: A file smaller than this is not worth compacting.
 COMPACT_BYTES_MIN = 64 * 1024
+#: What a key and its value take in the file beside themselves, about.
+FRAME_BYTES = 24
+
+_log = logging.getLogger(__name__)
 
 
 class EmbeddedRegistry:
@@ -34,15 +49,19 @@ class EmbeddedRegistry:
         self._file = file
         self._read_only = read_only
         self._entries: dict[str, Entry] = {}
+        #: All keys in order, so that listing a few of many costs little.
+        self._keys: list[str] = []
         self._frame_bytes: dict[str, int] = {}
         self._live_bytes = len(HEADER)
         self._revision = 0
-        self._history: deque[Event] = deque()
+        self._history: deque[Change] = deque()
         #: Every change after this revision is in the history.
         self._history_from = 0
         self._watchers: list[_Watcher] = []
         self._compact_at = COMPACT_BYTES_MIN
         self._broken = ""
+        #: The file has the format of an older version; it is replaced before anything is added to it.
+        self._is_old = False
 
     @classmethod
     def open(cls, disk: Disk, clock: Clock, path: str, *, read_only: bool = False) -> EmbeddedRegistry:
@@ -85,23 +104,33 @@ class EmbeddedRegistry:
 
     def list(self, prefix: str) -> dict[str, Entry]:
         """Return all entries whose key starts so, by key in order."""
-        return {key: self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)}
+        found = {}
+        for at in range(bisect_left(self._keys, prefix), len(self._keys)):
+            key = self._keys[at]
+            if not key.startswith(prefix):
+                break
+            found[key] = self._entries[key]
+        return found
+
+    def change(
+        self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), guards: Mapping[str, int] | None = None
+    ) -> int:
+        """Put and delete several keys in one step, if what is guarded is as expected; return the revision then."""
+        edits: dict[str, bytes | None] = {key: bytes(value) for key, value in puts.items()}
+        for key in deletes:
+            edits[key] = None
+        _check(edits)
+        self._check_guards(guards or {})
+        effective = {key: value for key, value in edits.items() if value is not None or key in self._entries}
+        return self._change(effective) if effective else self._revision
 
     def put(self, key: str, value: bytes, if_revision: int | None = None) -> int:
         """Set a value and return the new revision; Refusal("conflict") unless the entry is at `if_revision`."""
-        _check_key(key)
-        if len(value) > VALUE_BYTES_MAX:
-            raise Refusal(
-                "bad_request", f"the value of {key} has {len(value)} bytes, at most {VALUE_BYTES_MAX} are taken"
-            )
-        self._check_revision(key, if_revision)
-        return self._change(key, bytes(value))
+        return self.change({key: value}, (), {} if if_revision is None else {key: if_revision})
 
     def delete(self, key: str, if_revision: int | None = None) -> int:
         """Remove an entry and return the revision then; without `if_revision` it may be gone already."""
-        _check_key(key)
-        self._check_revision(key, if_revision)
-        return self._change(key, None) if key in self._entries else self._revision
+        return self.change({}, (key,), {} if if_revision is None else {key: if_revision})
 
     def watch(self, prefix: str, from_revision: int, on_events: OnEvents) -> Cancel:
         """Report every change after a revision, in order, in later turns of the loop, until cancelled."""
@@ -113,9 +142,9 @@ class EmbeddedRegistry:
             )
         watcher = _Watcher(self._clock, prefix, on_events)
         self._watchers.append(watcher)
-        for event in self._history:
-            if event.revision > from_revision:
-                watcher.add(event)
+        for change in self._history:
+            if change.revision > from_revision:
+                watcher.add(change)
 
         def cancel() -> None:
             watcher.cancelled = True
@@ -126,33 +155,49 @@ class EmbeddedRegistry:
 
     def _load(self) -> None:
         data = _whole(self._file)
-        changes, end = scan(data, self.path)
-        for change, size in changes:
+        found = scan(data, self.path)
+        for change, size in found.changes:
             self._apply(change, size)
-        self.cut_bytes = len(data) - end
-        if self.cut_bytes and not self._read_only:
-            self._file.truncate(end)
-            self._file.sync()
+        self.cut_bytes = len(data) - found.end
         self._compact_at = max(COMPACT_BYTES_MIN, 2 * self._live_bytes)
+        self._is_old = found.is_old
+        if self._read_only:
+            return
+        if self.cut_bytes:
+            self._file.truncate(found.end)
+        if self.cut_bytes or not found.is_marked:  # the process died between a change and its mark
+            self._file.sync()
+        if self._is_old:
+            self._compact()
+        elif not found.is_marked and self._revision:
+            self._mark()
 
-    def _check_revision(self, key: str, if_revision: int | None) -> None:
+    def _check_guards(self, guards: Mapping[str, int]) -> None:
         if self._read_only:
             raise Refusal("forbidden", f"{self.path} was opened for reading only")
         if self._broken:
             raise PenstockError(self._broken)
-        entry = self._entries.get(key)
-        actual = entry.revision if entry else 0
-        if if_revision is not None and if_revision != actual:
-            state = f"is at revision {actual}" if actual else "does not exist"
-            wanted = f"revision {if_revision}" if if_revision else "that it does not exist"
-            raise Refusal("conflict", f"{key} {state}, the request expected {wanted}; read it again")
+        for key, expected in guards.items():
+            entry = self._entries.get(key)
+            actual = entry.revision if entry else 0
+            if expected != actual:
+                state = f"is at revision {actual}" if actual else "does not exist"
+                wanted = f"revision {expected}" if expected else "that it does not exist"
+                raise Refusal("conflict", f"{key} {state}, the request expected {wanted}; read it again")
 
-    def _change(self, key: str, value: bytes | None) -> int:
-        change = Change(self._revision + 1, key, value)
+    def _change(self, edits: Mapping[str, bytes | None]) -> int:
+        if self._is_old:
+            self._compact()
+            if self._is_old:
+                raise Refusal(
+                    "disk_full", f"{self.path} is of an older format and could not be copied; free some space"
+                )
+        change = Change(self._revision + 1, tuple(edits.items()))
         size = self._write(change)
-        event = self._apply(change, size)
+        self._apply(change, size)
+        self._mark()
         for watcher in self._watchers:
-            watcher.add(event)
+            watcher.add(change)
         if self._file.size() > self._compact_at:
             self._compact()
         return self._revision
@@ -171,6 +216,13 @@ class EmbeddedRegistry:
             raise PenstockError(f"{text}; nothing was changed. Check the disk") from error
         return len(data)
 
+    def _mark(self) -> None:
+        """Write down that everything so far was synced: from now on a bad frame here is damage."""
+        try:
+            self._file.append([mark(self._revision, self._file.size())])
+        except OSError as error:  # a full disk: the change itself is in
+            _log.warning("%s: the last change could not be marked as synced (%s)", self.path, error.strerror or error)
+
     def _cut_back(self, length: int) -> None:
         # What was written and not synced must not come back at the next start: its writer is told that it failed.
         try:
@@ -182,32 +234,39 @@ class EmbeddedRegistry:
                 "no change is taken until the node is restarted. Check the disk"
             )
 
-    def _apply(self, change: Change, size: int) -> Event:
-        event = Event(change.key, change.value, change.revision)
+    def _apply(self, change: Change, size: int) -> None:
         self._revision = change.revision
-        if not change.key:  # the end of a compacted start: what stands before it is no complete history
+        if not change.edits:  # the end of a compacted start: what stands before it is no complete history
             self._history.clear()
             self._history_from = change.revision
             self._live_bytes += size
-            return event
-        self._live_bytes -= self._frame_bytes.pop(change.key, 0)
-        if change.value is None:
-            self._entries.pop(change.key, None)
-        else:
-            self._entries[change.key] = Entry(change.value, change.revision)
-            self._frame_bytes[change.key] = size
-            self._live_bytes += size
-        self._history.append(event)
-        if len(self._history) > HISTORY_EVENTS_MAX:
+            return
+        for key, value in change.edits:
+            self._live_bytes -= self._frame_bytes.pop(key, 0)
+            if value is None:
+                if self._entries.pop(key, None):
+                    del self._keys[bisect_left(self._keys, key)]
+            else:
+                if key not in self._entries:
+                    insort(self._keys, key)
+                self._entries[key] = Entry(value, change.revision)
+                self._frame_bytes[key] = len(key) + len(value) + FRAME_BYTES
+                self._live_bytes += self._frame_bytes[key]
+        self._history.append(change)
+        if len(self._history) > HISTORY_CHANGES_MAX:
             self._history_from = self._history.popleft().revision
-        return event
 
     def _compact(self) -> None:
         data = bytearray(HEADER)
-        by_revision = sorted(self._entries.items(), key=lambda item: item[1].revision)
-        for key, entry in by_revision:
-            data += frame(Change(entry.revision, key, entry.value), len(data))
-        data += frame(Change(self._revision, "", None), len(data))
+        by_revision: dict[int, list[tuple[str, bytes | None]]] = {}
+        for key, entry in self._entries.items():
+            by_revision.setdefault(entry.revision, []).append((key, entry.value))
+        # One frame per revision: the next one of a reader is then never the same again, with something lost between.
+        for revision in sorted(by_revision):
+            data += frame(Change(revision, tuple(by_revision[revision])), len(data))
+        data += frame(Change(self._revision, ()), len(data))
+        if self._revision:
+            data += mark(self._revision, len(data))
         self._live_bytes = len(data)
         self._compact_at = max(COMPACT_BYTES_MIN, 2 * self._live_bytes)
         try:
@@ -223,6 +282,7 @@ class EmbeddedRegistry:
             return
         old, self._file = self._file, self._disk.open(self.path)
         old.close()
+        self._is_old = False
 
 
 class _Watcher:
@@ -235,12 +295,11 @@ class _Watcher:
         self._on_events = on_events
         self._pending: list[Event] = []
 
-    def add(self, event: Event) -> None:
-        if not event.key.startswith(self._prefix):
-            return
-        self._pending.append(event)
-        if len(self._pending) == 1:
+    def add(self, change: Change) -> None:
+        events = [Event(key, value, change.revision) for key, value in change.edits if key.startswith(self._prefix)]
+        if events and not self._pending:
             self._call_soon(self._tell)
+        self._pending += events
 
     def _tell(self) -> None:
         events, self._pending = self._pending, []
@@ -248,13 +307,23 @@ class _Watcher:
             self._on_events(events)
 
 
-def _check_key(key: str) -> None:
-    try:
-        length = len(key.encode())
-    except UnicodeEncodeError:
-        raise Refusal("bad_request", f"{key!r} is no registry key: it is not UTF-8 text") from None
-    if not 0 < length <= KEY_BYTES_MAX:
-        raise Refusal("bad_request", f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {length}")
+def _check(edits: Mapping[str, bytes | None]) -> None:
+    size = 0
+    for key, value in edits.items():
+        try:
+            length = len(key.encode())
+        except UnicodeEncodeError:
+            raise Refusal("bad_request", f"{key!r} is no registry key: it is not UTF-8 text") from None
+        if not 0 < length <= KEY_BYTES_MAX:
+            raise Refusal("bad_request", f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {length}")
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise Refusal(
+                "bad_request", f"the value of {key} has {len(value)} bytes, at most {VALUE_BYTES_MAX} are taken"
+            )
+        size += length + len(value or b"")
+    if len(edits) > CHANGE_EDITS_MAX or size > CHANGE_BYTES_MAX:
+        text = f"{len(edits)} keys and {size} bytes in one change; {CHANGE_EDITS_MAX} and {CHANGE_BYTES_MAX} are taken"
+        raise Refusal("bad_request", text)
 
 
 def _whole(file: File) -> bytes:

@@ -48,6 +48,15 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     created_ns: int
 
 
+class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic that was deleted and whose data may still be there: only this lets anybody remove it."""
+
+    name: str
+    number: int
+    incarnation: int
+    deleted_ns: int
+
+
 class RoutingMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which bit of a message's 64 traffic bits each traffic type is."""
 

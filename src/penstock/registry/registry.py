@@ -6,12 +6,15 @@ of what the values mean; `catalog` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 #: A value is a record of settings, never data; a larger one is somebody's mistake.
 VALUE_BYTES_MAX = 1 << 20
 KEY_BYTES_MAX = 2048
+#: Keys, and bytes of keys and values, that one change may hold: what etcd takes by default is about this.
+CHANGE_EDITS_MAX = 128
+CHANGE_BYTES_MAX = 3 << 19
 
 
 class Entry(NamedTuple):
@@ -45,6 +48,15 @@ class Registry(Protocol):
 
     def list(self, prefix: str) -> dict[str, Entry]:
         """Return all entries whose key starts so, by key in order."""
+
+    def change(
+        self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), guards: Mapping[str, int] | None = None
+    ) -> int:
+        """Put and delete several keys in one step and return the new revision; without an effect, the last one.
+
+        With `guards` only if each of those entries is still at its revision, 0 meaning that there is none; else
+        Refusal("conflict").
+        """
 
     def put(self, key: str, value: bytes, if_revision: int | None = None) -> int:
         """Set a value and return the new revision.

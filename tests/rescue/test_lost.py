@@ -1,0 +1,249 @@
+"""Absence never deletes: data goes only after its deletion was written down, whatever became of the registry."""
+
+from __future__ import annotations
+
+import errno
+import os
+from random import Random
+from typing import Literal
+
+import pytest
+
+from penstock.config import Config
+from penstock.config.tree import NodeConfig
+from penstock.errors import CorruptionError, Refusal
+from penstock.log import label
+from penstock.node import Node
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.simulation.disk import Died, Inode, SimDisk
+from tests.site import Site
+
+REGISTRY = "data/registry"
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def bodies(site: Site, name: str) -> list[bytes]:
+    return site.consume(site.node.topic(name), "reader")
+
+
+def saved(site: Site) -> bytes:
+    return bytes(site.machine.platter.files[REGISTRY].data)
+
+
+def put_back(site: Site, content: bytes | None) -> None:
+    """Replace the registry between two lives of the node."""
+    site.node.close()
+    site.machine.start()
+    platter = site.machine.platter
+    inode = None
+    if content is not None:
+        inode = Inode()
+        inode.data += content
+        inode.sync()
+    platter.change("data", [(REGISTRY, inode)])
+    platter.sync_directory("data")
+
+
+def topics(site: Site) -> list[str]:
+    return site.machine.disk.list("data/topics")
+
+
+@pytest.mark.parametrize("recovery", ["cut", "strict"])
+@pytest.mark.parametrize("content", [None, b"penstock registry 2\n"])
+def test_topics_without_a_registry_keep_the_node_from_starting(
+    content: bytes | None, recovery: Literal["cut", "strict"]
+) -> None:
+    site = Site(Config(data_dir="data", node=NodeConfig(recovery=recovery)))
+    for name in ("a", "b", "c"):
+        site.publish(site.node.create_topic(name), name.encode())
+    put_back(site, content)
+    with pytest.raises(CorruptionError, match=r"holds 3 topics.*`penstock registry rebuild --data data`"):
+        site.start()
+    assert topics(site) == ["1", "2", "3"]
+
+
+def test_a_flipped_bit_in_the_last_change_keeps_the_node_from_starting(site: Site) -> None:
+    site.publish(site.node.create_topic("a"), b"one")
+    content = bytearray(saved(site))
+    content[-20] ^= 1
+    put_back(site, bytes(content))
+    with pytest.raises(CorruptionError, match="`penstock registry rebuild`"):
+        site.start()
+    assert topics(site) == ["1"]
+
+
+def test_an_older_registry_loses_no_topic_and_gives_no_number_again(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.publish(site.node.create_topic("a"), b"one")
+    older = saved(site)
+    b = site.node.create_topic("b")
+    site.publish(b, b"two")
+    b.create_subscription("audit")
+    site.machine.run(1)
+    put_back(site, older)
+    site.start()
+    assert (topics(site), site.machine.disk.list("data/lost")) == (["1"], ["2"])
+    found = label.read(site.machine.disk, "data/lost/2")
+    assert found is not None
+    assert found.name == "b"
+    said = "data/lost/2 holds topic 'b', which the registry does not know"
+    assert said in caplog.text
+    assert said in site.node.lost()[0]
+    c = site.node.create_topic("c")
+    assert c.record.number == 3
+    assert c.create_subscription("s").number == 2
+    assert bodies(site, "a") == [b"one"]
+    # It stays there, and is named, until somebody takes it back or removes it.
+    site.start()
+    assert len(site.node.lost()) == 1
+    site.machine.disk.remove("data/lost/2")
+    assert site.node.lost() == []
+
+
+def test_a_second_directory_of_the_same_number_gets_a_name_of_its_own(site: Site) -> None:
+    for name in ("2", "2.2"):
+        site.machine.disk.make(f"data/lost/{name}")
+    site.node.create_topic("a")
+    site.machine.disk.make("data/topics/2")
+    site.start()
+    assert site.machine.disk.list("data/lost") == ["2", "2.2", "2.3"]
+
+
+def test_a_deleted_topic_is_gone_with_its_data_and_leaves_nothing_behind(site: Site) -> None:
+    site.publish(site.node.create_topic("a"), b"one")
+    site.node.delete_topic("a")
+    assert topics(site) == []
+    assert [each.number for each in site.node.catalog.deleted()] == [1]
+    site.machine.run(site.node.config.node.retention_check_ns / 1e9 + 1)
+    assert site.node.catalog.deleted() == []
+    site.start()
+    assert site.node.lost() == []
+
+
+def test_a_deletion_that_dies_anywhere_is_finished_or_never_began(site: Site) -> None:
+    for step in range(1, 200):
+        site = Site()
+        site.publish(site.node.create_topic("kept", TopicSettings(durability="fsync")), b"one")
+        site.publish(site.node.create_topic("gone", TopicSettings(shards=2, durability="fsync")), b"two")
+        site.machine.platter.fuse = step
+        try:
+            site.node.delete_topic("gone")
+        except Died:
+            pass
+        over = site.machine.platter.fuse is not None
+        site.machine.lose_power() if step % 2 else site.machine.start()
+        site.node = Node(site.config, site.machine.clock, site.machine.disk, Random(1))
+        assert site.node.lost() == [], f"step {step}"
+        assert bodies(site, "kept") == [b"one"]
+        if "gone" in site.node.topics:
+            assert bodies(site, "gone") == [b"two"]
+        else:
+            assert topics(site) == ["1"]
+        if over:
+            return
+    raise AssertionError("the deletion never came to its end")
+
+
+def test_a_directory_that_is_another_topic_than_the_deleted_one_is_kept(site: Site) -> None:
+    topic = site.node.create_topic("a")
+    site.publish(topic, b"one")
+    site.node.catalog.delete_topic("a")
+    found = label.read(site.machine.disk, topic.path)
+    assert found is not None
+    other = label.Label(name="other", incarnation=1, number=1, shards=1, durability="os")
+    label.write(site.machine.disk, topic.path, other)
+    site.start()
+    assert site.machine.disk.list("data/lost") == ["1"]
+
+
+def test_the_journals_of_passing_subscriptions_go_with_them(site: Site) -> None:
+    topic = site.node.create_topic("a")
+    site.publish(topic, b"one")
+    site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
+    topic.subscription("passing").ack(site.consumer, [1])
+    site.machine.run(1)
+    assert any("/s1." in path for path in site.machine.platter.files)
+    site.start()
+    assert not any("/s1." in path for path in site.machine.platter.files)
+
+
+# What could not be made is undone
+
+
+class Failing:
+    """Makes the simulated disk refuse files or directories whose path holds a word."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str, number: int) -> None:
+        self.left: int | None = None
+
+        def guarded(name: str) -> None:
+            real = getattr(SimDisk, name)
+
+            def call(disk: SimDisk, path: str, **options: bool) -> object:
+                if word in path and (name == "make" or options.get("create")) and self.left != 0:
+                    self.left = self.left - 1 if self.left is not None else None
+                    raise OSError(number, os.strerror(number), path)
+                return real(disk, path, **options)
+
+            monkeypatch.setattr(SimDisk, name, call)
+
+        guarded("open")
+        guarded("make")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EMFILE, "unavailable"), (errno.ENOSPC, "disk_full")])
+@pytest.mark.parametrize("word", ["topics/1", "topics/1/0", "topics/1/0/state"])
+def test_a_topic_whose_files_cannot_be_made_is_undone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, word: str, number: int, code: str
+) -> None:
+    with monkeypatch.context() as patch:
+        Failing(patch, word, number)
+        with pytest.raises(Refusal, match="topic a could not be made") as caught:
+            site.node.create_topic("a")
+    assert caught.value.code == code
+    assert (site.node.topics, site.node.catalog.topics()) == ({}, [])
+    topic = site.node.create_topic("a")
+    site.publish(topic, b"one")
+    assert topic.record.number == 2
+    site.start()
+    assert topics(site) == ["2"]
+    assert site.node.lost() == []
+    assert bodies(site, "a") == [b"one"]
+
+
+def test_a_topic_that_could_not_even_be_undone_can_be_created_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        Failing(patch, "topics/1", errno.ENOSPC)
+        patch.setattr(site.node.catalog, "delete_topic", refuse)
+        with pytest.raises(Refusal):
+            site.node.create_topic("a")
+    assert [record.name for record in site.node.catalog.topics()] == ["a"]
+    site.publish(site.node.create_topic("a"), b"one")
+    assert bodies(site, "a") == [b"one"]
+
+
+def refuse(*_: object) -> None:
+    raise Refusal("disk_full", "no space left")
+
+
+def test_a_subscription_whose_journal_cannot_be_read_is_undone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = site.node.create_topic("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(topic.shards[0]), "journal", too_many)
+        with pytest.raises(Refusal, match="subscription s of topic a could not be made") as caught:
+            topic.create_subscription("s")
+    assert caught.value.code == "unavailable"
+    assert (topic.subscriptions, site.node.catalog.subscriptions(topic.record)) == ({}, [])
+    site.publish(topic, b"one")
+    assert site.consume(topic, "s") == [b"one"]
+
+
+def too_many(*_: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
