@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from bench.micro.traffic import cpu_ns
-from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy
 from penstock.filters import sample
 from penstock.filters.header import HeaderReader, check
 from penstock.filters.match import EQUAL, GLOB, LIST, REGEX, HeaderFilter
 from penstock.filters.tag import TagTable, grouped
+from penstock.wire.layers import Deflate, Layer, Snappy
 
 TAGS = 100
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy
+from penstock.wire.layers import Deflate, Layer, Snappy
 from tests.nsq.certificates import certificates
 from tests.nsq.parts import sized
 from tests.served import PATIENCE_S

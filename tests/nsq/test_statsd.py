@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from penstock.config import host_and_port
 from penstock.dialects.nsq.http.api import observe
-from penstock.dialects.nsq.stats.statsd import BURST_PACKETS, Statsd, dialler, packets, prefix
+from penstock.dialects.nsq.stats.statsd import prefix, sender
+from penstock.wire.statsd import BURST_PACKETS, Statsd, dialler
 from tests.nsq.parts import Broker, dpub
 
 PREFIX = "nsq.127_0_0_1_4151."
@@ -58,7 +57,8 @@ def start(path: Path, ear: Ear, **nsq: Any) -> tuple[Broker, Statsd]:
 def sending(broker: Broker) -> Statsd:
     observer = observe(broker.node, broker.config, broker.server)
     nsq = broker.config.nsq
-    return Statsd(observer, broker.clock, nsq, "127.0.0.1:4151", dialler(nsq.statsd_address))
+    dial = dialler(*host_and_port(nsq.statsd_address))
+    return sender(observer, broker.clock, nsq, "127.0.0.1:4151", dial)
 
 
 def test_every_name_of_nsqd_is_sent_each_interval(tmp_path: Path, ear: Ear) -> None:
@@ -206,20 +206,6 @@ def test_closed_means_silent(tmp_path: Path, ear: Ear) -> None:
     assert ear.packets() == []
 
 
-def test_name_is_asked_for_without_stopping_the_loop(ear: Ear) -> None:
-    port = ear.address.rpartition(":")[2]
-
-    async def dialled(address: str) -> socket.socket | None:
-        answer: asyncio.Future[socket.socket | None] = asyncio.get_running_loop().create_future()
-        dialler(address)(answer.set_result)
-        return await asyncio.wait_for(answer, 30)
-
-    found = asyncio.run(dialled(f"localhost:{port}"))
-    assert found is not None
-    found.close()
-    assert asyncio.run(dialled(f"no-such-host.invalid:{port}")) is None
-
-
 @pytest.mark.parametrize(
     ("pattern", "host", "text"),
     [
@@ -231,34 +217,3 @@ def test_name_is_asked_for_without_stopping_the_loop(ear: Ear) -> None:
 )
 def test_prefix_names_the_host(pattern: str, host: str, text: str) -> None:
     assert prefix(pattern, host) == text
-
-
-@given(st.lists(st.text("abc", min_size=1, max_size=30)), st.integers(1, 60))
-def test_packets_hold_whole_lines_within_the_size(words: list[str], size: int) -> None:
-    lines = [f"{word}\n" for word in words]
-    made = list(packets(iter(lines), size))
-    assert b"".join(made) == "".join(lines).encode()
-    assert all(packet.endswith(b"\n") and (len(packet) <= size or packet.count(b"\n") == 1) for packet in made)
-
-
-Told = Callable[[socket.socket | None], None]
-
-
-def test_interval_that_comes_before_the_address_is_known_sends_nothing_twice(tmp_path: Path, ear: Ear) -> None:
-    broker = Broker(tmp_path, statsd_address=ear.address, statsd_interval_ns=10**9)
-    waiting: list[Told] = []
-    observer = observe(broker.node, broker.config, broker.server)
-    statsd = Statsd(observer, broker.clock, broker.config.nsq, "127.0.0.1:4151", waiting.append)
-    broker.client().pub("t", b"x")
-    broker.advance(3)
-    assert len(waiting) == 1
-    dialler(ear.address)(waiting.pop())
-    broker.clock.run()
-    assert ear.heard()["topic.t.message_count"] == "1|c"
-    broker.advance(1)
-    waiting.pop()(None)
-    broker.advance(1)
-    assert len(waiting) == 1
-    statsd.close()
-    dialler(ear.address)(waiting.pop())
-    assert ear.packets() == []

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from penstock.dialects.nsq.codec import OK
-from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy, Stack, Tls
 from penstock.errors import ConfigError
+from penstock.wire.layers import Deflate, Layer, Snappy, Stack
+from penstock.wire.tls import Tls
 from tests.nsq.certificates import certificates
 from tests.nsq.parts import Broker, Client, pub, sized
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.clock import MILLISECOND
-from penstock.dialects.nsq.tcp.layers import Deflate, Layer, Snappy
+from penstock.wire.layers import Deflate, Layer, Snappy
 from tests.simulation.clock import Scheduler, SimClock
 from tests.simulation.wire import Command, Form, Frame, FrameReader
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from penstock.dialects.nsq.lookup.registrar import Registrar
     from penstock.dialects.nsq.lookup.service import Lookup
     from penstock.dialects.nsq.stats.document import Observer
-    from penstock.dialects.nsq.stats.statsd import Statsd
     from penstock.dialects.nsq.tcp.server import Server as NsqServer
     from penstock.disk import LocalDisk
     from penstock.node import Node
+    from penstock.wire.statsd import Statsd
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -239,13 +239,16 @@ class Daemon:
 
     def _send_stats(self, observer: Observer, http_port: int) -> None:
         """Send stats to StatsD, where it is configured."""
+        from penstock.config import host_and_port
         from penstock.dialects.nsq.lookup.address import broadcast_address
-        from penstock.dialects.nsq.stats.statsd import Statsd, dialler
+        from penstock.dialects.nsq.stats.statsd import sender
+        from penstock.wire.statsd import dialler
 
         nsq = self.config.nsq
         if nsq.statsd_address:
             host = f"{broadcast_address(self.config)}:{http_port}"
-            self._statsd = Statsd(observer, self.node.clock, nsq, host, dialler(nsq.statsd_address))
+            dial = dialler(*host_and_port(nsq.statsd_address))
+            self._statsd = sender(observer, self.node.clock, nsq, host, dial)
 
     async def stop(self) -> None:
         """Take nothing more in, let consumers finish what they hold, hang up, and write everything down."""

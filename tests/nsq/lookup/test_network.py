@@ -9,25 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import LoopClock
 from penstock.dialects.nsq.lookup import network as module
-from penstock.dialects.nsq.lookup.codec import Identity
-from penstock.dialects.nsq.lookup.link import Link
 from penstock.dialects.nsq.lookup.network import LoopNetwork
 
-ME = Identity(version="1.3.0", tcp_port=1, http_port=2, hostname="h", broadcast_address="me")
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
-
-
-class Ear(Link):
-    """A link that only listens to what the network tells it."""
-
-    def __init__(self, address: tuple[str, int], network: LoopNetwork) -> None:
-        super().__init__(address, LoopClock(asyncio.get_running_loop()), network, ME, list)
-        self.heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def failed(self, why: str) -> None:
-        self.heard.set_result(why)
 
 
 def asked(answer: bytes, *, hang: bool = False) -> list[str] | None:
@@ -44,7 +29,7 @@ def asked(answer: bytes, *, hang: bool = False) -> list[str] | None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writers.append(writer)
             request = await reader.readuntil(b"\r\n\r\n")
-            assert request.startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.0\r\n")
+            assert request.startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
             writer.write(answer)
             if not hang:
                 writer.close()
@@ -91,33 +76,6 @@ def test_a_service_that_does_not_finish_its_answer_is_given_up(monkeypatch: pyte
 
 def in_loop(work: Callable[[], Coroutine[Any, Any, str]]) -> str:
     return asyncio.run(work())
-
-
-def test_a_service_that_is_down_is_told_to_the_link() -> None:
-    async def work() -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        network = LoopNetwork()
-        ear = Ear(("127.0.0.1", port), network)
-        ear.connect()
-        why = await ear.heard
-        await network.close()
-        return why
-
-    assert "111" in in_loop(work)
-
-
-def test_a_name_that_nobody_knows_is_told_to_the_link() -> None:
-    async def work() -> str:
-        network = LoopNetwork()
-        ear = Ear(("no such host." + "x" * 70, 4160), network)
-        ear.connect()
-        why = await ear.heard
-        await network.close()
-        return why
-
-    assert in_loop(work)
 
 
 def test_closing_ends_what_is_under_way() -> None:

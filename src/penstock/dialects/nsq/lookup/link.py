@@ -1,6 +1,6 @@
 """One lookup service as a node sees it: kept connected, told what the node has, asked what it knows.
 
-Owns the node's half of protocol V1 over a transport: IDENTIFY, everything the node has, changes as they come, and a
+Owns the node's half of protocol V1 over a kept link: IDENTIFY, everything the node has, changes as they come, and a
 PING now and then. Knows nothing of topics: names are given to it. A service that knows of partitions hears of each,
 in Youzan's form; upstream's would take the number for a channel, so it hears the name alone.
 Invariant: once a service has said who it is, it hears all of `announced` before anything else.
@@ -8,21 +8,22 @@ Invariant: once a service has said who it is, it hears all of `announced` before
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import NamedTuple, Protocol, cast
+from random import Random
+from typing import NamedTuple, Protocol
 
-from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.dialects.nsq.lookup import codec
 from penstock.dialects.nsq.lookup.codec import Faulty, Identity, Replies
 from penstock.dialects.nsq.lookup.directory import Meta
+from penstock.wire.dial import Dialler
+from penstock.wire.link import Backoff, Link
 
 #: As often as nsqd; a service drops a node after twenty of them.
 PING_NS = 15 * SECOND
 
-#: The first retry after a lost connection comes this soon, each later one after twice the time, up to a PING's.
+#: The first retry after a lost connection comes about this soon, each later one after twice the time, up to a PING's.
 RETRY_NS_MIN = 250 * MILLISECOND
 RETRY_NS_MAX = PING_NS
 
@@ -40,17 +41,14 @@ class Announced(NamedTuple):
     meta: Meta
 
 
-class Network(Protocol):
-    """The way to services elsewhere; a seam for tests."""
-
-    def dial(self, host: str, port: int, link: Link) -> None:
-        """Connect; the link hears `connection_made` or `failed`."""
+class Network(Dialler, Protocol):
+    """The way to services elsewhere; a seam for tests and the simulation."""
 
     def ask(self, host: str, port: int, topic: str, done: Channels) -> None:
         """Ask a service over HTTP for the channels of a topic; `done` is not called if it does not answer."""
 
 
-class Link(asyncio.Protocol):
+class ServiceLink:
     """The connection to one service."""
 
     def __init__(
@@ -61,26 +59,31 @@ class Link(asyncio.Protocol):
         me: Identity,
         announced: Callable[[], Iterable[Announced]],
     ) -> None:
-        self.address = address
         #: What the service said of itself, while it is connected.
         self.service: Identity | None = None
-        #: Why the last attempt failed, empty while all is well.
-        self.trouble = ""
-        self._clock = clock
         self._network = network
         self._me = me
         self._announced = announced
-        self._transport: asyncio.Transport | None = None
         self._replies = Replies()
         self._awaited = 0
-        self._retry_ns = RETRY_NS_MIN
-        self._timer: Timer | None = None
-        self._closed = False
+        # Nodes differ in where they are reached, so they do not come back all at once.
+        backoff = Backoff(RETRY_NS_MIN, RETRY_NS_MAX, Random(f"{me.broadcast_address}:{me.tcp_port}"))
+        self._link = Link("lookup service", address, self, clock, network, backoff, beat_ns=PING_NS, log=_log)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the service is."""
+        return self._link.address
 
     @property
     def name(self) -> str:
         """The service's address, as it was configured."""
-        return f"{self.address[0]}:{self.address[1]}"
+        return self._link.name
+
+    @property
+    def trouble(self) -> str:
+        """Why the service cannot be used, empty while all is well."""
+        return self._link.trouble
 
     @property
     def connected(self) -> bool:
@@ -89,8 +92,11 @@ class Link(asyncio.Protocol):
 
     def connect(self) -> None:
         """Go and connect."""
-        if not self._closed and self._transport is None:
-            self._network.dial(*self.address, self)
+        self._link.connect()
+
+    def close(self) -> None:
+        """Leave for good."""
+        self._link.close()
 
     def announce(self, topic: str, channel: str = "", partitions: int = 1) -> None:
         """Say that the node has a topic or channel; a service that is not connected hears it when it is."""
@@ -112,50 +118,32 @@ class Link(asyncio.Protocol):
         if self.service is not None and self.service.broadcast_address and self.service.http_port:
             self._network.ask(self.service.broadcast_address, self.service.http_port, topic, done)
 
-    def close(self) -> None:
-        """Leave for good."""
-        self._closed = True
-        self._cancel()
-        if self._transport is not None:
-            self._transport.close()
+    # --- the link calls these -------------------------------------------------------------------------------------
 
-    # --- the network calls these ----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduce the node and say all it has."""
-        self._transport = cast(asyncio.Transport, transport)
-        if self._closed:
-            self._transport.abort()
-            return
+    def opened(self) -> None:
+        """Introduce the node; what it has follows once the service has answered."""
         self._replies = Replies()
         self._awaited = 1
-        self._transport.write(codec.MAGIC + codec.identify(self._me))
-        self._arm(PING_NS, self._ping)
+        self._link.write(codec.MAGIC + codec.identify(self._me))
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Take replies."""
         try:
             for reply in self._replies.feed(data):
                 self._take(reply)
         except Faulty as faulty:
-            self._drop(f"it sent no lookup protocol: {faulty}")
+            self._link.drop(f"it sent no lookup protocol: {faulty}")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Come back later."""
-        self._transport = None
+    def beat(self) -> None:
+        """Show life to a service that answers."""
+        if self._awaited:
+            self._link.drop(f"{self._awaited} commands were not answered for {PING_NS // SECOND} s")
+        else:
+            self._command(codec.PING)
+
+    def closed(self, why: str) -> None:
+        """Forget who it was."""
         self.service = None
-        if not self._closed:
-            self.failed(self.trouble or (str(exc) if exc is not None else "it hung up"))
-
-    def failed(self, why: str) -> None:
-        """Take note that there is no connection, and try again later and later."""
-        if self._closed:
-            return
-        if not self.trouble:  # said once, not at every attempt
-            _log.warning("lookup service %s cannot be used: %s; trying again", self.name, why)
-        self.trouble = why
-        self._arm(self._retry_ns, self.connect)
-        self._retry_ns = min(2 * self._retry_ns, RETRY_NS_MAX)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -168,8 +156,7 @@ class Link(asyncio.Protocol):
         if self.service is None:
             # A service that answers with a bare OK is too old to be asked over HTTP, and still a service.
             self.service = codec.service(reply) or Identity()
-            self._retry_ns = RETRY_NS_MIN
-            self.trouble = ""
+            self._link.settled()
             self._announce_all()
             _log.info("announced to lookup service %s", self.name)
 
@@ -182,9 +169,9 @@ class Link(asyncio.Protocol):
             if self._names_partitions or not channels:
                 registers += [codec.register(topic, "", number) for number in self._numbers("", partitions)]
             registers += [codec.register(topic, name, number) for name in channels for number in self._numbers(name, 1)]
-        if registers and self._transport is not None:
+        if registers:
             self._awaited += len(registers)
-            self._transport.write(b"".join(registers))
+            self._link.write(b"".join(registers))
 
     @property
     def _names_partitions(self) -> bool:
@@ -205,34 +192,6 @@ class Link(asyncio.Protocol):
             self._command(line)
 
     def _command(self, line: bytes) -> None:
-        if self._transport is not None and not self._closed:
+        if self._link.is_open:
             self._awaited += 1
-            self._transport.write(line)
-
-    def _ping(self) -> None:
-        if self._awaited:
-            self._drop(f"{self._awaited} commands were not answered for {PING_NS // SECOND} s")
-            return
-        self._command(codec.PING)
-        self._arm(PING_NS, self._ping)
-
-    def _drop(self, why: str) -> None:
-        if not self.trouble:
-            _log.warning("lookup service %s cannot be used: %s; trying again", self.name, why)
-        self.trouble = why
-        self._cancel()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _arm(self, delay_ns: int, call: Callable[[], None]) -> None:
-        self._cancel()
-        self._timer = self._clock.call_at(self._clock.monotonic() + delay_ns, partial(self._ring, call))
-
-    def _ring(self, call: Callable[[], None]) -> None:
-        self._timer = None
-        call()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._link.write(line)

@@ -16,7 +16,7 @@ from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.host import meta_of
-from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Link, Network
+from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Network, ServiceLink
 from penstock.dialects.nsq.topics import is_listed
 from penstock.errors import Refusal
 from penstock.node import Change, Node
@@ -28,7 +28,7 @@ class Registrar:
     """A node's voice towards lookup services."""
 
     def __init__(self, node: Node, me: Identity, directory: Directory | None, network: Network) -> None:
-        self.links: list[Link] = []
+        self.links: list[ServiceLink] = []
         self._node = node
         self._me = me
         self._directory = directory
@@ -66,7 +66,7 @@ class Registrar:
         known = {link.address for link in self.links}
         for address in wanted:
             if address not in known:
-                link = Link(address, self._node.clock, self._network, self._me, self.announced)
+                link = ServiceLink(address, self._node.clock, self._network, self._me, self.announced)
                 self.links.append(link)
                 link.connect()
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import httptools
 import msgspec
 
 from penstock.clock import SECOND, Clock
+from penstock.wire.fetch import fetch
 
 #: An auth server that takes longer is not there; nsqd waits as long.
 ANSWER_S = 5.0
-#: A list of grants is a few KB; more than this is something else.
-ANSWER_BYTES_MAX = 1 << 20
 
 _log = logging.getLogger("penstock.nsq.auth")
 
@@ -162,67 +159,18 @@ class Authenticator:
     async def _ask(self, query: Query, told: Told) -> None:
         for address in self._addresses:
             try:
-                async with asyncio.timeout(ANSWER_S):
-                    grants = Grants(await _fetched(address, self._method, query))
-            except (OSError, ValueError, httptools.HttpParserError) as error:  # TimeoutError is an OSError
+                grants = Grants(await self._fetched(address, query))
+            except (OSError, ValueError) as error:  # TimeoutError is an OSError
                 _log.warning("auth server %s gave no answer: %s", address, str(error) or type(error).__name__)
                 continue
             told(grants)
             return
         told(None)
 
-
-async def _fetched(address: str, method: Literal["get", "post"], query: Query) -> bytes:
-    url = urlsplit(address)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError("its address is no http:// or https:// URL")
-    secure = ssl.create_default_context() if url.scheme == "https" else None
-    port = url.port or (443 if secure else 80)
-    reader, writer = await asyncio.open_connection(url.hostname, port, ssl=secure)
-    try:
-        writer.write(_request(url, method, query))
-        answer = _Reader()
-        while not answer.done and (part := await reader.read(65536)):
-            answer.feed(part)
-    finally:
-        writer.close()
-    if answer.status != 200:
-        raise ValueError(f"it answered with status {answer.status}")
-    return bytes(answer.content)
-
-
-def _request(url: SplitResult, method: Literal["get", "post"], query: Query) -> bytes:
-    path = quote(url.path or "/", safe="/%:@!$&'()*+,;=~-._")
-    sent = "&".join(part for part in (url.query, urlencode(query.fields()) if method == "get" else "") if part)
-    target = f"{path}?{sent}" if sent else path
-    content = b""
-    if method == "post":
+    async def _fetched(self, address: str, query: Query) -> bytes:
+        headers = {"Accept": "application/vnd.nsq; version=1.0"}
+        if self._method == "get":
+            joint = "&" if urlsplit(address).query else "?"
+            return await fetch(f"{address}{joint}{urlencode(query.fields())}", ANSWER_S, headers)
         content = msgspec.json.encode({name: [value] for name, value in query.fields().items()})
-    head = f"{method.upper()} {target} HTTP/1.1\r\nHost: {url.netloc.rpartition('@')[2]}\r\nConnection: close\r\n"
-    if content:
-        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-    return f"{head}Accept: application/vnd.nsq; version=1.0\r\n\r\n".encode("ascii") + content
-
-
-class _Reader:
-    """One response, of bounded size."""
-
-    def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self.content = bytearray()
-        self.status = 0
-        self.done = False
-
-    def feed(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        self.content += body
-        if len(self.content) > ANSWER_BYTES_MAX:
-            raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-
-    def on_message_complete(self) -> None:
-        self.done = True
+        return await fetch(address, ANSWER_S, {**headers, "Content-Type": "application/json"}, content)

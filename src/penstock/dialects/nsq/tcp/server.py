@@ -17,12 +17,13 @@ from penstock.config import NsqConfig
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
 from penstock.dialects.nsq.tcp.auth import Ask, Authenticator
 from penstock.dialects.nsq.tcp.identify import Agreed
-from penstock.dialects.nsq.tcp.layers import LayerError, TlsFacts
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.tcp.session import Session
 from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.message import Buffer
 from penstock.node import Node
+from penstock.wire.layers import LayerError
+from penstock.wire.tls import TlsFacts
 
 #: One read takes at most this; measured: larger ones delay the neighbours, smaller ones cost throughput.
 READ_BYTES_MAX = 256 * 1024

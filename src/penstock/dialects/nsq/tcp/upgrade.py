@@ -10,8 +10,9 @@ from __future__ import annotations
 import ssl
 
 from penstock.dialects.nsq.codec import OK
-from penstock.dialects.nsq.tcp.layers import Deflate, Layer, LayerError, Snappy, Stack, Tls, TlsFacts
 from penstock.message import Buffer
+from penstock.wire.layers import Deflate, Layer, LayerError, Snappy, Stack
+from penstock.wire.tls import Tls, TlsFacts
 
 
 class Upgrade:

@@ -1,17 +1,16 @@
-"""What may lie between an NSQ connection's socket and its commands: TLS, deflate, snappy.
+"""What may lie between a connection's socket and what is said on it: deflate, snappy; TLS is beside, in `tls`.
 
-Owns the three encodings, over memory: bytes in, bytes out, so the simulation runs them as the server does. Knows
-nothing of sockets, IDENTIFY or who asked for what.
+Owns the encodings, over memory: bytes in, bytes out, so the simulation runs them as a server does. Knows nothing of
+sockets, or who asked for what.
 Invariant: what one side sends is what the other receives, however the wire cuts it, and no input makes a layer hold
 or return more than a fixed amount above what it was given.
 """
 
 from __future__ import annotations
 
-import ssl
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cramjam import DecompressionError, snappy
 from fastcrc.crc32 import iscsi as crc32c
@@ -29,9 +28,6 @@ CHUNK_BYTES_MAX = 64 * 1024
 CHUNK_WIRE_BYTES_MAX = 4 + 32 + CHUNK_BYTES_MAX + CHUNK_BYTES_MAX // 6
 STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 COMPRESSED, UNCOMPRESSED, SKIPPABLE_MIN, IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
-
-#: A TLS record carries at most this much.
-RECORD_BYTES_MAX = 16 * 1024
 
 
 class LayerError(PenstockError):
@@ -240,98 +236,3 @@ def _enclose(plain: memoryview, out: list[Buffer]) -> None:
 def _masked(crc: int) -> int:
     """Return a checksum as the format stores it: one of data that contains checksums would be a weak one."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-class TlsFacts(NamedTuple):
-    """What was agreed on, as OpenSSL names it."""
-
-    version: str
-    cipher: str
-    #: The application protocol (ALPN), "" if none was asked for.
-    protocol: str
-
-
-class Tls:
-    """One end of a TLS connection: `handshake` until `done`, then `receive` and `send`, at the end `close`."""
-
-    __slots__ = ("_in", "_out", "_tls", "done", "ended")
-
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool = True, name: str | None = None) -> None:
-        self._in = ssl.MemoryBIO()
-        self._out = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._in, self._out, server_side=server_side, server_hostname=name)
-        #: Whether the handshake is over.
-        self.done = False
-        #: Whether the peer said that it sends no more.
-        self.ended = False
-
-    @property
-    def pending(self) -> bool:
-        """False: TLS makes nothing longer, so everything comes out at once."""
-        return False
-
-    @property
-    def facts(self) -> TlsFacts:
-        """What was agreed on, for statistics."""
-        cipher = self._tls.cipher()
-        return TlsFacts(
-            self._tls.version() or "", cipher[0] if cipher else "", self._tls.selected_alpn_protocol() or ""
-        )
-
-    @property
-    def common_name(self) -> str:
-        """The common name in the peer's certificate, "" if it showed none or the context does not check them."""
-        certificate = self._tls.getpeercert() or {}
-        subject: Sequence[Sequence[tuple[str, str]]] = certificate.get("subject", ())  # type: ignore[assignment]
-        return next((value for part in subject for key, value in part if key == "commonName"), "")
-
-    def handshake(self, data: Buffer) -> bytes:
-        """Take the peer's bytes and return what to write; once `done`, `receive(b"")` gives what came behind it."""
-        self._in.write(data)
-        try:
-            self._tls.do_handshake()
-            self.done = True
-        except ssl.SSLWantReadError:
-            pass
-        except (ssl.SSLError, ValueError) as error:
-            raise LayerError(f"TLS handshake failed: {_reason(error)}", self._out.read()) from None
-        return self._out.read()
-
-    def receive(self, data: Buffer) -> bytes:
-        """Decrypt. An answer that TLS itself owes the peer (a new key) leaves with the next `send`."""
-        self._in.write(data)
-        plain: list[bytes] = []
-        try:
-            while not self.ended:
-                part = self._tls.read(RECORD_BYTES_MAX)
-                self.ended = not part
-                plain.append(part)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            raise LayerError(f"TLS: {_reason(error)}", self._out.read()) from None
-        return plain[0] if len(plain) == 1 else b"".join(plain)
-
-    def send(self, data: Buffer) -> bytes:
-        """Encrypt."""
-        view = memoryview(data).cast("B")
-        try:
-            while len(view):
-                # Each write is one record.
-                view = view[self._tls.write(view) :]
-        except ssl.SSLError as error:
-            raise LayerError(f"TLS: {_reason(error)}", self._out.read()) from None
-        return self._out.read()
-
-    def close(self) -> bytes:
-        """Return the close_notify that tells the peer the end is no accident."""
-        try:
-            self._tls.unwrap()
-        except ssl.SSLError:
-            # It wants the peer's close_notify, which nobody waits for, or the handshake never ended.
-            pass
-        return self._out.read()
-
-
-def _reason(error: Exception) -> str:
-    return (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")

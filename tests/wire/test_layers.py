@@ -16,7 +16,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq.tcp.layers import (
+from penstock.wire.layers import (
     RECEIVE_BYTES_MAX,
     STREAM_IDENTIFIER,
     Deflate,
@@ -24,8 +24,8 @@ from penstock.dialects.nsq.tcp.layers import (
     LayerError,
     Snappy,
     Stack,
-    Tls,
 )
+from penstock.wire.tls import Tls
 from tests.nsq.certificates import certificates
 
 RANDOM = random.Random(7)
