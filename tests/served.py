@@ -16,12 +16,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 import uvloop
 
-from penstock.api.server import ApiServer, serve
+from penstock.api.config import ApiConfig
+from penstock.api.server import ApiServer
+from penstock.cli.daemon import Daemon
 from penstock.clock import SECOND
-from penstock.config import ApiConfig, Config, EventsConfig, NsqConfig
-from penstock.dialects.nsq.http.api import observe, serve_http
-from penstock.dialects.nsq.tcp.server import Server
-from penstock.disk import LocalDisk
+from penstock.config import Config, EventsConfig
+from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.nsq.running import Nsq
 from penstock.listener import Listener
 from penstock.node import Node
 
@@ -31,6 +33,11 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 
 API = "/api/v1"
+
+
+FREE = ApiConfig(port=0)
+NSQ = NsqConfig()
+NO_FLIGHT = FlightConfig(enabled=False)
 
 
 class MovableClock:
@@ -84,14 +91,23 @@ class Answer(NamedTuple):
 class Served:
     """A node that listens. Every call on the node itself is made in its own thread."""
 
-    def __init__(self, path: Path, *, ahead_s: int = 0, **config: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        ahead_s: int = 0,
+        api: ApiConfig = FREE,
+        nsq: NsqConfig = NSQ,
+        flight: FlightConfig = NO_FLIGHT,
+        **config: Any,
+    ) -> None:
         self.path = path
         self._ahead_s = ahead_s
+        own = msgspec.structs.replace(nsq, tcp_port=0, http_port=0, https_port=0, lookup=False)
         self.config = Config(
             data_dir=str(path),
+            parts=(api, own, flight),
             **{
-                "api": ApiConfig(port=0),
-                "nsq": NsqConfig(tcp_port=0, http_port=0),
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),
                 **config,
@@ -100,10 +116,13 @@ class Served:
         self.node: Node
         self.clock: MovableClock
         self.api: ApiServer
+        #: The HTTP side of NSQ, and all of it.
         self.nsq: Listener
-        #: Where NSQ clients connect, and what lookup services the node was told of.
+        self.nsq_running: Nsq
+        #: Where NSQ clients connect.
         self.tcp_port: int
-        self.lookups: list[list[tuple[str, int]]] = []
+        #: Every port by its key.
+        self.ports: dict[str, int]
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
         self._end: asyncio.Event
@@ -133,27 +152,18 @@ class Served:
         self._end = asyncio.Event()
         self.clock = MovableClock(self._loop)
         self.clock.ahead_ns = self._ahead_s * SECOND
-        disk = LocalDisk(self._loop)
-        self.node = Node(self.config, self.clock, disk, Random(1))
-        self.api = await serve(self.node, self.config)
-        server = Server(self.node, self.config.nsq)
-        accepting = await self._loop.create_server(server.connect, "127.0.0.1", 0)
-        self.tcp_port = accepting.sockets[0].getsockname()[1]
-        self.nsq = await serve_http(
-            self.node,
-            self.config,
-            self.tcp_port,
-            observer=observe(self.node, self.config, server),
-            relookup=lambda places: self.lookups.append(list(places)),
-        )
+        daemon = Daemon(self.config, self._loop, clock=self.clock, random=Random(1))
+        self.node = daemon.node
+        self.ports = {bound.endpoint.key: bound.port for bound in await daemon.listen()}
+        self.tcp_port = self.ports["nsq.tcp_port"]
+        api, nsq = (self.node.served[name].running for name in ("api", "nsq"))
+        assert isinstance(api, ApiServer)
+        assert isinstance(nsq, Nsq)
+        self.api, self.nsq_running = api, nsq
+        self.nsq = nsq.http["nsq.http_port"]
         started.set_result(None)
         await self._end.wait()
-        accepting.close()
-        server.close()
-        await self.api.close()
-        await self.nsq.close()
-        self.node.close()
-        disk.close()
+        await daemon.stop()
 
     def stop(self) -> None:
         """End it cleanly."""

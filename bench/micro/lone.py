@@ -21,6 +21,7 @@ import uvloop
 
 from penstock.clock import LoopClock
 from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Connection, Server
 from penstock.disk import LocalDisk
 from penstock.message import Rows
@@ -105,7 +106,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as path:
         node = Node(Config(data_dir=path), LoopClock(loop), LocalDisk(loop), Random(1))
-        server = Server(node, node.config.nsq)
+        server = Server(node, node.config.of(NsqConfig))
         producer, _ = connected(server)
         consumer, received = connected(server)
         feed(producer, PUB)

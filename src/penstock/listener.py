@@ -192,13 +192,12 @@ class Listener:
 
 async def listen(
     app: App,
-    address: str,
-    port: int,
+    bound: socket.socket,
     fault: Fault,
     tls: tuple[str, str] | None = None,
     connect: Connect = Connection,
 ) -> Listener:
-    """Serve an application; OSError if the address cannot be bound. `tls` is (certificate file, key file)."""
+    """Serve an application on a bound socket; `tls` is (certificate file, key file)."""
     config = Config(
         app,
         http=Connection,
@@ -215,7 +214,6 @@ async def listen(
     )
     config.load()
     state = ServerState()
-    bound = _bind(address, port)
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(
@@ -225,16 +223,3 @@ async def listen(
         bound.close()
         raise
     return Listener(server, state, bound.getsockname()[1])
-
-
-def _bind(address: str, port: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-        bound.setblocking(False)
-    except BaseException:
-        bound.close()
-        raise
-    return bound

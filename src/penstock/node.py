@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.commits import Commits
 from penstock.config import Config
 from penstock.delivery.moment import Now
 from penstock.delivery.subscription import Subscription
+from penstock.dialect import Bound, Running
 from penstock.disk import Disk, unmade
 from penstock.errors import CorruptionError, Refusal
 from penstock.events import TOPIC as EVENTS
@@ -63,6 +64,13 @@ Change = Literal["created", "changed", "deleted"]
 Watcher = Callable[[Change, Topic, Subscription | None], None]
 
 
+class Served(NamedTuple):
+    """Somebody who serves the node's clients."""
+
+    running: Running
+    bound: Sequence[Bound]
+
+
 class Node:
     """A running node without its listeners."""
 
@@ -85,6 +93,8 @@ class Node:
         self._bug_logs: dict[str, tuple[int, int]] = {}
         #: Told whenever a topic or subscription comes or goes, in the turn it does.
         self.watchers: list[Watcher] = []
+        #: What is served on it and where, by name; whoever started that says so. The node itself asks none of them.
+        self.served: dict[str, Served] = {}
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
         self._active: dict[Topic, None] = {}

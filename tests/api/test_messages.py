@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import times
+from penstock.api.config import ApiConfig
 from penstock.api.messages import PEEK_ROWS_MAX
 from penstock.api.record import Line
-from penstock.config import ApiConfig, NsqConfig
+from penstock.config import NodeConfig
 from tests.api.waiting import Waiting
 from tests.served import Served
 
@@ -200,8 +201,7 @@ def test_body_without_messages_is_refused(orders: Served) -> None:
 
 
 def test_oversized_message_and_oversized_body_are_refused(tmp_path: Path) -> None:
-    nsq = NsqConfig(tcp_port=0, http_port=0, max_msg_size=100)
-    with Served(tmp_path, nsq=nsq) as served:
+    with Served(tmp_path, node=NodeConfig(message_bytes=100)) as served:
         served.post("topics", {"name": "orders"})
         assert served.publish("orders", "x" * 100)
         answer = served.post(MESSAGES, {"body": "x" * 101})

@@ -15,7 +15,7 @@ import pytest
 
 from bench import generator, measure
 from bench.ports import free_port
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from tests.served import Served
 
 PUB_BYTES = len("PUB bench\n0000") + 100

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli.client import Client, address_of, part
 from penstock.cli.failure import UNREACHABLE, Failure
-from penstock.config import load
+from penstock.cli.table import load
 from tests.cli.program import inside
 
 

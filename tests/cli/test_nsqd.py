@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import goflags, nsqd, nsqlookupd
-from penstock.config import Config, load
+from penstock.cli.table import TABLE, load
+from penstock.config import Config, endpoints
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.errors import ConfigError
 from tests.nsq.lookup.programs import PATIENCE_S, Program, ours
 
@@ -69,7 +71,7 @@ def test_help_lists_every_flag() -> None:
 )
 def test_one_dash_or_two_and_equals_or_space(form: tuple[str, ...]) -> None:
     config = configured(*form)
-    assert (config.nsq.max_msg_size, config.nsq.tcp_port) == (100, 9)
+    assert (config.of(NsqConfig).max_msg_size, config.of(NsqConfig).tcp_port) == (100, 9)
 
 
 def test_flags_become_settings() -> None:
@@ -96,7 +98,7 @@ def test_flags_become_settings() -> None:
         "--e2e-processing-latency-percentile=0.99,0.5",
         "--e2e-processing-latency-percentile=1.0",
     )
-    nsq = config.nsq
+    nsq = config.of(NsqConfig)
     assert (nsq.tcp_port, nsq.http_port, nsq.https_port, nsq.address) == (1, 2, 3, "127.0.0.1")
     assert nsq.lookupd_tcp_addresses == ("a:4160", "b:4160")
     assert (nsq.broadcast_address, config.data_dir, nsq.max_rdy_count) == ("me", "/d", 50)
@@ -114,7 +116,7 @@ def test_flags_become_settings() -> None:
 
 
 def test_only_nsqs_own_ports_are_opened() -> None:
-    assert list(configured().listeners()) == ["nsq.tcp_port", "nsq.http_port"]
+    assert [endpoint.key for endpoint in endpoints(configured(), TABLE)] == ["nsq.tcp_port", "nsq.http_port"]
 
 
 def test_a_flag_without_meaning_here_is_a_warning() -> None:
@@ -154,13 +156,14 @@ def test_what_cannot_be_had_is_one_clear_line(arguments: list[str], text: str) -
 
 
 def test_upgrades_and_the_auth_server_are_configured() -> None:
-    nsq = configured("--snappy=false", "--deflate=false", "--max-deflate-level=3", "--auth-http-address=a:1").nsq
+    config = configured("--snappy=false", "--deflate=false", "--max-deflate-level=3", "--auth-http-address=a:1")
+    nsq = config.of(NsqConfig)
     assert (nsq.snappy, nsq.deflate, nsq.max_deflate_level, nsq.auth_http_addresses) == (False, False, 3, ("a:1",))
     assert nsqd.yes_or_no("tcp-https") == "true"
 
 
 def test_a_switch_that_is_off_asks_for_nothing() -> None:
-    assert configured("--tls-required=false").nsq.tcp_port == 4150
+    assert configured("--tls-required=false").of(NsqConfig).tcp_port == 4150
 
 
 def test_upstreams_configuration_file_is_read_and_flags_win(tmp_path: Path) -> None:
@@ -170,8 +173,8 @@ def test_upstreams_configuration_file_is_read_and_flags_win(tmp_path: Path) -> N
     )
     given = goflags.from_file(str(file), nsqd.FLAGS) | goflags.parse(["--max-rdy-count=3"], nsqd.FLAGS)
     config = load(os.devnull, nsqd.chosen(given, lambda text: None), {}).config
-    assert config.nsq.lookupd_tcp_addresses == ("a:1", "b:2")
-    assert (config.nsq.max_msg_size, config.nsq.max_rdy_count) == (7, 3)
+    assert config.of(NsqConfig).lookupd_tcp_addresses == ("a:1", "b:2")
+    assert (config.of(NsqConfig).max_msg_size, config.of(NsqConfig).max_rdy_count) == (7, 3)
     file.write_text("max_msg_sise = 1\n")
     with pytest.raises(ConfigError, match="there is no setting max_msg_sise; did you mean max_msg_size"):
         goflags.from_file(str(file), nsqd.FLAGS)
@@ -182,9 +185,11 @@ def test_nsqlookupds_flags_become_settings() -> None:
         ["-tcp-address=127.0.0.1:4150", "-tombstone-lifetime=1s", "-inactive-producer-timeout=2s"], nsqlookupd.FLAGS
     )
     config = load(os.devnull, nsqlookupd.chosen(given, lambda text: None), {}).config
-    assert config.listeners()["nsq.lookup_tcp_port"] == ("127.0.0.1", 4150)
-    assert (config.nsq.tombstone_lifetime_ns, config.nsq.inactive_producer_timeout_ns) == (10**9, 2 * 10**9)
-    assert "api.port" not in config.listeners()
+    places = {endpoint.key: endpoint.place(endpoint.port) for endpoint in endpoints(config, TABLE)}
+    assert places["nsq.lookup_tcp_port"] == "127.0.0.1:4150"
+    nsq = config.of(NsqConfig)
+    assert (nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns) == (10**9, 2 * 10**9)
+    assert "api.port" not in places
 
 
 def test_a_taken_port_names_its_holder(tmp_path: Path) -> None:

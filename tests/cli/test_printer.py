@@ -5,7 +5,8 @@ import json
 
 from penstock.cli import banner
 from penstock.cli.printer import Printer
-from penstock.config import Config
+from penstock.config import Config, Endpoint
+from penstock.dialect import Bound
 
 
 class Terminal(io.StringIO):
@@ -15,7 +16,16 @@ class Terminal(io.StringIO):
 
 COLUMNS = ("topic", "rows")
 ROWS = [("orders", "12"), ("[bold]markup[/bold]", "3")]
-ADDRESSES = {"api.port": ("127.0.0.1", 7070), "nsq.tcp_port": ("127.0.0.1", 4150), "nsq.http_port": ("::1", 4151)}
+
+
+def bound(api_port: int = 7070) -> list[Bound]:
+    """Return where a node listens."""
+    curl = "curl -d hello '{}/pub?topic=greetings'"
+    return [
+        Bound(Endpoint("api.port", "http", "admin API", "127.0.0.1", api_port), None),
+        Bound(Endpoint("nsq.tcp_port", "tcp", "NSQ", "127.0.0.1", 4150), None),
+        Bound(Endpoint("nsq.http_port", "http", "NSQ HTTP", "::1", 4151, example=curl), None),
+    ]
 
 
 def test_a_pipe_gets_plain_aligned_text() -> None:
@@ -43,7 +53,7 @@ def test_a_script_gets_the_document_and_nothing_else() -> None:
 def test_the_banner_says_the_same_on_a_terminal_and_in_a_pipe() -> None:
     plain, terminal = io.StringIO(), Terminal()
     for stream in (plain, terminal):
-        banner.show(Config(), ADDRESSES, "1.2.3", stream)
+        banner.show(Config(), bound(), "1.2.3", stream)
         for text in (
             "Penstock 1.2.3 is up",
             "http://127.0.0.1:7070",
@@ -57,7 +67,7 @@ def test_the_banner_says_the_same_on_a_terminal_and_in_a_pipe() -> None:
 
 def test_the_commands_to_try_name_the_node_only_where_it_is_not_the_default() -> None:
     stream = io.StringIO()
-    banner.show(Config(), ADDRESSES, "1.2.3", stream)
+    banner.show(Config(), bound(), "1.2.3", stream)
     assert "--url" not in stream.getvalue()
-    banner.show(Config(), {**ADDRESSES, "api.port": ("127.0.0.1", 8070)}, "1.2.3", stream)
+    banner.show(Config(), bound(8070), "1.2.3", stream)
     assert 'penstock pub greetings "hello" --url http://127.0.0.1:8070' in stream.getvalue()

@@ -182,8 +182,10 @@ def test_garbage_in_the_registry_is_named_and_nothing_is_touched(tmp_path: Path)
 
 
 def test_settings_come_from_file_then_environment_then_flags(tmp_path: Path) -> None:
-    (tmp_path / "penstock.toml").write_text('[topic]\ndurability = "fsync"\n[nsq]\nmax_msg_size = "1KiB"\n')
-    with Node(tmp_path, "--durability", "os", PENSTOCK_NSQ_MAX_MSG_SIZE="2KiB") as node:
+    (tmp_path / "penstock.toml").write_text(
+        '[topic]\ndurability = "fsync"\n[nsq]\nmax_msg_size = "1KiB"\n[node]\nmessage_bytes = "1KiB"\n'
+    )
+    with Node(tmp_path, "--durability", "os", PENSTOCK_NODE_MESSAGE_BYTES="2KiB") as node:
         node.ok("pub", "orders", "x" * 1500)
         assert node.ok("topic", "show", "orders", "--json").json["settings"]["durability"] == "os"
         refused = node.call("pub", "orders", "x" * 3000)

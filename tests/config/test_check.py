@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import Config, is_loopback, load
+from penstock.cli.table import TABLE, load
+from penstock.config import Config, endpoints, is_loopback
 from penstock.errors import ConfigError
 
 
@@ -62,14 +63,15 @@ def test_limits_must_agree_with_each_other() -> None:
     assert refused(nsq__msg_timeout="20m") == (
         "nsq.msg_timeout = 20m is above nsq.max_msg_timeout = 15m; lower it, or raise nsq.max_msg_timeout"
     )
-    assert "nsq.max_body_size" in refused(nsq__max_msg_size="6MiB")
+    assert "nsq.max_body_size" in refused(nsq__max_msg_size="6MiB", node__message_bytes="6MiB")
+    assert refused(nsq__max_msg_size="2MiB").endswith("lower it, or raise node.message_bytes")
     assert "nsq.max_heartbeat_interval" in refused(nsq__heartbeat_interval="5m")
     assert "node.memory_input_bytes" in refused(node__memory_input_bytes="1MiB")
 
 
 def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:
     config = loaded(port_offset=1000, nsq__http_port=0)
-    assert config.listeners() == {
+    assert {each.key: (each.address, each.port) for each in endpoints(config, TABLE)} == {
         "api.port": ("127.0.0.1", 8070),
         "flight.port": ("127.0.0.1", 8071),
         "nsq.tcp_port": ("127.0.0.1", 5150),

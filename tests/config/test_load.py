@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config import KEYS, Config, Loaded, host_and_port, load
+from penstock.cli.table import TABLE, load
+from penstock.config import Config, Keys, Loaded, host_and_port
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.errors import ConfigError
+
+#: Every setting.
+KEYS = Keys(TABLE)
 
 
 def refused(file: str | None = None, environment: dict[str, str] | None = None, **flags: object) -> str:
@@ -30,14 +35,14 @@ def test_without_anything_the_defaults_stand(monkeypatch: pytest.MonkeyPatch, tm
     assert loaded.config == Config()
     assert set(loaded.origin.values()) == {"default"}
     assert loaded.config.node.ack_flush_ns == 10_000_000
-    assert loaded.config.nsq.max_msg_size == 1 << 20
+    assert loaded.config.of(NsqConfig).max_msg_size == 1 << 20
 
 
 def test_flags_beat_the_environment_which_beats_the_file_which_beats_the_default(tmp_path: Path) -> None:
     file = written(tmp_path, "[nsq]\ntcp_port = 1\nhttp_port = 2\nmax_rdy_count = 3\n")
     environment = {"PENSTOCK_NSQ_TCP_PORT": "11", "PENSTOCK_NSQ_HTTP_PORT": "12", "HOME": "/"}
     loaded = load(file, {"nsq.tcp_port": 21}, environment)
-    nsq = loaded.config.nsq
+    nsq = loaded.config.of(NsqConfig)
     assert (nsq.tcp_port, nsq.http_port, nsq.max_rdy_count, nsq.max_channel_consumers) == (21, 12, 3, 0)
     assert loaded.origin["nsq.tcp_port"] == "flag"
     assert loaded.origin["nsq.http_port"] == "environment PENSTOCK_NSQ_HTTP_PORT"
@@ -183,9 +188,9 @@ def test_a_list_is_a_list_in_a_file_and_text_with_commas_elsewhere(tmp_path: Pat
     file = tmp_path / "list.toml"
     file.write_text('[nsq]\nlookupd_tcp_addresses = ["a:1", "b:2"]\n')
     wanted = ("a:1", "b:2")
-    assert load(str(file), {}, {}).config.nsq.lookupd_tcp_addresses == wanted
+    assert load(str(file), {}, {}).config.of(NsqConfig).lookupd_tcp_addresses == wanted
     loaded = load(os.devnull, {}, {"PENSTOCK_NSQ_LOOKUPD_TCP_ADDRESSES": "a:1, b:2,"})
-    assert loaded.config.nsq.lookupd_tcp_addresses == wanted
+    assert loaded.config.of(NsqConfig).lookupd_tcp_addresses == wanted
     assert ("nsq.lookupd_tcp_addresses", "a:1,b:2") in [row[:2] for row in loaded.rows()]
     file.write_text('[nsq]\nlookupd_tcp_addresses = "a:1"\n')
     with pytest.raises(ConfigError, match=r'it must be a list, like \["127.0.0.1:4160"\]'):

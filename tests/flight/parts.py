@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.client.wire import Notice, Order, Ranges, Stored, decoded, encoded, ranges_of
-from penstock.config import FlightConfig
-from penstock.dialects.flight.server import FlightListener, serve_flight
+from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.flight.server import FlightListener
 from tests.served import PATIENCE_S, Served
 
 Row = dict[str, Any]
@@ -28,11 +28,9 @@ class Flown(Served):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        try:
-            self.flight = self.run(serve_flight(self.node, self.config))
-        except BaseException:
-            self.stop()
-            raise
+        running = self.node.served["flight"].running
+        assert isinstance(running, FlightListener)
+        self.flight = running
         return self
 
     def stop(self) -> None:
@@ -40,8 +38,6 @@ class Flown(Served):
         for client in self._clients:
             client.close()
         self._clients.clear()
-        if hasattr(self, "flight") and not self.flight.service.bridge.stopped:
-            self.run(self.flight.close())
         super().stop()
 
     def connect(self, token: str = "", **options: Any) -> flight.FlightClient:

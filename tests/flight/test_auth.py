@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
-from penstock.config import Config, FlightConfig, check
+from penstock.config import Config, check
+from penstock.dialects import DIALECTS
+from penstock.dialects.flight.config import FlightConfig
 from penstock.errors import ConfigError
 from tests.flight.parts import Flown, many
 from tests.nsq.certificates import certificates
@@ -70,9 +72,9 @@ def test_tls_with_the_certificate_of_the_node(tmp_path: Path) -> None:
 
 
 def test_beyond_this_machine_a_token_and_tls_are_needed() -> None:
-    beyond = FlightConfig(address="0.0.0.0")
+    beyond = (FlightConfig(address="0.0.0.0"),)
     with pytest.raises(ConfigError, match=r'flight.address = "0.0.0.0" listens beyond this machine without a token'):
-        check(Config(flight=beyond))
+        check(Config(parts=beyond), DIALECTS)
     with pytest.raises(ConfigError, match="without TLS"):
-        check(Config(flight=beyond, token="x"))
-    check(Config(flight=beyond, token="x", insecure=True))
+        check(Config(parts=beyond, token="x"), DIALECTS)
+    check(Config(parts=beyond, token="x", insecure=True), DIALECTS)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from penstock.config import FlightConfig, NsqConfig
+from penstock.config import NodeConfig
+from penstock.dialects.flight.config import FlightConfig
 from tests.flight.parts import Flown, Held, body_batch, limited, many
 from tests.served import PATIENCE_S
 
@@ -129,8 +130,8 @@ def test_topic_names_that_are_not_allowed(flown: Flown) -> None:
 
 
 def test_sizes_over_their_limits(tmp_path: Path) -> None:
-    limits = {"flight": FlightConfig(port=0, max_batch_size=100_000), "nsq": NsqConfig(http_port=0, max_msg_size=1000)}
-    with Flown(tmp_path / "data", **limits) as flown:
+    own = FlightConfig(port=0, max_batch_size=100_000)
+    with Flown(tmp_path / "data", flight=own, node=NodeConfig(message_bytes=1000)) as flown:
         with refused(flown, "message_too_big: a batch of .* bytes is over the limit of 100000"):
             put(flown, body_batch(*(b"x" * 900 for _ in range(200))))
         with refused(flown, "message_too_big: row 3: a message of 1001 bytes is over the limit of 1000"):

@@ -11,7 +11,8 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.client.wire import Read, TopicInfo, decoded
-from penstock.config import FlightConfig
+from penstock.config import Config
+from penstock.dialects.flight.config import FlightConfig, endpoints
 from penstock.log.reader import JOINED_ROWS
 from tests.flight.parts import Flown, body_batch, in_chunks, many
 
@@ -222,7 +223,5 @@ def test_node_that_stops_ends_a_reader_that_does_not_read(tmp_path: Path) -> Non
 
 
 def test_flight_may_be_off(tmp_path: Path) -> None:
-    from penstock.config import Config
-
-    assert "flight.port" not in Config(flight=FlightConfig(enabled=False)).listeners()
-    assert Config().listeners()["flight.port"] == ("127.0.0.1", 7071)
+    assert endpoints(Config(parts=(FlightConfig(enabled=False),))) == []
+    assert [endpoint.place(endpoint.port) for endpoint in endpoints(Config())] == ["grpc://127.0.0.1:7071"]

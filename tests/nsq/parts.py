@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.config import Config, NsqConfig
+from penstock.config import Config
 from penstock.config.tree import NodeConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tcp.server import READ_BYTES_MAX, Connection, Server
 from penstock.node import Node
@@ -27,12 +28,12 @@ class Broker:
         self.ask = ask
         self.clock = FakeClock()
         self.disk = FakeDisk(self.clock)
-        self.config = Config(data_dir=str(path), nsq=NsqConfig(**nsq), node=NodeConfig(ack_flush_ns=ack_flush_ns))
+        self.config = Config(data_dir=str(path), parts=(NsqConfig(**nsq),), node=NodeConfig(ack_flush_ns=ack_flush_ns))
         self.start()
 
     def start(self) -> None:
         self.node = Node(self.config, self.clock, self.disk, random.Random(1))
-        self.server = Server(self.node, self.config.nsq, self.ask)
+        self.server = Server(self.node, self.config.of(NsqConfig), self.ask)
 
     def kill(self) -> None:
         """Die as kill -9 does, and start again on the same files."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from tests.nsq.asking import ask, done, post, refused, stats, topic_of
 from tests.served import Served
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from tests.nsq.asking import ask, stats, topic_of
 from tests.nsq.caller import Caller
 from tests.nsq.certificates import certificates

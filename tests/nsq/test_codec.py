@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config import NsqConfig
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import Command, Decoder, Form, Limits, extended, frames
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.places import positions
 from penstock.dialects.nsq.tcp.identify import agree
 from penstock.message import SMALL, Batch, Column, Rows

@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import listener
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http import asgi, direct
-from penstock.dialects.nsq.http.api import serve_http
 from penstock.inlet import Published
-from penstock.listener import Listener
 from penstock.message import Rows
 from tests.nsq.certificates import certificates
 from tests.served import PATIENCE_S, Served
@@ -393,7 +391,7 @@ def test_publishes_over_tls_take_the_same_way(tmp_path: Path) -> None:
     made = certificates()
     tls: dict[str, Any] = {"tls_cert": str(made.server), "tls_key": str(made.server_key)}
     with Served(tmp_path, nsq=NSQ, **tls) as served:
-        secure: Listener = served.run(serve_http(served.node, served.config, secure=True))
+        secure = served.nsq_running.http["nsq.https_port"]
         served.do(lambda: served.node.topic("t", create=True))
         sock = socket.create_connection(("127.0.0.1", secure.port))
         wrapped: ssl.SSLSocket = made.client_context().wrap_socket(sock, server_hostname="localhost")
@@ -402,7 +400,6 @@ def test_publishes_over_tls_take_the_same_way(tmp_path: Path) -> None:
             assert [client.answer() for _ in range(2)] == [OK, OK]
             assert client.ask(pub(b"b" * 900)) == OK
             assert secure._state.total_requests == 1
-        served.run(secure.close())
         assert served.do(lambda: served.node.topics["t"].published) == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.asgi import Fault
 from penstock.dialects.nsq.http.ext import header_of
 from penstock.filters.header import HEADER_BYTES_MAX

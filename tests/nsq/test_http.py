@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
 from penstock.settings import TopicSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import listener
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.listener import HEAD_BYTES_MAX
 from tests.nsq.test_direct import OK, PING, Client, connect, pub
 from tests.served import Served

@@ -8,9 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.api.config import ApiConfig
 from penstock.cli import goflags, nsqd
 from penstock.cli.daemon import Daemon
-from penstock.config import ApiConfig, Config, FlightConfig, NsqConfig, load
+from penstock.cli.table import load
+from penstock.config import Config
+from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.nsq.config import NsqConfig
 from tests.nsq.certificates import Certificates, certificates
 
 REFUSED = 403
@@ -23,9 +27,11 @@ def configured(path: Path, made: Certificates, *, whole_node: bool = False, **ns
     ports = {"tcp_port": 0, "http_port": 0, "https_port": 0, "lookup": False}
     return Config(
         data_dir=str(path),
-        api=ApiConfig(enabled=False),
-        flight=FlightConfig(enabled=False),
-        nsq=msgspec.convert({**ports, **own, **nsq}, NsqConfig),
+        parts=(
+            ApiConfig(enabled=False),
+            FlightConfig(enabled=False),
+            msgspec.convert({**ports, **own, **nsq}, NsqConfig),
+        ),
         **(files if whole_node else {}),  # type: ignore[arg-type]
     )
 
@@ -42,7 +48,7 @@ def answers(config: Config, made: Certificates) -> dict[str, tuple[int, bytes]]:
 
     async def life() -> dict[str, tuple[int, bytes]]:
         daemon = Daemon(config, asyncio.get_running_loop())
-        ports = {key: port for key, (_, port) in (await daemon.listen()).items()}
+        ports = {bound.endpoint.key: bound.port for bound in await daemon.listen()}
         try:
             plain = http.client.HTTPConnection("127.0.0.1", ports["nsq.http_port"], timeout=30)
             found = {"http": await asyncio.to_thread(publish, plain), "port": (ports["nsq.https_port"], b"")}
@@ -85,5 +91,5 @@ def test_nsqds_flag_says_which_of_them_it_is(word: str, required: bool, plain: b
     made = certificates()
     flags = [f"--tls-required={word}", f"--tls-cert={made.server}", f"--tls-key={made.server_key}"]
     chosen = nsqd.chosen(goflags.parse(flags, nsqd.FLAGS), lambda text: None)
-    nsq = load(os.devnull, chosen, {}).config.nsq
+    nsq = load(os.devnull, chosen, {}).config.of(NsqConfig)
     assert (nsq.tls_required, nsq.plain_http) == (required, plain)

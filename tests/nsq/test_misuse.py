@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import MAGIC_TIMEOUT_NS, Connection
 from penstock.dialects.nsq.tcp.session import Session
 from tests.nsq.caller import Caller

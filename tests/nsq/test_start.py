@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.places import Position, place, positions
 from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.config import host_and_port
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.api import observe
 from penstock.dialects.nsq.stats.statsd import prefix, sender
 from penstock.wire.statsd import BURST_PACKETS, Statsd, dialler
@@ -56,7 +57,7 @@ def start(path: Path, ear: Ear, **nsq: Any) -> tuple[Broker, Statsd]:
 
 def sending(broker: Broker) -> Statsd:
     observer = observe(broker.node, broker.config, broker.server)
-    nsq = broker.config.nsq
+    nsq = broker.config.of(NsqConfig)
     dial = dialler(*host_and_port(nsq.statsd_address))
     return sender(observer, broker.clock, nsq, "127.0.0.1:4151", dial)
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.config import Config, NsqConfig, load
+from penstock.cli.table import load
+from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tls import server_context
 from penstock.errors import ConfigError
 from tests.cli.test_nsqd import configured, warned
@@ -109,7 +111,8 @@ def test_an_old_version_is_not_spoken(tmp_path: Path) -> None:
 
 def test_without_a_policy_nobody_is_asked_and_without_a_file_the_system_vouches() -> None:
     def context(**nsq: Any) -> ssl.SSLContext:
-        made = server_context(Config(tls_cert=str(FILES.server), tls_key=str(FILES.server_key), nsq=NsqConfig(**nsq)))
+        files = {"tls_cert": str(FILES.server), "tls_key": str(FILES.server_key)}
+        made = server_context(Config(**files, parts=(NsqConfig(**nsq),)))  # type: ignore[arg-type]
         assert made is not None
         return made
 
@@ -130,16 +133,17 @@ def test_a_policy_alone_would_leave_the_door_open_and_is_refused(tmp_path: Path)
     keys = {"nsq.tls_client_auth_policy": "require", "tls_cert": str(FILES.server), "tls_key": str(FILES.server_key)}
     with pytest.raises(ConfigError, match=r"needs nsq.tls_required = true"):
         load("/dev/null", keys, {})
-    assert load("/dev/null", keys | {"nsq.tls_required": True}, {}).config.nsq.tls_client_auth_policy == "require"
+    config = load("/dev/null", keys | {"nsq.tls_required": True}, {}).config
+    assert config.of(NsqConfig).tls_client_auth_policy == "require"
 
 
 def test_upstreams_flags_ask_for_all_of_it() -> None:
     flags = (f"--tls-cert={FILES.server}", f"--tls-key={FILES.server_key}", f"--tls-root-ca-file={FILES.authority}")
-    nsq = configured(*flags, "--tls-client-auth-policy=require-verify", "--tls-min-version=tls1.3").nsq
+    nsq = configured(*flags, "--tls-client-auth-policy=require-verify", "--tls-min-version=tls1.3").of(NsqConfig)
     assert (nsq.tls_client_auth_policy, nsq.tls_min_version, nsq.tls_required) == ("require-verify", "tls1.3", True)
     assert nsq.tls_root_ca_file == str(FILES.authority)
-    assert configured(*flags, "--tls-client-auth-policy=").nsq.tls_client_auth_policy == "none"
-    assert configured("--tls-min-version=tls1.0").nsq.tls_min_version == "tls1.2"
+    assert configured(*flags, "--tls-client-auth-policy=").of(NsqConfig).tls_client_auth_policy == "none"
+    assert configured("--tls-min-version=tls1.0").of(NsqConfig).tls_min_version == "tls1.2"
     assert warned("--tls-min-version=tls1.0") == ["--tls-min-version: TLS 1.2 is the oldest that is spoken"]
     assert any("must be signed" in text for text in warned("--tls-client-auth-policy=require"))
     assert not any("signed" in text for text in warned("--tls-client-auth-policy=require-verify"))

@@ -152,7 +152,7 @@ def test_a_node_that_comes_back_is_waited_for(tmp_path: Path) -> None:
     returned = threading.Event()
 
     def back() -> None:
-        from penstock.config import FlightConfig
+        from penstock.dialects.flight.config import FlightConfig
 
         with Flown(tmp_path / "node", flight=FlightConfig(port=port)):
             returned.wait(60)

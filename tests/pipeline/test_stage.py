@@ -12,7 +12,8 @@ import pytest
 
 from penstock.client import patience
 from penstock.client.connection import Unreachable
-from penstock.config import FlightConfig, NsqConfig
+from penstock.config import NodeConfig
+from penstock.dialects.flight.config import FlightConfig
 from penstock.disk import LocalFile
 from penstock.errors import Refusal
 from penstock.pipeline import stage
@@ -69,8 +70,9 @@ def test_long_task_stages_in_several_loads(flown: Flown, monkeypatch: pytest.Mon
 def test_large_batch_is_cut_to_what_a_node_takes(tmp_path: Path) -> None:
     sizes = [10, 3 << 20, 10, *(1000 for _ in range(20_000))]
     batch = pa.record_batch({"body": pa.array([b"x" * size for size in sizes], pa.binary())})
-    limits = {"flight": FlightConfig(port=0, max_batch_size=5 << 20), "nsq": NsqConfig(max_msg_size=4 << 20)}
-    with Flown(tmp_path / "data", **limits) as node, Line(target(node)) as line:
+    own = FlightConfig(port=0, max_batch_size=5 << 20)
+    limits = NodeConfig(message_bytes=4 << 20)
+    with Flown(tmp_path / "data", flight=own, node=limits) as node, Line(target(node)) as line:
         attempts, rows = line.stage("q", 0, iter([batch]))
         assert rows == len(sizes)
         line.commit("q", 0, list(attempts))

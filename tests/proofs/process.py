@@ -17,7 +17,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Config
+from penstock.cli.table import TABLE
+from penstock.config import Config, endpoints
 
 #: A start or a stop that takes longer has failed, on however busy a machine.
 DEADLINE_S = 30.0
@@ -49,7 +50,7 @@ class Process:
         self.data = data
         self.log = data.with_name(data.name + ".log")
         self._ready = data.with_name(data.name + ".ready")
-        free = [f"{key}=0" for key in Config().listeners()]
+        free = [f"{endpoint.key}=0" for endpoint in endpoints(Config(), TABLE)]
         chosen = [part for setting in (*free, *settings) for part in ("--set", setting)]
         self._command = [
             *before,

@@ -8,7 +8,8 @@ from random import Random
 import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import Config, EventsConfig, NodeConfig, NsqConfig, TopicConfig
+from penstock.config import Config, EventsConfig, NodeConfig, TopicConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.choices import some_settings
 from tests.simulation.consumers import Temper
@@ -88,11 +89,13 @@ def make_plan(random: Random) -> Plan:
             cache_bytes=0,
         ),
         topic=TopicConfig(durability=random.choice(("os", "fsync"))),
-        nsq=NsqConfig(
-            msg_timeout_ns=lease_ns,
-            max_msg_timeout_ns=lease_max_ns,
-            heartbeat_interval_ns=random.choice((200, 700)) * MILLISECOND,
-            max_client_output_size=random.choice((2000, 1 << 20)),
+        parts=(
+            NsqConfig(
+                msg_timeout_ns=lease_ns,
+                max_msg_timeout_ns=lease_max_ns,
+                heartbeat_interval_ns=random.choice((200, 700)) * MILLISECOND,
+                max_client_output_size=random.choice((2000, 1 << 20)),
+            ),
         ),
     )
     topics = {f"t{number}": _topic(random) for number in range(random.choice((1, 1, 2, 3)))}

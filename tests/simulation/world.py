@@ -6,6 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.log import seal
 from penstock.message import id_of
@@ -70,7 +71,7 @@ class World:
         self._bodies = 0
         self._body_random = self.random("bodies")
         self._ids: list[int] = []
-        nsq = self.plan.config.nsq
+        nsq = self.plan.config.of(NsqConfig)
         settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
         self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
@@ -181,7 +182,7 @@ class World:
             model.shaken = model.cut_unseen = False
         # Only now do the others find it.
         self.node = node
-        self._server = Server(node, self.plan.config.nsq)
+        self._server = Server(node, self.plan.config.of(NsqConfig))
 
     def _reconcile(self, node: Node) -> None:
         """Compare what the node remembers of topics and subscriptions with what it was told."""
@@ -278,7 +279,7 @@ class World:
         self._link_count += 1
         link = Link(self.scheduler, self._clock, self.weather, self.tap, client, self._link_count)
         self.links[link.number] = link
-        self.tap.connected(link, self.plan.config.nsq.msg_timeout_ns)
+        self.tap.connected(link, self.plan.config.of(NsqConfig).msg_timeout_ns)
         protocol = self._server.connect()
         self._protocols.append(protocol)
         link.open(protocol)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.api import health, leases, ledger, messages, pipelines, redrives, routing, subscriptions, topics
+from penstock.api import dialects, health, leases, ledger, messages, pipelines, redrives, routing, subscriptions, topics
 from penstock.api.context import Context
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.openapi import document
@@ -62,6 +62,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *routing.ENDPOINTS,
     *pipelines.ENDPOINTS,
     *ledger.ENDPOINTS,
+    *dialects.ENDPOINTS,
     *health.ENDPOINTS,
 )
 

@@ -11,9 +11,6 @@ from penstock.config import Config
 from penstock.node import Node
 from penstock.observe.lag import LoopLag
 
-#: A publish of one request may be this large, or as large as an NSQ body if that may be larger.
-PUBLISH_BYTES_MAX = 16 << 20
-
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
 PUBLISHERS = 64
 
@@ -30,8 +27,8 @@ class Context:
         self.config = config
         self.lag = LoopLag(node.clock)
         self.version = penstock.__version__
-        self.publish_bytes_max = max(PUBLISH_BYTES_MAX, config.nsq.max_body_size)
-        self.message_bytes_max = config.nsq.max_msg_size
+        self.publish_bytes_max = min(config.node.request_bytes, config.node.memory_input_bytes)
+        self.message_bytes_max = config.node.message_bytes
         #: Done when the server ends; whoever waits, waits for this too.
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._publishers = [Publisher() for _ in range(PUBLISHERS)]

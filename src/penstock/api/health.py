@@ -52,7 +52,8 @@ async def readyz(call: Call[None, None]) -> Reply:
 
 async def metrics(call: Call[None, None]) -> Reply:
     """Return the metrics in Prometheus' text format."""
-    text = exposition(call.node, call.context.lag, call.context.version)
+    served = {name: each.running.samples() for name, each in call.node.served.items()}
+    text = exposition(call.node, call.context.lag, call.context.version, served)
     return Reply(text.encode(), CONTENT_TYPE)
 
 

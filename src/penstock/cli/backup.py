@@ -36,7 +36,7 @@ def restore(
     json: Json = False,
 ) -> None:
     """Make a data directory of a backup; it must be empty or missing."""
-    from penstock.config import load
+    from penstock.cli.table import load
     from penstock.log.backup import restore as copy
 
     target = data or load().config.data_dir

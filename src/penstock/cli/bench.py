@@ -64,9 +64,10 @@ def bench(
 
 def _place(nsq: str | None) -> tuple[str, int]:
     if nsq is None:
-        from penstock.config import load
+        from penstock.cli.table import load
+        from penstock.dialects.nsq.config import endpoints
 
-        address, port = load().config.listeners()["nsq.tcp_port"]
+        _, _, _, address, port, *_ = endpoints(load().config)[0]
         if not port:
             raise Failure("nsq.tcp_port is 0, any free port, so it must be named: --nsq 127.0.0.1:PORT", USAGE)
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port

@@ -180,7 +180,7 @@ def part(name: str) -> str:
 
 def default_target() -> tuple[str, str]:
     """Return the address and token of the node that the configuration here describes."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     config = load().config
     return address_of(config), config.token
@@ -188,7 +188,10 @@ def default_target() -> tuple[str, str]:
 
 def address_of(config: Config) -> str:
     """Return where the node of a configuration has its admin API."""
-    address, port = config.api.address, config.listen_port(config.api.port)
+    from penstock.api.config import ApiConfig
+
+    api = config.of(ApiConfig)
+    address, port = api.address, config.listen_port(api.port)
     if not port:
         raise Failure("api.port is 0, any free port, so the node must be named: --url http://127.0.0.1:PORT", USAGE)
     # Where a node listens everywhere, it listens here too.

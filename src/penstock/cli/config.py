@@ -27,7 +27,7 @@ Settings = Annotated[
 @app.command()
 def check(file: File = None, settings: Settings = None, json: Json = False) -> None:
     """Say whether a node could start with this configuration."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     loaded = load(file, flags(settings))
     chosen = {name: origin for name, _, origin in loaded.rows() if origin != "default"}
@@ -38,7 +38,7 @@ def check(file: File = None, settings: Settings = None, json: Json = False) -> N
 @app.command()
 def show(file: File = None, settings: Settings = None, json: Json = False) -> None:
     """Show every setting with its value and where that comes from."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     rows = load(file, flags(settings)).rows()
     document = [{"name": name, "value": value, "origin": origin} for name, value, origin in rows]

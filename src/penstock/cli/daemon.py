@@ -1,7 +1,7 @@
-"""A node and its listeners in one process, from the lock on its data to the last sync.
+"""A node and everything served on it in one process, from the lock on its data to the last sync.
 
-The only place that puts real clock, real disk, real sockets and a node together. Everything heavy is imported after
-the cheap things that can go wrong: directory and ports.
+The only place that puts real clock, real disk, real sockets and a node together. It knows the table's rows, not what
+they are. Everything heavy is imported after the cheap things that can go wrong: directory and ports.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from penstock.cli import listeners, ready
+from penstock.cli import ready
 from penstock.cli.banner import AS_ROOT
+from penstock.cli.listeners import Listeners
+from penstock.cli.table import TABLE
+from penstock.config import endpoints
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.clock import Clock
     from penstock.config import Config
-    from penstock.dialects.nsq.lookup.network import LoopNetwork
-    from penstock.dialects.nsq.lookup.registrar import Registrar
-    from penstock.dialects.nsq.lookup.service import Lookup
-    from penstock.dialects.nsq.stats.document import Observer
-    from penstock.dialects.nsq.tcp.server import Server as NsqServer
+    from penstock.dialect import Bound, Dialect
     from penstock.disk import LocalDisk
     from penstock.node import Node
-    from penstock.wire.statsd import Statsd
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -46,11 +44,13 @@ GC_THRESHOLDS = (100_000, 50, 100)
 SWITCH_SECONDS = 0.0005
 
 
-#: Told once everything listens: the configuration and where, (address, port) by the key of the port.
-Show = Callable[["Config", Mapping[str, tuple[str, int]]], None]
+#: Told once everything listens: the configuration, and where.
+Show = Callable[["Config", Sequence["Bound"]], None]
 
 
-def run(config: Config, ready_file: str | None = None, show: Show | None = None) -> None:
+def run(
+    config: Config, ready_file: str | None = None, show: Show | None = None, table: Sequence[Dialect] = TABLE
+) -> None:
     """Run a node until a signal asks it to stop."""
     import uvloop
 
@@ -59,12 +59,12 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     start_log(config)
     with claimed(config):
         declared(config)  # a pipeline's file that is not there is said before anything starts
-        listeners.probe(config)
+        listeners = Listeners(config, endpoints(config, table))
         if ready_file is not None:
             ready.prepare(ready_file)
         raise_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_life(config, ready_file, show))
+            runner.run(_life(config, table, listeners, ready_file, show))
 
 
 def start_log(config: Config) -> None:
@@ -89,13 +89,15 @@ def claimed(config: Config) -> Iterator[None]:
         lock.release()
 
 
-async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
+async def _life(
+    config: Config, table: Sequence[Dialect], listeners: Listeners, ready_file: str | None, show: Show | None
+) -> None:
     from penstock.cli.beside import Beside
 
-    daemon = Daemon(config, asyncio.get_running_loop())
+    daemon = Daemon(config, asyncio.get_running_loop(), table, listeners)
     stopped = asyncio.Event()
     on_signals(stopped)
-    addresses = await daemon.listen()
+    bound = await daemon.listen()
     # The first array Arrow takes from numpy imports a module of numpy's, which would stop the first client for 0.1 s.
     import numpy as np
     import pyarrow as pa
@@ -111,11 +113,11 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     if os.geteuid() == 0:
         _log.warning("%s", AS_ROOT)
     if ready_file is not None:
-        ready.write(ready_file, config, addresses)
+        ready.write(ready_file, config, bound)
     if show is not None:
-        show(config, addresses)
+        show(config, bound)
     beside = Beside(config, daemon.node, Random(os.urandom(32)))
-    with ready.announced(config, addresses):
+    with ready.announced(config, bound):
         beside.start()
         await stopped.wait()
         # What runs beside the node ends while it can still reach it.
@@ -123,151 +125,64 @@ async def _life(config: Config, ready_file: str | None, show: Show | None) -> No
     await daemon.stop()
 
 
-class Http(Protocol):
-    """A running HTTP listener."""
-
-    port: int
-
-    async def close(self) -> None:
-        """End it."""
-
-
 class Daemon:
-    """A node with its listeners."""
+    """A node with everything that is served on it."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        table: Sequence[Dialect] = TABLE,
+        listeners: Listeners | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
         from penstock.clock import LoopClock
-        from penstock.dialects.nsq.tcp.server import Server
         from penstock.disk import LocalDisk
         from penstock.node import Node
 
         self.config = config
+        self._table = [dialect for dialect in table if dialect.endpoints(config)]
+        self._listeners = listeners if listeners is not None else Listeners(config, endpoints(config, table))
         self._loop = loop
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
         try:
-            self.node: Node = Node(config, LoopClock(loop), self._disk, Random(os.urandom(32)))
+            chance = random or Random(os.urandom(32))
+            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
-        self._nsq: NsqServer = Server(self.node, config.nsq)
-        self._acceptor: asyncio.Server | None = None
-        self._http: list[Http] = []
-        self._lookup: Lookup | None = None
-        self._registrar: Registrar | None = None
-        self._network: LoopNetwork | None = None
-        self._statsd: Statsd | None = None
         loop.set_exception_handler(self._bug)
 
-    async def listen(self) -> dict[str, tuple[str, int]]:
-        """Open for clients and return where: (address, port) by the key of the port."""
-        from penstock.api.server import serve
-        from penstock.dialects.nsq.http.api import observe, serve_http
+    async def listen(self) -> Sequence[Bound]:
+        """Open for clients and return where."""
+        from penstock.node import Served
 
-        tcp_port = await self._accept()
-        observer = observe(self.node, self.config, self._nsq)
-        nsq_http = partial(
-            serve_http, self.node, self.config, tcp_port, observer=observer, relookup=self._announce_elsewhere
-        )
-        ports = {"nsq.tcp_port": tcp_port}
-        starts: dict[str, Callable[[], Awaitable[Http]]] = {}
-        if "nsq.https_port" in self.config.listeners():  # first, because the plain one may send clients there
-            starts["nsq.https_port"] = partial(nsq_http, secure=True)
-        starts["nsq.http_port"] = lambda: nsq_http(https_port=ports.get("nsq.https_port", 0))
-        if self.config.api.enabled:
-            starts["api.port"] = lambda: serve(self.node, self.config)
-        if self.config.flight.enabled:
-            starts["flight.port"] = self._fly
-        for key, start in starts.items():
+        self._listeners.open()
+        for dialect in self._table:
+            keys = [endpoint.key for endpoint in dialect.endpoints(self.config)]
+            bound = {key: self._listeners.bound[key] for key in keys}
             try:
-                server = await start()
-            except OSError as error:
-                raise listeners.refusal(self.config, key, error) from error
-            self._http.append(server)
-            ports[key] = server.port
-        if self.config.nsq.lookup:
-            ports |= await self._look_up()
-        self._announce(tcp_port, ports["nsq.http_port"])
-        self._send_stats(observer, ports["nsq.http_port"])
-        return {key: (address, ports[key]) for key, (address, _) in self.config.listeners().items()}
-
-    async def _fly(self) -> Http:
-        """Serve Flight clients."""
-        from penstock.dialects.flight.server import serve_flight
-
-        return await serve_flight(self.node, self.config)
-
-    async def _accept(self) -> int:
-        """Take NSQ connections, and return the port."""
-        sock = listeners.bind(self.config, "nsq.tcp_port")
-        port: int = sock.getsockname()[1]
-        try:
-            self._acceptor = await self._loop.create_server(self._nsq.connect, sock=sock, backlog=listeners.BACKLOG)
-        except OSError as error:
-            sock.close()
-            raise listeners.refusal(self.config, "nsq.tcp_port", error) from error
-        return port
-
-    async def _look_up(self) -> dict[str, int]:
-        """Run the lookup service beside the node, and return its ports."""
-        from penstock.dialects.nsq.lookup.host import NodeHost
-        from penstock.dialects.nsq.lookup.service import Lookup
-
-        node = self.node
-
-        def fault(code: str, text: str, peer: str) -> None:
-            node.count_fault("nsq lookup", code, text, peer)
-
-        self._lookup = Lookup(self.config, node.clock, fault, node.report_bug, NodeHost(node))
-        return await open_lookup(self._lookup, self.config)
-
-    def _announce(self, tcp_port: int, http_port: int) -> None:
-        """Tell lookup services, the one here and those elsewhere, what the node has."""
-        from penstock.config import host_and_port
-        from penstock.dialects.nsq.lookup.network import LoopNetwork
-        from penstock.dialects.nsq.lookup.registrar import Registrar
-        from penstock.dialects.nsq.lookup.service import identity_of
-
-        self._network = LoopNetwork()
-        directory = self._lookup.directory if self._lookup is not None else None
-        me = identity_of(self.config, tcp_port, http_port)
-        self._registrar = Registrar(self.node, me, directory, self._network)
-        self._registrar.start(map(host_and_port, self.config.nsq.lookupd_tcp_addresses))
-
-    def _announce_elsewhere(self, places: Iterable[tuple[str, int]]) -> None:
-        """Tell other lookup services than the configured ones."""
-        if self._registrar is not None:
-            self._registrar.replace(places)
-
-    def _send_stats(self, observer: Observer, http_port: int) -> None:
-        """Send stats to StatsD, where it is configured."""
-        from penstock.config import host_and_port
-        from penstock.dialects.nsq.lookup.address import broadcast_address
-        from penstock.dialects.nsq.stats.statsd import sender
-        from penstock.wire.statsd import dialler
-
-        nsq = self.config.nsq
-        if nsq.statsd_address:
-            host = f"{broadcast_address(self.config)}:{http_port}"
-            dial = dialler(*host_and_port(nsq.statsd_address))
-            self._statsd = sender(observer, self.node.clock, nsq, host, dial)
+                running = await dialect.start(self.node, self.config, bound)
+            except OSError as error:  # one that binds by itself could not
+                own = next((each for each in bound.values() if each.sock is None), None)
+                if own is None:
+                    raise
+                raise self._listeners.refusal(own.endpoint, error) from error
+            self.node.served[dialect.name] = Served(running, list(bound.values()))
+        return list(self._listeners.bound.values())
 
     async def stop(self) -> None:
         """Take nothing more in, let consumers finish what they hold, hang up, and write everything down."""
-        if self._statsd is not None:
-            self._statsd.close()
-        if self._registrar is not None and self._network is not None:
-            self._registrar.close()
-            await self._network.close()
-        if self._acceptor is not None:
-            self._acceptor.close()
+        running = [served.running for served in reversed(self.node.served.values())]
+        for each in running:
+            await each.drain()
         self.node.stop()
         end = self._loop.time() + self.config.node.drain_timeout_ns / 1e9
         while self.node.held() and self._loop.time() < end:
             await asyncio.sleep(DRAIN_STEP_S)
-        self._nsq.close()
-        if self._lookup is not None:
-            await self._lookup.close()
-        for server in self._http:
-            await server.close()
+        for each in running:
+            await each.close()
+        self._listeners.close()
         self.node.close()
         self._disk.close()
 
@@ -277,21 +192,6 @@ class Daemon:
             self.node.report_bug("loop", error)
         else:
             loop.default_exception_handler(context)
-
-
-async def open_lookup(lookup: Lookup, config: Config) -> dict[str, int]:
-    """Open both ports of a lookup service, and return them."""
-    sock = listeners.bind(config, "nsq.lookup_tcp_port")
-    try:
-        await lookup.accept(sock, listeners.BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise listeners.refusal(config, "nsq.lookup_tcp_port", error) from error
-    try:
-        await lookup.answer()
-    except OSError as error:
-        raise listeners.refusal(config, "nsq.lookup_http_port", error) from error
-    return {"nsq.lookup_tcp_port": lookup.tcp_port, "nsq.lookup_http_port": lookup.http_port}
 
 
 def unusable(path: str, error: OSError) -> ConfigError:

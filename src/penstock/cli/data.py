@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 def data_directory(given: str | None) -> str:
     """Return the data directory that is meant, which must be there."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     path = given or load().config.data_dir
     if not os.path.isdir(path):

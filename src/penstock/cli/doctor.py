@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import stat
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -23,7 +24,7 @@ from penstock.cli.printer import Printer, size
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.config import Config
+    from penstock.config import Config, Endpoint
 
 #: "The clock is not synchronised", the value adjtimex(2) returns then.
 TIME_ERROR = 5
@@ -91,7 +92,7 @@ def doctor(file: File = None, settings: Settings = None, json: Json = False) -> 
 
 def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
     """Yield every finding, from the cheapest to the dearest."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     yield versions()
     try:
@@ -174,7 +175,14 @@ def kernel_says_synchronised() -> bool | None:
 
 def ports(config: Config) -> Iterator[Finding]:
     """Look at every listener: free, ours, or somebody else's."""
-    for key, (address, port) in config.listeners().items():
+    from penstock.cli.table import TABLE
+    from penstock.config import endpoints
+
+    for endpoint in endpoints(config, TABLE):
+        key, address, port = endpoint.key, endpoint.address, endpoint.port
+        if endpoint.is_path:
+            yield path(endpoint)
+            continue
         what = f"port {port}"
         if not port:
             yield Finding("OK", key, "any free port")
@@ -186,6 +194,17 @@ def ports(config: Config) -> Iterator[Finding]:
             yield Finding("OK", what, f"held by {other}: {RUNNING}")
         else:
             yield Finding("FAIL", what, f"{key} is taken by {other or 'another process'}", _way_out(config, other))
+
+
+def path(endpoint: Endpoint) -> Finding:
+    """Look at a listener in the file system."""
+    directory = os.path.dirname(os.path.abspath(endpoint.address))
+    what = f"socket {endpoint.address}"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return Finding("FAIL", what, f"{directory} cannot be written to", f"set {endpoint.key} to another place")
+    if os.path.exists(endpoint.address) and not stat.S_ISSOCK(os.stat(endpoint.address).st_mode):
+        return Finding("FAIL", what, "a file is there already", f"remove it, or set {endpoint.key} to another place")
+    return Finding("OK", what, f"can be made for {endpoint.key}")
 
 
 def node(config: Config) -> Finding:
@@ -286,9 +305,9 @@ def _file_system(shown: str, place: str) -> Finding:
 
 
 def _space(place: str) -> Finding:
-    stat = os.statvfs(place)
-    free = stat.f_bavail * stat.f_frsize
-    text = f"{size(free)} free of {size(stat.f_blocks * stat.f_frsize)}"
+    disk = os.statvfs(place)
+    free = disk.f_bavail * disk.f_frsize
+    text = f"{size(free)} free of {size(disk.f_blocks * disk.f_frsize)}"
     if free < FREE_BYTES_MIN:
         return Finding("FAIL", "disk space", text, "free some: a full disk refuses publishes")
     if free < FREE_BYTES_LOW:

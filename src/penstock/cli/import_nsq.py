@@ -74,7 +74,7 @@ def nsq(
     json: Json = False,
 ) -> None:
     """Bring the unread messages of a stopped nsqd into the topics and channels of a stopped node."""
-    from penstock.config import load
+    from penstock.cli.table import load
     from penstock.dialects.nsq.takeover.queues import Queues, locked
 
     config = load(file, {"data_dir": data} if data is not None else {}).config

@@ -1,16 +1,20 @@
-"""The sockets a node listens on, tried before anything is opened, so that a taken port costs nothing.
+"""The sockets a node listens on, bound before anything is opened, so that a taken port costs nothing.
 
-Owns the errors about addresses and ports. Knows nothing of what is spoken on a socket.
+Owns the errors about addresses, ports and paths. Knows nothing of what is spoken on a socket.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Iterable
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
 
 from penstock.cli.ports import holder
-from penstock.config import Config
+from penstock.config import Config, Endpoint
+from penstock.dialect import Bound
 from penstock.errors import ConfigError
 
 #: Clients that come back together after a restart wait here instead of being refused.
@@ -20,49 +24,112 @@ PORT_MAX = 65535
 STEP = 1000
 
 
-def probe(config: Config, keys: Iterable[str] | None = None) -> None:
-    """Refuse if any listener of the configuration, or of those named, could not be had."""
-    for key in keys if keys is not None else config.listeners():
-        bind(config, key).close()
+class Listeners:
+    """The sockets of one process."""
+
+    def __init__(self, config: Config, endpoints: Sequence[Endpoint]) -> None:
+        self._config = config
+        self._endpoints = endpoints
+        self.bound: dict[str, Bound] = {}
+        try:
+            for endpoint in endpoints:
+                self.bound[endpoint.key] = self._bind(endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> None:
+        """Let clients connect; who accepts them may follow a moment later."""
+        for bound in self.bound.values():
+            if bound.sock is not None and bound.sock.type == socket.SOCK_STREAM:
+                try:
+                    bound.sock.listen(BACKLOG)
+                except OSError as error:
+                    raise self.refusal(bound.endpoint, error) from error
+
+    def close(self) -> None:
+        """Let go of everything, and leave no socket behind in the file system."""
+        for bound in self.bound.values():
+            if bound.sock is not None:
+                bound.sock.close()
+            if bound.endpoint.is_path:
+                with suppress(OSError):
+                    os.unlink(bound.endpoint.address)
+
+    def refusal(self, endpoint: Endpoint, error: OSError) -> ConfigError:
+        """Return what to tell about a listener that the system did not give us."""
+        key, address, port = endpoint.key, endpoint.address, endpoint.port
+        if endpoint.is_path:
+            return ConfigError(f'{key} = "{address}" cannot be used: {error.strerror or error}.')
+        if error.errno == errno.EADDRINUSE:
+            return ConfigError(self._taken(key, port))
+        if error.errno == errno.EACCES:
+            return ConfigError(f"port {port} ({key}) needs privileges this user lacks. Choose one from 1024 on.")
+        if error.errno == errno.EADDRNOTAVAIL:
+            text = "is no address of this machine. Name one that is, or 127.0.0.1"
+            return ConfigError(f'{endpoint.address_key} = "{address}" {text}.')
+        return ConfigError(f"port {port} on {address} ({key}) cannot be used: {error.strerror or error}.")
+
+    def _bind(self, endpoint: Endpoint) -> Bound:
+        try:
+            sock = _path(endpoint) if endpoint.is_path else _port(endpoint)
+        except OSError as error:
+            raise self.refusal(endpoint, error) from error
+        if endpoint.kind == "grpc":  # it binds by itself, later; now it is seen whether it can
+            sock.close()
+            return Bound(endpoint, None)
+        return Bound(endpoint, sock)
+
+    def _taken(self, key: str, port: int) -> str:
+        other = holder(port)
+        highest = max(endpoint.port for endpoint in self._endpoints)
+        more = f"--port-offset {self._config.port_offset + STEP}" if highest + STEP <= PORT_MAX else f"--set {key}=PORT"
+        owner = f"taken by {other}. Stop it" if other else "taken by another process. Stop that one"
+        return f"port {port} is {owner}, or start with {more}."
 
 
-def bind(config: Config, key: str) -> socket.socket:
-    """Return the socket of one listener, by the key of its port; nobody can connect before it listens."""
-    address, port = config.listeners()[key]
-    section = key.partition(".")[0]
+def _port(endpoint: Endpoint) -> socket.socket:
+    """Return a socket on a port; nobody can connect before it listens."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f'{section}.address = "{address}" is no address of this machine ({error})') from error
+        text = f'{endpoint.address_key} = "{endpoint.address}" is no address of this machine ({error})'
+        raise ConfigError(text) from error
+    family, kind, protocol, _, place = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
         # A restart must not wait for the kernel to forget the connections of the process before it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(place)
-    except OSError as error:
+    except BaseException:
         sock.close()
-        raise refusal(config, key, error) from error
+        raise
     return sock
 
 
-def refusal(config: Config, key: str, error: OSError) -> ConfigError:
-    """Return what to tell about a listener that the system did not give us."""
-    address, port = config.listeners()[key]
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(_taken(config, key, port))
-    if error.errno == errno.EACCES:
-        return ConfigError(f"port {port} ({key}) needs privileges this user lacks. Choose one from 1024 on.")
-    section = key.partition(".")[0]
-    if error.errno == errno.EADDRNOTAVAIL:
-        text = "is no address of this machine. Name one that is, or 127.0.0.1"
-        return ConfigError(f'{section}.address = "{address}" {text}.')
-    return ConfigError(f"port {port} on {address} ({key}) cannot be used: {error.strerror}.")
+def _path(endpoint: Endpoint) -> socket.socket:
+    """Return a socket in the file system; one that a dead process left there is taken away."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if endpoint.kind == "unix" else socket.SOCK_DGRAM)
+    try:
+        if _is_left(endpoint.address, sock.type):
+            os.unlink(endpoint.address)
+        sock.setblocking(False)
+        sock.bind(endpoint.address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
-def _taken(config: Config, key: str, port: int) -> str:
-    other = holder(port)
-    highest = max(number for _, number in config.listeners().values())
-    more = f"--port-offset {config.port_offset + STEP}" if highest + STEP <= PORT_MAX else f"--set {key}=PORT"
-    owner = f"taken by {other}. Stop it" if other else "taken by another process. Stop that one"
-    return f"port {port} is {owner}, or start with {more}."
+def _is_left(path: str, kind: int) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, kind) as probe:
+            probe.connect(path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

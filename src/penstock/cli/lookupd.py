@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +15,9 @@ from penstock.cli.config import File, Settings, flags
 
 if TYPE_CHECKING:
     from penstock.cli.daemon import Show
+    from penstock.cli.listeners import Listeners
     from penstock.config import Config
-
-#: The listeners of a configuration that are opened here.
-KEYS = ("nsq.lookup_tcp_port", "nsq.lookup_http_port")
+    from penstock.dialect import Bound
 
 #: What holds whatever the configuration says: there is no node, so its ports must not stand in the way.
 ALONE = {"nsq.lookup": True, "api.enabled": False, "flight.enabled": False, "nsq.tcp_port": 0, "nsq.http_port": 0}
@@ -36,7 +35,7 @@ def lookupd(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print what listens where.")] = False,
 ) -> None:
     """Run the NSQ lookup service alone, in the foreground."""
-    from penstock.config import load
+    from penstock.cli.table import load
 
     chosen = flags(settings) | ALONE
     if port_offset is not None:
@@ -48,42 +47,43 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
     """Run a lookup service until a signal asks it to stop."""
     import uvloop
 
-    from penstock.cli import daemon, listeners, ready
+    from penstock.cli import daemon, ready
+    from penstock.cli.listeners import Listeners
+    from penstock.dialects.nsq.config import lookup_endpoints
 
     daemon.start_log(config)
-    listeners.probe(config, KEYS)
+    listeners = Listeners(config, lookup_endpoints(config))
     if ready_file is not None:
         ready.prepare(ready_file)
     daemon.raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_life(config, ready_file, show))
+        runner.run(_life(config, listeners, ready_file, show))
 
 
-async def _life(config: Config, ready_file: str | None, show: Show | None) -> None:
+async def _life(config: Config, listeners: Listeners, ready_file: str | None, show: Show | None) -> None:
     from penstock.cli import daemon, ready
     from penstock.clock import LoopClock
     from penstock.dialects.nsq.lookup.service import Lookup
 
     stopped = asyncio.Event()
     daemon.on_signals(stopped)
-    lookup = Lookup(config, LoopClock(asyncio.get_running_loop()), _fault, _bug)
-    ports = await daemon.open_lookup(lookup, config)
-    addresses = {key: (config.nsq.address, port) for key, port in ports.items()}
+    clock = LoopClock(asyncio.get_running_loop())
+    listeners.open()
+    lookup = await Lookup.start(config, clock, listeners.bound, _fault, _bug)
+    bound = list(listeners.bound.values())
     if ready_file is not None:
-        ready.write(ready_file, config, addresses)
+        ready.write(ready_file, config, bound)
     if show is not None:
-        show(config, addresses)
+        show(config, bound)
     await stopped.wait()
     await lookup.close()
 
 
-def _show(config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+def _show(config: Config, bound: Sequence[Bound]) -> None:
     from penstock.cli import banner
 
     lines = ["The NSQ lookup service is up, with nothing on disk."]
-    lines += [
-        f"  {banner.SPOKEN[key]:<{banner.WIDTH}} {place}" for key, place in banner.places(config, addresses).items()
-    ]
+    lines += [f"  {what} {place}" for what, place in banner.aligned(banner.listed(bound))]
     sys.stdout.write("\n".join([*lines, "Stop with Ctrl-C."]) + "\n")
     sys.stdout.flush()
 

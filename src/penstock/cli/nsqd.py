@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import __version__
@@ -17,6 +17,7 @@ from penstock.cli.goflags import Flag, Given
 
 if TYPE_CHECKING:
     from penstock.config import Config
+    from penstock.dialect import Bound
 
 #: What clients and tools take this for.
 VERSION = "1.3.0"
@@ -169,9 +170,12 @@ def chosen(given: Given, warn: Callable[[str], None]) -> dict[str, object]:
             settings["topic.durability"] = "fsync"
         else:
             warn(f"--sync-every has no effect unless it is 1: {_STORED}")
-    # Upstream has no order among these, so a limit that is given moves the other that it would contradict.
-    if "max-msg-size" in given and "max-body-size" not in given:
-        settings["nsq.max_body_size"] = str(max(_int(given["max-msg-size"][-1]), 5 << 20))
+    # Upstream has no order among these, so a limit that is given moves the others that it would contradict.
+    if "max-msg-size" in given:
+        most = _int(given["max-msg-size"][-1])
+        settings["node.message_bytes"] = str(max(most, 1 << 20))
+        if "max-body-size" not in given:
+            settings["nsq.max_body_size"] = str(max(most, 5 << 20))
     if "max-heartbeat-interval" in given:
         from penstock.config import format_duration, parse_duration
 
@@ -197,7 +201,7 @@ def program(
 ) -> int:
     """Run one of upstream's daemons and return its exit code."""
     from penstock.cli.failure import OK, REFUSED, USAGE
-    from penstock.config import load
+    from penstock.cli.table import load
     from penstock.errors import ConfigError, PenstockError
 
     try:
@@ -235,14 +239,14 @@ NAMES = {
 }
 
 
-def shower(name: str) -> Callable[[Config, Mapping[str, tuple[str, int]]], None]:
+def shower(name: str) -> Callable[[Config, Sequence[Bound]], None]:
     """Return what says on standard error where a daemon listens, in upstream's words."""
 
-    def show(config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+    def show(config: Config, bound: Sequence[Bound]) -> None:
         lines = [version(name)]
-        for key, (address, port) in addresses.items():
-            host = f"[{address}]" if ":" in address else address
-            lines.append(f"{NAMES[key]}: listening on {host}:{port}")
+        for each in bound:
+            _, _, place = each.place.rpartition("/")
+            lines.append(f"{NAMES[each.endpoint.key]}: listening on {place}")
         sys.stderr.write("".join(f"[{name}] INFO: {line}\n" for line in lines))
         sys.stderr.flush()
 

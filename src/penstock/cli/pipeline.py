@@ -181,7 +181,7 @@ def place_of(data: str | None, url: str | None, token: str | None, declared: Pla
     if data or url:
         place = msgspec.structs.replace(place, path=data or "", url=url or "")
     elif not (place.path or place.url):
-        from penstock.config import load
+        from penstock.cli.table import load
 
         place = msgspec.structs.replace(place, path=load().config.data_dir)
     return msgspec.structs.replace(place, token=token or place.token)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.config import Config
+    from penstock.dialect import Bound
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -31,15 +32,15 @@ def prepare(path: str) -> None:
         raise ConfigError(f"--ready-file {path} cannot be written: {error.strerror}.") from error
 
 
-def write(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -> None:
+def write(path: str, config: Config, bound: Sequence[Bound]) -> None:
     """Tell whoever waits for the file where everything listens."""
     import msgspec
 
     document = {
         "pid": os.getpid(),
         "data_dir": os.path.abspath(config.data_dir),
-        "ports": {key: port for key, (_, port) in addresses.items()},
-        "url": banner.places(config, addresses).get("api.port"),
+        "ports": {each.endpoint.key: each.port for each in bound},
+        "url": banner.api_place(bound),
     }
     # In one step: who waits for the file never reads half of it.
     with open(path + ".new", "wb") as file:
@@ -48,13 +49,14 @@ def write(path: str, config: Config, addresses: Mapping[str, tuple[str, int]]) -
 
 
 @contextmanager
-def announced(config: Config, addresses: Mapping[str, tuple[str, int]]) -> Iterator[None]:
+def announced(config: Config, bound: Sequence[Bound]) -> Iterator[None]:
     """Let readers of the data directory find its node; one that was killed leaves a file whose pid is dead."""
     import msgspec
 
     path = os.path.join(config.data_dir, "node.json")
-    reach = banner.places(config, addresses)
-    document = {"pid": os.getpid(), "api": reach.get("api.port"), "flight": reach.get("flight.port")}
+    # Each under its name, the first of its places.
+    places = {each.endpoint.key.partition(".")[0]: each.place for each in reversed(bound)}
+    document = {"pid": os.getpid(), **places}
     try:
         mode = (GROUP if config.data_mode == "group" else PRIVATE)[0]
         with open(path + ".new", "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

@@ -41,7 +41,7 @@ def up(
     from penstock import __version__
     from penstock.cli import banner
     from penstock.cli.daemon import run
-    from penstock.config import load
+    from penstock.cli.table import load
 
     chosen: dict[str, object] = flags(settings)
     given = {

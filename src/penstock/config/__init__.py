@@ -1,35 +1,29 @@
 """The configuration of one node: a frozen tree of values, how it is loaded, and where each value came from."""
 
-from penstock.config.check import check, host_and_port, is_loopback, quantile
-from penstock.config.keys import KEYS, Key
+from penstock.config.check import check, check_certificate, check_order, host_and_port, is_loopback
+from penstock.config.keys import Key, Keys
 from penstock.config.load import Loaded, load
-from penstock.config.tree import (
-    ApiConfig,
-    Config,
-    EventsConfig,
-    FlightConfig,
-    LogConfig,
-    NodeConfig,
-    NsqConfig,
-    PipelineConfig,
-    TopicConfig,
-)
+from penstock.config.part import Endpoint, Part, endpoints
+from penstock.config.tree import Config, EventsConfig, LogConfig, NodeConfig, PipelineConfig, Section, TopicConfig
 from penstock.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
-    "KEYS",
-    "ApiConfig",
     "Config",
+    "Endpoint",
     "EventsConfig",
-    "FlightConfig",
     "Key",
+    "Keys",
     "Loaded",
     "LogConfig",
     "NodeConfig",
-    "NsqConfig",
+    "Part",
     "PipelineConfig",
+    "Section",
     "TopicConfig",
     "check",
+    "check_certificate",
+    "check_order",
+    "endpoints",
     "format_duration",
     "format_size",
     "host_and_port",
@@ -37,5 +31,4 @@ __all__ = [
     "load",
     "parse_duration",
     "parse_size",
-    "quantile",
 ]

@@ -1,6 +1,6 @@
 """What is well formed and still cannot work, or is not safe: a configuration is refused before anything starts.
 
-Knows the values only, not who serves them.
+Owns what holds for the node and for everybody who listens, and the sentences that their own checks share.
 """
 
 from __future__ import annotations
@@ -8,50 +8,43 @@ from __future__ import annotations
 import ipaddress
 import os
 import shlex
+from collections.abc import Sequence
 
-from penstock.config.keys import KEYS, value_of
-from penstock.config.tree import Config
+from penstock.config.keys import ENVIRONMENT_PREFIX, keys_of
+from penstock.config.part import Endpoint, Part, endpoints
+from penstock.config.tree import Config, Section
 from penstock.errors import ConfigError
 
 
-def check(config: Config) -> None:
+def check(config: Config, parts: Sequence[Part]) -> None:
     """Refuse what is well formed and still cannot work, or is not safe."""
     if not config.data_dir:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
-    for section in ("", "nsq."):
-        _check_certificate(config, section)
-    if config.nsq.tls_required and not (config.nsq.tls_cert or config.tls_cert):
-        raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
-    if config.nsq.tls_client_auth_policy != "none" and not config.nsq.tls_required:
-        raise ConfigError("nsq.tls_client_auth_policy needs nsq.tls_required = true; clients could go without TLS else")
-    if config.nsq.tls_root_ca_file and not os.access(config.nsq.tls_root_ca_file, os.R_OK):
-        raise ConfigError(f'nsq.tls_root_ca_file = "{config.nsq.tls_root_ca_file}": no such file, or it cannot be read')
-    if config.pipeline.file not in ("", "off") and not config.flight.enabled:
-        raise ConfigError("pipeline.file needs flight.enabled = true, a pipeline writes over Flight; or set it to off")
+    check_certificate(config.tls_cert, config.tls_key)
     try:
         shlex.split(config.pipeline.setup)
     except ValueError as error:
         raise ConfigError(f"pipeline.setup cannot be read as a command: {error}") from None
-    for low, high in (
-        ("nsq.msg_timeout", "nsq.max_msg_timeout"),
-        ("nsq.heartbeat_interval", "nsq.max_heartbeat_interval"),
-        ("nsq.max_msg_size", "nsq.max_body_size"),
-        ("nsq.max_body_size", "node.memory_input_bytes"),
-    ):
-        _check_order(config, low, high)
-    for text in config.nsq.lookupd_tcp_addresses:
-        try:
-            host_and_port(text)
-        except ConfigError as error:
-            raise ConfigError(f"nsq.lookupd_tcp_addresses: {error}") from None
-    if config.nsq.statsd_address:
-        try:
-            host_and_port(config.nsq.statsd_address)
-        except ConfigError as error:
-            raise ConfigError(f"nsq.statsd_address: {error}") from None
-    for text in config.nsq.e2e_processing_latency_percentiles:
-        quantile(text)
-    _check_listeners(config)
+    for part in parts:
+        part.check(config)
+    _check_endpoints(config, endpoints(config, parts))
+
+
+def check_certificate(cert: str, key: str, section: str = "") -> None:
+    """Refuse a certificate without its key, and files that are not there; `section` is the beginning of their names."""
+    if bool(cert) != bool(key):
+        missing = "tls_key" if cert else "tls_cert"
+        raise ConfigError(f"{section}{missing} is not set; TLS needs both tls_cert and tls_key, or neither")
+    for name, path in (("tls_cert", cert), ("tls_key", key)):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
+
+
+def check_order(low: Section, low_name: str, high: Section, high_name: str) -> None:
+    """Refuse one value that is above another; names are dotted, the last part is a field of its section."""
+    (low_key, least), (high_key, most) = _value(low, low_name), _value(high, high_name)
+    if least > most:
+        raise ConfigError(f"{low_key} is above {high_key}; lower it, or raise {high_name}")
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -62,17 +55,6 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def quantile(text: str) -> float:
-    """Return a percentile written as a part of one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ConfigError(f'nsq.e2e_processing_latency_percentiles: "{text}" is not between 0 and 1; write 0.99')
-    return value
-
-
 def is_loopback(address: str) -> bool:
     """Tell whether only this machine can reach an address; a host name other than localhost counts as reachable."""
     try:
@@ -81,41 +63,31 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _check_certificate(config: Config, section: str) -> None:
-    cert, key = (str(value_of(config, section + name)) for name in ("tls_cert", "tls_key"))
-    if bool(cert) != bool(key):
-        missing = "tls_key" if cert else "tls_cert"
-        raise ConfigError(f"{section}{missing} is not set; TLS needs both tls_cert and tls_key, or neither")
-    for name, path in (("tls_cert", cert), ("tls_key", key)):
-        if path and not os.access(path, os.R_OK):
-            raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
+def _value(section: Section, name: str) -> tuple[str, int]:
+    prefix = name.rpartition(".")[0] + "."
+    key = next(key for key in keys_of(type(section), prefix) if key.name == name)
+    value: int = getattr(section, key.field.removeprefix(prefix))
+    return f"{name} = {key.text(value)}", value
 
 
-def _check_order(config: Config, low: str, high: str) -> None:
-    least, most = value_of(config, low), value_of(config, high)
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        raise ConfigError(
-            f"{low} = {KEYS[low].text(least)} is above {high} = {KEYS[high].text(most)}; lower it, or raise {high}"
-        )
-
-
-def _check_listeners(config: Config) -> None:
-    holder: dict[int, str] = {}
-    for name, (address, port) in config.listeners().items():
+def _check_endpoints(config: Config, found: Sequence[Endpoint]) -> None:
+    holders: dict[object, str] = {}
+    for endpoint in found:
+        name, port = endpoint.key, endpoint.port
         if port > 65535:
             raise ConfigError(f"{name} with port_offset is {port}, beyond 65535; choose a smaller port_offset")
-        if port and (other := holder.setdefault(port, name)) != name:
-            raise ConfigError(f"{name} and {other} are both {port}; give one of them another port")
-        key = name.partition(".")[0] + ".address"
-        if is_loopback(address):
-            continue
-        if not config.token:
-            raise ConfigError(
-                f'{key} = "{address}" listens beyond this machine without a token; set token '
-                f"(or {KEYS['token'].environment}), or listen on 127.0.0.1"
-            )
-        if not config.tls_cert and not config.insecure:
-            raise ConfigError(
-                f'{key} = "{address}" listens beyond this machine without TLS; set tls_cert and tls_key, '
-                f"or insecure = true if the network is trusted"
-            )
+        where = endpoint.address if endpoint.is_path else port
+        if where and (other := holders.setdefault(where, name)) != name:
+            what = "path" if endpoint.is_path else "port"
+            raise ConfigError(f"{name} and {other} are both {where}; give one of them another {what}")
+        if not endpoint.is_path and not is_loopback(endpoint.address):
+            _check_beyond(config, endpoint)
+
+
+def _check_beyond(config: Config, endpoint: Endpoint) -> None:
+    """Refuse to be reached from elsewhere without a token, or without TLS."""
+    where = f'{endpoint.address_key} = "{endpoint.address}" listens beyond this machine without'
+    if not config.token:
+        raise ConfigError(f"{where} a token; set token (or {ENVIRONMENT_PREFIX}TOKEN), or listen on 127.0.0.1")
+    if not config.tls_cert and not config.insecure:
+        raise ConfigError(f"{where} TLS; set tls_cert and tls_key, or insecure = true if the network is trusted")

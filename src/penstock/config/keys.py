@@ -1,16 +1,17 @@
 """The keys of the configuration: for each value its dotted name, its variable, its type and its text form.
 
-Derived from the tree, so a new field needs no second entry anywhere.
+Derived from the tree and the sections of the parts, so a new field needs no second entry anywhere.
 Invariant: names and variables are unique.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from penstock.config.part import Part
 from penstock.config.tree import Config, Section
 from penstock.errors import hint
 from penstock.quantity import format_duration, format_size
@@ -50,12 +51,37 @@ class Key(NamedTuple):
         return str(value)
 
 
-def value_of(config: Config, name: str) -> object:
-    """Return one value of the tree by dotted name."""
-    value: object = config
-    for part in KEYS[name].field.split("."):
-        value = getattr(value, part)
-    return value
+class Keys(dict[str, Key]):
+    """Every key a user may set, by dotted name: those of the tree, then those of the parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        found = [key for section, prefix in self._sections(parts) for key in keys_of(section, prefix)]
+        super().__init__((key.name, key) for key in found)
+        self.sections = tuple(dict.fromkeys(name.partition(".")[0] for name in self if "." in name))
+        self._parts = {part.name: part.config for part in parts}
+
+    @staticmethod
+    def _sections(parts: Sequence[Part]) -> Iterator[tuple[type[Section], str]]:
+        yield Config, ""
+        for part in parts:
+            yield part.config, f"{part.name}."
+
+    def value(self, config: Config, name: str) -> object:
+        """Return one value of a configuration."""
+        section, _, field = self[name].field.rpartition(".")
+        if section in self._parts:
+            return getattr(config.of(self._parts[section]), field)
+        return getattr(getattr(config, section) if section else config, field)
+
+    def built(self, values: Mapping[str, object]) -> Config:
+        """Return the configuration with these values, one for each key."""
+        tree: dict[str, dict[str, object]] = {"": {}}
+        for name, value in values.items():
+            section, _, field = self[name].field.rpartition(".")
+            tree.setdefault(section, {})[field] = value
+        parts = [msgspec.convert(tree.pop(name, {}), kind) for name, kind in self._parts.items()]
+        core = msgspec.convert({**tree.pop(""), **tree}, Config)
+        return msgspec.structs.replace(core, parts=tuple(part for part in parts if part != type(part)()))
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -63,10 +89,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return "; " + hint(name, list(names), "`penstock config show` lists them all")
 
 
-def _keys(tree: type[Section], prefix: str = "") -> Iterator[Key]:
+def keys_of(tree: type[Section], prefix: str = "") -> Iterator[Key]:
+    """Yield the keys of a section and of those inside it."""
     for field in msgspec.structs.fields(tree):
+        if field.name == "parts" and tree is Config:
+            continue
         if isinstance(field.type, type) and issubclass(field.type, Section):
-            yield from _keys(field.type, f"{field.name}.")
+            yield from keys_of(field.type, f"{field.name}.")
             continue
         kind = _kind(field.type)
         name = field.name.removesuffix("_ns") if kind == "duration" else field.name
@@ -82,8 +111,3 @@ def _kind(type_: Any) -> str:
     if get_origin(type_) is Literal:
         return "choice"
     return {int: "number", bool: "switch", str: "text", tuple[str, ...]: "list"}[type_]
-
-
-#: Every key a user may set, by dotted name, in the order of the tree.
-KEYS: Mapping[str, Key] = {key.name: key for key in _keys(Config)}
-SECTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in KEYS if "." in name))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
 
 import msgspec
 
 from penstock.config.check import check
-from penstock.config.keys import ENVIRONMENT_PREFIX, KEYS, SECTIONS, Key, nearest, value_of
+from penstock.config.keys import ENVIRONMENT_PREFIX, Key, Keys, nearest
+from penstock.config.part import Part
 from penstock.config.tree import Config
 from penstock.errors import ConfigError
 from penstock.quantity import parse_duration, parse_size
@@ -30,41 +31,46 @@ class Loaded(NamedTuple):
 
     config: Config
     origin: Mapping[str, str]
+    keys: Keys
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (name, value as text, origin) of every key."""
-        return [(name, key.text(value_of(self.config, name)), self.origin[name]) for name, key in KEYS.items()]
+        keys = self.keys
+        return [(name, key.text(keys.value(self.config, name)), self.origin[name]) for name, key in keys.items()]
 
 
 def load(
+    parts: Sequence[Part],
     file: str | None = None,
     flags: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Loaded:
     """Return the checked configuration: defaults < file < environment < flags (by dotted name).
 
+    `parts` are those who listen; each brings a section.
     Without `file` the variable PENSTOCK_CONFIG names it, else ./penstock.toml is taken if it is there.
     """
     environment = os.environ if environment is None else environment
-    values: dict[str, object] = {name: key.default for name, key in KEYS.items()}
-    origin = dict.fromkeys(KEYS, "default")
+    keys = Keys(parts)
+    values: dict[str, object] = {name: key.default for name, key in keys.items()}
+    origin = dict.fromkeys(keys, "default")
     named = file or environment.get(ENVIRONMENT_FILE)
     for name, value, source in (
-        *_from_file(named or DEFAULT_FILE, required=bool(named)),
-        *_from_environment(environment),
-        *_from_flags(flags or {}),
+        *_from_file(keys, named or DEFAULT_FILE, required=bool(named)),
+        *_from_environment(keys, environment),
+        *_from_flags(keys, flags or {}),
     ):
-        values[name] = _converted(KEYS[name], value, source)
+        values[name] = _converted(keys[name], value, source)
         origin[name] = source
     if origin["topic.retention_bytes"] != "default" and origin["topic.retention_hard"] == "default":
         values["topic.retention_hard"] = True
         origin["topic.retention_hard"] = "follows topic.retention_bytes"
-    config = _built(values)
-    check(config)
-    return Loaded(config, origin)
+    config = keys.built(values)
+    check(config, parts)
+    return Loaded(config, origin, keys)
 
 
-def _from_file(path: str, *, required: bool) -> Iterator[tuple[str, object, str]]:
+def _from_file(keys: Keys, path: str, *, required: bool) -> Iterator[tuple[str, object, str]]:
     try:
         with open(path, "rb") as file:
             tree = tomllib.load(file)
@@ -80,17 +86,17 @@ def _from_file(path: str, *, required: bool) -> Iterator[tuple[str, object, str]
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     source = f"file {path}"
     for name, value in tree.items():
-        if name in SECTIONS:
+        if name in keys.sections:
             if not isinstance(value, dict):
                 raise ConfigError(f"{source}: {name} is a section; write [{name}] and its keys below it")
             for inner, inner_value in value.items():
-                yield _known(f"{name}.{inner}", source), inner_value, source
+                yield _known(keys, f"{name}.{inner}", source), inner_value, source
         else:
-            yield _known(name, source), value, source
+            yield _known(keys, name, source), value, source
 
 
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
-    by_variable = {key.environment: name for name, key in KEYS.items()}
+def _from_environment(keys: Keys, environment: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
+    by_variable = {key.environment: name for name, key in keys.items()}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (ENVIRONMENT_FILE, ENVIRONMENT_URL):
             continue
@@ -100,18 +106,18 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, obj
         yield by_variable[variable], text, source
 
 
-def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
+def _from_flags(keys: Keys, flags: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
     for name, value in flags.items():
-        yield _known(name, "flag"), value, "flag"
+        yield _known(keys, name, "flag"), value, "flag"
 
 
-def _known(name: str, source: str) -> str:
-    if name in KEYS:
+def _known(keys: Keys, name: str, source: str) -> str:
+    if name in keys:
         return name
-    if name in SECTIONS:
-        inside = ", ".join(key for key in KEYS if key.startswith(f"{name}."))
+    if name in keys.sections:
+        inside = ", ".join(key for key in keys if key.startswith(f"{name}."))
         raise ConfigError(f"{source}: {name} is a section, not a setting; its settings are {inside}")
-    raise ConfigError(f"{source}: {name} is not a setting{nearest(name, [*KEYS, *SECTIONS])}")
+    raise ConfigError(f"{source}: {name} is not a setting{nearest(name, [*keys, *keys.sections])}")
 
 
 def _converted(key: Key, value: object, source: str) -> object:
@@ -163,11 +169,3 @@ def _shown(key: Key, value: object) -> str:
         return f"is {key.text(value)}"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     return f"is {text}" if key.kind == "choice" else f"is {text}, {name}"
-
-
-def _built(values: Mapping[str, object]) -> Config:
-    tree: dict[str, Any] = {}
-    for name, value in values.items():
-        section, _, field = KEYS[name].field.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[field] = value
-    return msgspec.convert(tree, Config)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence, Sized
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Literal, Protocol, TypeAlias
 
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
@@ -22,6 +22,9 @@ from penstock.observe import pipelines
 from penstock.observe.exposition import Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.settings import TopicSettings
+
+#: What a dialect says of itself: name without its own, kind, text, value, labels.
+Figure: TypeAlias = "tuple[str, Literal['counter', 'gauge'], str, float, Labels]"
 
 
 class TopicSlots(Protocol):
@@ -95,13 +98,14 @@ class NodeSlots(Protocol):
         """Its topics by name."""
 
 
-def exposition(node: NodeSlots, lag: LoopLag, version: str) -> str:
-    """Return everything there is to say about a node, in Prometheus' text format."""
+def exposition(node: NodeSlots, lag: LoopLag, version: str, served: Mapping[str, Iterable[Figure]]) -> str:
+    """Return everything there is to say about a node and those who serve it, in Prometheus' text format."""
     out = Exposition()
     _node(out, node, lag, version)
     _topics(out, node.topics)
     _subscriptions(out, node.topics)
     pipelines.describe(out, node.pipelines)
+    _served(out, served)
     _describe_process(out)
     return out.text()
 
@@ -133,6 +137,15 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
         lag.counts,
         lag.sum_ns / SECOND,
     )
+
+
+def _served(out: Exposition, served: Mapping[str, Iterable[Figure]]) -> None:
+    for name, figures in served.items():
+        families: dict[tuple[str, Literal["counter", "gauge"], str], list[tuple[Labels, float]]] = {}
+        for figure, kind, text, value, labels in figures:
+            families.setdefault((f"penstock_{name}_{figure}", kind, text), []).append((labels, value))
+        for family, samples in families.items():
+            out.family(*family, samples)
 
 
 def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:

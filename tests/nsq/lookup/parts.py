@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from penstock.clock import SECOND
-from penstock.config import Config, NsqConfig
+from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.http import Host
 from penstock.dialects.nsq.lookup.server import Connection
 from penstock.dialects.nsq.lookup.service import Lookup
@@ -41,7 +42,7 @@ class Service:
         self.faults: list[tuple[str, str]] = []
         self.bugs: list[Exception] = []
         self.lookup = Lookup(
-            Config(nsq=NsqConfig(**nsq)),
+            Config(parts=(NsqConfig(**nsq),)),
             self.clock,
             lambda code, text, peer: self.faults.append((code, text)),
             lambda where, error: self.bugs.append(error),

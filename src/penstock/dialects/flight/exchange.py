@@ -21,6 +21,7 @@ from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
+from penstock.dialect import Peer
 from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.get import columns_of
 from penstock.dialects.flight.handed import ROWS_MAX, record_batches, schema_of
@@ -88,6 +89,7 @@ class Exchange:
         self._written_bytes = 0
         self._blocked = False
         self._ended = False
+        self._joined_ns = 0
 
     # --- on the loop ----------------------------------------------------------------------------------------------
 
@@ -114,6 +116,7 @@ class Exchange:
         consumer = Consumer(self._deliver, lease_ns, self._peer, document.tag or "", self._keep, document.shard)
         topic.attach(subscription, consumer, self._evict)
         self._topic, self._subscription, self._consumer = topic, subscription, consumer
+        self._joined_ns = service.node.clock.now()
         service.exchanges[self] = self.end
 
     def apply(self, order: Order) -> None:
@@ -151,6 +154,11 @@ class Exchange:
         if consumer is not None and not consumer.gone:
             self._topic.settle(self._subscription)
             self._topic.detach(self._subscription, consumer)
+
+    def peer(self) -> Peer:
+        """Return who consumes."""
+        held = self._consumer.in_flight if self._consumer is not None else 0
+        return Peer(self._peer, "flight.port", "", self._joined_ns, self._topic.name, self._subscription.name, held)
 
     def end(self, why: str) -> None:
         """Tell the client that it is over; it ends the call then."""

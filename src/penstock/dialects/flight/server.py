@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from penstock.client.wire import Publish, Read, decoded
 from penstock.config import Config
+from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.flight import actions, exchange, get, info, put, stage
 from penstock.dialects.flight.auth import TokenCheck
 from penstock.dialects.flight.bridge import Bridge
@@ -104,13 +105,16 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class FlightListener:
-    """A running Flight server, as the daemon sees it."""
+    """Flight at work on a node."""
 
     def __init__(self, server: Server, service: Service) -> None:
         #: The port that was bound, also where any free one was asked for.
         self.port: int = server.port
         self.service = service
         self._server = server
+
+    async def drain(self) -> None:
+        """Leave the port open: gRPC has no way to let go of it alone, and a stopping node refuses by itself."""
 
     async def close(self) -> None:
         """End every call: those that can be told are told, the others are hung up on."""
@@ -132,18 +136,25 @@ class FlightListener:
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), CUT_S)
 
+    def samples(self) -> Iterator[Sample]:
+        """Return how many consume; other calls are over before anybody could look at them."""
+        yield Sample("exchanges", "gauge", "Subscriptions consumed over Flight.", len(self.service.exchanges))
 
-async def serve_flight(node: Node, config: Config) -> FlightListener:
+    def peers(self) -> Iterator[Peer]:
+        """Return who consumes."""
+        return (exchange.peer() for exchange in list(self.service.exchanges))
+
+
+async def serve_flight(node: Node, config: Config, bound: Bound) -> FlightListener:
     """Serve a node over Flight; OSError if the address cannot be bound."""
-    address, port = config.listeners()["flight.port"]
-    host = f"[{address}]" if ":" in address else address
-    location = f"grpc{'+tls' if config.tls_cert else ''}://{host}:{port}"
+    location = bound.endpoint.place(bound.port)
     loop = asyncio.get_running_loop()
     service = Service(node, config, Bridge(loop))
     try:
         server = Server(service, location, config)
     except flight.FlightError as error:
         raise OSError(f"Flight cannot listen on {location}: {error}") from error
+    bound.port = server.port
     return FlightListener(server, service)
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.config import Config
+from penstock.dialect import Peer
 from penstock.dialects.flight.bridge import STOPPING, Bridge
+from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
 from penstock.errors import Refusal
 from penstock.node import Node
@@ -32,17 +35,25 @@ class Publisher:
     """The one a topic gives a shard to; see ruling 27 of the design."""
 
 
+class Consuming(Protocol):
+    """An exchange that is open."""
+
+    def peer(self) -> Peer:
+        """Return who consumes."""
+
+
 class Service:
     """What a call needs besides itself."""
 
     def __init__(self, node: Node, config: Config, bridge: Bridge) -> None:
         self.node = node
         self.bridge = bridge
-        self.exchanges_max = config.flight.exchanges_max
-        self.batch_bytes_max = min(config.flight.max_batch_size, config.node.memory_input_bytes)
-        self.message_bytes_max = config.nsq.max_msg_size
+        limits = config.of(FlightConfig)
+        self.exchanges_max = limits.exchanges_max
+        self.batch_bytes_max = min(limits.max_batch_size, config.node.memory_input_bytes)
+        self.message_bytes_max = config.node.message_bytes
         #: Exchanges that are open, and what ends each; touched on the loop only.
-        self.exchanges: dict[object, Callable[[str], None]] = {}
+        self.exchanges: dict[Consuming, Callable[[str], None]] = {}
         #: No call begins any more.
         self.closing = False
         self._publishers = [Publisher() for _ in range(PUBLISHERS)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 
 from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.errors import ConfigError
 
 VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
@@ -16,7 +17,7 @@ VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
 
 def server_context(config: Config) -> ssl.SSLContext | None:
     """Return what a configuration asks for, None where it names no certificate."""
-    nsq = config.nsq
+    nsq = config.of(NsqConfig)
     certificate, key = nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key
     if not certificate:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.events import PREFIX
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -30,8 +31,9 @@ def is_listed(name: str) -> bool:
 
 def channel_settings(config: Config, name: str) -> SubscriptionSettings:
     """Return what a channel of this name starts with."""
+    nsq = config.of(NsqConfig)
     return SubscriptionSettings(
         ephemeral=name.endswith(EPHEMERAL),
-        lease_ns=config.nsq.msg_timeout_ns,
-        lease_max_ns=config.nsq.max_msg_timeout_ns,
+        lease_ns=nsq.msg_timeout_ns,
+        lease_max_ns=nsq.max_msg_timeout_ns,
     )

@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from zlib import crc32
 
 import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import Config, quantile
+from penstock.config import Config
+from penstock.dialect import Bound
 from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, partition_of
+from penstock.dialects.nsq.config import NsqConfig, quantile
 from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.http import asgi
 from penstock.dialects.nsq.http.admin import Admin
@@ -71,19 +73,17 @@ class Http:
     """The application of one listener."""
 
     def __init__(
-        self, node: Node, config: Config, tcp_port: int, observer: Observer, relookup: Relookup | None = None
+        self, node: Node, config: Config, bound: Mapping[str, Bound], observer: Observer, relookup: Relookup
     ) -> None:
         self.node = node
         self._tree = config
-        self._config = config.nsq
-        self._tcp_port = tcp_port
+        self._config = config.of(NsqConfig)
+        self._bound = bound
         self._observer = observer
         self._options = Options(config, relookup)
         self._admin = Admin(node, config)
         self._readers = {"strict": HeaderReader(), "lenient": HeaderReader(lenient=True)}
-        self._readers["node"] = self._readers[config.nsq.header_rules]
-        #: Known once the listener is bound.
-        self.http_port = config.listeners()["nsq.http_port"][1]
+        self._readers["node"] = self._readers[self._config.header_rules]
         self._publishers = [_Publisher() for _ in range(PUBLISHERS)]
         self._paths: dict[str, tuple[str, Handle]] = {
             "/pub": ("POST", self.pub),
@@ -295,8 +295,8 @@ class Http:
                 "version": VERSION,
                 "broadcast_address": broadcast_address(self._tree),
                 "hostname": socket.gethostname(),
-                "http_port": self.http_port,
-                "tcp_port": self._tcp_port,
+                "http_port": self._bound["nsq.http_port"].port,
+                "tcp_port": self._bound["nsq.tcp_port"].port,
                 "start_time": self.node.started_ns // SECOND,
                 "max_heartbeat_interval": config.max_heartbeat_interval_ns,
                 "max_output_buffer_size": config.max_output_buffer_size,
@@ -371,39 +371,31 @@ class TlsRequired:
 
 
 async def serve_http(
-    node: Node,
-    config: Config,
-    tcp_port: int | None = None,
-    *,
-    secure: bool = False,
-    observer: Observer | None = None,
-    relookup: Relookup | None = None,
-    https_port: int = 0,
+    node: Node, config: Config, bound: Mapping[str, Bound], key: str, observer: Observer, relookup: Relookup
 ) -> Listener:
-    """Start NSQ's HTTP listener, or with `secure` its HTTPS listener, in the running loop; OSError without its port.
+    """Start the listener under a key, HTTP or HTTPS, in the running loop.
 
-    `tcp_port` is what `/info` shows where the configuration asks for any free port; `observer` sees the connections
-    that `/stats` shows; `relookup` is told when other lookup services shall hear of the node. Where TLS is required,
-    the plain listener only says so, and names `https_port`.
+    `observer` sees the connections that `/stats` shows; `relookup` is told when other lookup services shall hear of the
+    node. Where TLS is required, the plain listener only says so, and names the other one.
     """
-    address, port = config.listeners()["nsq.https_port" if secure else "nsq.http_port"]
-    tcp_port = tcp_port or config.listeners()["nsq.tcp_port"][1]
-    app = Http(node, config, tcp_port, observer or observe(node, config), relookup)
-    open_to_all = secure or config.nsq.plain_http or not config.nsq.tls_required
+    nsq = config.of(NsqConfig)
+    secure = bound[key].endpoint.tls
+    app = Http(node, config, bound, observer, relookup)
+    open_to_all = secure or nsq.plain_http or not nsq.tls_required
+    https_port = bound["nsq.https_port"].port if "nsq.https_port" in bound else 0
     asked: App = app if open_to_all else TlsRequired(https_port)
 
     def fault(text: str, peer: str) -> None:
         node.count_fault("nsq", "INVALID_REQUEST", text, peer)
 
-    tls = (config.nsq.tls_cert or config.tls_cert, config.nsq.tls_key or config.tls_key) if secure else None
-    listener = await listen(asked, address, port, fault, tls, partial(Direct, app) if open_to_all else Connection)
-    app.http_port = listener.port
-    return listener
+    tls = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key) if secure else None
+    connect = partial(Direct, app) if open_to_all else Connection
+    return await listen(asked, bound[key].taken(), fault, tls, connect)
 
 
 def observe(node: Node, config: Config, server: Server | None = None) -> Observer:
     """Return what looks at a node and the connections of its NSQ server; there is one of it for all listeners."""
-    nsq = config.nsq
+    nsq = config.of(NsqConfig)
     quantiles = [quantile(text) for text in nsq.e2e_processing_latency_percentiles]
     meter = Meter(node, quantiles, nsq.e2e_processing_latency_window_time_ns)
     return Observer(node, server.connections if server is not None else (), meter)

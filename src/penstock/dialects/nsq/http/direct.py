@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 
 from penstock import listener
 from penstock.dialects.nsq.codec import SOURCE
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.asgi import OK, Answer
 from penstock.inlet import Receipt
 from penstock.listener import HEAD_BYTES_MAX, HEAD_S, Fault
@@ -65,7 +66,7 @@ class Direct(listener.Connection):
         self._host = host
         self._topics = host.node.topics
         self._memory = host.node.input_memory
-        self._message_bytes_max = host.node.config.nsq.max_msg_size
+        self._message_bytes_max = host.node.config.of(NsqConfig).max_msg_size
         self._publisher: object = None
         #: The last head of the common shape, what it names, and how long its body is: clients repeat themselves.
         self._head = b"\n"

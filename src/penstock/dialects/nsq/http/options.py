@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.config import Config, host_and_port
+from penstock.dialects.nsq.config import NsqConfig, endpoints
 from penstock.dialects.nsq.http.asgi import Answer, Fault, document
 from penstock.errors import ConfigError
 
@@ -36,18 +37,18 @@ class Options:
     def __init__(self, config: Config, relookup: Relookup | None = None) -> None:
         self._config = config
         self._relookup = relookup
-        self._lookupd = list(config.nsq.lookupd_tcp_addresses)
+        self._lookupd = list(config.of(NsqConfig).lookupd_tcp_addresses)
         self._log = logging.getLogger("penstock")
 
     def get(self, name: str) -> Answer:
         """Return a value in JSON; durations are in nanoseconds."""
-        nsq = self._config.nsq
-        listeners = self._config.listeners()
+        nsq = self._config.of(NsqConfig)
+        places = {endpoint.key: f"{endpoint.address}:{endpoint.port}" for endpoint in endpoints(self._config)}
         named: dict[str, object] = {
             LOOKUPD: self._lookupd,
             LOG_LEVEL: self._level(),
             "data_path": self._config.data_dir,
-            **{f"{port}_address": _joined(listeners.get(f"nsq.{port}_port")) for port in ("tcp", "http", "https")},
+            **{f"{port}_address": places.get(f"nsq.{port}_port", "") for port in ("tcp", "http", "https")},
         }
         for key in (name, f"{name}_ns"):
             if key in nsq.__struct_fields__:
@@ -82,7 +83,3 @@ class Options:
     def _level(self) -> int:
         now = self._log.getEffectiveLevel()
         return max((number for number, level in LEVELS.values() if level <= now), default=1)
-
-
-def _joined(place: tuple[str, int] | None) -> str:
-    return f"{place[0]}:{place[1]}" if place is not None else ""

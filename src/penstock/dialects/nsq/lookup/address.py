@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from penstock.config import Config
+from penstock.dialects.nsq.config import NsqConfig
 
 #: All addresses of a machine, which is nowhere to send anybody.
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -15,5 +16,5 @@ def broadcast_address(config: Config) -> str:
 
     nsqd says its host name always; that leads nowhere while only loopback is open.
     """
-    nsq = config.nsq
+    nsq = config.of(NsqConfig)
     return nsq.broadcast_address or (socket.gethostname() if nsq.address in EVERYWHERE else nsq.address)

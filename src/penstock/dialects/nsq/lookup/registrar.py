@@ -13,6 +13,7 @@ from functools import partial
 from penstock.clock import Timer
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import is_name
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.host import meta_of
@@ -142,7 +143,7 @@ class Registrar:
             link.ask_channels(topic.name, partial(self._make, topic))
 
     def _make(self, topic: Topic, channels: Sequence[str]) -> None:
-        config = self._node.config.nsq
+        config = self._node.config.of(NsqConfig)
         settings = SubscriptionSettings(lease_ns=config.msg_timeout_ns, lease_max_ns=config.max_msg_timeout_ns)
         for name in channels:
             if name.endswith(EPHEMERAL) or not _can_spell(name) or name in topic.subscriptions:

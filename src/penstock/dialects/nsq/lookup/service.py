@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
+from typing import Self
 
 import msgspec
 
 from penstock.clock import Clock
 from penstock.config import Config
+from penstock.dialect import Bound
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.address import broadcast_address
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
@@ -27,7 +31,7 @@ class Lookup:
     """A lookup service."""
 
     def __init__(self, config: Config, clock: Clock, fault: Fault, report_bug: Bug, host: Host | None = None) -> None:
-        nsq = config.nsq
+        nsq = config.of(NsqConfig)
         self._config = config
         self._fault = fault
         self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
@@ -42,17 +46,23 @@ class Lookup:
         """Return what the service says of itself."""
         return msgspec.structs.replace(identity_of(self._config, self.tcp_port, self.http_port), takes_meta=True)
 
-    async def accept(self, sock: socket.socket, backlog: int) -> None:
-        """Take nodes on a bound socket."""
-        self._acceptor = await asyncio.get_running_loop().create_server(self.server.connect, sock=sock, backlog=backlog)
-        self.tcp_port = sock.getsockname()[1]
-
-    async def answer(self) -> Listener:
-        """Take HTTP requests; OSError if the port cannot be had."""
-        address, port = self._config.listeners()["nsq.lookup_http_port"]
-        self._listener = await listen(self.app, address, port, self._not_http)
-        self.http_port = self._listener.port
-        return self._listener
+    @classmethod
+    async def start(
+        cls,
+        config: Config,
+        clock: Clock,
+        bound: Mapping[str, Bound],
+        fault: Fault,
+        report_bug: Bug,
+        host: Host | None = None,
+    ) -> Self:
+        """Take nodes and HTTP requests on bound sockets."""
+        lookup = cls(config, clock, fault, report_bug, host)
+        tcp, http = bound["nsq.lookup_tcp_port"], bound["nsq.lookup_http_port"]
+        lookup.tcp_port, lookup.http_port = tcp.port, http.port
+        lookup._acceptor = await asyncio.get_running_loop().create_server(lookup.server.connect, sock=tcp.taken())
+        lookup._listener = await listen(lookup.app, http.taken(), lookup._not_http)
+        return lookup
 
     async def close(self) -> None:
         """Hang up on everybody."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from penstock.clock import Clock
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.stats.document import Channel, Observer, TopicStats, memory_of_process
 from penstock.dialects.nsq.stats.latency import Percentiles
 from penstock.dialects.nsq.topics import EPHEMERAL

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.clock import MILLISECOND
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
 
 #: Clients and nsqadmin compare this with nsqd's releases, so it must look like one.

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.clock import SECOND, Timer
-from penstock.config import NsqConfig
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask, Authenticator
 from penstock.dialects.nsq.tcp.identify import Agreed
 from penstock.dialects.nsq.tcp.service import Service

@@ -5,9 +5,7 @@ Owns how a command finds its topic, and makes it if it may. Knows nothing of soc
 
 from __future__ import annotations
 
-import msgspec
-
-from penstock.config import NsqConfig
+from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tls import server_context
 from penstock.dialects.nsq.topics import topic_settings
@@ -27,7 +25,7 @@ class Service:
         self._readers["node"] = self._readers[config.header_rules]
         #: Asks the auth servers; None where nobody has to authenticate.
         self.ask = ask
-        self.tls = server_context(msgspec.structs.replace(node.config, nsq=config))
+        self.tls = server_context(node.config)
         if config.tls_required and self.tls is None:
             raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
 

@@ -1,0 +1,25 @@
+"""Everything this program can serve: the admin API and the dialects; and the configuration of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.api import API
+from penstock.dialects import DIALECTS
+
+if TYPE_CHECKING:
+    from penstock.config import Loaded
+
+TABLE = (API, *DIALECTS)
+
+
+def load(
+    file: str | None = None,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Return the checked configuration: defaults < file < environment < flags (by dotted name)."""
+    from penstock import config
+
+    return config.load(TABLE, file, flags, environment)

@@ -1,0 +1,92 @@
+"""What a dialect is to the rest: a row of a table. Whoever configures, starts, shows or ends dialects reads the row.
+
+A row is cheap to import: what a running dialect needs is imported by its `start`. The admin API has such a row, too.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from penstock.config import Config, Endpoint, Section
+    from penstock.node import Node
+
+
+class Bound:
+    """An endpoint that is had."""
+
+    def __init__(self, endpoint: Endpoint, sock: socket.socket | None) -> None:
+        self.endpoint = endpoint
+        #: Bound, and listening from the start of the dialect on; None where its server can only bind by itself (gRPC).
+        self.sock = sock
+        #: The port it got; 0 for a socket in the file system. A server that binds by itself says here which one.
+        self.port: int = endpoint.port if sock is None or endpoint.is_path else sock.getsockname()[1]
+
+    def taken(self) -> socket.socket:
+        """Return the socket; its owner from now on is the caller."""
+        if self.sock is None:
+            raise RuntimeError(f"{self.endpoint.key} has no socket of ours")
+        return self.sock
+
+    @property
+    def place(self) -> str:
+        """Where clients find it."""
+        return self.endpoint.place(self.port)
+
+
+class Sample(NamedTuple):
+    """One figure of a dialect; outside its name begins with the dialect's."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    value: float
+    labels: Mapping[str, str] = {}
+
+
+class Peer(NamedTuple):
+    """Somebody who is connected."""
+
+    #: Where it is, like 10.0.0.7:50412.
+    address: str
+    #: The key of the endpoint it came to.
+    listener: str
+    #: What it calls itself, if it does.
+    name: str = ""
+    connected_ns: int = 0
+    #: What it receives, if it does.
+    topic: str = ""
+    subscription: str = ""
+    in_flight: int = 0
+
+
+class Running(Protocol):
+    """A dialect at work."""
+
+    async def drain(self) -> None:
+        """Let nobody new in; those who hold messages may still finish them."""
+
+    async def close(self) -> None:
+        """Hang up on everybody; afterwards nothing of it is left."""
+
+    def samples(self) -> Iterable[Sample]:
+        """Return its figures."""
+
+    def peers(self) -> Iterable[Peer]:
+        """Return who is connected."""
+
+
+class Dialect(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    #: Its section of the configuration, which has its name.
+    config: type[Section]
+    #: Refuses what is well formed and still cannot work.
+    check: Callable[[Config], None]
+    #: Where it listens; none while it is switched off, and then it is not started.
+    endpoints: Callable[[Config], Sequence[Endpoint]]
+    #: Begins to serve on what was bound, by the endpoints' keys.
+    start: Callable[[Node, Config, Mapping[str, Bound]], Awaitable[Running]]
