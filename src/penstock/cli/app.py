@@ -23,7 +23,6 @@ from penstock.cli import (
     pipeline,
     publish,
     read,
-    redrive,
     registry,
     replay,
     report,
@@ -54,7 +53,7 @@ remote(app)(publish.pub)
 remote(app)(subscribe.sub)
 remote(app)(read.tail)
 remote(app)(read.peek)
-remote(app)(redrive.redrive)
+remote(app)(subscription.redrive)
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(routing.app, name="routing")

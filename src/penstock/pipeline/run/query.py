@@ -24,8 +24,7 @@ from penstock.pipeline.plan.document import EACH_ROW, Document, Sink, converted,
 from penstock.pipeline.plan.graph import Query
 from penstock.pipeline.run.fault import reason
 from penstock.pipeline.run.reading import columns_of, source_options
-from penstock.pipeline.run.sinks import TableTarget, Target, TopicTarget
-from penstock.pipeline.run.writer import BRANCH, Branch, Writer
+from penstock.pipeline.run.sinks import BRANCH, Branch, TableTarget, Target, TopicTarget, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -108,7 +108,7 @@ class Transfer:
                 self._close_gate()
             await self._bring(picked)
         self._close_gate()
-        if self._done.messages == 0:  # whoever brings all of it again knows what he changed since
+        if self._done.messages == 0:  # whoever brings all of it again knows what changed since
             self._done.notes.clear()
         return self._done
 

@@ -9,8 +9,7 @@ import msgspec
 
 from penstock.errors import ConfigError, hint
 from penstock.pipeline.jobs.rollup import aggregations as known
-from penstock.pipeline.jobs.rollup.durations import UNITS_NS, duration_ns
-from penstock.pipeline.jobs.rollup.policies import StoragePolicy, storage_policy
+from penstock.pipeline.jobs.rollup.policies import UNITS_NS, StoragePolicy, duration_ns, storage_policy
 
 FORMATS = ("statsd", "prometheus", "json")
 LATE = ("drop", "dead")

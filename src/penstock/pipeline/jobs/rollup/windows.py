@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from penstock.errors import ConfigError
-from penstock.pipeline.jobs.rollup.durations import rendered
-from penstock.pipeline.jobs.rollup.policies import StoragePolicy
+from penstock.pipeline.jobs.rollup.policies import StoragePolicy, rendered
 
 #: How Spark marks a column that a watermark closes.
 WATERMARK = "spark.watermarkDelayMs"
