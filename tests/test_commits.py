@@ -460,3 +460,63 @@ def die_in_commit(site: Site, fuse: int) -> list[tuple[int, bool] | None]:
     except Died:
         pass
     return answers
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("seed", range(8))
+def test_commit_behind_a_failed_sync_is_there_after_a_power_loss_once_it_is_said_to(seed: int, durability: str) -> None:
+    site = Site(2, durability, seed)
+    site.stage(0, "a", *BODIES)
+    site.machine.fail_syncs(1, "topics/1/")
+    assert site.commit(0, "a") == (9, False)
+    site.machine.run(5)
+    site.machine.lose_power()
+    site.start()
+    assert site.rows() == Counter(BODIES)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_commit_is_not_done_and_its_staged_copy_stays_while_the_log_cannot_be_synced(seed: int) -> None:
+    site = Site(seed=seed)
+    site.stage(0, "a", *BODIES)
+    site.machine.fail_syncs(of=".arrows")
+    with pytest.raises(OSError, match="Input/output error"):
+        site.commit(0, "a")
+    for _ in range(3):
+        site.machine.run(5)
+        assert [record.done for record in site.node.commits._records()] == [False]
+        assert len(site.node.staging) == 1
+    site.machine.mend()
+    site.machine.run(120)
+    assert [record.done for record in site.node.commits._records()] == [True]
+    assert len(site.node.staging) == 0
+    site.machine.lose_power()
+    site.start()
+    assert site.rows() == Counter(BODIES)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_process_that_takes_up_a_commit_does_not_trust_what_the_one_before_could_not_sync(seed: int) -> None:
+    site = Site(seed=seed)
+    site.stage(0, "a", *BODIES)
+    site.machine.fail_syncs(of=".arrows")
+    with pytest.raises(OSError, match="Input/output error"):
+        site.commit(0, "a")
+    site.machine.start()
+    site.machine.mend()
+    site.start()
+    site.machine.run(1)
+    assert [record.done for record in site.node.commits._records()] == [True]
+    site.machine.lose_power()
+    site.start()
+    assert site.rows() == Counter(BODIES)
+
+
+def test_stage_that_cannot_be_synced_is_refused_and_leaves_nothing() -> None:
+    site = Site()
+    site.machine.fail_syncs(1, "staging")
+    with pytest.raises(Refusal, match="is not safe on the disk") as refusal:
+        site.stage(0, "a", *BODIES)
+    assert refusal.value.code == "disk_failed"
+    site.stage(0, "a", *BODIES)
+    assert site.commit(0, "a") == (9, False)

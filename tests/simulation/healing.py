@@ -55,6 +55,7 @@ def heal(world: Healed) -> None:
     world.busy = False
     book.record("heal")
     world.trouble.make_space()
+    world.trouble.mend()
     world.weather.latency_ns, world.weather.cut_odds = 50_000, 0.0
     for client in world.clients:
         client.stop()

@@ -291,6 +291,11 @@ class TopicModel:
     shaken: bool = False
     cut_unseen: bool = False
     was_shaken: bool = False
+    #: When a sync of one of its files last failed, until when the node may not have heard of it, and whether it died
+    #: before it could make up for that.
+    spoiled_ns: int = -1
+    unheard_ns: int = -1
+    spoiled: bool = False
     #: Somebody emptied it, or its last subscription went.
     emptied: bool = False
     #: Retention may drop what nobody needs.

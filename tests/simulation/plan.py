@@ -66,7 +66,7 @@ class Plan:
     cut_odds: float
     slowness: float
     endings: list[Ending]
-    #: Mean time between broken connections, and between moments when the disk is full.
+    #: Mean time between broken connections, between moments when the disk is full, and between failing syncs.
     breaks_ns: int | None
     full_ns: int | None
     jumps: bool
@@ -75,6 +75,7 @@ class Plan:
     crash_at_end: bool
     #: While all heals, somebody asks for this tag everywhere and takes nothing for a while; empty for nobody.
     sulking: str
+    spoils_ns: int | None = None
 
 
 def make_plan(random: Random) -> Plan:
@@ -146,6 +147,7 @@ def make_plan(random: Random) -> Plan:
         sulking=random.choice(("", *WANTED_TAGS)),
     )
     plan.config = msgspec.structs.replace(config, events=random.choice(HISTORIES))
+    plan.spoils_ns = random.choice((None, None, 100 * MILLISECOND, 500 * MILLISECOND))
     return plan
 
 

@@ -17,6 +17,8 @@ CLEAN, DEATH, POWER = "clean stop", "process death", "power loss"
 
 #: Journals are synced every two seconds, on a disk that may be slow.
 JOURNAL_SYNCED_NS = 3 * SECOND
+#: One that could not be synced is written anew, again and again until it is safe.
+JOURNAL_MENDED_NS = 2 * SECOND
 
 
 class Stored(NamedTuple):
@@ -42,32 +44,37 @@ def crash(book: Book, kind: str) -> None:
         book.full_ns = book.now_ns
     book.record("crash", kind)
     for topic in book.topics.values():
-        durability = topic.settings.durability
-        for message in topic.messages.values():
-            if durability == "memory":
-                if message.presence is not Presence.REFUSED:
-                    message.presence = Presence.GONE
-            elif kind == POWER and durability == "os" and message.presence is Presence.MUST:
-                message.presence = Presence.MAYBE
-        for subscription in topic.subscriptions.values():
-            subscription.last_first.clear()
-            if kind != CLEAN or durability == "memory" or book.full_ns >= 0:
-                subscription.acked = None
-            for row in subscription.rows.values():
-                if durability == "memory":
-                    row.let_go()
-                    row.state, row.maybe = State.READY, True
-                else:
-                    _crash_row(book, row, kind)
-            if subscription.doubtful:
-                _doubt(subscription)
-        if topic.doubtful:
-            topic.gate_ns = None
+        _crash_topic(book, topic, POWER if topic.spoiled else kind)
+        topic.spoiled = False
     book.stopping = False
     book.life += 1
     book.reused.clear()
     for topic in book.topics.values():
         topic.offered = 0
+
+
+def _crash_topic(book: Book, topic: TopicModel, kind: str) -> None:
+    durability = topic.settings.durability
+    for message in topic.messages.values():
+        if durability == "memory":
+            if message.presence is not Presence.REFUSED:
+                message.presence = Presence.GONE
+        elif kind == POWER and durability == "os" and message.presence is Presence.MUST:
+            message.presence = Presence.MAYBE
+    for subscription in topic.subscriptions.values():
+        subscription.last_first.clear()
+        if kind != CLEAN or durability == "memory" or book.full_ns >= 0:
+            subscription.acked = None
+        for row in subscription.rows.values():
+            if durability == "memory":
+                row.let_go()
+                row.state, row.maybe = State.READY, True
+            else:
+                _crash_row(book, row, kind)
+        if subscription.doubtful:
+            _doubt(subscription)
+    if topic.doubtful:
+        topic.gate_ns = None
 
 
 def _crash_row(book: Book, row: Row, kind: str) -> None:
@@ -99,7 +106,7 @@ def _crash_row(book: Book, row: Row, kind: str) -> None:
 
 def _is_synced(book: Book, row: Row) -> bool:
     """Tell whether the node had the time to bring the end of a row to the disk."""
-    since_ns = max(row.done_ns, book.booted_ns)
+    since_ns = max(row.done_ns, book.booted_ns, row.message.topic.spoiled_ns + JOURNAL_MENDED_NS)
     return not row.maybe and book.full_ns < row.done_ns and book.now_ns - since_ns > JOURNAL_SYNCED_NS
 
 

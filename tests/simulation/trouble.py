@@ -13,6 +13,9 @@ from tests.simulation.disk import Platter
 from tests.simulation.network import Link
 from tests.simulation.plan import Plan
 
+#: A thread's work may end this much before the loop hears of it: a sync's, and a compaction's.
+UNHEARD_NS = (60 * MILLISECOND, 350 * MILLISECOND)
+
 
 class Surroundings(Protocol):
     """What there is to go wrong."""
@@ -42,6 +45,8 @@ class Trouble:
             after(plan.full_ns, self._fill)
         if plan.jumps:
             after(300 * MILLISECOND, self._jump)
+        if plan.spoils_ns:
+            after(plan.spoils_ns, self._spoil)
 
     def make_space(self) -> None:
         """Let the disk be full no more."""
@@ -51,6 +56,20 @@ class Trouble:
             book.is_full = False
             book.full_ns = book.now_ns
             book.record("disk", "has space")
+
+    def mend(self) -> None:
+        """Let syncs succeed again."""
+        self._world.platter.fails = lambda _: False
+
+    def mark_spoiled(self) -> None:
+        """Note of which topics the node, about to be gone, has not made up for a failed sync: those are as after a
+        power loss."""
+        node, book = self._world.node, self._world.book
+        for model in book.topics.values():
+            topic = node.topics.get(model.name) if node is not None else None
+            shards = topic.shards if topic is not None else []
+            unmended = any(shard.read_only or shard.journals_suspect for shard in shards)
+            model.spoiled = unmended or book.now_ns < model.unheard_ns
 
     def flip(self) -> None:
         """Turn one bit around in a file of a log."""
@@ -95,6 +114,28 @@ class Trouble:
         world.book.record("disk", "full")
         scheduler.after(int(self._random.random() * 150 * MILLISECOND), self.make_space)
         scheduler.after(int(self._random.expovariate(1 / world.plan.full_ns)) + 160 * MILLISECOND, self._fill)
+
+    def _spoil(self) -> None:
+        """Let the next syncs of logs or journals fail: one, or also those that would make up for it."""
+        world, left = self._world, self._random.choice((1, 1, 2, 4))
+        if not world.busy or not world.plan.spoils_ns:
+            return
+
+        def fails(path: str) -> bool:
+            nonlocal left
+            if not left or world.node is None or not path.endswith((".arrows", ".arrows.new", ".journal")):
+                return False
+            left -= 1
+            world.book.record("spoil", path)
+            number = int(path.split("/")[2])
+            for topic in world.book.topics.values():
+                if topic.number == number:
+                    topic.spoiled_ns = world.scheduler.time_ns
+                    topic.unheard_ns = topic.spoiled_ns + UNHEARD_NS[path.endswith(".journal")]
+            return True
+
+        world.platter.fails = fails
+        world.scheduler.after(int(self._random.expovariate(1 / world.plan.spoils_ns)), self._spoil)
 
     def _jump(self) -> None:
         if self._world.busy:

@@ -138,6 +138,7 @@ class World:
     def _end(self, ending: Ending) -> None:
         assert self._clock is not None
         self._clock.alive = False
+        self.trouble.mark_spoiled()
         self.node = self._server = None
         for link in self.links.values():
             link.crash()

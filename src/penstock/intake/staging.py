@@ -223,8 +223,10 @@ class Writer:
             self._file.close()
 
 
-def _refusal(error: OSError) -> Exception:
-    return Refusal("disk_full", f"no room to stage: {error.strerror or error}") if is_full(error) else error
+def _refusal(error: OSError) -> Refusal:
+    if is_full(error):
+        return Refusal("disk_full", f"no room to stage: {error.strerror or error}")
+    return Refusal("disk_failed", f"what was staged is not safe on the disk ({error}): stage it again")
 
 
 class _Sink:
