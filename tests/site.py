@@ -18,8 +18,8 @@ from tests.simulation.machine import Machine
 class Site:
     """A node on a simulated machine."""
 
-    def __init__(self, config: Config | None = None) -> None:
-        self.machine = Machine()
+    def __init__(self, config: Config | None = None, seed: int = 0) -> None:
+        self.machine = Machine(seed)
         self.config = config or Config(data_dir="data")
         self.start()
 
@@ -27,6 +27,11 @@ class Site:
         """Begin another process on the same disk."""
         self.machine.start()
         self.node = Node(self.config, self.machine.clock, self.machine.disk, Random(1))
+
+    def lose_power(self) -> None:
+        """Lose what was not synced, and begin another process."""
+        self.machine.lose_power()
+        self.start()
 
     def offer(self, topic: Topic, *bodies: bytes, **columns: Column) -> list[BaseException | None]:
         """Publish, let time pass, and return what the publisher was told."""

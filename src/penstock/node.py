@@ -226,13 +226,13 @@ class Node:
                 self.report_bug("watcher", failure)
 
     def publish_dead(self, name: str, rows: Rows, done: Published) -> None:
-        """Publish to a dead-letter topic, which is made durable if it has to be made."""
+        """Publish to a dead-letter topic; `done` hears once the letters are synced, whoever made it and however."""
         try:
             topic = self.topic(name, create=True, settings=TopicSettings(durability="fsync"))
         except Refusal as refusal:
             done(None, refusal)
             return
-        topic.publish(rows, self, done)
+        topic.publish_synced(rows, self, done)
 
     def make_room(self, size: int, asking: Topic) -> None:
         """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""

@@ -211,7 +211,7 @@ class Redrive:
         for (target, _, _), group in groups.items():
             rows = redriven(group[0].batch, [letter.row for letter in group], [self._dedup(one) for one in group])
             ids = [letter.id for letter in group]
-            self._node.topics[target].publish(rows, self, partial(self._published, target, ids, after))
+            self._node.topics[target].publish_synced(rows, self, partial(self._published, target, ids, after))
 
     def _dedup(self, letter: _Letter) -> bytes:
         record = self._topic.record

@@ -31,7 +31,7 @@ from penstock.inlet import Inlet, Published, Receipt
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s
+from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s, place_of
 from penstock.registry.records import SubscriptionRecord, TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -164,6 +164,33 @@ class Topic:
             self.inlet.refuse(self._no_shard(shard), rows.count, done)
         else:
             self.inlet.offer(rows, publisher, done, shard)
+
+    def publish_synced(self, rows: Rows, publisher: object, done: Published) -> None:
+        """Take rows in; `done` hears once they survive a power loss, whatever the topic promises, or why not.
+
+        This is for moves: where the rows came from, they are finished then. A move that is repeated finds its rows
+        here already, and waits for their sync like the first one.
+        """
+
+        def stored(receipt: Receipt | None, error: BaseException | None) -> None:
+            if receipt is None:
+                done(None, error)
+                return
+            shards = {place_of(id_)[0] for id_ in receipt.ids()}
+            left = len(shards)
+            failure: BaseException | None = None
+
+            def synced(error: BaseException | None) -> None:
+                nonlocal left, failure
+                left -= 1
+                failure = failure or error
+                if left == 0:
+                    done(receipt if failure is None else None, failure)
+
+            for number in shards:
+                self.shards[number].sync(synced)
+
+        self.publish(rows, publisher, stored)
 
     def _appended(self, shard: Shard, batch: Batch) -> None:
         """Take note of rows in the log, which may not be readable yet."""
@@ -555,7 +582,8 @@ class Topic:
         self.chores(now)
         if waiting and not self._alarm.is_set:
             self._alarm.set()
-        return leased or now.monotonic_ns - self._active_ns < QUIET_NS
+        suspect = any(shard.journals_suspect for shard in self.shards)
+        return leased or suspect or now.monotonic_ns - self._active_ns < QUIET_NS
 
     def chores(self, now: Now) -> None:
         """Let the log do its own work; a quiet topic's grows old too."""

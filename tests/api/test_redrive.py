@@ -244,6 +244,7 @@ def test_redrive_of_a_deleted_topic_ends(served: Served) -> None:
     served.until(lambda: bool(held.heard))
     served.ask("DELETE", "topics/orders.dead")
     served.do(held.tell)
+    served.until(lambda: bool(results))
     assert results[0].problem == "topic orders.dead went away"
     assert not served.node.redrives
     assert served.node.catalog.registry.list(redrive.KEYS) == {}

@@ -1,0 +1,103 @@
+"""A message that moves to another topic is safe there before it is gone where it came from."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.redrive import Redriven, redrive
+from penstock.settings import Durability, SubscriptionSettings, TopicSettings
+from penstock.topic import Topic
+from tests.site import Site
+
+SEEDS = range(8)
+
+
+def bury(site: Site, topic: Topic, body: bytes) -> None:
+    """Let one message fail until it is in the dead-letter topic."""
+    site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
+    subscription = topic.subscription("audit")
+    site.publish(topic, body)
+    assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
+    topic.pump(subscription)
+    until(site, lambda: subscription.counts()["dead_lettered"] == 1)
+    settle(site, topic)
+
+
+def until(site: Site, condition: object) -> None:
+    world = site.machine.scheduler
+    assert callable(condition)
+    for _ in range(10_000):
+        if condition():
+            return
+        world.run_until(world.time_ns + 100_000)
+    raise AssertionError("it never came true")
+
+
+def settle(site: Site, topic: Topic) -> None:
+    """Bring what became of the messages to the disk, and nothing else."""
+    told: list[BaseException | None] = []
+    for subscription in topic.subscriptions.values():
+        topic.settle(subscription, always=True)
+        for cursor in subscription.cursors:
+            cursor._journal.sync(told.append)
+    until(site, lambda: len(told) == sum(len(each.cursors) for each in topic.subscriptions.values()))
+    assert set(told) == {None}
+
+
+def stored(site: Site, name: str) -> int:
+    return sum(shard.rows_between(shard.start, shard.end) for shard in site.node.topic(name).shards)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dead_letter_is_synced_before_its_message_is_finished(seed: int, durability: Durability) -> None:
+    site = Site(seed=seed)
+    topic = site.node.create_topic("orders", TopicSettings(durability="fsync"))
+    site.node.create_topic("orders.dead", TopicSettings(durability=durability))
+    bury(site, topic, b"poison")
+    site.lose_power()
+    assert site.node.topic("orders").subscription("audit").counts()["dead_lettered"] == 1
+    assert stored(site, "orders.dead") == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_redriven_letter_is_synced_before_it_is_finished(seed: int) -> None:
+    site = Site(seed=seed)
+    topic = site.node.create_topic("orders")
+    bury(site, topic, b"poison")
+    site.machine.run(5)
+    before = stored(site, "orders")
+    dead, told = site.node.topic("orders.dead"), list[Redriven]()
+    redrive(site.node, dead, None, 10, told.append)
+    until(site, lambda: bool(told))
+    assert told[0].moved == 1
+    settle(site, dead)
+    site.lose_power()
+    assert site.node.topic("orders.dead").subscription("redrive").depth() == 0
+    assert stored(site, "orders") == before + 1
+
+
+def test_dead_letter_that_cannot_be_synced_leaves_its_message_where_it_is() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders")
+    site.node.create_topic("orders.dead", TopicSettings(durability="os"))
+    subscription = topic.subscribe("audit", SubscriptionSettings(max_attempts=1))
+    site.consume(topic, "audit")
+    site.publish(topic, b"poison")
+    site.machine.fail_syncs(of=".arrows")
+    assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
+    topic.pump(subscription)
+    site.machine.run(3)
+    assert subscription.counts()["dead_lettered"] == 0
+    site.machine.mend()
+    site.machine.run(60)
+    assert subscription.counts()["dead_lettered"] == 1
+    assert stored(site, "orders.dead") == 1
+
+
+def test_dead_letters_of_a_topic_in_memory_wait_for_no_disk() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders")
+    site.node.create_topic("orders.dead", TopicSettings(durability="memory"))
+    bury(site, topic, b"poison")
+    assert stored(site, "orders.dead") == 1
