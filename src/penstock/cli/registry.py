@@ -36,7 +36,7 @@ def rebuild(
     A registry that can be read is only added to. The old file stays beside the new one.
     """
     from penstock.cli.daemon import claimed
-    from penstock.config import load
+    from penstock.cli.table import load
     from penstock.disk import LocalDisk
     from penstock.rescue.rebuild import rebuild as make
 
