@@ -22,7 +22,7 @@ from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node import Node
 from penstock.topic import Topic

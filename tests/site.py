@@ -6,7 +6,6 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.config import Config
-from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.message import Column, Rows
 from penstock.node import Node
@@ -63,9 +62,7 @@ class Site:
                 got.extend(delivery.batch.row_body(offset - delivery.batch.first) for offset in delivery.offsets())
 
         subscription = topic.subscribe(name, settings)
-        self.consumer = Consumer(deliver, 60_000_000_000, tag=tag)
-        topic.attach(subscription, self.consumer, evict)
-        subscription.set_credit(self.consumer, credit)
-        topic.pump(subscription)
+        self.seat = topic.attach(subscription, deliver, lease_ns=60_000_000_000, tag=tag, evict=evict)
+        self.seat.set_credit(credit)
         self.machine.run()
         return got

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import Refusal
-from penstock.inlet import Published
+from penstock.intake.receipt import Published
 from penstock.intake.staging import digest
 from penstock.message import Rows
 from penstock.node import Node

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config, EventsConfig
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.health import trouble
@@ -87,7 +87,7 @@ def test_message_is_published_delivered_and_acked(site: Site) -> None:
     site.consume(topic, "audit")
     before_us = site.machine.clock.now() // 1000
     site.publish(topic, b"one", b"two")
-    assert topic.subscription("audit").ack(site.consumer, [1, 2]) == []
+    assert site.seat.ack([1, 2]) == []
     published, delivered, acked = history(site)
     assert published.pop("at_us")[0] >= before_us
     assert published == {
@@ -117,17 +117,15 @@ def test_message_is_published_delivered_and_acked(site: Site) -> None:
 def test_release_expiry_and_leave_end_a_lease_each_in_its_own_way(site: Site) -> None:
     topic = site.node.create_topic("t")
     site.consume(topic, "audit", credit=3)
-    subscription = topic.subscription("audit")
     site.publish(topic, b"a", b"b", b"c")
-    subscription.set_credit(site.consumer, 0)
-    subscription.release(site.consumer, [1], 0, site.node.now())
+    site.seat.set_credit(0)
+    site.seat.release([1], 0)
     site.machine.run(61)  # the lease of the others
     events = history(site)
     assert rows_of(events, "released") == [(0, 0)]
     assert sorted(rows_of(events, "expired")) == [(0, 1), (0, 2)]
-    subscription.set_credit(site.consumer, 3)
-    topic.pump(subscription)
-    topic.detach(subscription, site.consumer)
+    site.seat.set_credit(3)
+    site.seat.close()
     events = history(site)
     assert len(rows_of(events, "released", reason="left")) == 3
     assert [event["attempts"] for event in like_these(events, "released", reason="left")] == [[2, 2, 2]]
@@ -137,8 +135,7 @@ def test_dead_letter_is_told_where_it_failed(site: Site) -> None:
     topic = site.node.create_topic("t")
     site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
     site.publish(topic, b"a")
-    topic.subscription("audit").release(site.consumer, [1], 0, site.node.now())
-    topic.pump(topic.subscription("audit"))
+    site.seat.release([1], 0)
     events = history(site, "t")
     assert rows_of(events, "dead", subscription="audit", reason="attempts") == [(0, 0)]
     assert next(like_these(events, "dead"))["attempts"] == [1]
@@ -177,7 +174,7 @@ def test_lease_that_somebody_polled_for_is_told_too(site: Site) -> None:
     topic = site.node.create_topic("t")
     subscription = topic.subscribe("audit")
     got: list[Delivery] = []
-    subscription.poll(10, SECOND, got.extend)
+    subscription.holder("api").look(10, SECOND, got.extend)
     site.publish(topic, b"a")
     assert len(got) == 1
     site.machine.run(2)
@@ -208,9 +205,8 @@ def test_of_a_message_everything_is_told_or_nothing(sizes: list[int], random: An
     topic = site.node.create_topic("t", TopicSettings(shards=2))
     subscription = topic.subscribe("audit")
     got: list[int] = []
-    consumer = Consumer(lambda deliveries: got.extend(_ids(deliveries)), 60 * SECOND)
-    topic.attach(subscription, consumer, lambda: None)
-    subscription.set_credit(consumer, 2000)
+    seat = topic.attach(subscription, lambda deliveries: got.extend(_ids(deliveries)))
+    seat.set_credit(2000)
     for number, size in enumerate(sizes):
         topic.publish(Rows.of([b"x"] * size, "test"), site, lambda *_: None, shard=number % 2)
         site.machine.run()
@@ -218,7 +214,7 @@ def test_of_a_message_everything_is_told_or_nothing(sizes: list[int], random: An
     while got:
         size = random.choice([1, 1, 3, 40])
         some, got[:] = got[:size], got[size:]
-        assert subscription.ack(consumer, some) == []
+        assert seat.ack(some) == []
     events = history(site)
     places = [sorted(rows_of(events, kind)) for kind in ("published", "delivered", "acked")]
     assert places[0] == places[1] == places[2]
@@ -276,7 +272,7 @@ def test_switched_off_nothing_is_hooked_in_and_no_topic_made() -> None:
     assert site.node.events is None
     assert site.node.ledger.on_add is None
     assert subscription.on_hand is None
-    assert subscription.cursors[0].witness is None
+    assert subscription.cursors[0].states.recorder is None
     assert history(site) == []
     site.node.close()
 
@@ -373,7 +369,7 @@ def test_last_events_are_written_when_the_node_ends_and_found_when_it_starts_aga
     site.consume(topic, "audit", credit=1)
     site.publish(topic, b"a", b"b")
     site.node.stop()
-    topic.subscription("audit").ack(site.consumer, [1])
+    site.seat.ack([1])
     site.node.close()
     site.start()
     events = written(site)
@@ -422,7 +418,7 @@ class Play:
         self.topic: Topic = self.site.node.create_topic("t", TopicSettings(shards=2))
         chosen = msgspec.convert({"max_attempts": max_attempts, "order": order, "key_run": 3}, SubscriptionSettings)
         self.subscription: Subscription = self.topic.subscribe("audit", chosen)
-        self.held: dict[Consumer, list[int]] = {}
+        self.held: dict[Seat, list[int]] = {}
         self.published = 0
 
     def step(self) -> None:
@@ -433,11 +429,10 @@ class Play:
 
     def join(self) -> None:
         held: list[int] = []
-        consumer = Consumer(lambda deliveries: held.extend(_ids(deliveries)), 5 * SECOND)
-        self.held[consumer] = held
-        self.topic.attach(self.subscription, consumer, lambda: None)
-        self.subscription.set_credit(consumer, self.random.choice([1, 5, 100]))
-        self.topic.pump(self.subscription)
+        deliver = lambda deliveries: held.extend(_ids(deliveries))  # noqa: E731
+        seat = self.topic.attach(self.subscription, deliver, lease_ns=5 * SECOND)
+        self.held[seat] = held
+        seat.set_credit(self.random.choice([1, 5, 100]))
 
     def publish(self) -> None:
         count = self.random.choice([1, 2, 30])
@@ -447,13 +442,11 @@ class Play:
         self.published += count
 
     def ack(self) -> None:
-        self._with_some(lambda consumer, ids: self.subscription.ack(consumer, ids))
+        self._with_some(lambda seat, ids: seat.ack(ids))
 
     def release(self) -> None:
         delay_ns = self.random.choice([0, SECOND])
-        now = self.site.node.now
-        self._with_some(lambda consumer, ids: self.subscription.release(consumer, ids, delay_ns, now()))
-        self.topic.wait(delay_ns)
+        self._with_some(lambda seat, ids: seat.release(ids, delay_ns))
 
     def _with_some(self, act: Any) -> None:
         for consumer, held in self.held.items():
@@ -461,13 +454,12 @@ class Play:
             some, held[:] = held[:count], held[count:]
             if some:
                 act(consumer, some)
-        self.topic.pump(self.subscription)
 
     def leave(self) -> None:
         if self.held:
             consumer = self.random.choice(list(self.held))
             del self.held[consumer]
-            self.topic.detach(self.subscription, consumer)
+            consumer.close()
 
     def wait(self) -> None:
         self.site.machine.run(self.random.choice([0.1, 2, 6]))
@@ -484,8 +476,7 @@ class Play:
         elif what == 3:
             self.subscription.remove([(shard << 48) + 2, (shard << 48) + 5])
         elif what < 8:
-            self.subscription.poll(3, 2 * SECOND, lambda _: None)
-            self.topic.pump(self.subscription)
+            self.subscription.holder("api").look(3, 2 * SECOND, lambda _: None)
 
 
 @settings(max_examples=40)
@@ -499,8 +490,8 @@ def test_every_delivery_ends_once_or_is_still_out(random: Any, order: str, max_a
     held = {
         (cursor.source.number, offset)
         for cursor in play.subscription.cursors
-        for holder in cursor._leases.holders()
-        for offset in cursor.leases_of(holder).tolist()
+        for holder in cursor.states.leases.holders()
+        for offset in cursor.states.leases.of(holder).tolist()
     }
     assert play.site.node.events is not None
     play.site.node.events.flush()

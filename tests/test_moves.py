@@ -17,8 +17,7 @@ def bury(site: Site, topic: Topic, body: bytes) -> None:
     site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
     subscription = topic.subscription("audit")
     site.publish(topic, body)
-    assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
-    topic.pump(subscription)
+    assert site.seat.release([1]) == []
     until(site, lambda: subscription.counts()["dead_lettered"] == 1)
     settle(site, topic)
 
@@ -37,9 +36,9 @@ def settle(site: Site, topic: Topic) -> None:
     """Bring what became of the messages to the disk, and nothing else."""
     told: list[BaseException | None] = []
     for subscription in topic.subscriptions.values():
-        topic.settle(subscription, always=True)
+        subscription.flush()
         for cursor in subscription.cursors:
-            cursor._journal.sync(told.append)
+            cursor.states.journal.sync(told.append)
     until(site, lambda: len(told) == sum(len(each.cursors) for each in topic.subscriptions.values()))
     assert set(told) == {None}
 
@@ -85,8 +84,7 @@ def test_dead_letter_that_cannot_be_synced_leaves_its_message_where_it_is() -> N
     site.consume(topic, "audit")
     site.publish(topic, b"poison")
     site.machine.fail_syncs(of=".arrows")
-    assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
-    topic.pump(subscription)
+    assert site.seat.release([1]) == []
     site.machine.run(3)
     assert subscription.counts()["dead_lettered"] == 0
     site.machine.mend()

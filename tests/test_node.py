@@ -9,7 +9,6 @@ import pytest
 from penstock.clock import SECOND
 from penstock.config import Config
 from penstock.config.tree import NodeConfig
-from penstock.delivery.consumer import Consumer
 from penstock.errors import Refusal
 from penstock.node import Node
 from penstock.settings import TopicSettings
@@ -35,7 +34,7 @@ def test_topic_whose_tick_fails_does_not_end_the_housekeeping_of_others(
     site.publish(broken, b"x")
     monkeypatch.setattr(broken, "tick", fail)
     site.publish(sound, b"one")
-    assert sound.subscription("audit").ack(site.consumer, [1]) == []
+    assert site.seat.ack([1]) == []
     site.machine.run(1)
     assert site.node.bugs > 0
     assert not any(cursor.dirty for cursor in sound.subscription("audit").cursors)
@@ -62,7 +61,7 @@ def test_cursor_that_fails_when_a_row_is_due_does_not_silence_the_alarm(
     now_ns = site.machine.clock.now()
     site.publish(topic, b"first", due_ns=now_ns + SECOND)
     site.publish(topic, b"second", due_ns=now_ns + 2 * SECOND)
-    monkeypatch.setattr(topic.subscription("broken").cursors[0], "arrive", fail)
+    monkeypatch.setattr(topic.subscription("broken").cursors[0].states, "arrive", fail)
     site.machine.run(3)
     assert got == [b"first", b"second"]
     assert site.node.bugs > 0
@@ -83,7 +82,7 @@ def test_files_of_a_quiet_topic_are_removed_when_their_time_has_come(site: Site)
     for _ in range(20):
         site.publish(topic, bytes(2000))
     for id_ in range(1, 21):
-        topic.subscription("audit").ack(site.consumer, [id_])
+        site.seat.ack([id_])
     site.machine.run(3 * HOUR_S)
     segments = [name for name in site.machine.platter.files if "/topics/" in name and name.endswith(".arrows")]
     assert topic.shards[0].stored_bytes() == 0
@@ -95,15 +94,14 @@ def test_stopping_node_hands_nothing_to_consumers_that_come_or_drain_now(site: S
     got = site.consume(topic, "audit", credit=0)
     subscription = topic.subscription("audit")
     site.publish(topic, b"one")
-    site.consumer.blocked = True
+    site.seat.blocked = True
     site.node.stop()
-    site.consumer.blocked = False  # its socket drained
-    subscription.set_credit(site.consumer, 5)
-    topic.pump(subscription)
+    site.seat.blocked = False  # its socket drained
+    site.seat.set_credit(5)
     site.machine.run()
     assert got == []
     with pytest.raises(Refusal, match="stopping"):
-        topic.attach(subscription, Consumer(lambda _: None, SECOND), lambda: None)
+        topic.attach(subscription, lambda _: None)
 
 
 def test_consumer_of_a_stopping_node_may_finish_what_it_holds(site: Site) -> None:
@@ -112,9 +110,7 @@ def test_consumer_of_a_stopping_node_may_finish_what_it_holds(site: Site) -> Non
     site.publish(topic, b"one", b"two")
     site.node.stop()
     assert site.node.held() == 1
-    subscription = topic.subscription("audit")
-    assert subscription.ack(site.consumer, [1]) == []
-    topic.pump(subscription)
+    assert site.seat.ack([1]) == []
     site.machine.run()
     assert (got, site.node.held()) == ([b"one"], 0)
 

@@ -56,8 +56,7 @@ def test_publishes_beyond_the_quota_are_refused_and_taken_again_after_acks(site:
     assert "topic t holds its quota_bytes of 1MiB: the message was not stored" in str(error)
     assert site.node.ledger.total("quota_full", "t") == 201 - len(taken)
     assert len(got) == len(taken) == topic.published
-    subscription = topic.subscription("audit")
-    subscription.ack(site.consumer, list(range(1, 51)))
+    site.seat.ack(list(range(1, 51)))
     site.machine.run(1)
     assert site.offer(topic, BODY) == [None]
     assert sums(topic, "audit")["removed"] == 0
@@ -68,8 +67,7 @@ def test_history_that_nobody_needs_gives_way_before_anything_is_refused(site: Si
     got = site.consume(topic, "audit", credit=1)
     for number in range(500):
         assert site.offer(topic, BODY) == [None]
-        topic.subscription("audit").ack(site.consumer, [number + 1])
-        topic.pump(topic.subscription("audit"))
+        site.seat.ack([number + 1])
     assert len(got) == 500
     assert topic.stored_bytes() <= QUOTA
     assert site.node.ledger.total(topic="t") == 0
@@ -107,7 +105,7 @@ def test_rows_that_every_subscription_finished_are_dropped_without_being_counted
     topic.create_subscription("idle")
     for number in range(400):
         assert site.offer(topic, BODY) == [None]
-        topic.subscription("quick").ack(site.consumer, [number + 1])
+        site.seat.ack([number + 1])
     lost = site.node.ledger.total("quota_dropped", "t")
     assert sums(topic, "quick")["removed"] == 0
     assert sums(topic, "idle")["removed"] == lost > 250
@@ -169,7 +167,7 @@ def test_history_of_one_topic_gives_way_to_another_where_the_node_is_full() -> N
     old, new = site.node.create_topic("old"), site.node.create_topic("new")
     site.consume(old, "audit", credit=1000)
     taken = fill(site, old)
-    old.subscription("audit").ack(site.consumer, [number + 1 for number in taken])
+    site.seat.ack([number + 1 for number in taken])
     for _ in range(50):
         site.offer(new, BODY)
         site.machine.run(0.2)
@@ -191,7 +189,7 @@ def test_dropped_files_stay_for_readers_only_while_there_is_room(site: Site) -> 
     roomy = site.node.create_topic("roomy", TopicSettings(quota_bytes=8 * QUOTA, segment_bytes=1 << 16))
     site.consume(roomy, "audit", credit=1000)
     fill(site, roomy, 100)
-    roomy.subscription("audit").ack(site.consumer, list(range(1, 101)))
+    site.seat.ack(list(range(1, 101)))
     roomy.update(msgspec.structs.replace(roomy.settings, retention_bytes=0))
     before = on_disk(site)
     site.machine.run(60)

@@ -7,7 +7,6 @@ from typing import Literal
 import pytest
 
 from penstock.clock import SECOND
-from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
 from penstock.message import Rows
@@ -68,7 +67,7 @@ def test_last_consumer_of_an_ephemeral_subscription_may_leave_when_the_disk_is_f
     topic = site.node.create_topic("t")
     site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
     site.machine.fill()
-    topic.detach(topic.subscription("passing"), site.consumer)
+    site.seat.close()
     site.machine.make_room()
     site.start()
     assert site.node.topic("t").subscriptions == {}
@@ -90,8 +89,7 @@ def test_acks_survive_a_power_loss_once_the_journal_had_its_two_seconds(site: Si
     topic = site.node.create_topic("t", TopicSettings(durability="fsync"))
     site.consume(topic, "audit")
     site.publish(topic, b"one")
-    subscription = topic.subscription("audit")
-    assert subscription.ack(site.consumer, [1]) == []
+    assert site.seat.ack([1]) == []
     site.machine.run(3)
     site.machine.lose_power()
     site.start()
@@ -103,7 +101,7 @@ def test_acks_held_back_by_a_full_disk_are_written_when_there_is_room(site: Site
     site.consume(topic, "audit")
     site.publish(topic, b"one")
     site.machine.fill()
-    assert topic.subscription("audit").ack(site.consumer, [1]) == []
+    assert site.seat.ack([1]) == []
     site.machine.run(1)
     site.machine.make_room()
     site.machine.run()
@@ -137,10 +135,8 @@ def test_row_that_waits_for_one_that_dies_goes_out_when_that_one_is_buried(
     topic = site.node.create_topic("t")
     got = site.consume(topic, "audit", SubscriptionSettings(order=order, max_attempts=1))
     assert site.offer(topic, b"poison", b"next", key=[b"k", b"k"]) == [None]
-    subscription = topic.subscription("audit")
     assert got == [b"poison"]
-    subscription.release(site.consumer, [1], 0, site.node.now())
-    topic.pump(subscription)
+    site.seat.release([1], 0)
     site.machine.run()
     assert got == [b"poison", b"next"]
 
@@ -153,13 +149,12 @@ def test_consumer_that_cannot_be_served_goes_and_its_messages_go_to_others(site:
         raise RuntimeError("a bug in a dialect")
 
     subscription = topic.subscribe("audit")
-    broken = Consumer(fail, 60_000_000_000)
-    topic.attach(subscription, broken, lambda: evicted.append("gone"))
-    subscription.set_credit(broken, 10)
+    broken = topic.attach(subscription, fail, lease_ns=60_000_000_000, evict=lambda: evicted.append("gone"))
+    broken.set_credit(10)
     assert site.offer(topic, b"one") == [None]
-    assert (evicted, site.node.bugs, list(subscription.consumers)) == (["gone"], 1, [])
+    assert (evicted, site.node.bugs, list(subscription.seats)) == (["gone"], 1, [])
     assert site.consume(topic, "audit") == [b"one"]
-    assert subscription.ack(broken, [1]) == [1]  # its place may be another's by now
+    assert broken.ack([1]) == [1]  # its place may be another's by now
 
 
 def test_follower_and_eviction_and_poll_that_fail_are_bugs_of_their_own(site: Site) -> None:
@@ -173,12 +168,11 @@ def test_follower_and_eviction_and_poll_that_fail_are_bugs_of_their_own(site: Si
     site.publish(topic, b"one")
     assert (got, site.node.bugs) == ([b"one"], 1)
     subscription = topic.subscribe("polled")
-    subscription.poll(1, 60_000_000_000, fail)
+    subscription.holder("api").look(1, 60_000_000_000, fail)
     site.publish(topic, b"two")
     assert site.node.bugs == 3
     answers: list[int] = []
-    subscription.poll(1, 60_000_000_000, lambda deliveries: answers.append(len(deliveries)))
-    topic.pump(subscription)
+    subscription.holder("api").look(1, 60_000_000_000, lambda deliveries: answers.append(len(deliveries)))
     assert answers == [1]  # what nobody got the receipt of is there at once
     topic.delete_subscription("audit")
     assert "audit" not in topic.subscriptions
@@ -191,8 +185,7 @@ def test_ordered_subscription_goes_on_after_a_delayed_row_was_finished_otherwise
     got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
     site.publish(topic, b"one")
     subscription = topic.subscription("audit")
-    assert subscription.release(site.consumer, [1], 3600 * SECOND, site.node.now()) == []
-    topic.wait(3600 * SECOND)
+    assert site.seat.release([1], 3600 * SECOND) == []
     if way == "empty":
         subscription.empty()
     elif way == "remove":
@@ -207,8 +200,7 @@ def test_ordered_subscription_waits_for_a_delayed_row_also_after_a_restart(site:
     topic = site.node.create_topic("t")
     got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
     site.publish(topic, b"one", b"two")
-    assert topic.subscription("audit").release(site.consumer, [1], 10 * SECOND, site.node.now()) == []
-    topic.wait(10 * SECOND)
+    assert site.seat.release([1], 10 * SECOND) == []
     site.machine.run(1)
     assert got == [b"one"]
     site.start()
@@ -231,10 +223,10 @@ def test_shard_that_does_not_exist_is_refused(site: Site, shards: int, number: i
         topic.shard(number)
     subscription = topic.subscribe("audit")
     with pytest.raises(Refusal, match=f"there is no shard {number}"):
-        topic.attach(subscription, Consumer(lambda _: None, SECOND, shard=number), lambda: None)
+        topic.attach(subscription, lambda _: None, shard=number)
     with pytest.raises(Refusal, match=f"there is no shard {number}"):
         subscription.seek(number, 0)
-    assert subscription.consumers == {}
+    assert subscription.seats == {}
 
 
 def test_ephemeral_topic_that_was_emptied_stays_empty_after_a_pause(site: Site) -> None:

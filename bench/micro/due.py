@@ -11,7 +11,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from penstock.delivery.due import BLOCK_ROWS, Calendar
+from penstock.delivery.calendar import BLOCK_ROWS, Calendar
 
 SECOND_NS = 1_000_000_000
 DAY_NS = 86_400 * SECOND_NS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from penstock.delivery.order import KeyOrder
+from penstock.delivery.keys import KeyOrder
 
 
 def drain(rows: int, keys: int, run: int) -> float:

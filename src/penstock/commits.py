@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from penstock.clock import SECOND
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
 from penstock.intake.mark import BITS, mark
+from penstock.intake.receipt import Receipt
 from penstock.intake.spread import spread
 from penstock.intake.staging import TOPIC, digest, home_of, name_of, topic_of
 from penstock.message import Rows

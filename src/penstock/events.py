@@ -1,7 +1,7 @@
 """The delivery history: what happens to messages, written by the node to a topic of its own.
 
 Gathers events in memory, of a sample of the messages or of all, and publishes them now and then, one message per
-run of like events. Knows nothing of who reads them; `Witness` is all that topics and subscriptions see of it.
+run of like events. Knows nothing of who reads them; `Recorder` is all that topics and subscriptions see of it.
 Invariant: it disturbs nobody. Events above the rate, or that the topic refuses, are dropped and counted in the ledger;
 topics of the node's own are not recorded, so the history does not feed on itself.
 """
@@ -17,12 +17,12 @@ import numpy as np
 
 from penstock.clock import SECOND, Timer
 from penstock.config.tree import EventsConfig
+from penstock.delivery.recorder import Attempts, Return
 from penstock.delivery.source import Delivery
-from penstock.delivery.witness import Attempts, Return
 from penstock.errors import Refusal
 from penstock.filters.sampler import BITS, STEP, Sampler, base_of
-from penstock.inlet import Receipt
 from penstock.intake.ledger import OTHER_TOPICS
+from penstock.intake.receipt import Receipt
 from penstock.message import Batch, Offsets, Rows
 from penstock.settings import TopicSettings
 
@@ -110,11 +110,11 @@ class Events:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def witnesses(self, topic: str, shards: int, subscription: str | None = None) -> list[Witness] | None:
+    def recorders(self, topic: str, shards: int, subscription: str | None = None) -> list[Recorder] | None:
         """Return who hears of each shard of a topic, or of a subscription to it; None for the node's own topics."""
         if topic.startswith(PREFIX):
             return None
-        return [Witness(self, topic, subscription, shard) for shard in range(shards)]
+        return [Recorder(self, topic, subscription, shard) for shard in range(shards)]
 
     def note(
         self,
@@ -189,7 +189,7 @@ class Events:
         self._writing.clear()
         topic = self._node.topics.get(TOPIC)
         if topic is not None and not topic.deleted:
-            topic.inlet.flush()
+            topic.intake.flush()
 
     def _gather(self) -> None:
         """Put what was noted in the line of what is to be written, and begin anew."""
@@ -240,7 +240,7 @@ class Events:
             self._published(events, None, refusal)
             return
         # A stopping node takes nothing more from anybody else.
-        topic.inlet.offer(rows, self, partial(self._published, events))
+        topic.intake.take(rows, self, partial(self._published, events))
 
     def _published(self, events: int, receipt: Receipt | None, error: BaseException | None) -> None:
         if error is None:
@@ -253,7 +253,7 @@ class Events:
         self._node.ledger.add(DROPPED, TOPIC, events, self._clock.now(), why)
 
 
-class Witness:
+class Recorder:
     """Hears of one shard of a topic, or of one shard in a subscription; notes what is in the sample.
 
     Budget for a lone message that is not: 0.2 us an event, so it asks the sampler's question itself; from 1,000 on
@@ -333,10 +333,10 @@ class Witness:
             self._events.note(kind, self._shard, offsets, len(offsets), attempts)
 
 
-def on_hand(witnesses: Sequence[Witness]) -> Callable[[list[Delivery]], None]:
+def on_hand(recorders: Sequence[Recorder]) -> Callable[[list[Delivery]], None]:
     """Return who hears of everything that a subscription hands out, given who hears of each shard."""
 
-    n, bases = witnesses[0].one_in, [witness.base for witness in witnesses]
+    n, bases = recorders[0].one_in, [recorder.base for recorder in recorders]
 
     def handed(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -345,7 +345,7 @@ def on_hand(witnesses: Sequence[Witness]) -> Callable[[list[Delivery]], None]:
                 offset = delivery.batch.first + (rows.start if isinstance(rows, slice) else int(rows[0]))
                 if offset % n != ((bases[shard] + offset // n) * STEP & BITS) * n >> 32:
                     continue
-            witnesses[shard].delivered(delivery)
+            recorders[shard].delivered(delivery)
 
     return handed
 

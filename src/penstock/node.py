@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.commits import Commits
 from penstock.config import Config
-from penstock.delivery.moment import Now
+from penstock.delivery.instant import Instant
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import Bound, Running
 from penstock.disk import Disk, unmade
@@ -24,9 +24,9 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.events import TOPIC as EVENTS
 from penstock.events import Events
 from penstock.holds import Holds
-from penstock.inlet import Published
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
+from penstock.intake.receipt import Published
 from penstock.intake.staging import Staging
 from penstock.log.budget import share
 from penstock.log.quota import Quota
@@ -165,9 +165,9 @@ class Node:
             except Refusal:
                 pass  # a full disk: there is time
 
-    def now(self) -> Now:
-        """Return this moment on both clocks."""
-        return Now(self.clock.monotonic(), self.clock.now())
+    def now(self) -> Instant:
+        """Return this instant on both clocks."""
+        return Instant(self.clock.monotonic(), self.clock.now())
 
     @property
     def cache_bytes(self) -> int:
@@ -275,7 +275,7 @@ class Node:
         if self._active and not self.stopping:
             self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
 
-    def _tick_topic(self, topic: Topic, now: Now) -> None:
+    def _tick_topic(self, topic: Topic, now: Instant) -> None:
         if topic.deleted or not topic.tick(now):
             self._active.pop(topic, None)
 
@@ -360,14 +360,16 @@ class Node:
         if self.events is not None and not self.stopping:
             self._guarded("events", self.events.flush)
         self.stopping = True
+        for topic in self.topics.values():
+            topic.intake.closed = topic.intake.closed or "stopping"
 
     def held(self) -> int:
-        """Return how many rows connected consumers hold."""
+        """Return how many rows connected seats hold."""
         return sum(
-            consumer.in_flight
+            seat.in_flight
             for topic in self.topics.values()
             for subscription in topic.subscriptions.values()
-            for consumer in subscription.consumers.values()
+            for seat in subscription.seats.values()
         )
 
     def close(self) -> None:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.clock import SECOND
-from penstock.delivery.consumer import SESSION
 from penstock.delivery.dead import move_key, redriven, told
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.delivery.subscription import Poll, Subscription
+from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
-from penstock.message import Batch, id_of
+from penstock.message import Batch, id_of, place_of
 from penstock.settings import HOUR_NS
 
 if TYPE_CHECKING:
-    from penstock.inlet import Receipt
+    from penstock.intake.receipt import Receipt
     from penstock.node import Node
     from penstock.topic import Topic
 
@@ -109,6 +109,7 @@ class Redrive:
         self._node = node
         self._topic = topic
         self._subscription = subscription
+        self._seat = subscription.holder(NAME)
         self._to = to
         self._limit = limit
         self._done = done
@@ -122,11 +123,8 @@ class Redrive:
     def begin(self) -> None:
         """Start with what an earlier life had leased, then go on with new letters."""
         self._node.redrives[self._topic.name] = self
-        held = [
-            (cursor.source.number, offset)
-            for cursor in self._subscription.cursors
-            for offset in cursor.leases_of(SESSION).tolist()
-        ]
+        # Nobody else takes from this subscription, so whatever is held there was leased by a redrive.
+        held = [place_of(lease.id) for seat in self._subscription.named.values() for lease in seat.leases()]
         self._again(held)
 
     # --- letters leased before ------------------------------------------------------------------------------------
@@ -165,15 +163,14 @@ class Redrive:
         if limit <= 0 or self._stop or self._subscription.depth() == 0:
             self._end()
             return
-        poll = self._subscription.poll(limit, LEASE_NS, self._leased)
-        self._topic.pump(self._subscription)
-        if poll in self._subscription.polls:
+        look = self._seat.look(limit, LEASE_NS, self._leased)
+        if not look.gone:
             clock = self._node.clock
-            clock.call_at(clock.monotonic() + READ_NS_MAX, partial(self._too_late, poll))
+            clock.call_at(clock.monotonic() + READ_NS_MAX, partial(self._too_late, look))
 
-    def _too_late(self, poll: Poll) -> None:
-        if poll in self._subscription.polls:
-            self._subscription.give_up(poll)
+    def _too_late(self, look: Seat) -> None:
+        if not look.gone:
+            look.close()
             if not self._is_over():
                 self._end()
 
@@ -228,8 +225,7 @@ class Redrive:
         if self._is_over():
             return
         if error is None:
-            self._subscription.ack(self._subscription.session, ids)
-            self._topic.settle(self._subscription, always=True)
+            self._ack(ids)
             self._moved[target] = self._moved.get(target, 0) + len(ids)
         else:
             self._keep(ids, f"topic {target} refused them: {error}")
@@ -237,6 +233,10 @@ class Redrive:
         self._underway -= 1
         if self._underway == 0:
             self._node.clock.call_soon(after)
+
+    def _ack(self, ids: list[int]) -> None:
+        for seat in self._subscription.named.values():  # an earlier life may have held them under another name
+            ids = seat.ack(ids) if ids else ids
 
     def _keep(self, ids: list[int], why: str) -> None:
         self._kept += ids
@@ -256,8 +256,8 @@ class Redrive:
 
     def _end(self) -> None:
         if self._kept:
-            self._subscription.release(self._subscription.session, self._kept, 0, self._node.now())
-            self._topic.settle(self._subscription, always=True)
+            for seat in self._subscription.named.values():
+                seat.release(self._kept)
         del self._node.redrives[self._topic.name]
         self._node.catalog.registry.delete(_key(self._topic))
         self._tell(self._problem)

@@ -108,7 +108,7 @@ class Storage:
         if not cursors:
             return shard.rows_between(max(first, topic.record.orphan_from[number]), end)
         unread_from = min(max(min(cursor.cursor for cursor in cursors), first), end)
-        held = [cursor.held_between(first, unread_from) for cursor in cursors]
+        held = [cursor.states.held_between(first, unread_from) for cursor in cursors]
         return len(np.unique(np.concatenate(held))) + shard.rows_between(unread_from, end)
 
     def _count(self, reason: str, rows: int) -> None:

@@ -1,7 +1,7 @@
-"""A topic at work: its shards, what comes in, its subscriptions, and the timers between them.
+"""A topic at work: its shards, what comes in, its subscriptions, and what time does to them.
 
-The path of a message goes through here: `publish` -> inlet -> the log -> `_stored` -> `pump` -> consumers.
-Everything runs on the node's loop; nothing here waits.
+The path of a message goes through here: `publish` (the intake's) -> the log -> `_stored` -> `Subscription.offer` -> a
+seat. Everything runs on the node's loop; nothing here waits.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from penstock.alarm import Alarm
 from penstock.clock import SECOND
-from penstock.delivery.consumer import Consumer
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dead import Origin, dead_letters
-from penstock.delivery.moment import Now
-from penstock.delivery.rules import Rules, TrafficTest
+from penstock.delivery.instant import Instant
+from penstock.delivery.rules import Rules, rules_of
+from penstock.delivery.seat import Deliver, Keep, Seat
 from penstock.delivery.subscription import Subscription
+from penstock.delivery.timer import DueTimer
 from penstock.disk import unmade
 from penstock.errors import Refusal
 from penstock.events import on_hand
-from penstock.filters.traffic import Rules as TrafficRules
-from penstock.filters.traffic import TrafficFilter
-from penstock.inlet import Inlet, Published, Receipt
+from penstock.intake.intake import Intake
+from penstock.intake.receipt import Published, Receipt
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
@@ -56,6 +54,8 @@ class Topic:
         self.name = record.name
         self.deleted = False
         self.subscriptions: dict[str, Subscription] = {}
+        #: The same, as it may be walked while some come and go.
+        self._open: tuple[Subscription, ...] = ()
         self._clock = node.clock
         config = node.config.node
         node.disk.make(path)
@@ -77,24 +77,25 @@ class Topic:
             for number in range(record.settings.shards)
         ]
         self.storage = Storage(self, quota)
-        self.inlet = Inlet(
+        self.intake = Intake(
             record.name,
             node.clock,
             self.shards,
             record.settings,
             node.input_memory,
             node.ledger,
-            self._appended,
+            self._announce,
             self._stored,
             node.report_bug,
         )
+        #: Takes rows in; the first step of a message.
+        self.publish = self.intake.publish
+        self.flush_at_once = config.ack_flush_ns == 0
         #: Who hears what is published, by shard; None where no history is kept.
-        self._witnesses = node.events.witnesses(self.name, len(self.shards)) if node.events is not None else None
-        self._alarm = Alarm(node.clock, len(self.shards), self._ring, self._delays)
+        self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
+        self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
         self._dropped = [0] * len(self.shards)
-        self._evictions: dict[Consumer, Callable[[], None]] = {}
         self._followers: list[Callable[[], None]] = []
-        self._pumping: set[Subscription] = set()
         #: Something happened since the last tick, and when that was last seen.
         self._busy = False
         self._active_ns = 0
@@ -106,12 +107,12 @@ class Topic:
         """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
         now = self.node.now()
         due = []
-        self.inlet.remember()
+        self.intake.remember()
         for shard in self.shards:
             offsets, due_ns = shard.due_rows(shard.start, now.wall_ns)
             due.append((offsets, due_ns))
             if len(offsets):
-                self._alarm.wait_for(shard.number, due_ns, offsets)
+                self._timer.wait_for(shard.number, due_ns, offsets)
         for record in self.node.catalog.subscriptions(self.record):
             if not record.settings.ephemeral:
                 self._open_subscription(record, due)
@@ -140,30 +141,28 @@ class Topic:
     @property
     def published(self) -> int:
         """Messages stored since the node started."""
-        return self.inlet.published
+        return self.intake.published
 
     @property
     def published_bytes(self) -> int:
         """Bytes of their bodies."""
-        return self.inlet.published_bytes
+        return self.intake.published_bytes
 
     @property
     def forgotten_keys(self) -> int:
         """Idempotence keys dropped inside their window because there were too many."""
-        return self.inlet.forgotten_keys
+        return self.intake.forgotten_keys
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
-        """Take rows in; `done` hears once they are as durable as the topic promises, or why not."""
-        if self.deleted or self.node.stopping:
-            code = "stopping" if self.node.stopping else "gone"
-            refusal = Refusal(code, f"topic {self.name} takes nothing: it is {code}")
-            self.inlet.refuse(refusal, rows.count, done)
-        elif shard is not None and not 0 <= shard < len(self.shards):
-            self.inlet.refuse(self._no_shard(shard), rows.count, done)
-        else:
-            self.inlet.offer(rows, publisher, done, shard)
+    def _announce(self, shard: Shard, batch: Batch) -> None:
+        """Take note of rows in the log that are due later; they may not be readable yet."""
+        due_ns, valid = int64s(batch.columns["due"])
+        wall_ns = self._clock.now()
+        self._timer.see(wall_ns)
+        later = valid & (due_ns > wall_ns)
+        if later.any():
+            self._timer.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
 
     def publish_synced(self, rows: Rows, publisher: object, done: Published) -> None:
         """Take rows in; `done` hears once they survive a power loss, whatever the topic promises, or why not.
@@ -192,109 +191,97 @@ class Topic:
 
         self.publish(rows, publisher, stored)
 
-    def _appended(self, shard: Shard, batch: Batch) -> None:
-        """Take note of rows in the log, which may not be readable yet."""
+    def _stored(self, shard: Shard, batch: Batch) -> None:
+        """Hand out rows that are as durable as promised; their publishers know, so no bug here is theirs."""
         if not self._busy:
-            self._touch()
-        column = batch.columns.get("due")
-        if column is not None:
-            due_ns, valid = int64s(column)
-            wall_ns = self._clock.now()
-            self._alarm.see(wall_ns)
-            later = valid & (due_ns > wall_ns)
-            if later.any():
-                self._alarm.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
-
-    def _stored(self, shard: Shard, batch: Batch | None) -> None:
-        """Hand out rows that are as durable as promised; their publisher has his answer, so no bug here is his."""
-        if self._witnesses is not None and batch is not None:
-            self._witnesses[shard.number].published(batch)
-        if batch is not None and "due" in batch.columns:
-            now = self.node.now()
+            self.touch()
+        number = shard.number
+        if self._recorders is not None:
+            self._recorders[number].published(batch)
+        if batch.columns and "due" in batch.columns:
+            now = self.now()
             for subscription in self.subscriptions.values():
-                self._guarded(subscription.cursors[shard.number].look_at, batch, now)
-        self.pump_all()
+                self._guarded(subscription.cursors[number].look_at, batch, now)
+        if not self.node.stopping:
+            now_ns = self._clock.monotonic()
+            for subscription in self._open:
+                try:
+                    subscription.offer(number, batch, now_ns)
+                except Exception as failure:
+                    self.failed(None, failure)
+        if self._followers:
+            self._tell_followers()
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def pump_all(self) -> None:
         """Hand out what is new to every subscription with room, and tell those who follow the log."""
-        if self._followers:
-            for told in list(self._followers):
-                self._guarded(told)
-        if not self.subscriptions:
-            return
-        now = None
-        for subscription in tuple(self.subscriptions.values()):
-            if subscription not in self._pumping and subscription.can_give():
-                now = now or self.node.now()
-                self._pump(subscription, now)
+        self._tell_followers()
+        for subscription in self._open:
+            subscription.pump()
 
     def follow(self, told: Callable[[], None]) -> Callable[[], None]:
         """Call `told` whenever more may be readable; returns what ends it. A follower is no subscription."""
         self._followers.append(told)
         return partial(self._followers.remove, told)
 
-    def pump(self, subscription: Subscription) -> None:
-        """Hand out what one subscription can."""
-        if subscription not in self._pumping and subscription.can_give():
-            self._pump(subscription, self.node.now())
-
-    def _pump(self, subscription: Subscription, now: Now) -> None:
-        if self.node.stopping:
-            return
-        if not self._busy:
-            self._touch()
-        try:
-            cut_off = subscription.pump(now)
-        except Exception as failure:  # whoever's turn this is, it is not his bug
-            self._bug(failure)
-        else:
-            if cut_off:
-                self._wake(subscription)
+    def _tell_followers(self) -> None:
+        for told in list(self._followers):
+            self._guarded(told)
 
     def _guarded(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call what may have a bug that must not cost others."""
         try:
             call(*args, **kwargs)
         except Exception as failure:
-            self._bug(failure)
+            self.failed(None, failure)
 
-    def _bug(self, failure: Exception) -> None:
+    # --- what subscriptions need ----------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows may still be handed out."""
+        return not (self.deleted or self.node.stopping)
+
+    def now(self) -> Instant:
+        """Return this instant."""
+        return self.node.now()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn."""
+        self._clock.call_soon(call)
+
+    def touch(self) -> None:
+        """Ask to be looked after."""
+        if not self._busy:
+            self._busy = True
+            self.node.look_after(self)
+
+    def set_timer(self) -> None:
+        """Look again when the next row is due."""
+        self._timer.set()
+
+    def failed(self, seat: Seat | None, failure: Exception) -> None:
+        """Report a bug; hang up on a seat that could not be served, but not inside the look that found it broken."""
         self.node.report_bug(f"topic {self.name}", failure)
+        if seat is not None:
+            seat.credit = 0
+            self._clock.call_soon(partial(self._evict, seat))
 
-    def _broken(self, subscription: Subscription, consumer: Consumer | None, failure: Exception) -> None:
-        """Hang up on a consumer that could not be served, but not inside the look for rows that found it broken."""
-        self._bug(failure)
-        if consumer is not None:
-            consumer.credit = 0
-            self._clock.call_soon(partial(self._evict, subscription, consumer))
+    def _evict(self, seat: Seat) -> None:
+        if seat.evict is not None:
+            self._guarded(seat.evict)
+        seat.close()
 
-    def _evict(self, subscription: Subscription, consumer: Consumer) -> None:
-        evict = self._evictions.pop(consumer, None)
-        if evict is not None:
-            self._guarded(evict)
-        if not consumer.gone:
-            self.detach(subscription, consumer)
-
-    def _wake(self, subscription: Subscription) -> None:
-        """Go on with a subscription in the next turn."""
-        if subscription not in self._pumping:
-            self._pumping.add(subscription)
-            self._clock.call_soon(partial(self._go_on, subscription))
-
-    def _go_on(self, subscription: Subscription) -> None:
-        self._pumping.discard(subscription)
-        if not self.deleted:
-            self.pump(subscription)
-
-    def settle(self, subscription: Subscription, *, always: bool = False) -> None:
-        """Write acks down before anything later is answered, where the node or the caller asks for that."""
-        if always or self.node.config.node.ack_flush_ns == 0:
-            now = self.node.now()
-            for cursor in subscription.cursors:
-                if cursor.dirty:
-                    cursor.flush(now)
+    def left(self, subscription: Subscription) -> None:
+        """Let an ephemeral subscription go with its last seat."""
+        if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
+            return
+        if subscription.settings.ephemeral and not subscription.seats:
+            try:
+                self.delete_subscription(subscription.name)
+            except Refusal:
+                return  # a full disk: it goes when the next one leaves, or at the next start
 
     # --- subscriptions --------------------------------------------------------------------------------------------
 
@@ -338,55 +325,46 @@ class Topic:
         return subscription
 
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
-        subscription = Subscription(record.name, record.number, record.settings)
-        subscription.on_bug = partial(self._broken, subscription)
-        now = self.node.now()
+        subscription = Subscription(record.name, record.number, record.settings, self)
+        now = self.now()
         for shard, start, rows_due in zip(self.shards, record.starts, due, strict=True):
             journal, entries = shard.journal(f"s{record.number}")
             cursor = Cursor(
-                shard, journal, Rules(), partial(self._wake, subscription), partial(self._bury, subscription)
+                shard,
+                journal,
+                Rules(),
+                subscription.wake,
+                partial(self._bury, subscription),
+                subscription.names,
+                self._timer.seen_ns,
             )
             cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
-            cursor.due_seen_ns = self._alarm.seen_ns
-            cursor.recover(entries, start, rows_due, now)
+            cursor.recover(entries, start, rows_due, now, subscription.number_of)
             subscription.add(cursor)
-        self._watch(subscription)
+        self._record(subscription)
         self.subscriptions[record.name] = subscription
+        self._open = tuple(self.subscriptions.values())
         self.apply_rules()
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
             cursor.pass_waiting(rows_due, now.wall_ns)
-        self._touch()
-        self._alarm.set()
+        self.touch()
+        self._timer.set()
         return subscription
 
-    def _watch(self, subscription: Subscription) -> None:
+    def _record(self, subscription: Subscription) -> None:
         """Let the history hear of a subscription, where one is kept."""
         events = self.node.events
-        witnesses = events.witnesses(self.name, len(self.shards), subscription.name) if events is not None else None
-        if witnesses is not None:
-            subscription.on_hand = on_hand(witnesses)
-            for cursor, witness in zip(subscription.cursors, witnesses, strict=True):
-                cursor.witness = witness
+        recorders = events.recorders(self.name, len(self.shards), subscription.name) if events is not None else None
+        if recorders is not None:
+            subscription.on_hand = on_hand(recorders)
+            for cursor, recorder in zip(subscription.cursors, recorders, strict=True):
+                cursor.states.recorder = recorder
 
     def apply_rules(self) -> None:
-        """Judge from now on by the mapping and settings of this moment; traffic filters look at a batch together."""
-        filtered = [sub for sub in self.subscriptions.values() if sub.settings.traffic is not None]
-        filters = [
-            TrafficFilter(sub.settings.traffic.allowed, sub.settings.traffic.is_default)
-            for sub in filtered
-            if sub.settings.traffic
-        ]
-        together = TrafficRules(filters, self.node.mapping)
-        untyped = together.verdict(0)
-        tests = {
-            sub.name: TrafficTest(partial(_judged, together, row), untyped[row]) for row, sub in enumerate(filtered)
-        }
-        for subscription in self.subscriptions.values():
-            settings = subscription.settings
-            test = tests.get(subscription.name)
-            run = settings.key_run if settings.order == "key" else 0
-            rules = Rules(test, settings.ttl_ns, settings.max_attempts, settings.order == "shard", run)
-            for cursor in subscription.cursors:
+        """Judge from now on by the mapping and settings of this moment."""
+        settings = {name: subscription.settings for name, subscription in self.subscriptions.items()}
+        for name, rules in rules_of(settings, self.node.mapping).items():
+            for cursor in self.subscriptions[name].cursors:
                 cursor.use_rules(rules)
 
     def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
@@ -395,7 +373,7 @@ class Topic:
         self.node.catalog.update_subscription(self.record, name, settings)
         subscription.settings = settings
         self.apply_rules()
-        self.pump(subscription)
+        subscription.pump()
         return subscription
 
     def subscription(self, name: str) -> Subscription:
@@ -405,27 +383,26 @@ class Topic:
             raise Refusal("not_found", f"topic {self.name} has no subscription {name!r}")
         return subscription
 
-    def attach(self, subscription: Subscription, consumer: Consumer, evict: Callable[[], None]) -> None:
-        """Let a consumer in; `evict` is called if the subscription or the topic goes away under it."""
+    def attach(
+        self,
+        subscription: Subscription,
+        deliver: Deliver,
+        *,
+        lease_ns: int | None = None,
+        name: str = "",
+        tag: str = "",
+        keep: Keep | None = None,
+        shard: int | None = None,
+        evict: Callable[[], None] | None = None,
+    ) -> Seat:
+        """Let a receiver in and return its seat; `evict` is called if the subscription or the topic goes away."""
         self._check_alive()
         if self.node.stopping:
             raise Refusal("stopping", "the node is stopping")
-        subscription.join(consumer)
-        self._evictions[consumer] = evict
-
-    def detach(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Let a consumer go; the last one takes an ephemeral subscription with it."""
-        self._evictions.pop(consumer, None)
-        subscription.leave(consumer, self.node.now())
-        if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
-            return
-        if subscription.settings.ephemeral and not subscription.consumers:
-            try:
-                self.delete_subscription(subscription.name)
-            except Refusal:
-                return  # a full disk: it goes when the next one leaves, or at the next start
-        else:
-            self._wake(subscription)
+        lease_ns = subscription.settings.lease_ns if lease_ns is None else lease_ns
+        seat = Seat(subscription, deliver, lease_ns, name, tag=tag, keep=keep, shard=shard, evict=evict)
+        subscription.join(seat)
+        return seat
 
     def delete_subscription(self, name: str) -> None:
         """Drop a subscription and hang up on its consumers."""
@@ -434,21 +411,16 @@ class Topic:
             self._set_orphan_from(tuple(shard.end for shard in self.shards))
         self.node.catalog.delete_subscription(self.record, name)
         del self.subscriptions[name]
+        self._open = tuple(self.subscriptions.values())
         self._close_subscription(subscription, forget=True)
         self.node.tell("deleted", self, subscription)
         if not self.subscriptions and self.settings.ephemeral:
             self.node.delete_topic(self.name)
 
     def _close_subscription(self, subscription: Subscription, *, forget: bool) -> None:
-        for consumer in list(subscription.consumers.values()):
-            evict = self._evictions.pop(consumer, None)
-            consumer.gone = True
-            if evict is not None:
-                self._guarded(evict)
-        while subscription.polls:  # whoever waits learns that there is nothing to wait for
-            self._guarded(subscription.polls.popleft().done, [])
-        for cursor in subscription.cursors:
-            cursor.close(forget=forget, now=self.node.now())
+        for seat in subscription.close(forget=forget):
+            if seat.evict is not None:
+                self._guarded(seat.evict)
 
     def _set_orphan_from(self, offsets: tuple[int, ...]) -> None:
         if not self.settings.ephemeral:
@@ -484,7 +456,7 @@ class Topic:
             self._weigh_headers()
         kept = self.record.orphan_from
         self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept)
-        self.inlet.configure(settings)
+        self.intake.configure(settings)
         self.storage.quota.bytes_max = settings.quota_bytes
         for shard in self.shards:
             shard.settings = settings
@@ -507,7 +479,7 @@ class Topic:
         for subscription in self.subscriptions.values():
             for cursor, gate, end in zip(subscription.cursors, self.record.gate, ends, strict=True):
                 cursor.skip(gate, end)
-            self.settle(subscription, always=True)
+            subscription.flush()
 
     def depth(self) -> int:
         """Return the rows that no subscription has."""
@@ -526,7 +498,7 @@ class Topic:
     def deferred(self, subscription: Subscription) -> int:
         """Return the rows a subscription has not come to yet and that are not due either."""
         return sum(
-            self._alarm.between(cursor.source.number, *stretch)
+            self._timer.between(cursor.source.number, *stretch)
             for cursor in subscription.cursors
             for stretch in cursor.unread()
         )
@@ -537,55 +509,44 @@ class Topic:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def wait(self, delay_ns: int) -> None:
-        """Take note that a row was released with a delay."""
-        if delay_ns > 0:
-            self._alarm.set()
-
     def _delays(self) -> list[int | None]:
         """Return when the next released row of each cursor is due."""
-        return [cursor.next_due_ns() for sub in self.subscriptions.values() for cursor in sub.cursors]
+        return [cursor.states.next_due_ns() for sub in self.subscriptions.values() for cursor in sub.cursors]
 
-    def _ring(self) -> None:
+    def _due(self) -> None:
         """Make rows ready whose time has come."""
         wall_ns = self._clock.now()
         for number in range(len(self.shards)):
-            arrived = self._alarm.pop(number, wall_ns)
-            for subscription in self.subscriptions.values():
-                cursor = subscription.cursors[number]
+            arrived = self._timer.pop(number, wall_ns)
+            for subscription in self._open:
+                states = subscription.cursors[number].states
                 if arrived is not None and len(arrived):
-                    self._guarded(cursor.arrive, arrived, wall_ns)
-                self._guarded(cursor.pop_due, wall_ns)
+                    self._guarded(states.arrive, arrived, wall_ns)
+                self._guarded(states.pop_due, wall_ns)
         self.pump_all()
 
-    def _touch(self) -> None:
-        """Ask to be looked after."""
-        self._busy = True
-        self.node.look_after(self)
-
-    def tick(self, now: Now) -> bool:
+    def tick(self, now: Instant) -> bool:
         """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
         leased = waiting = False
         if self._busy:
             self._busy = False
             self._active_ns = now.monotonic_ns
-        for subscription in list(self.subscriptions.values()):
-            expired = subscription.expired_leases
-            subscription.expire(now)
+        for subscription in self._open:
+            ended = subscription.expire(now)
             for cursor in subscription.cursors:
-                leased = leased or cursor.leased > 0
-                waiting = waiting or cursor.waiting > 0
+                leased = leased or cursor.states.leased > 0
+                waiting = waiting or cursor.states.waiting > 0
                 if cursor.dirty:
                     cursor.flush(now)
-            if subscription.expired_leases > expired:
-                self.pump(subscription)
+            if ended:
+                subscription.pump()
         self.chores(now)
-        if waiting and not self._alarm.is_set:
-            self._alarm.set()
+        if waiting and not self._timer.is_set:
+            self._timer.set()
         suspect = any(shard.journals_suspect for shard in self.shards)
         return leased or suspect or now.monotonic_ns - self._active_ns < QUIET_NS
 
-    def chores(self, now: Now) -> None:
+    def chores(self, now: Instant) -> None:
         """Let the log do its own work; a quiet topic's grows old too."""
         for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
@@ -603,22 +564,22 @@ class Topic:
         """Copy rows that failed too often to the dead-letter topic, then finish them here."""
         batch = cursor.source.read(int(offsets[0]))
         if batch is None:
-            cursor.unbury(offsets, self.node.now())
+            cursor.states.unbury(offsets, self.now())
             return
         origin = Origin(self.name, self.record.incarnation, cursor.source.number, subscription.name)
-        attempts = cursor.attempts(offsets).tolist()
+        attempts = cursor.states.attempts(offsets).tolist()
         reason = f"{subscription.settings.max_attempts} attempts failed"
         rows = dead_letters(batch, (offsets - batch.first).tolist(), attempts, origin, reason)
 
         def done(receipt: Receipt | None, error: BaseException | None) -> None:
             if error is None:
-                cursor.bury(offsets)
+                cursor.states.bury(offsets)
                 self.node.ledger.add("dead_letter", self.name, len(offsets), self._clock.now(), reason)
             else:
-                cursor.unbury(offsets, self.node.now())
-                self._alarm.set()
-            self._touch()
-            self._wake(subscription)  # rows may have waited for these
+                cursor.states.unbury(offsets, self.now())
+                self._timer.set()
+            self.touch()
+            subscription.wake()  # rows may have waited for these
 
         name = subscription.settings.dead_letter or f"{self.name}.dead"
         # Not inside the look for rows that found them: the dead-letter topic may be this one.
@@ -637,29 +598,21 @@ class Topic:
     def delete(self) -> None:
         """Hang up on everybody and drop the data."""
         self.deleted = True
-        for subscription in self.subscriptions.values():
+        self.intake.closed = "gone"
+        for subscription in self._open:
             self._close_subscription(subscription, forget=True)
         self.subscriptions.clear()
+        self._open = ()
         for shard in self.shards:
             shard.delete()
         self._stop()
 
     def _stop(self) -> None:
         self.deleted = True
-        for told in list(self._followers):
-            self._guarded(told)
-        self._alarm.cancel()
+        self.intake.closed = self.intake.closed or "gone"
+        self._tell_followers()
+        self._timer.cancel()
 
     def _check_alive(self) -> None:
         if self.deleted:
             raise Refusal("gone", f"topic {self.name} was deleted")
-
-
-def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:
-    """Return one filter's verdicts on a batch; the first to ask makes them for all."""
-    if batch.verdicts is None or batch.verdicts[0] is not filters:
-        column = batch.columns.get("traffic")
-        bits = np.zeros(batch.count, np.int64) if column is None else int64s(column)[0]
-        batch.verdicts = (filters, filters.verdicts(bits))
-    verdicts: npt.NDArray[np.bool_] = batch.verdicts[1][row]
-    return verdicts

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock import redrive
-from penstock.inlet import Published
+from penstock.intake.receipt import Published
 from penstock.message import Rows
 from penstock.topic import Topic
 from tests.served import Served
@@ -125,7 +125,7 @@ def test_message_that_is_no_letter_stays(served: Served) -> None:
 def test_letters_a_topic_refuses_stay(served: Served) -> None:
     set_up(served, "a", "b")
     served.ask("PATCH", "topics/orders", {"settings": {"rate": 1}})
-    served.do(lambda: served.node.topics["orders"].inlet._rate.allow(1000, served.clock.monotonic()))  # type: ignore[union-attr]
+    served.do(lambda: served.node.topics["orders"].intake._rate.allow(1000, served.clock.monotonic()))  # type: ignore[union-attr]
     result = served.post("topics/orders.dead/redrive").json
     assert (result["moved"], result["left"]) == (0, 2)
     assert "messages a second" in result["problem"]

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.clock import SECOND
-from penstock.delivery.consumer import Consumer
 from penstock.delivery.source import Delivery
 from tests.served import Served
 
@@ -44,7 +42,8 @@ def test_subscription_tells_where_its_messages_are(orders: Served) -> None:
     assert counts["acked"] == 1
     assert counts["held"] == 4
     assert counts["passed"] == sum(count for name, count in counts.items() if name != "passed")
-    assert (shown["sessions"]["in_flight"], shown["sessions"]["acked"]) == (3, 1)
+    (holder,) = shown["holders"]
+    assert (holder["name"], holder["in_flight"], holder["acked"]) == ("api", 3, 1)
 
 
 def test_consumers_are_shown_with_what_they_hold(orders: Served) -> None:
@@ -53,10 +52,7 @@ def test_consumers_are_shown_with_what_they_hold(orders: Served) -> None:
     def join() -> None:
         topic = orders.node.topic("orders")
         subscription = topic.subscription("audit")
-        consumer = Consumer(got.extend, 60 * SECOND, "c1")
-        topic.attach(subscription, consumer, lambda: None)
-        subscription.set_credit(consumer, 2)
-        topic.pump(subscription)
+        topic.attach(subscription, got.extend, name="c1").set_credit(2)
 
     orders.do(join)
     expected = {

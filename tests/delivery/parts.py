@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.delivery.consumer import Consumer, Keep
 from penstock.delivery.cursor import Cursor
-from penstock.delivery.moment import Now
+from penstock.delivery.instant import Instant
 from penstock.delivery.rules import Rules
+from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery, Entry
 from penstock.delivery.subscription import Subscription
 from penstock.message import Batch, Column, Done, Offsets, Rows
@@ -102,9 +102,9 @@ class Receiver:
         self.check: Callable[[bytes], None] = lambda body: None
         self.last: list[int] = []
         self.tries: list[int] = []
-        self.consumer = Consumer(self._deliver, lease_ns, tag=tag, keep=keep)
-        bench.subscription.join(self.consumer)
-        bench.subscription.set_credit(self.consumer, credit)
+        self.seat = Seat(bench.subscription, self._deliver, lease_ns, tag=tag, keep=keep)
+        bench.subscription.join(self.seat)
+        self.seat.set_credit(credit)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -122,20 +122,22 @@ class Receiver:
         return [body for _, body, _ in got]
 
     def ack(self, ids: list[int]) -> list[int]:
-        return self.bench.subscription.ack(self.consumer, ids)
+        return self.seat.ack(ids)
 
     def release(self, ids: list[int], delay_ns: int = 0) -> list[int]:
-        return self.bench.subscription.release(self.consumer, ids, delay_ns, self.bench.now)
+        return self.seat.release(ids, delay_ns)
 
     def extend(self, ids: list[int]) -> list[int]:
-        return self.bench.subscription.extend(self.consumer, ids, self.consumer.lease_ns, self.bench.now)
+        return self.seat.extend(ids, self.seat.lease_ns)
 
     def leave(self) -> None:
-        self.bench.subscription.leave(self.consumer, self.bench.now)
+        self.seat.close()
 
 
 class Bench:
-    """One subscription over one shard, with the clock in your hand."""
+    """One subscription over one shard, with the clock in your hand; it hands out when told to and not before."""
+
+    flush_at_once = False
 
     def __init__(self, settings: SubscriptionSettings | None = None, rules: Rules | None = None) -> None:
         self.shard = MemoryShard()
@@ -144,15 +146,24 @@ class Bench:
         chosen = self.settings
         run = chosen.key_run if chosen.order == "key" else 0
         self.rules = rules or Rules(None, chosen.ttl_ns, chosen.max_attempts, chosen.order == "shard", run)
-        self.now = Now(1_000 * SECOND, 1_700_000_000 * SECOND)
+        self.instant = Instant(1_000 * SECOND, 1_700_000_000 * SECOND)
         self.buried: list[Offsets] = []
         self.woken = 0
+        self.is_open = False
+        self.soon: list[Callable[[], None]] = []
         self.subscription = self._open()
 
     def _open(self, due: tuple[Offsets, Offsets] = NONE) -> Subscription:
-        subscription = Subscription("audit", 1, self.settings)
-        cursor = Cursor(self.shard, self.journal, self.rules, self._wake, lambda _, rows: self.buried.append(rows))
-        cursor.recover(self.journal.array(), 0, due, self.now)
+        subscription = Subscription("audit", 1, self.settings, self)
+        cursor = Cursor(
+            self.shard,
+            self.journal,
+            self.rules,
+            self._wake,
+            lambda _, rows: self.buried.append(rows),
+            subscription.names,
+        )
+        cursor.recover(self.journal.array(), 0, due, self.instant, subscription.number_of)
         subscription.add(cursor)
         return subscription
 
@@ -166,7 +177,7 @@ class Bench:
     def crash(self, *, flush: bool = True, due: tuple[Offsets, Offsets] = NONE) -> None:
         """Come up again with what the journal says."""
         if flush:
-            self.cursor.flush(self.now)
+            self.cursor.flush(self.instant)
         self.subscription = self._open(due)
 
     def receiver(
@@ -175,14 +186,44 @@ class Bench:
         return Receiver(self, lease_ns, credit, tag, keep)
 
     def advance(self, ns: int) -> None:
-        self.now = Now(self.now.monotonic_ns + ns, self.now.wall_ns + ns)
-        self.subscription.expire(self.now)
-        self.cursor.pop_due(self.now.wall_ns)
+        self.instant = Instant(self.instant.monotonic_ns + ns, self.instant.wall_ns + ns)
+        self.subscription.expire(self.instant)
+        self.cursor.states.pop_due(self.instant.wall_ns)
 
     def pump(self) -> None:
-        while self.subscription.pump(self.now):
-            pass
+        self.turn()
+        while self.soon:
+            self.turn()
+
+    def turn(self) -> None:
+        """Hand out what one turn of the loop does."""
+        self.is_open = True
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+        self.subscription.pump()
+        self.is_open = False
 
     def sums_hold(self) -> bool:
         counts = self.subscription.counts()
         return counts.pop("passed") == sum(counts.values())
+
+    # --- what a subscription needs of its topic -------------------------------------------------------------------
+
+    def now(self) -> Instant:
+        return self.instant
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def touch(self) -> None:
+        pass
+
+    def set_timer(self) -> None:
+        pass
+
+    def left(self, subscription: Subscription) -> None:
+        pass
+
+    def failed(self, seat: Seat | None, failure: Exception) -> None:
+        raise failure

@@ -16,7 +16,7 @@ def test_rows_that_another_broker_began_go_on_as_it_left_them(tmp_path: Path, ki
     broker.client().pub("orders", *(b"%d" % number for number in range(8)))
     wanted = np.array([True, False, True, False, True])
     subscription.cursors[0].adopt(wanted, np.array([0, 9, 3, 0, 0]))
-    topic.settle(subscription, always=True)
+    subscription.flush()
     assert (subscription.depth(), subscription.counts()["removed"]) == (6, 2)
     if killed:
         broker.kill()

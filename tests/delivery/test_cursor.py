@@ -28,7 +28,7 @@ ODD = TrafficTest(_odd, untyped=True)
 
 def test_a_row_that_grew_too_old_while_it_waited_for_credit_is_not_delivered() -> None:
     bench = Bench(SubscriptionSettings(ttl_ns=SECOND))
-    bench.shard.put(numbered(4), taken_ns=bench.now.wall_ns)
+    bench.shard.put(numbered(4), taken_ns=bench.instant.wall_ns)
     receiver = bench.receiver(credit=2)
     assert receiver.take() == [b"0", b"1"]
     bench.advance(2 * SECOND)
@@ -59,19 +59,19 @@ def test_a_removed_row_that_is_also_filtered_counts_once() -> None:
 
 def test_a_removed_row_that_waits_for_its_time_never_comes() -> None:
     bench = Bench()
-    due = bench.now.wall_ns + SECOND
+    due = bench.instant.wall_ns + SECOND
     bench.shard.put(numbered(2), {"due": [due, due]})
     bench.subscription.remove([1])
     receiver = bench.receiver()
     assert receiver.take() == []
-    bench.cursor.arrive(np.array([0, 1]), due)
+    bench.cursor.states.arrive(np.array([0, 1]), due)
     assert receiver.take() == [b"1"]
     assert bench.sums_hold()
 
 
 def test_a_row_removed_inside_a_batch_that_was_judged_already_is_not_delivered() -> None:
     bench = Bench(SubscriptionSettings(ttl_ns=60 * SECOND))
-    bench.shard.put(numbered(3), taken_ns=bench.now.wall_ns)
+    bench.shard.put(numbered(3), taken_ns=bench.instant.wall_ns)
     receiver = bench.receiver(credit=1)
     assert receiver.take() == [b"0"]
     bench.subscription.remove([2])
@@ -85,7 +85,7 @@ def test_a_released_row_waits_although_its_first_due_time_is_announced_again() -
     receiver = bench.receiver()
     receiver.take()
     receiver.release([1], 10 * SECOND)
-    bench.cursor.arrive(np.array([0]), bench.now.wall_ns + SECOND)
+    bench.cursor.states.arrive(np.array([0]), bench.instant.wall_ns + SECOND)
     assert receiver.take() == []
     bench.advance(10 * SECOND)
     assert receiver.take() == [b"0"]
@@ -93,12 +93,12 @@ def test_a_released_row_waits_although_its_first_due_time_is_announced_again() -
 
 def test_waiting_rows_come_although_the_clock_was_set_back_after_they_were_announced() -> None:
     bench = Bench()
-    due = bench.now.wall_ns + SECOND
-    bench.cursor.due_seen_ns = lambda: due  # the topic took them for due, and then the clock was set back
+    due = bench.instant.wall_ns + SECOND
+    bench.cursor.states.due_seen_ns = lambda: due  # the topic took them for due, and then the clock was set back
     bench.shard.put(numbered(1), {"due": [due]})
     receiver = bench.receiver()
     assert receiver.take() == []
-    assert bench.cursor.next_due_ns() == due
+    assert bench.cursor.states.next_due_ns() == due
     bench.advance(SECOND)
     assert receiver.take() == [b"0"]
 
@@ -140,9 +140,9 @@ def test_a_row_emptied_on_its_way_to_the_dead_letters_stays_finished() -> None:
         (rows,) = bench.buried
         bench.subscription.empty()
         if refused:
-            bench.cursor.unbury(rows, bench.now)
+            bench.cursor.states.unbury(rows, bench.instant)
         else:
-            bench.cursor.bury(rows)
+            bench.cursor.states.bury(rows)
         assert bench.subscription.counts()["held"] == 0
         assert bench.sums_hold()
 
@@ -150,9 +150,9 @@ def test_a_row_emptied_on_its_way_to_the_dead_letters_stays_finished() -> None:
 def test_a_session_may_extend_for_longer_than_it_leased_at_first() -> None:
     bench = Bench(SubscriptionSettings(lease_max_ns=100 * SECOND))
     bench.shard.put(numbered(1))
-    bench.subscription.poll(1, SECOND, lambda deliveries: None)
+    bench.subscription.holder("api").look(1, SECOND, lambda deliveries: None)
     bench.pump()
-    assert bench.subscription.extend(bench.subscription.session, [1], 90 * SECOND, bench.now) == []
+    assert bench.subscription.holder("api").extend([1], 90 * SECOND) == []
     receiver = bench.receiver()
     bench.advance(80 * SECOND)
     assert receiver.take() == []
@@ -163,23 +163,23 @@ def test_a_session_may_extend_for_longer_than_it_leased_at_first() -> None:
 def test_sessions_whose_leases_end_after_a_restart_are_sent_nothing() -> None:
     bench = Bench()
     bench.shard.put(numbered(2))
-    bench.subscription.poll(2, SECOND, lambda deliveries: None)
+    bench.subscription.holder("api").look(2, SECOND, lambda deliveries: None)
     bench.pump()
     bench.crash()
-    assert bench.subscription.session.in_flight == 2
+    assert bench.subscription.holder("api").in_flight == 2
     bench.advance(2 * SECOND)
     bench.pump()
-    assert bench.subscription.session.in_flight == 0
+    assert bench.subscription.holder("api").in_flight == 0
     assert bench.receiver().take() == [b"0", b"1"]
 
 
 def test_rows_behind_the_gate_are_not_passed_because_they_wait() -> None:
     bench = Bench()
-    due = bench.now.wall_ns + SECOND
+    due = bench.instant.wall_ns + SECOND
     bench.shard.put(numbered(3), {"due": [due] * 3})
     bench.cursor.gate = 1
-    bench.cursor.pass_waiting((np.arange(3), np.full(3, due)), bench.now.wall_ns)
-    assert (bench.cursor.cursor, bench.cursor.waiting) == (1, 1)
+    bench.cursor.pass_waiting((np.arange(3), np.full(3, due)), bench.instant.wall_ns)
+    assert (bench.cursor.cursor, bench.cursor.states.waiting) == (1, 1)
 
 
 def test_what_a_journal_did_not_take_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_what_a_journal_did_not_take_is_written_the_next_time(monkeypatch: pytes
     receiver.take()
     receiver.ack([1])
     receiver.release([2])
-    bench.subscription.remove([3])
+    bench.cursor.remove(np.array([2]))
 
     def fail(entries: object) -> None:
         raise OSError(5, "Input/output error")
@@ -197,7 +197,7 @@ def test_what_a_journal_did_not_take_is_written_the_next_time(monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(bench.journal, "append", fail)
         with pytest.raises(OSError, match="Input"):
-            bench.cursor.flush(bench.now)
+            bench.cursor.flush(bench.instant)
     assert bench.cursor.dirty
     bench.crash()
     receiver = bench.receiver()

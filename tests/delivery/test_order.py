@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.delivery.order import KeyOrder
+from penstock.delivery.keys import KeyOrder
 from penstock.delivery.rules import Rules
 from penstock.message import Column
 from penstock.settings import SubscriptionSettings
@@ -56,7 +56,7 @@ def test_release_revokes_the_later_rows_of_a_run() -> None:
     receiver = bench.receiver()
     assert receiver.take() == [b"0a", b"1a", b"2a", b"4b"]
     receiver.release([1])
-    assert receiver.consumer.in_flight == 1
+    assert receiver.seat.in_flight == 1
     assert receiver.ack([2, 3]) == [2, 3]
     got: list[bytes] = []
     for _ in range(6):
@@ -94,7 +94,7 @@ def test_a_buried_row_frees_its_key() -> None:
     assert receiver.take() == [b"0a"]
     receiver.release([1])
     assert receiver.take() == []
-    bench.cursor.bury(bench.buried[0])
+    bench.cursor.states.bury(bench.buried[0])
     assert receiver.take() == [b"1a"]
 
 
@@ -131,9 +131,9 @@ def test_random_traffic_keeps_every_key_in_order(seed: int) -> None:
         for receiver in receivers:
             for body, id_ in zip(receiver.take(), receiver.last, strict=True):
                 assert body.startswith(b"%d" % (id_ - 1))
-        held = {receiver: bench.cursor.leases_of(receiver.consumer.holder).tolist() for receiver in receivers}
+        held = {receiver: bench.cursor.states.leases.of(receiver.seat.holder).tolist() for receiver in receivers}
         for receiver, offsets in held.items():
-            assert receiver.consumer.in_flight == len(offsets)
+            assert receiver.seat.in_flight == len(offsets)
         out.clear()
         for receiver, offsets in held.items():
             for offset in offsets:
@@ -176,8 +176,8 @@ def test_random_traffic_keeps_every_key_in_order(seed: int) -> None:
     for key, offsets in acked.items():
         if key != b"-":
             assert offsets == sorted(offsets)
-    assert bench.cursor.keys is not None
-    assert len(bench.cursor.keys) == 0
+    assert bench.cursor.states.keys is not None
+    assert len(bench.cursor.states.keys) == 0
 
 
 def body_of(bench: Bench, offset: int) -> bytes:
@@ -199,7 +199,7 @@ def test_rows_that_waited_for_their_key_go_out_when_the_subscription_keeps_no_or
     assert sorted(got) == [b"1a", b"2a"]
     receiver.ack(receiver.last)
     assert bench.sums_hold()
-    assert bench.cursor.held == 0
+    assert bench.cursor.states.held == 0
 
 
 class Counted(int):

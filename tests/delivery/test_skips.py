@@ -97,7 +97,7 @@ def test_a_skip_does_not_touch_what_was_handed_out() -> None:
     receiver = bench.receiver(credit=4)
     assert receiver.take() == numbered(4)
     bench.cursor.skip(0, 8)
-    assert bench.cursor.leased == 4
+    assert bench.cursor.states.leased == 4
     assert receiver.ack(receiver.last) == []
     assert receiver.take() == numbered(2, 8)
     assert bench.sums_hold()
@@ -250,7 +250,7 @@ def test_a_channel_is_emptied_of_rows_that_are_on_disk_only(tmp_path: Path) -> N
     assert (subscription.depth(), subscription.waiting()) == (0, 0)
     producer = broker.client()
     producer.pub("t", b"new")
-    topic.settle(subscription, always=True)
+    subscription.flush()
     broker.kill()
     consumer = broker.client()
     consumer.sub("t", "ch", 1000)
@@ -272,4 +272,4 @@ def test_a_channel_is_emptied_of_rows_that_are_being_fetched() -> None:
     bench.shard.put([b"new"])
     assert receiver.take() == [b"new"]
     assert bench.subscription.counts()["removed"] == 5
-    assert np.array_equal(bench.cursor.leases_of(receiver.consumer.holder), [5])
+    assert np.array_equal(bench.cursor.states.leases.of(receiver.seat.holder), [5])

@@ -88,7 +88,7 @@ def test_duplicate_ids_in_one_run_of_acks_count_once(bench: Bench) -> None:
     receiver = bench.receiver()
     receiver.take()
     assert receiver.ack([*first_ids(50), *first_ids(50)]) == first_ids(50)
-    assert receiver.consumer.in_flight == 0
+    assert receiver.seat.in_flight == 0
 
 
 def test_extended_lease_lasts_but_not_for_ever(bench: Bench) -> None:
@@ -139,21 +139,21 @@ def test_competing_consumers_share_the_rows(bench: Bench) -> None:
 
 
 def test_rows_not_due_are_held_back_and_never_early(bench: Bench) -> None:
-    due = bench.now.wall_ns + 10 * SECOND
+    due = bench.instant.wall_ns + 10 * SECOND
     bench.shard.put(numbered(3), {"due": [None, due, 5]})
     receiver = bench.receiver()
     assert receiver.take() == [b"0", b"2"]
     assert bench.subscription.waiting() == 1
-    bench.cursor.arrive(np.array([1]), due - 1)
+    bench.cursor.states.arrive(np.array([1]), due - 1)
     assert receiver.take() == []
-    bench.cursor.arrive(np.array([1]), due)
+    bench.cursor.states.arrive(np.array([1]), due)
     assert receiver.take() == [b"1"]
 
 
 def test_old_rows_expire_before_they_are_delivered() -> None:
     bench = Bench(SubscriptionSettings(ttl_ns=SECOND))
-    bench.shard.put(numbered(3), taken_ns=bench.now.wall_ns - 2 * SECOND)
-    bench.shard.put(numbered(2, 3), taken_ns=bench.now.wall_ns)
+    bench.shard.put(numbered(3), taken_ns=bench.instant.wall_ns - 2 * SECOND)
+    bench.shard.put(numbered(2, 3), taken_ns=bench.instant.wall_ns)
     receiver = bench.receiver()
     assert receiver.take() == numbered(2, 3)
     receiver.release(receiver.last)
@@ -189,7 +189,7 @@ def test_row_that_failed_too_often_is_buried() -> None:
         receiver.release([1])
     assert receiver.take() == []
     assert [rows.tolist() for rows in bench.buried] == [[0]]
-    bench.cursor.bury(bench.buried[0])
+    bench.cursor.states.bury(bench.buried[0])
     assert bench.subscription.counts()["dead_lettered"] == 1
     assert bench.sums_hold()
 
@@ -199,8 +199,8 @@ def test_removed_rows_are_not_delivered_whatever_their_state(bench: Bench) -> No
     receiver = bench.receiver(credit=10)
     receiver.take()
     bench.subscription.remove([2, 15, 40])
-    assert receiver.consumer.in_flight == 9
-    bench.subscription.set_credit(receiver.consumer, 1000)
+    assert receiver.seat.in_flight == 9
+    receiver.seat.set_credit(1000)
     assert receiver.take() == [b"%d" % n for n in range(10, 39) if n != 14]
     assert bench.subscription.counts()["removed"] == 3
     assert bench.sums_hold()
@@ -211,7 +211,7 @@ def test_ack_up_to_finishes_everything_before(bench: Bench) -> None:
     receiver = bench.receiver(credit=10)
     receiver.take()
     bench.subscription.ack_up_to(20)
-    assert receiver.consumer.in_flight == 0
+    assert receiver.seat.in_flight == 0
     assert receiver.take() == numbered(10, 20)
     assert bench.subscription.counts()["acked"] == 20
     assert bench.sums_hold()
@@ -224,7 +224,7 @@ def test_nsq_case_24_empty_clears_queue_leases_and_waiting_rows(bench: Bench) ->
     receiver.release([25], 100 * SECOND)
     bench.subscription.empty()
     assert (bench.subscription.depth(), bench.subscription.in_flight(), bench.subscription.waiting()) == (0, 0, 0)
-    assert receiver.consumer.in_flight == 0
+    assert receiver.seat.in_flight == 0
     assert receiver.ack([1]) == [1]
     bench.advance(200 * SECOND)
     assert receiver.take() == []
@@ -245,7 +245,7 @@ def test_seek_replays_and_forgets_leases(bench: Bench) -> None:
     receiver.take()
     receiver.ack(first_ids(10))
     bench.subscription.seek(0, 5)
-    assert receiver.consumer.in_flight == 0
+    assert receiver.seat.in_flight == 0
     assert receiver.take() == numbered(15, 5)
     assert receiver.tries == [1] * 15
     with pytest.raises(Refusal, match="choose one from 0 to 20"):
@@ -279,7 +279,7 @@ def test_holes_are_skipped_and_not_counted(bench: Bench) -> None:
     assert receiver.take() == numbered(6)
     receiver.ack(receiver.last)
     bench.crash()
-    assert bench.cursor.held == 0
+    assert bench.cursor.states.held == 0
     assert bench.subscription.counts()["acked"] == 6
 
 
@@ -327,18 +327,18 @@ def test_delays_and_attempts_survive_a_crash(bench: Bench) -> None:
 def test_session_leases_survive_a_crash_until_their_deadline(bench: Bench) -> None:
     bench.shard.put(numbered(3))
     got: list[int] = []
-    bench.subscription.poll(2, 30 * SECOND, lambda deliveries: got.extend(d.count for d in deliveries))
+    bench.subscription.holder("api").look(2, 30 * SECOND, lambda deliveries: got.extend(d.count for d in deliveries))
     bench.pump()
     assert got == [2]
     bench.crash(flush=False)
     receiver = bench.receiver()
     assert receiver.take() == [b"2"]
-    session, good, stale = bench.subscription.by_receipt([(1, 1), (2, 2), (3, 1)])
-    assert (good, stale) == ([1], [2, 3])
-    assert bench.subscription.ack(session, good) == []
+    holder = bench.subscription.holder("api")
+    assert holder.current(np.array([1, 2, 3]), np.array([1, 2, 1])).tolist() == [True, False, False]
+    assert holder.ack([1]) == []
     bench.advance(31 * SECOND)
     assert receiver.take() == [b"1"]
-    assert bench.subscription.by_receipt([(2, 1)])[1] == []
+    assert holder.current(np.array([2]), np.array([1])).tolist() == [False]
 
 
 def test_compacted_journal_says_the_same(bench: Bench) -> None:
@@ -348,11 +348,11 @@ def test_compacted_journal_says_the_same(bench: Bench) -> None:
     receiver.ack([id_ for id_ in range(1, 101) if id_ % 3])
     receiver.release([120, 121], 50 * SECOND)
     receiver.release([130])
-    bench.cursor.flush(bench.now)
+    bench.cursor.flush(bench.instant)
     before = bench.subscription.counts()
     bench.journal.bloated = True
     receiver.ack([140])
-    bench.cursor.flush(bench.now)
+    bench.cursor.flush(bench.instant)
     assert bench.journal.compactions == 1
     bench.crash()
     counts = bench.subscription.counts()
@@ -373,14 +373,14 @@ def test_many_pages_shrink_and_go(bench: Bench) -> None:
     assert len(receiver.take()) == count
     keep = {5, 70_000, 140_000}
     assert receiver.ack([id_ for id_ in range(1, count + 1) if id_ not in keep]) == []
-    assert len(bench.cursor._pages) <= 4
+    assert len(bench.cursor.states.pages) <= 4
     assert receiver.ack([5]) == []
     assert receiver.release([70_000]) == []
     assert receiver.take() == [b"x"]
     assert receiver.tries == [2]
     assert receiver.ack([70_000, 140_000]) == []
-    assert len(bench.cursor._pages) == 1
-    assert bench.cursor.leased == 0
+    assert len(bench.cursor.states.pages) == 1
+    assert bench.cursor.states.leased == 0
 
 
 class Model:
@@ -439,9 +439,9 @@ def test_random_moves_agree_with_a_slow_model(seed: int) -> None:
                 model.state[id_] = "ready"
                 del model.owner[id_]
         elif action == 4:
-            bench.cursor.flush(bench.now)
+            bench.cursor.flush(bench.instant)
         assert bench.sums_hold()
-        assert bench.cursor.leased == len(model.owner)
+        assert bench.cursor.states.leased == len(model.owner)
     done = sum(state == "done" for state in model.state.values())
     assert bench.subscription.counts()["acked"] == done
 
@@ -449,6 +449,6 @@ def test_random_moves_agree_with_a_slow_model(seed: int) -> None:
 def test_one_look_hands_out_no_more_than_a_socket_should_get(bench: Bench) -> None:
     bench.shard.put([b"x" * 400_000] * 20)
     receiver = bench.receiver()
-    out = bench.cursor.take(100, receiver.consumer.holder, SECOND, bench.now)
+    out = bench.cursor.take(100, receiver.seat, SECOND, bench.instant)
     assert sum(delivery.count for delivery in out) == 2
     assert len(receiver.take()) == 18

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from penstock.delivery.cursor import LOOKS_MAX
-from penstock.delivery.policies.tagged import HANDS_MAX
+from penstock.delivery.subscription import HANDS_MAX
 from penstock.message import Batch, Column, Offsets
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
@@ -35,7 +35,7 @@ def test_nsq_case_36_all_rows_of_a_tag_go_to_its_client(bench: Bench) -> None:
     assert plain.take() == []
     tagged.ack(tagged.last)
     tagged.leave()
-    assert bench.cursor.outlets is None
+    assert not bench.cursor.ready.many
 
 
 def test_nsq_case_37_tagged_and_untagged_rows_part(bench: Bench) -> None:
@@ -63,9 +63,9 @@ def test_nsq_case_39_a_tag_client_that_leaves_and_returns_loses_nothing(bench: B
     bench.pump()
     assert len(second.take()) + len(third.take()) == 10
     second.leave()
-    assert bench.cursor.outlets is not None
+    assert bench.cursor.ready.many
     third.leave()
-    assert bench.cursor.outlets is None
+    assert not bench.cursor.ready.many
 
 
 def test_nsq_case_40_rows_of_a_tag_nobody_here_takes_wait_for_its_client(bench: Bench) -> None:
@@ -94,7 +94,7 @@ def test_nsq_case_53_a_waiting_tag_delays_nobody(bench: Bench) -> None:
     put(bench, "A", None)
     assert plain.take() == [b"1"]
     assert tagged.take() == []
-    bench.subscription.set_credit(tagged.consumer, 1)
+    tagged.seat.set_credit(1)
     assert tagged.take() == [b"0A"]
 
 
@@ -122,7 +122,7 @@ def test_nsq_case_56_a_closing_client_no_longer_claims_its_tag(bench: Bench) -> 
     tagged, plain = bench.receiver(tag="A"), bench.receiver()
     put(bench, "A")
     assert tagged.take() == [b"0A"]
-    bench.subscription.set_closing(tagged.consumer)
+    tagged.seat.set_closing()
     put(bench, "A")
     assert plain.take() == [b"1A"]
     assert tagged.ack(tagged.last) == []
@@ -154,7 +154,7 @@ def test_sessions_get_what_no_tag_client_claims(bench: Bench) -> None:
     bench.receiver(tag="A", credit=0)
     put(bench, "A", None, "B")
     got: list[int] = []
-    bench.subscription.poll(10, SECOND, lambda ds: got.extend(o for d in ds for o in d.offsets()))
+    bench.subscription.holder("api").look(10, SECOND, lambda ds: got.extend(o for d in ds for o in d.offsets()))
     bench.pump()
     assert got == [1, 2]
 
@@ -168,7 +168,7 @@ def test_own_filter_finishes_what_it_refuses(bench: Bench) -> None:
     receiver = bench.receiver(keep=even)
     bench.shard.put([b"%d" % n for n in range(20)])
     assert receiver.take() == [b"%d" % n for n in range(0, 20, 2)]
-    assert receiver.consumer.in_flight == 10
+    assert receiver.seat.in_flight == 10
     assert bench.subscription.counts()["filtered"] == 10
     assert bench.sums_hold()
     receiver.ack(receiver.last)
@@ -247,7 +247,7 @@ def _all(bench: Bench) -> list[tuple[int, bytes]]:
 
 def test_poll_that_waits_for_rows_without_a_tag_does_not_hold_up_those_with_one(bench: Bench) -> None:
     tagged = bench.receiver(tag="A")
-    bench.subscription.poll(1, SECOND, lambda deliveries: None)
+    bench.subscription.holder("api").look(1, SECOND, lambda deliveries: None)
     put(bench, "A", "A")
     assert tagged.take() == [b"0A", b"1A"]
 
@@ -258,13 +258,12 @@ def test_poll_looks_at_a_few_batches_before_others_get_their_turn(bench: Bench) 
     for _ in range(3 * LOOKS_MAX):
         put(bench, "A")
     put(bench, None)
-    bench.subscription.poll(1, SECOND, lambda ds: got.extend(o for d in ds for o in d.offsets()))
+    bench.subscription.holder("api").look(1, SECOND, lambda ds: got.extend(o for d in ds for o in d.offsets()))
     turns = 0
     while not got:
-        woken = bench.woken
-        bench.subscription.pump(bench.now)
+        bench.turn()
         turns += 1
-        assert got or bench.woken > woken
+        assert got or bench.soon
     assert turns > 2
     assert got == [3 * LOOKS_MAX]
 
@@ -280,7 +279,7 @@ def test_a_crowd_gets_its_own_over_batches_and_pages_in_order(bench: Bench) -> N
         tags = [rng.choice(names) for _ in range(2500)]
         put(bench, *tags)
         published += tags
-        bench.subscription.pump(bench.now)  # one turn only, so that rows of several batches come together
+        bench.turn()  # one turn only, so that rows of several batches come together
     for name, receiver in crowd.items():
         assert receiver.take() == [f"{n}{name}".encode() for n, tag in enumerate(published) if tag == name]
         assert set(receiver.tries) == {1}
@@ -288,7 +287,7 @@ def test_a_crowd_gets_its_own_over_batches_and_pages_in_order(bench: Bench) -> N
     assert len(plain.take()) == sum(tag in ("nobody", None) for tag in published)
     plain.ack(plain.last)
     assert bench.subscription.depth() == published.count("late")
-    bench.subscription.set_credit(late.consumer, 50_000)
+    late.seat.set_credit(50_000)
     assert late.take() == [f"{n}late".encode() for n, tag in enumerate(published) if tag == "late"]
     assert bench.sums_hold()
 
@@ -299,12 +298,10 @@ def test_rows_that_wait_one_by_one_are_kept_together(bench: Bench) -> None:
         put(bench, "A", None)
         plain.take()
         plain.ack(plain.last)
-    outlets = bench.cursor.outlets
-    assert outlets is not None
-    outlet = outlets.get(tagged.consumer.outlet)
-    assert outlet is not None
-    assert len(outlet.fresh) <= 20
-    bench.subscription.set_credit(tagged.consumer, 1000)
+    lane = bench.cursor.ready.lane(tagged.seat.lane)
+    assert lane is not None
+    assert len(lane.fresh) <= 20
+    tagged.seat.set_credit(1000)
     assert tagged.take() == [b"%dA" % n for n in range(0, 2000, 2)]
 
 

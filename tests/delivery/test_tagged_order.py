@@ -67,14 +67,14 @@ def test_a_row_that_waits_for_its_tag_holds_back_the_later_rows_of_its_key_and_n
     tagged, plain = bench.receiver(tag="T", credit=0), bench.receiver()
     put(bench, "aT", "a-", "b-", "aT", "a-")
     assert plain.take() == [b"2b-"]
-    bench.subscription.set_credit(tagged.consumer, 1)
+    tagged.seat.set_credit(1)
     assert tagged.take() == [b"0aT"]
-    bench.subscription.set_credit(tagged.consumer, 0)
+    tagged.seat.set_credit(0)
     tagged.ack([1])
     assert plain.take() == [b"1a-"]
     plain.ack([2])
     assert plain.take() == []
-    bench.subscription.set_credit(tagged.consumer, 1)
+    tagged.seat.set_credit(1)
     assert tagged.take() == [b"3aT"]
     tagged.ack([4])
     assert plain.take() == [b"4a-"]
@@ -99,7 +99,7 @@ def test_a_key_that_is_out_when_order_is_asked_for_stays_where_it_is() -> None:
     first, second = bench.receiver(credit=1), bench.receiver(credit=0)
     assert first.take() == [b"0a-"]
     bench.cursor.use_rules(Rules(key_run=1))
-    bench.subscription.set_credit(second.consumer, 10)
+    second.seat.set_credit(10)
     assert second.take() == [b"2b-"]
     first.ack([1])
     first.leave()
@@ -121,12 +121,12 @@ def test_an_ordered_shard_gives_what_came_back_before_what_is_new_also_by_tag() 
 
 def test_an_ordered_shard_gives_a_row_that_came_back_before_a_later_one_whose_time_has_come() -> None:
     bench = Bench(SubscriptionSettings(order="shard"))
-    due: Column = [None, None, bench.now.wall_ns + SECOND]
+    due: Column = [None, None, bench.instant.wall_ns + SECOND]
     bench.shard.put([b"0", b"1", b"2"], {"due": due})
     first = bench.receiver()
     assert first.take() == [b"0"]
     bench.advance(2 * SECOND)
-    bench.cursor.arrive(np.array([2]), bench.now.wall_ns)
+    bench.cursor.states.arrive(np.array([2]), bench.instant.wall_ns)
     first.leave()
     second = bench.receiver()
     assert one_by_one(second, 3) == [b"0", b"1", b"2"]

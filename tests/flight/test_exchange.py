@@ -304,7 +304,7 @@ def test_client_that_does_not_read_gets_no_more_than_fits(flown: Flown, monkeypa
     with flown.subscribe("t", "s") as held:
         held.ping()
         held.order(credit=1200)
-        consumer: Any = flown.do(lambda: next(iter(flown.node.topics["t"].subscriptions["s"].consumers.values())))
+        consumer: Any = flown.do(lambda: next(iter(flown.node.topics["t"].subscriptions["s"].seats.values())))
         flown.until(lambda: consumer.blocked)
         assert flown.do(lambda: consumer.in_flight) < 1200
         assert len(held.rows(1200)) == 1200

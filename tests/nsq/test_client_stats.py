@@ -150,5 +150,5 @@ def test_clients_that_went_are_not_shown(tmp_path: Path) -> None:
             client.send(b"SUB t ch\n")
             assert client.told() == "OK"
             shown(node)
-        node.until(lambda: not node.node.topics["t"].subscriptions["ch"].consumers)
+        node.until(lambda: not node.node.topics["t"].subscriptions["ch"].seats)
         assert topic_of(node, "t")["channels"][0]["clients"] == []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock import listener
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http import asgi, direct
-from penstock.inlet import Published
+from penstock.intake.receipt import Published
 from penstock.message import Rows
 from tests.nsq.certificates import certificates
 from tests.served import PATIENCE_S, Served
@@ -296,7 +296,7 @@ def test_topic_that_fails_costs_one_request(tmp_path: Path, monkeypatch: pytest.
             raise ZeroDivisionError("planted")
 
         with connect(served.nsq.port) as client:
-            served.do(lambda: monkeypatch.setattr(served.node.topics["t"].inlet, "offer", fail))
+            served.do(lambda: monkeypatch.setattr(served.node.topics["t"], "publish", fail))
             assert client.ask(pub(b"x")) == (500, b'{"message":"INTERNAL_ERROR"}')
             served.do(monkeypatch.undo)
             assert client.ask(pub(b"x")) == OK

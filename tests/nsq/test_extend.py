@@ -115,8 +115,8 @@ def test_nsq_case_43_a_tag_means_nothing_on_a_normal_topic(broker: Broker) -> No
     client.sub("t", "ch", 10)
     broker.client().pub("t", b"a", b"b")
     assert [message.body for message in client.messages()] == [b"a", b"b"]
-    assert client.connection.session.consumer is not None
-    assert client.connection.session.consumer.tag == ""
+    assert client.connection.session.seat is not None
+    assert client.connection.session.seat.tag == ""
 
 
 def test_nsq_case_44_a_tag_of_101_bytes(broker: Broker) -> None:
@@ -591,7 +591,7 @@ def test_commands_sent_behind_sub_are_read_in_its_form(broker: Broker) -> None:
     for at in range(len(stream)):
         apart.send(stream[at : at + 1])
     frames = apart.frames()
-    assert len([1 for kind, _ in frames if kind == 2]) == 12
+    assert len([1 for kind, _ in frames if kind == 2]) == 11  # the first client had finished its own
     assert broker.node.topic("t").subscription("ch").counts()["acked"] == 1
     assert not apart.closed
 

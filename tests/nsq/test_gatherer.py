@@ -160,7 +160,7 @@ class Sealed(Layered):
 def test_small_frames_of_one_turn_are_sealed_together(tmp_path: Path, size: int, writes: int) -> None:
     files = certificates()
     broker = Broker(tmp_path, tls_cert=str(files.server), tls_key=str(files.server_key))
-    topic = broker.node.create_topic("t", TopicSettings(shards=8, extend="off"))
+    broker.node.create_topic("t", TopicSettings(shards=8, extend="off"))
     producer = broker.client()
     for shard in range(8):
         producer.send(b"PUB t %d\n\0\0\0\1x" % shard)
@@ -168,10 +168,9 @@ def test_small_frames_of_one_turn_are_sealed_together(tmp_path: Path, size: int,
     client.upgrade(tls_v1=True, output_buffer_size=size)
     client.sub("t", "ch")
     client.writes = 0
-    subscription, consumer = topic.subscription("ch"), client.connection.session.consumer
-    assert consumer is not None
-    subscription.set_credit(consumer, 8)
-    topic.pump(subscription)  # not inside a read, whose output is one write anyway
+    seat = client.connection.session.seat
+    assert seat is not None
+    seat.set_credit(8)  # not inside a read, whose output is one write anyway
     assert len(client.messages()) == 8
     assert client.writes == writes
 

@@ -219,7 +219,7 @@ def test_a_real_socket_that_nobody_reads_is_bounded_then_closed(served: Served) 
         consumer.send(b"SUB t ch\nRDY 2500\n")
         assert consumer.told() == "OK"
         subscription = served.node.topics["t"].subscriptions["ch"]
-        (connection,) = [one for one in connections() if one.session.consumer is not None]
+        (connection,) = [one for one in connections() if one.session.seat is not None]
         transport: Any = connection._transport
         items = (struct.pack(">I", 4096) + b"x" * 4096) * 1500
         most = 0
@@ -236,7 +236,7 @@ def test_a_real_socket_that_nobody_reads_is_bounded_then_closed(served: Served) 
                 consumer.send(b"NOP\n")
             except OSError:
                 closed = True
-            closed = closed or not served.do(lambda: len(subscription.consumers))
+            closed = closed or not served.do(lambda: len(subscription.seats))
         assert served.do(subscription.in_flight) == 0
         assert served.do(lambda: served.node.ledger.total("nsq:cut_off")) == 1
 
@@ -264,6 +264,5 @@ def test_connections_that_are_reset_leave_nothing_behind(served: Served, said: b
     served.until(lambda: left() == 0)
     topic = served.node.topics.get("t")
     if topic is not None and "ch" in topic.subscriptions:
-        assert served.do(lambda: len(topic.subscriptions["ch"].consumers)) == 0
-        assert served.do(lambda: len(topic._evictions)) == 0
+        assert served.do(lambda: len(topic.subscriptions["ch"].seats)) == 0
         assert served.do(lambda: len(topic.subscriptions["ch"].line)) < 5

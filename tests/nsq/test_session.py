@@ -454,7 +454,8 @@ def test_client_that_goes_when_the_journal_fails_gives_its_messages_back(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.node.topic("t"), "settle", fail)
+        patch.setattr(broker.node.topic("t"), "flush_at_once", True)
+        patch.setattr(channel_of(broker), "flush", fail)
         with pytest.raises(OSError, match="Input"):
             consumer.hang_up()
     assert [message.body for message in subscribed(broker).messages()] == [b"one"]
@@ -468,7 +469,7 @@ def test_client_that_cannot_be_served_is_hung_up_on_and_the_publisher_hears_noth
     def fail(*_: object) -> None:
         raise RuntimeError("a bug in the dialect")
 
-    monkeypatch.setattr(channel_of(broker).consumers[0], "deliver", fail)
+    monkeypatch.setattr(channel_of(broker).seats[0], "deliver", fail)
     producer = broker.client()
     producer.pub("t", b"one")
     assert producer.replies() == ["OK"]

@@ -11,7 +11,7 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.places import Position, place, positions
 from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import Rows, id_of
 from penstock.settings import Extend, TopicSettings
 from penstock.topic import Topic

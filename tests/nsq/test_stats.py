@@ -252,12 +252,10 @@ def test_names_that_nsq_cannot_spell_are_not_listed(broker: Watched) -> None:
 
 
 def test_consumer_of_another_dialect_is_shown_too(broker: Watched) -> None:
-    from penstock.delivery.consumer import Consumer
 
     topic = broker.node.create_topic("t")
     subscription = topic.create_subscription("ch")
-    consumer = Consumer(lambda deliveries: None, 60 * SECOND, "elsewhere")
-    topic.attach(subscription, consumer, lambda: None)
+    topic.attach(subscription, lambda deliveries: None, name="elsewhere")
     assert [client["client_id"] for client in broker.channel()["clients"]] == ["elsewhere"]
 
 

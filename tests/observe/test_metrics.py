@@ -130,7 +130,7 @@ def test_metrics_tell_of_the_node_and_its_process(served: Served) -> None:
 def test_idempotence_keys_forgotten_before_their_time_are_counted(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.inlet.Dedup", partial(Dedup, keys_max=2))
+    monkeypatch.setattr("penstock.intake.intake.Dedup", partial(Dedup, keys_max=2))
     served.post("topics", {"name": "t"})
     rows = Rows.of([b"x"] * 5, "test", {"dedup": [b"%d" % number for number in range(5)]})
     served.do(lambda: served.node.topic("t").publish(rows, served, lambda _, error: None))

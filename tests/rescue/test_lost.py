@@ -165,7 +165,7 @@ def test_the_journals_of_passing_subscriptions_go_with_them(site: Site) -> None:
     topic = site.node.create_topic("a")
     site.publish(topic, b"one")
     site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
-    topic.subscription("passing").ack(site.consumer, [1])
+    site.seat.ack([1])
     site.machine.run(1)
     assert any("/s1." in path for path in site.machine.platter.files)
     site.start()

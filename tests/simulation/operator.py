@@ -229,7 +229,6 @@ class Operator(Actor):
                 surely = message.stored and message.stored_ns is not None and message.stored_ns <= gate_ns
                 self._finish(model.row(message), surely)
         subscription.empty()
-        topic.settle(subscription, always=True)
 
     def _finish(self, row: Row, surely: bool) -> None:
         """Note that the operator finished a row, or may have."""
@@ -257,8 +256,6 @@ class Operator(Actor):
             elif place_of(message.id)[0] == shard and message.id <= last:
                 self._finish(model.row(message), surely=True)
         subscription.ack_up_to(last)
-        topic.settle(subscription, always=True)
-        topic.pump(subscription)
 
     def _remove(self, topic: Topic, model: SubscriptionModel) -> None:
         book, subscription = self.world.book, topic.subscriptions[model.name]
@@ -271,8 +268,6 @@ class Operator(Actor):
         for id_ in ids:
             self._finish(model.row(model.topic.ids[id_]), surely=True)
         subscription.remove(ids)
-        topic.settle(subscription, always=True)
-        topic.pump(subscription)
 
     def _seek(self, topic: Topic, model: SubscriptionModel) -> None:
         book, subscription = self.world.book, topic.subscriptions[model.name]
@@ -288,7 +283,6 @@ class Operator(Actor):
         for message in model.topic.messages.values():
             self._moved(model, model.row(message), shard, offset, kept.start, kept.readable_end)
         subscription.seek(shard, offset)
-        topic.pump(subscription)
 
     def _moved(self, model: SubscriptionModel, row: Row, shard: int, offset: int, start: int, end: int) -> None:
         message = row.message

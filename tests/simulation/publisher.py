@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.clock import MILLISECOND
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import Column, Rows
 from penstock.node import Node
 from tests.simulation.actor import Actor, Surroundings

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
+
 from penstock.clock import MILLISECOND
+from penstock.delivery.journal import UNNAMED as HOLDER
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.message import id_of
 from penstock.node import Node
-from penstock.topic import Topic
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.handing import Handed, handed_out
 from tests.simulation.model import Row, State, SubscriptionModel
@@ -19,8 +22,8 @@ class Session(Actor):
     """Leases by poll and answers by receipt, also for leases of a life before."""
 
     def __init__(self, world: Surroundings, random: Random, gap_ns: int) -> None:
-        #: (topic number, subscription, id, attempts)
-        self._receipts: list[tuple[SubscriptionModel, int, int]] = []
+        #: (subscription, id, attempts, version)
+        self._receipts: list[tuple[SubscriptionModel, int, int, int]] = []
         super().__init__(world, random, gap_ns)
 
     def act(self, node: Node) -> None:
@@ -38,49 +41,47 @@ class Session(Actor):
         found = self._subscription(node, model)
         if found is None:
             return
-        topic, subscription = found
         lease_ns = self.random.choice((100, 400, 1500)) * MILLISECOND
-        poll = subscription.poll(
+        look = found.holder(HOLDER).look(
             self.random.choice((1, 3, 10)), lease_ns, lambda rows: self._leased(model, rows, lease_ns)
         )
-        topic.pump(subscription)
         if self.random.random() < 0.5:
-            subscription.give_up(poll)
+            look.close()
         else:
             self.world.scheduler.at(
                 self.world.scheduler.time_ns + int(self.random.random() * 300 * MILLISECOND),
-                lambda: subscription.give_up(poll),
+                look.close,
                 node.clock,  # type: ignore[arg-type]
             )
 
-    def _subscription(self, node: Node, model: SubscriptionModel) -> tuple[Topic, Subscription] | None:
+    def _subscription(self, node: Node, model: SubscriptionModel) -> Subscription | None:
         topic = node.topics.get(model.topic.name)
         if topic is None or topic.record.number != model.topic.number or model.deleted:
             return None
-        subscription = topic.subscriptions.get(model.name)
-        return (topic, subscription) if subscription is not None else None
+        return topic.subscriptions.get(model.name)
 
     def _leased(self, model: SubscriptionModel, deliveries: list[Delivery], lease_ns: int) -> None:
         book = self.world.book
         for delivery in deliveries:
             first = delivery.batch.first
+            assert delivery.versions is not None
             for number, offset in enumerate(delivery.offsets()):
                 attempts = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
                 id_, row = id_of(delivery.shard, offset), offset - first
                 body, time_ns = delivery.batch.row_body(row), delivery.batch.row_time(row)
                 book.record("lease", f"{id_:x}", attempts, body[:7].decode("latin-1"))
                 handed_out(book, model, Handed(id_, attempts, time_ns, body, book.now_ns, lease_ns), None)
-                self._receipts.append((model, id_, attempts))
+                self._receipts.append((model, id_, attempts, int(delivery.versions[number])))
 
     def _answer(self, node: Node) -> None:
         book = self.world.book
-        model, id_, attempts = self._receipts.pop(self.random.randrange(len(self._receipts)))
+        model, id_, attempts, version = self._receipts.pop(self.random.randrange(len(self._receipts)))
         found = self._subscription(node, model)
         row = model.rows.get(model.topic.ids[id_]) if id_ in model.topic.ids else None
         if found is None or row is None:
             return
-        topic, subscription = found
-        _, good, _ = subscription.by_receipt([(id_, attempts)])
+        holder = found.holder(HOLDER)
+        good = holder.current(np.array([id_]), np.array([version])).all()
         mine = row.state is State.LEASED and row.session and row.attempts == attempts
         certain = mine and book.now_ns < row.expires_ns and not row.maybe and row.message.stored
         certain = certain and not model.may_be_revoked(row, book.now_ns)
@@ -91,44 +92,32 @@ class Session(Actor):
         if good and not mine and not row.maybe and not book.jumpy:
             book.fail("only the holder may", f"a stale receipt of {row.message.name}, attempt {attempts}, is good")
         if good:
-            getattr(self, f"_{word}")(node, topic, subscription, model, row, id_)
+            getattr(self, f"_{word}")(holder, model, row, id_, version)
 
-    def _ack(
-        self, node: Node, topic: Topic, subscription: Subscription, model: SubscriptionModel, row: Row, id_: int
-    ) -> None:
-        refused = subscription.ack(subscription.session, [id_])
-        topic.settle(subscription, always=True)
-        self._must(not refused, row)
+    def _ack(self, holder: Seat, model: SubscriptionModel, row: Row, id_: int, version: int) -> None:
+        # Before it happens: others may get rows in the same moment.
         row.finish(self.world.book.now_ns)
         row.certain = not self.world.book.is_full
         if model.acked is not None:
             model.acked += 1
-        topic.pump(subscription)
+        self._must(not holder.ack([id_]), row)
 
-    def _extend(
-        self, node: Node, topic: Topic, subscription: Subscription, model: SubscriptionModel, row: Row, id_: int
-    ) -> None:
+    def _extend(self, holder: Seat, model: SubscriptionModel, row: Row, id_: int, version: int) -> None:
         lease_ns = self.random.choice((200, 600)) * MILLISECOND
         now_ns = self.world.book.now_ns
-        refused = subscription.extend(subscription.session, [id_], lease_ns, node.now())
+        refused = holder.extend([id_], lease_ns)
         self._must(not refused, row)
-        lease_max_ns = subscription.settings.lease_max_ns
+        lease_max_ns = holder.subscription.settings.lease_max_ns
         row.expires_ns = min(now_ns + lease_ns, row.leased_ns + lease_max_ns)
         row.leased_ns = min(row.leased_ns, now_ns)
-        self._receipts.append((model, id_, row.attempts))
+        self._receipts.append((model, id_, row.attempts, version))
 
-    def _release(
-        self, node: Node, topic: Topic, subscription: Subscription, model: SubscriptionModel, row: Row, id_: int
-    ) -> None:
+    def _release(self, holder: Seat, model: SubscriptionModel, row: Row, id_: int, version: int) -> None:
         book, delay_ns = self.world.book, self.random.choice((0, 30, 300)) * MILLISECOND
-        refused = subscription.release(subscription.session, [id_], delay_ns, node.now())
-        topic.settle(subscription, always=True)
-        self._must(not refused, row)
         row.settle(book.written_ns, book.full_ns)
         row.release(book.now_ns, book.scheduler.wall_ns() + delay_ns if delay_ns else 0)
         model.revoke_behind(row, book.now_ns)
-        topic.wait(delay_ns)
-        topic.pump(subscription)
+        self._must(not holder.release([id_], delay_ns), row)
 
     def _must(self, held: bool, row: Row) -> None:
         if not held:

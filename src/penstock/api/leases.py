@@ -1,7 +1,8 @@
 """Messages handed out over HTTP: lease by long poll, then ack, extend or release by receipt.
 
-A lease belongs to nobody's connection: it is written down before it is answered, so a receipt holds across a restart.
-Invariant: a receipt names one attempt; once that attempt is over the receipt is stale and does nothing.
+A lease belongs to the holder `api` and to nobody's connection: it is written down before it is answered, so a receipt
+holds across a restart.
+Invariant: a receipt names one version of a lease; once that is over it is stale and does nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.record import Shown, read_id, shown, shown_id
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.journal import UNNAMED as HOLDER
+from penstock.delivery.pages import VERSION_MAX
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
-from penstock.message import id_of, place_of
+from penstock.message import id_of
 from penstock.settings import HOUR_NS
 
 LEASE_ROWS_MAX = 1000
@@ -31,7 +35,8 @@ DELAY_NS_MAX = 24 * HOUR_NS
 RECEIPTS_MAX = 10_000
 #: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.
 READ_S_MIN = 1.0
-ATTEMPTS_MAX = 0xFFFF
+#: Ids have 63 bits; what is written with more was never one.
+ID_END = 1 << 63
 
 Receipts = Annotated[list[str], Meta(min_length=1, max_length=RECEIPTS_MAX)]
 
@@ -114,20 +119,17 @@ async def lease(call: Call[Nothing, LeaseBody]) -> Leased:
         raise Refusal("bad_request", "a lease of 0 has ended before it begins")
     patience_ns = times.duration(body.wait, "wait", WAIT_NS_MAX)
     found: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
-    poll = subscription.poll(body.max, lease_ns, found.set_result)
+    look = subscription.holder(HOLDER).look(body.max, lease_ns, found.set_result)
     try:
-        topic.pump(subscription)
         least_s = READ_S_MIN if not settings.paused and subscription.depth() else 0.0
         came = await call.wait(found, max(patience_ns / times.SECOND_NS, least_s))
     finally:
-        subscription.give_up(poll)
+        look.close()
     if topic.deleted or topic.subscriptions.get(subscription.name) is not subscription:
         raise Refusal("gone", f"subscription {subscription.name} of topic {topic.name} was deleted")
     messages = _messages(call, found.result()) if came else []
     if call.is_gone and messages:  # nobody will ever answer for these
-        ids = [read_id(message.id) for message in messages]
-        subscription.release(subscription.session, ids, 0, call.node.now())
-        topic.pump(subscription)
+        subscription.holder(HOLDER).release([read_id(message.id) for message in messages])
     return Leased(messages)
 
 
@@ -135,22 +137,20 @@ def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> lis
     messages = []
     for delivery in deliveries:
         first = delivery.batch.first
-        for number, offset in enumerate(delivery.offsets()):
+        assert delivery.versions is not None
+        for number, (offset, version) in enumerate(zip(delivery.offsets(), delivery.versions.tolist(), strict=True)):
             attempts = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
             message = shown(delivery.shard, delivery.batch, offset - first, call.node.mapping)
             message.attempts = attempts
-            message.receipt = f"{shown_id(id_of(delivery.shard, offset))}-{attempts}"
+            message.receipt = f"{shown_id(id_of(delivery.shard, offset))}-{version}"
             messages.append(message)
     return messages
 
 
 async def ack(call: Call[Nothing, ReceiptsBody]) -> Results:
     """Finish leased messages; the answer means that this is written down."""
-    topic, subscription = call.subscription()
-    results = _each(subscription, call.body.receipts, lambda session, ids: subscription.ack(session, ids))
-    topic.settle(subscription, always=True)
-    topic.pump(subscription)
-    return results
+    _, subscription = call.subscription()
+    return _each(subscription, call.body.receipts, lambda seat, ids: seat.ack(ids))
 
 
 async def extend(call: Call[Nothing, ExtendBody]) -> Results:
@@ -158,10 +158,7 @@ async def extend(call: Call[Nothing, ExtendBody]) -> Results:
     _, subscription = call.subscription()
     settings, text = subscription.settings, call.body.lease
     lease_ns = times.duration(text, "lease", settings.lease_max_ns) if text else settings.lease_ns
-    now = call.node.now()
-    return _each(
-        subscription, call.body.receipts, lambda session, ids: subscription.extend(session, ids, lease_ns, now)
-    )
+    return _each(subscription, call.body.receipts, lambda seat, ids: seat.extend(ids, lease_ns))
 
 
 async def release(call: Call[Nothing, ReleaseBody]) -> Results:
@@ -169,61 +166,52 @@ async def release(call: Call[Nothing, ReleaseBody]) -> Results:
     topic, subscription = call.subscription()
     delay_ns = times.duration(call.body.delay, "delay", DELAY_NS_MAX)
     check_delay(topic.name, delay_ns, topic.settings.max_due_ns)
-    now = call.node.now()
-    results = _each(
-        subscription, call.body.receipts, lambda session, ids: subscription.release(session, ids, delay_ns, now)
-    )
-    topic.settle(subscription, always=True)
-    topic.wait(delay_ns)
-    topic.pump(subscription)
-    return results
+    return _each(subscription, call.body.receipts, lambda seat, ids: seat.release(ids, delay_ns))
 
 
 async def ack_up_to(call: Call[Nothing, UpToBody]) -> Finished:
     """Finish a message and everything before it in its shard, leased or not."""
-    topic, subscription = call.subscription()
+    _, subscription = call.subscription()
     id_ = _stored(subscription, call.body.id)
     before = _finished(subscription)
     subscription.ack_up_to(id_)
-    topic.settle(subscription, always=True)
-    topic.pump(subscription)
     return Finished(_finished(subscription) - before)
 
 
 async def remove(call: Call[Nothing, RemoveBody]) -> Finished:
     """Finish messages whatever their state: the owner does not want them delivered any more."""
-    topic, subscription = call.subscription()
+    _, subscription = call.subscription()
     ids = sorted({_stored(subscription, text) for text in call.body.ids})
     subscription.remove(ids)
-    topic.settle(subscription, always=True)
-    topic.pump(subscription)
     return Finished(len(ids))
 
 
-def _each(subscription: Subscription, receipts: list[str], act: Callable[[Consumer, list[int]], list[int]]) -> Results:
+def _each(subscription: Subscription, receipts: list[str], act: Callable[[Seat, list[int]], list[int]]) -> Results:
     """Do something with every receipt that holds, once, and tell what became of each."""
     read = [_read(receipt) for receipt in receipts]
-    holding = {place for place in read if place is not None and subscription.by_receipt([place])[1]}
-    ids = [id_ for id_, _ in holding]
-    refused = set(act(subscription.session, ids)) if ids else set()
-    left = {place for place in holding if place[0] not in refused}
+    known = list(dict.fromkeys(place for place in read if place is not None and place[0] < ID_END))
+    seat = subscription.holder(HOLDER)
+    places = np.array(known, np.int64).reshape(-1, 2)
+    good = [place for place, holds in zip(known, seat.current(places[:, 0], places[:, 1]), strict=True) if holds]
+    refused = set(act(seat, [id_ for id_, _ in good])) if good else set()
+    held = {place for place in good if place[0] not in refused}
     results = []
     for receipt, place in zip(receipts, read, strict=True):
         status: Status = "bad_receipt"
         if place is not None:
-            status = "ok" if place in left else "not_leased"
-            left.discard(place)  # a receipt given twice does something once
+            status = "ok" if place in held else "not_leased"
+            held.discard(place)  # a receipt given twice does something once
         results.append(ReceiptResult(receipt, status))
     return Results(sum(result.status == "ok" for result in results), results)
 
 
 def _read(receipt: str) -> tuple[int, int] | None:
-    """Return (id, attempts) of a receipt, None if it is none."""
-    id_, _, attempts = receipt.partition("-")
-    if not (attempts.isascii() and attempts.isdigit() and len(attempts) <= 5 and int(attempts) <= ATTEMPTS_MAX):
+    """Return (id, version) of a receipt, None if it is none."""
+    id_, _, version = receipt.partition("-")
+    if not (version.isascii() and version.isdigit() and len(version) <= 10 and int(version) <= VERSION_MAX):
         return None
     try:
-        return read_id(id_), int(attempts)
+        return read_id(id_), int(version)
     except Refusal:
         return None
 
@@ -231,8 +219,7 @@ def _read(receipt: str) -> tuple[int, int] | None:
 def _stored(subscription: Subscription, text: str) -> int:
     """Return the id of a message that is or was in the log: one that is still to come cannot be finished."""
     id_ = read_id(text)
-    shard, offset = place_of(id_)
-    if not 0 <= shard < len(subscription.cursors) or offset >= subscription.cursors[shard].source.readable_end:
+    if not subscription.has_stored(id_):
         raise Refusal("bad_offset", f"there is no message {text} in this topic")
     return id_
 

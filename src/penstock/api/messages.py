@@ -15,7 +15,7 @@ from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.api.record import Shown, rows_of, shown, shown_id
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch
 from penstock.topic import Topic

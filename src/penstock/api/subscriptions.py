@@ -10,7 +10,7 @@ from msgspec import Meta
 from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.settings import SubscriptionSettings
@@ -59,9 +59,11 @@ class SubscriptionInfo(msgspec.Struct):
     expired_leases: int
     counts: dict[str, int]
     consumers: list[ConsumerInfo]
-    #: Leases by long poll, which no connection holds, and the polls that wait now.
-    sessions: ConsumerInfo
+    #: Named holders, whose leases outlive connections, and the long polls that wait now.
+    holders: list[ConsumerInfo]
     polls: int
+    #: Who gets which message, as it is in force now: `tagged` while some consumer asks for a tag.
+    policy: str
 
 
 class SubscriptionList(msgspec.Struct):
@@ -141,7 +143,6 @@ async def empty_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
     """Finish everything there is."""
     topic, subscription = call.subscription()
     subscription.empty()
-    topic.settle(subscription, always=True)
     return _info(topic, subscription)
 
 
@@ -158,7 +159,6 @@ async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
             )
     for shard, offset in places:
         subscription.seek(shard, offset)
-    topic.pump(subscription)
     return _info(topic, subscription)
 
 
@@ -197,7 +197,7 @@ async def list_consumers(call: Call[ConsumerQuery, None]) -> ConsumerList:
             for topic in topics
             for subscription in topic.subscriptions.values()
             if wanted.subscription in (None, subscription.name)
-            for consumer in subscription.consumers.values()
+            for consumer in subscription.seats.values()
         ]
     )
 
@@ -214,13 +214,14 @@ def _info(topic: Topic, subscription: Subscription) -> SubscriptionInfo:
         subscription.released,
         subscription.expired_leases,
         subscription.counts(),
-        [_consumer(topic, subscription, consumer) for consumer in subscription.consumers.values()],
-        _consumer(topic, subscription, subscription.session),
-        len(subscription.polls),
+        [_consumer(topic, subscription, consumer) for consumer in subscription.seats.values()],
+        [_consumer(topic, subscription, holder) for holder in subscription.named.values()],
+        len(subscription.looks),
+        subscription.policy.name,
     )
 
 
-def _consumer(topic: Topic, subscription: Subscription, consumer: Consumer) -> ConsumerInfo:
+def _consumer(topic: Topic, subscription: Subscription, consumer: Seat) -> ConsumerInfo:
     return ConsumerInfo(
         topic.name,
         subscription.name,

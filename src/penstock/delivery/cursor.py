@@ -1,44 +1,45 @@
-"""Where a subscription is in a shard: finds the next rows, judges them and leases them.
+"""Where a subscription is in a shard: finds the next rows, judges them, and leases them.
 
-Rows at or above `cursor` were never handed out and cost nothing; below it a row is held (`Holding`) or done. Owns the
-way from the log to a lease; knows nothing of consumers but their holder number, and no clock: times are passed in.
+Rows at or above `cursor` were never handed out and cost nothing; below it a row has a state (`RowStates`) or is done.
+Owns the way from the log to a lease; knows nothing of seats but their holder number, and no clock: times are passed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.delivery import journal as records
-from penstock.delivery.consumer import SESSION
-from penstock.delivery.holding import Holding
-from penstock.delivery.journal import DISCARDED, EXPIRED, FILTERED, HOLE, NAMES, RELEASED, REMOVED, SKIPPED, START
-from penstock.delivery.lease import deadline_after
-from penstock.delivery.moment import Now
-from penstock.delivery.order import KeyOrder
-from penstock.delivery.outlets import Outlets, lowest
-from penstock.delivery.pages import LEASED, MOVING, READY, WAITING
+from penstock.delivery import recovery
+from penstock.delivery.instant import Instant
+from penstock.delivery.journal import DISCARDED, EXPIRED, FILTERED, HOLE, NAMES, REMOVED, SKIPPED
+from penstock.delivery.keys import KeyOrder, keys_of
+from penstock.delivery.leases import deadline_after
+from penstock.delivery.pages import LEASED, READY, Lanes
+from penstock.delivery.policies.policy import Policy, Taker
+from penstock.delivery.ready import Ready, replace_head
 from penstock.delivery.rules import Rules, Sifted
 from penstock.delivery.skips import Skips
 from penstock.delivery.source import Delivery, JournalFile, Source
-from penstock.filters.tag import TagTable
+from penstock.delivery.states import RowStates
 from penstock.message import Batch, Cuts, Offsets
 
 #: What a look for rows returns when another look at once would find none either.
 NOTHING_NOW = -1
 
-#: One look hands out at most about this much, so that a consumer whose socket fills up is noticed in time.
+#: One look hands out at most about this much, so that a seat whose socket fills up is noticed in time.
 TAKE_BYTES_MAX = 1 << 20
 
 #: Batches in a row that may give nothing before other connections get their turn.
 LOOKS_MAX = 16
 
+_NONE = np.empty(0, np.int64)
 
-class Cursor(Holding):
+
+class Cursor:
     """Delivery state of one subscription over one shard."""
 
     def __init__(
@@ -48,80 +49,75 @@ class Cursor(Holding):
         rules: Rules,
         wake: Callable[[], None],
         bury: Callable[[Cursor, Offsets], None],
+        names: Mapping[int, str] | None = None,
+        due_seen_ns: Callable[[], int] = lambda: 0,
     ) -> None:
-        super().__init__(journal)
         self.source = source
         self.rules = rules
+        self.states = RowStates(journal, names if names is not None else {}, self._queue, due_seen_ns)
+        self.ready = Ready()
         self.cursor = source.start
         #: A paused topic lets nobody pass this offset.
         self.gate: int | None = None
         self.passed = 0
         self._wake = wake
         self._bury = bury
+        self._policy: Policy | None = None
         self._clear()
         self.use_rules(rules)
 
     def _clear(self) -> None:
-        self._forget()
-        self._codes: TagTable | None = None
+        self.states.clear()
+        self.ready = Ready(many=self.ready.many)
+        #: Rows above the cursor that were removed before it came there.
+        self._skips = Skips()
         #: Rows below it were judged and may go out straight from the batch.
         self._judged_to = 0
         self._judged_ns = 0
         self._fetching = False
         self._nothing_at = (-1, -1)
-        self._turn = True
         #: Rows held when order by key was asked for, of which it does not know yet.
-        self._unknown = np.empty(0, np.int64)
+        self._unknown = _NONE
 
-    # --- recovery -------------------------------------------------------------------------------------------------
+    # --- recovery and rules ---------------------------------------------------------------------------------------
 
-    def recover(self, entries: npt.NDArray[np.int64], start: int, due: tuple[Offsets, Offsets], now: Now) -> None:
+    def recover(
+        self,
+        entries: npt.NDArray[np.int64],
+        start: int,
+        due: tuple[Offsets, Offsets],
+        now: Instant,
+        number_of: Callable[[str], int],
+    ) -> None:
         """Take up the state a journal describes; `due` are the shard's rows that are not due yet."""
         state = records.replay(entries, start)
-        self.cursor, self.counts, self._skips = max(state.cursor, 0), state.counts, Skips(state.skips)
+        self.cursor, self.states.counts, self._skips = max(state.cursor, 0), state.counts, Skips(state.skips)
         keep = state.rows >= self.source.start
-        rows, attempts, due_ns, held = state.rows[keep], state.attempts[keep], state.due_ns[keep], state.held[keep]
-        if len(rows) < len(state.rows):
-            self._finish(REMOVED, state.rows[~keep], counted=True)
-        published = np.searchsorted(due[0], rows)
-        published = np.minimum(published, max(len(due[0]) - 1, 0))
-        first_due = np.where(due[0][published] == rows, due[1][published], 0) if len(due[0]) else 0 * rows
-        due_ns = np.where(due_ns > 0, due_ns, np.where(attempts == 0, first_due, 0))
-        later = (due_ns > now.wall_ns) & ~held
-        leased = held & (due_ns > now.wall_ns)
-        ready = ~(later | leased)
-        self._pages.hold(rows[ready], READY, attempts[ready])
-        self._pages.hold(rows[later], WAITING, attempts[later], due_ns[later])
-        self._pages.hold(rows[leased], READY, attempts[leased] - 1)
-        for deadline in np.unique(due_ns[leased]).tolist():
-            part = rows[leased & (due_ns == deadline)]
-            ends = deadline_after(now.monotonic_ns, deadline - now.wall_ns)
-            self._pages.lease(part, SESSION, ends)
-            self._leases.add(SESSION, part, ends)
-        again = later & ((attempts > 0) | (due_ns <= self.due_seen_ns()))
-        if again.any():
-            self._due(now.wall_ns).put(due_ns[again], rows[again])
-        self.ready, self.waiting, self.leased = int(ready.sum()), int(later.sum()), int(leased.sum())
-        self.returning = int((later & (attempts > 0)).sum())
-        self.passed = sum(self.counts.values()) + len(rows)
-        if self.ready:
-            self._line_up([], [], [rows[ready]])
-        if self.keys is not None:
-            self._unknown = self._pages.held()
+        if not keep.all():
+            self.states.finish(REMOVED, state.rows[~keep])
+            state = state.only(keep)
+        ready = recovery.recover(self.states, state, due, number_of, now)
+        self.passed = sum(self.states.counts.values()) + len(state.rows)
+        if len(ready):
+            self._line_up([], [], [ready])
+        if self.states.keys is not None:
+            self._unknown = self.states.pages.held()
 
     def use_rules(self, rules: Rules) -> None:
         """Judge by other rules from now on."""
         self.rules = rules
+        self._looks = rules.looks
         self._judged_to = 0
+        keys = self.states.keys
         if not rules.key_run:
-            if self.keys is not None and (parked := self.keys.parked()):  # nobody would let them go any more
-                self._make_ready(np.array(parked, np.int64))
-            self.keys = None
-        elif self.keys is None:
-            self.keys = KeyOrder(rules.key_run)
-            self._unknown = self._pages.held()
+            self.states.keys = None
+            if keys is not None and (parked := keys.parked()):  # nobody would let them go any more
+                self._queue(np.array(parked, np.int64))
+        elif keys is None:
+            self.states.keys = KeyOrder(rules.key_run)
+            self._unknown = self.states.pages.held()
         else:
-            self.keys.run = rules.key_run
+            keys.run = rules.key_run
 
     def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the rows right after the cursor that all wait for their time, without reading them."""
@@ -131,7 +127,7 @@ class Cursor(Holding):
         offsets = due[0][ahead : int(np.searchsorted(due[0], self._end()))]
         in_a_row = int((offsets == self.cursor + np.arange(len(offsets))).sum())
         if in_a_row:
-            self._wait(offsets[:in_a_row], due[1][ahead : ahead + in_a_row], wall_ns)
+            self.states.wait(offsets[:in_a_row], due[1][ahead : ahead + in_a_row], wall_ns)
             self.cursor += in_a_row
             self.passed += in_a_row
 
@@ -139,25 +135,63 @@ class Cursor(Holding):
 
     def more(self) -> bool:
         """Tell whether a look for rows may find some."""
-        return bool(self._again or self.outlets) or self._more()
+        return bool(self.ready) or self._ahead()
 
-    def take(self, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
-        """Lease up to `limit` rows to a holder; an empty list means that nothing is there now."""
-        out: list[Delivery] = []
-        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
-        looks = LOOKS_MAX
-        if len(self._unknown) and self.keys is not None and not self._learn(self.keys):
-            return out
+    def lease_tip(self, batch: Batch, limit: int, holder: int, deadline_ns: int) -> bool:
+        """Lease a batch that was just stored, whole, if it is all there is to hand out and nothing asks for a look."""
+        count = batch.count
+        if (
+            self.cursor != batch.first
+            or count > limit
+            or self.gate is not None
+            or self.ready.many
+            or self.ready.only.again
+            or self.ready.only.fresh
+            or self._looks
+            or self._skips.firsts
+            or (batch.columns and self.rules.concerns(batch))
+            or len(batch.body) > TAKE_BYTES_MAX
+        ):
+            return False
+        self.states.lease_fresh(self.cursor, count, holder, deadline_ns)
+        self.cursor += count
+        self.passed += count
+        return True
+
+    def take(self, limit: int, taker: Taker, lease_ns: int, now: Instant) -> list[Delivery]:
+        """Lease up to `limit` rows to a seat, of the lanes that are open to it where there are several.
+
+        An empty list means that nothing is there now. Of several lanes only what stands in them already is looked at.
+        """
+        holder = taker.holder
+        if not self._is_settled():
+            return []
         if self.rules.ordered:
             if self._one_is_out():
-                return out
-            limit, self._turn = 1, lowest(self._again, self._fresh) is not self._fresh
+                return []
+            limit = 1
+        out: list[Delivery] = []
+        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
+        if self._policy is None:
+            self._take_line(out, limit, holder, deadline_ns, now)
+        else:
+            self._take_lanes(self._policy, out, limit, taker, deadline_ns, now)
+        if out and holder in self.states.names:
+            self.states.note_leases(out, holder, now.wall_ns + lease_ns)
+            self.flush(now)
+        return out
+
+    def _take_line(self, out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Instant) -> None:
+        """Take from the one line, and from the log behind it."""
+        line = self.ready.only
+        ordered = self.rules.ordered
+        looks = LOOKS_MAX
         while limit > 0:
-            if self._again and (self._turn or not self._more()):
-                count = self._take_queued(self._again, out, limit, holder, deadline_ns, now, fresh=False)
-            elif self._fresh:
-                count = self._take_queued(self._fresh, out, limit, holder, deadline_ns, now, fresh=True)
-            elif self._more():
+            ahead = self._ahead()
+            queue = line.queue(ordered=ordered, more_fresh=ahead)
+            if queue is not None:
+                count = self._take_queued(queue, out, limit, holder, deadline_ns, now, fresh=queue is line.fresh)
+            elif ahead:
                 count = self._take_fresh(out, limit, holder, deadline_ns, now)
             else:
                 break
@@ -169,79 +203,107 @@ class Cursor(Holding):
                     self._wake()
                     break
             limit -= count
-            self.leased += count
             if count and len(out[-1].batch.body) > TAKE_BYTES_MAX:
                 break
         if out:
-            # A row that keeps coming back must not starve the new ones, nor the other way round: they take turns.
-            self._turn = not self._turn
-            if holder == SESSION:
-                self._note_held(out, lease_ns, now)
-        return out
+            line.served()
 
-    # --- by tag ---------------------------------------------------------------------------------------------------
+    def _take_lanes(
+        self, policy: Policy, out: list[Delivery], limit: int, taker: Taker, deadline_ns: int, now: Instant
+    ) -> None:
+        """Take from the lanes that are open to a seat, in turn."""
+        lanes = policy.open_to(taker, self.ready, now.monotonic_ns)
+        if self.rules.ordered and len(lanes) > 1:
+            lanes = sorted(lanes, key=self.ready.first)
+        for code in lanes:
+            taken = self._take_lane(code, out, limit, taker.holder, deadline_ns, now)
+            policy.served(code, taker, taken, deadline_ns)
+            limit -= taken
+            if limit <= 0:
+                break
 
-    def sort_by_tag(self, codes: TagTable | None) -> None:
-        """Keep ready rows by tag from now on, or (None) in one line again."""
-        again, fresh, unsorted = list(self._again), list(self._fresh), list[Offsets]()
-        if self.outlets is not None:
-            again, fresh, unsorted = self.outlets.empty()
-        self._again.clear()
-        self._fresh.clear()
-        self._pages.forget_tags()
-        self._codes = codes
+    def _take_lane(
+        self, code: int, out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Instant
+    ) -> int:
+        """Take from one lane of several and return how many."""
+        lane = self.ready.lane(code)
+        taken = 0
+        while lane is not None and taken < limit:
+            queue = lane.queue(ordered=self.rules.ordered)
+            if queue is None:
+                break
+            fresh = queue is lane.fresh
+            count = self._take_queued(queue, out, limit - taken, holder, deadline_ns, now, fresh=fresh)
+            if count == NOTHING_NOW:
+                break
+            taken += count
+        if taken and lane is not None:
+            lane.served()
+        return taken
+
+    def _is_settled(self) -> bool:
+        """Tell whether rows may be taken: where order is kept, all that may have to go first must be known."""
+        keys = self.states.keys
+        if keys is not None and len(self._unknown) and not self._learn(keys):
+            return False
+        if not self.ready.unsorted or not (self.rules.ordered or keys is not None):
+            return True
+        for _ in range(LOOKS_MAX):
+            if not self.ready.unsorted:
+                return True
+            if not self._sort_piece():
+                return False
+        self._wake()
+        return False
+
+    def _one_is_out(self) -> bool:
+        """Tell whether a row of the shard is out, or was and will come back."""
+        states = self.states
+        return bool(states.leased or states.moving or states.returning)
+
+    def go_on(self) -> None:
+        """Ask for another look in the next turn."""
+        self._wake()
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def use_lanes(self, policy: Policy | None) -> None:
+        """Keep ready rows in the lanes of a policy from now on, or (None) in one line again."""
+        again, fresh, unsorted = self.ready.drain()
+        self.states.pages.forget_lanes()
+        self._policy = policy
         self._judged_to = 0
-        if codes is None:
-            self.outlets = None
+        self.ready = Ready(many=policy is not None)
+        if policy is None:
             self._line_up(again, fresh, unsorted)
         else:
-            self.outlets = Outlets()
-            self.outlets.unsorted.extend([*again, *fresh, *unsorted])
+            self.ready.unsorted.extend([*again, *fresh, *unsorted])
 
     def _line_up(self, again: list[Offsets], fresh: list[Offsets], mixed: list[Offsets]) -> None:
         """Queue rows in one line: what was never out goes out in order, and before anything the cursor finds next."""
+        pages = self.states.pages
         for piece in mixed:
-            ready = piece[self._pages.ready(piece)]
-            tried = self._pages.attempts(ready) > 0
+            ready = piece[pages.ready(piece)]
+            tried = pages.attempts(ready) > 0
             again.append(ready[tried])
             fresh.append(ready[~tried])
-        self._again.extend(piece for piece in again if len(piece))
-        new = np.concatenate(fresh) if fresh else np.empty(0, np.int64)
+        self.ready.only.again.extend(piece for piece in again if len(piece))
+        new = np.concatenate(fresh) if fresh else _NONE
         if len(new):
-            self._fresh.append(np.sort(new, kind="stable"))
+            self.ready.only.fresh.append(np.sort(new, kind="stable"))
 
-    def take_tagged(self, code: int, limit: int, holder: int, lease_ns: int, now: Now) -> list[Delivery]:
-        """Lease up to `limit` rows of one tag; only what is sorted already is looked at."""
-        out: list[Delivery] = []
-        if (self.rules.ordered or self.keys is not None) and not self._sort_all():
-            return out
-        if self.rules.ordered:
-            if self._one_is_out():
-                return out
-            limit = 1
-        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
-        outlet = self.outlets.get(code) if self.outlets is not None else None
-        while outlet is not None and limit > 0:
-            queue = outlet.queue(ordered=self.rules.ordered)
-            if queue is None:
-                break
-            fresh = queue is outlet.fresh
-            count = self._take_queued(queue, out, limit, holder, deadline_ns, now, fresh=fresh)
-            if count == NOTHING_NOW:
-                break
-            limit -= count
-            self.leased += count
-        if out and outlet is not None:
-            outlet.served()
-            if holder == SESSION:
-                self._note_held(out, lease_ns, now)
-        return out
+    def _queue(self, offsets: Offsets) -> None:
+        """Queue rows that are ready and go out again."""
+        if self.ready.many:
+            self.ready.put(offsets, self.states.pages.lanes(offsets), again=True)
+        else:
+            self.ready.only.again.append(offsets)
 
-    def sort_ahead(self, now: Now) -> bool:
-        """Sort one more piece of what is ready, or pass one more batch; False if there is nothing to do now."""
-        if self.outlets is not None and self.outlets.unsorted:
-            return self._sort_piece(self.outlets)
-        if not self._more():
+    def sort_ahead(self, now: Instant) -> bool:
+        """Put one more piece of what is ready into lanes, or pass one more batch; False if there is nothing to do."""
+        if self.ready.unsorted:
+            return self._sort_piece()
+        if not self._ahead():
             return False
         if self._skips.firsts and self._pass_skipped():
             return True
@@ -255,65 +317,39 @@ class Cursor(Holding):
             self._judge(batch, self.cursor - batch.first, min(batch.count, end - batch.first), now)
         return True
 
-    def _sort_all(self) -> bool:
-        """Sort what is not sorted yet, because it may have to go first; False if that takes longer than this turn."""
-        if self.keys is not None and not self._learn(self.keys):
-            return False
-        for _ in range(LOOKS_MAX):
-            if self.outlets is None or not self.outlets.unsorted:
-                return True
-            if not self._sort_piece(self.outlets):
-                return False
-        self._wake()
-        return False
-
-    def _sort_piece(self, outlets: Outlets) -> bool:
-        """Look up the tags of rows that became ready before anybody asked for tags."""
-        piece = outlets.unsorted[0]
-        live = piece[self._pages.ready(piece)]
+    def _sort_piece(self) -> bool:
+        """Find the lanes of rows that became ready before anybody asked for lanes."""
+        unsorted, pages = self.ready.unsorted, self.states.pages
+        live = unsorted[0][pages.ready(unsorted[0])]
         if len(live) == 0:
-            outlets.unsorted.popleft()
+            unsorted.popleft()
             return True
         batch = self._batch_at(int(live[0]))
         if batch is None:
             return False
         part = live[: int(np.searchsorted(live, batch.end if batch.first <= live[0] else batch.first))]
-        _replace_head(outlets.unsorted, live[len(part) :])
+        replace_head(unsorted, live[len(part) :])
         if batch.first > part[0]:  # damaged or dropped: whoever is to get them next finds out
-            tags = np.zeros(len(part), np.uint16)
+            lanes = np.zeros(len(part), np.int32)
         else:
-            tags = self._tags_of(batch, part)
-        self._pages.set_tags(part, tags)
-        tried = self._pages.attempts(part) > 0
+            lanes = self._lanes_of(batch, part)
+        pages.set_lanes(part, lanes)
+        tried = pages.attempts(part) > 0
         for chosen, again in ((tried, True), (~tried, False)):
             if chosen.any():
-                outlets.put(part[chosen], tags[chosen], again=again)
-        if self.keys is not None and batch.first <= part[0]:
-            self._note_keys(self.keys, batch, part)
+                self.ready.put(part[chosen], lanes[chosen], again=again)
+        if self.states.keys is not None and batch.first <= part[0]:
+            self.states.keys.note_rows(batch, part)
         return True
 
-    def _tags_of(self, batch: Batch, offsets: Offsets) -> npt.NDArray[np.uint16]:
-        column = batch.columns.get("tag")
-        if column is None or self._codes is None:
-            return np.zeros(len(offsets), np.uint16)
-        return self._codes.codes(column)[offsets - batch.first]
+    def _lanes_of(self, batch: Batch, offsets: Offsets) -> Lanes:
+        lanes = self._policy.lanes_of(batch, offsets) if self._policy is not None else None
+        return lanes if lanes is not None else np.zeros(len(offsets), np.int32)
 
-    def _pass_hole(self, end: int) -> None:
-        self._finished.append((HOLE, self.cursor, end - 1, 0, 0))
-        self.cursor = end
-        self._skips.drop_below(end)
+    # --- from the log ---------------------------------------------------------------------------------------------
 
-    def _one_is_out(self) -> bool:
-        """Tell whether a row of the shard is out, or was and will come back."""
-        return bool(self.leased or self.moving or self.returning)
-
-    def go_on(self) -> None:
-        """Ask for another look in the next turn."""
-        self._wake()
-
-    def _more(self) -> bool:
-        if self._fresh:
-            return True
+    def _ahead(self) -> bool:
+        """Tell whether the log may hold rows that were not seen yet."""
         end = self.source.readable_end
         if self.gate is not None and self.gate < end:
             end = self.gate
@@ -343,19 +379,15 @@ class Cursor(Holding):
         known = self._unknown < offset
         dropped = not known.all()
         self._unknown = self._unknown[known]
-        parked = self.outlets.queues() if self.outlets is not None else []
-        for queue in (self._again, self._fresh, *parked):
-            for _ in range(len(queue)):
-                piece = queue.popleft()
-                kept = piece[piece < offset]
-                if len(kept) < len(piece):
-                    self._remove_ready(piece[len(kept) :])
-                    dropped = True
-                if len(kept):
-                    queue.append(kept)
-        return dropped
 
-    def _take_fresh(self, out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Now) -> int:
+        def keep(piece: Offsets) -> Offsets:
+            kept = piece[piece < offset]
+            self.states.finish_ready(REMOVED, piece[len(kept) :])
+            return kept
+
+        return self.ready.drop(keep) or dropped
+
+    def _take_fresh(self, out: list[Delivery], limit: int, holder: int, deadline_ns: int, now: Instant) -> int:
         """Lease rows straight from the log and return how many: 0 means that a look again may find some."""
         if self._skips.firsts and self._pass_skipped():
             return 0
@@ -373,26 +405,26 @@ class Cursor(Holding):
             stop = min(stop, row + limit)
             if self._judged_ns != now.wall_ns:
                 self._judged_to = first
-        if self._judged_to <= first and (self._skips.firsts or self.keys is not None or self.rules.concerns(batch)):
+        keys = self.states.keys
+        if self._judged_to <= first and (self._skips.firsts or keys is not None or self.rules.concerns(batch)):
             self._judge(batch, row, stop, now)
             return 0
         count = min(limit, stop - row)
         if len(batch.body) > TAKE_BYTES_MAX:
             count = _within(batch.cuts, row, count)
-        self._pages.lease_fresh(first, count, holder, deadline_ns)
-        self._leases.add_range(holder, first, count, deadline_ns)
+        self.states.lease_fresh(first, count, holder, deadline_ns)
         self.cursor = first + count
         self.passed += count
         out.append(Delivery(self.source.number, batch, slice(row, row + count), count, 1))
         return count
 
-    def _judge(self, batch: Batch, row: int, stop: int, now: Now) -> None:
+    def _judge(self, batch: Batch, row: int, stop: int, now: Instant) -> None:
         """Apply the rules to the rest of a batch; the cursor passes it unless all of it may go out as it is."""
         sifted = self.rules.sift(batch, row, stop, now.wall_ns)
         if self._skips.firsts:
             sifted = self._without_skips(sifted, batch.first + row, batch.first + stop)
-        ready = sifted.ready
-        if len(ready) == stop - row and self.outlets is None and self.keys is None:
+        ready, keys = sifted.ready, self.states.keys
+        if len(ready) == stop - row and not self.ready.many and keys is None:
             self._judged_to = batch.first + stop
             self._judged_ns = now.wall_ns
             return
@@ -400,43 +432,29 @@ class Cursor(Holding):
         self.cursor = batch.first + stop
         for op, offsets in ((FILTERED, sifted.filtered), (EXPIRED, sifted.expired)):
             if len(offsets):
-                self._finish(op, offsets, counted=True)
+                self.states.finish(op, offsets)
         if len(sifted.waiting):
-            self._wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
-        if len(ready):
-            self.ready += len(ready)
-            if self.outlets is None:
-                self._pages.hold(ready, READY)
-                self._fresh.append(ready)
-            else:
-                tags = self._tags_of(batch, ready)
-                self._pages.hold(ready, READY, tags=tags)
-                self.outlets.put(ready, tags, again=False)
-                if self.keys is not None:
-                    self._note_keys(self.keys, batch, ready)
+            self.states.wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
+        if len(ready) == 0:
+            return
+        if not self.ready.many:
+            self.states.hold_ready(ready)
+            self.ready.only.fresh.append(ready)
+        else:
+            lanes = self._lanes_of(batch, ready)
+            self.states.hold_ready(ready, lanes)
+            self.ready.put(ready, lanes, again=False)
+            if keys is not None:
+                keys.note_rows(batch, ready)
 
-    def look_at(self, batch: Batch, now: Now) -> None:
+    def look_at(self, batch: Batch, now: Instant) -> None:
         """Pass a batch that was just stored and brings due times: its rows wait here, not behind the cursor."""
-        if self.outlets is not None and self.outlets.unsorted:
+        if self.ready.unsorted:
             return  # rows before it come first
         if self.cursor == batch.first and batch.end <= self._end() and self._judged_to <= batch.first:
             self._judge(batch, 0, batch.count, now)
 
-    def _without_skips(self, sifted: Sifted, first: int, end: int) -> Sifted:
-        """Finish what was removed before the cursor came here."""
-        skipped = self._skips.offsets(first, end)
-        if len(skipped) == 0:
-            return sifted
-        self._skips.drop_below(end)
-        self._finish(REMOVED, skipped, counted=True)
-        later = ~np.isin(sifted.waiting, skipped)
-        return Sifted(
-            np.setdiff1d(sifted.ready, skipped, assume_unique=True),
-            sifted.waiting[later],
-            sifted.waiting_due_ns[later],
-            np.setdiff1d(sifted.filtered, skipped, assume_unique=True),
-            np.setdiff1d(sifted.expired, skipped, assume_unique=True),
-        )
+    # --- from a queue ---------------------------------------------------------------------------------------------
 
     def _take_queued(
         self,
@@ -445,7 +463,7 @@ class Cursor(Holding):
         limit: int,
         holder: int,
         deadline_ns: int,
-        now: Now,
+        now: Instant,
         *,
         fresh: bool,
     ) -> int:
@@ -455,15 +473,16 @@ class Cursor(Holding):
         """
         piece = queue[0]
         first = int(piece[0])
+        states = self.states
         if first < self.source.start:  # retention took it
             kept = piece[piece >= self.source.start]
-            self._remove_ready(piece[: len(piece) - len(kept)])
-            _replace_head(queue, kept)
+            states.finish_ready(REMOVED, piece[: len(piece) - len(kept)])
+            replace_head(queue, kept)
             return 0
         batch = self._batch_at(first)
         if batch is None:
             return NOTHING_NOW
-        if fresh and self.keys is None and not self.rules.ttl_ns:
+        if fresh and states.keys is None and not self.rules.ttl_ns:
             count = self._take_plain(queue, out, limit, holder, deadline_ns)
             if count:
                 return count
@@ -473,35 +492,38 @@ class Cursor(Holding):
         part = piece[: min(limit, last)]
         if batch.first > first:  # damaged: these rows cannot be read any more
             part = piece[: int(np.searchsorted(piece, batch.first))]
-            self._remove_ready(part)
-            _replace_head(queue, piece[len(part) :])
+            states.finish_ready(REMOVED, part)
+            replace_head(queue, piece[len(part) :])
             return 0
-        _replace_head(queue, piece[len(part) :])
-        live = part[self._pages.ready(part)]
-        live = self._without_dead(live)
-        rows = live - batch.first
-        if len(live) and (self.rules.ttl_ns or "expires" in batch.columns):
-            over = self.rules.expired(batch, rows, now.wall_ns)
-            if over.any():
-                self._pages.finish(live[over])
-                self.ready -= int(over.sum())
-                self._finish(EXPIRED, live[over], counted=True)
-                live, rows = live[~over], rows[~over]
-        if self.keys is not None and len(live):
-            live = self._in_order(self.keys, batch, live, holder)
-            rows = live - batch.first
+        replace_head(queue, piece[len(part) :])
+        live = self._live(batch, part, now)
+        if states.keys is not None and len(live):
+            live = self._in_order(states.keys, batch, live, holder)
         if len(live) == 0:
             return 0
-        attempts = self._pages.lease(live, holder, deadline_ns)
-        self._leases.add(holder, live, deadline_ns)
-        self.ready -= len(live)
-        out.append(Delivery(self.source.number, batch, rows, len(live), attempts))
+        attempts = states.lease(live, holder, deadline_ns)
+        out.append(Delivery(self.source.number, batch, live - batch.first, len(live), attempts))
         return len(live)
+
+    def _live(self, batch: Batch, part: Offsets, now: Instant) -> Offsets:
+        """Return those of queued rows that may still go out; the others are finished or on their way to be."""
+        live = part[self.states.pages.ready(part)]
+        if self.rules.max_attempts and len(live):
+            dead = self.states.dying(live, self.rules.max_attempts)
+            if len(dead):
+                self._bury(self, dead)
+                live = live[~np.isin(live, dead)]
+        if len(live) and (self.rules.ttl_ns or "expires" in batch.columns):
+            over = self.rules.expired(batch, live - batch.first, now.wall_ns)
+            if over.any():
+                self.states.finish_ready(EXPIRED, live[over])
+                live = live[~over]
+        return live
 
     def _take_plain(self, queue: deque[Offsets], out: list[Delivery], limit: int, holder: int, deadline_ns: int) -> int:
         """Lease rows that need no second look, over several batches at once; 0 means that each needs one.
 
-        With tags a batch holds a handful of rows for a consumer, and a call for each of them would cost more than they.
+        With tags a batch holds a handful of rows for a seat, and a call for each of them would cost more than they.
         """
         piece = queue[0][:limit]
         pieces: list[Delivery] = []
@@ -514,17 +536,15 @@ class Cursor(Holding):
             stop = end if piece[-1] < batch.end else int(np.searchsorted(piece, batch.end))
             pieces.append(Delivery(self.source.number, batch, piece[at:stop] - batch.first, stop - at, 1))
             at = stop
-        if at == 0 or not self._pages.lease_first(piece[:at], holder, deadline_ns):
+        if at == 0 or not self.states.lease_first(piece[:at], holder, deadline_ns):
             return 0
-        self._leases.add(holder, piece[:at], deadline_ns)
-        self.ready -= at
         out += pieces
-        _replace_head(queue, queue[0][at:])
+        replace_head(queue, queue[0][at:])
         return at
 
     def _in_order(self, keys: KeyOrder, batch: Batch, live: Offsets, holder: int) -> Offsets:
         """Return the rows that may go out now; the others wait for those of their key before them."""
-        values = _keys_of(batch, live)
+        values = keys_of(batch, live)
         if values is None:
             return live
         free = [
@@ -532,14 +552,8 @@ class Cursor(Holding):
         ]
         if keys.freed:
             freed, keys.freed = keys.freed, []
-            self._make_ready(np.array(sorted(freed), np.int64))
+            self._queue(np.array(sorted(freed), np.int64))
         return live[np.array(free, np.bool_)]
-
-    def _note_keys(self, keys: KeyOrder, batch: Batch, offsets: Offsets) -> None:
-        """Tell the order of rows that stand in queues which may be served in any order."""
-        for key, offset in zip(_keys_of(batch, offsets) or (), offsets.tolist(), strict=False):
-            if key is not None:
-                keys.note(key, offset)
 
     def _learn(self, keys: KeyOrder) -> bool:
         """Tell the order of rows that were held before it was asked for; False if that takes longer than this turn."""
@@ -553,42 +567,21 @@ class Cursor(Holding):
             part = self._unknown[: int(np.searchsorted(self._unknown, max(batch.end, first + 1)))]
             self._unknown = self._unknown[len(part) :]
             part = part[part >= batch.first]  # below it they cannot be read any more
-            state, _, _, holders = self._pages.details(part)
-            self._note_keys(keys, batch, part[state == READY])
+            state, _, _, holders = self.states.pages.details(part)
+            keys.note_rows(batch, part[state == READY])
             out = part[state == LEASED]
-            found = zip(_keys_of(batch, out) or (), out.tolist(), holders[state == LEASED].tolist(), strict=False)
+            found = zip(keys_of(batch, out) or (), out.tolist(), holders[state == LEASED].tolist(), strict=False)
             for key, offset, holder in found:
                 if key is not None:
                     keys.note_out(key, offset, holder)
         self._wake()
         return False
 
-    def _without_dead(self, live: Offsets) -> Offsets:
-        limit = self.rules.max_attempts
-        if not limit or len(live) == 0:
-            return live
-        over = self._pages.attempts(live) >= limit
-        if over.any():
-            dead = live[over]
-            self._pages.move(dead, MOVING)
-            self.ready -= len(dead)
-            self.moving += len(dead)
-            self._bury(self, dead)
-            live = live[~over]
-        return live
-
-    def _remove_ready(self, offsets: Offsets) -> None:
-        gone = offsets[self._pages.ready(offsets)]
-        if len(gone):
-            self._pages.finish(gone)
-            self.ready -= len(gone)
-            self._finish(REMOVED, gone, counted=True)
-
-    # --- finishing without a lease --------------------------------------------------------------------------------
+    # --- passing without a lease ----------------------------------------------------------------------------------
 
     def remove(self, offsets: Offsets) -> dict[int, int]:
         """Finish rows whatever their state; return how many each holder had out."""
-        lost = self._drop(offsets[offsets < self.cursor], REMOVED)
+        lost = self.states.drop(offsets[offsets < self.cursor], REMOVED)
         ahead = offsets[offsets >= self.cursor]
         if len(ahead):
             for _, first, last, _, _ in records.finished(SKIPPED, ahead):
@@ -600,9 +593,23 @@ class Cursor(Holding):
         first = max(first, self.cursor)
         if first < end:
             self._skips.add(first, end)
-            self._finished.append((SKIPPED, first, end - 1, 0, 0))
+            self.states.journal.passed(SKIPPED, first, end, 0)
             self._judged_to = 0  # what was judged before may hold some of them
             self._pass_skipped()
+
+    def _without_skips(self, sifted: Sifted, first: int, end: int) -> Sifted:
+        """Finish what was removed before the cursor came here."""
+        skipped = self._skips.offsets(first, end)
+        if len(skipped) == 0:
+            return sifted
+        self._skips.drop_below(end)
+        self.states.finish(REMOVED, skipped)
+        return sifted.without(skipped)
+
+    def _pass_hole(self, end: int) -> None:
+        self.states.journal.passed(HOLE, self.cursor, end, 0)
+        self.cursor = end
+        self._skips.drop_below(end)
 
     def _pass_skipped(self) -> bool:
         """Finish the removed rows that begin at the cursor, unread; False if there are none."""
@@ -614,11 +621,12 @@ class Cursor(Holding):
 
     def _pass_range(self, end: int, op: int) -> None:
         """Finish every row from the cursor up to an offset, unread."""
+        states = self.states
         rows = self.source.rows_between(self.cursor, end)
-        self._finished.append((op, self.cursor, end - 1, rows, 0))
-        self.counts[op] += rows
-        if self.witness is not None and rows and op in DISCARDED:
-            self.witness.discarded(NAMES[op], rows)
+        states.journal.passed(op, self.cursor, end, rows)
+        states.counts[op] += rows
+        if states.recorder is not None and rows and op in DISCARDED:
+            states.recorder.discarded(NAMES[op], rows)
         self.passed += rows
         self.cursor = end
         self._skips.drop_below(end)
@@ -630,48 +638,70 @@ class Cursor(Holding):
         self.cursor += len(wanted)
         self.passed += len(wanted)
         if len(rows) < len(wanted):
-            self._finish(REMOVED, offsets[~wanted], counted=True)
+            self.states.finish(REMOVED, offsets[~wanted])
         if len(rows):
-            self._pages.hold(rows, READY, tries)
-            self.ready += len(rows)
-            self._again.append(rows)
+            self.states.pages.hold(rows, READY, tries)
+            self.states.ready += len(rows)
+            self._queue(rows)
             tried = tries > 0
-            self._kept += records.pending(RELEASED, rows[tried], tries[tried], np.zeros(int(tried.sum()), np.int64))
+            nothing = np.zeros(int(tried.sum()), np.int64)
+            self.states.journal.released(rows[tried], tries[tried], nothing, nothing)
 
     def finish_below(self, offset: int, op: int) -> dict[int, int]:
         """Finish every row below an offset for one reason; return how many each holder had out."""
-        lost = self._drop(self._pages.held(below=offset), op)
+        lost = self.states.drop(self.states.pages.held(below=offset), op)
         if offset > self.cursor:
             self._pass_range(offset, op)
             self._pass_skipped()
-        self._fresh = deque(piece for piece in self._fresh if int(piece[-1]) >= offset)
-        self._again = deque(piece for piece in self._again if int(piece[-1]) >= offset)
+        self.ready.drop(lambda piece: piece if int(piece[-1]) >= offset else _NONE)
         return lost
 
     def seek(self, offset: int) -> None:
         """Begin anew at an offset: everything out is forgotten, counts start at zero."""
-        codes = self._codes
-        self._tell_ended("removed", sessions=True)
+        self.states.tell_ended("removed", named=True)
         self._clear()
         self.use_rules(self.rules)
-        if codes is not None:
-            self.sort_by_tag(codes)
-        self.counts = dict.fromkeys(records.FINISHED, 0)
-        self.passed = self.ready = self.leased = self.waiting = self.returning = self.moving = 0
+        self.passed = 0
         self.cursor = offset
-        self._journal.append([(START, offset, offset, 0, 0)])
+        self.states.journal.begin(offset)
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to write down."""
+        return self.states.journal.dirty
+
+    def flush(self, now: Instant) -> None:
+        """Write down what happened since the last time, in one frame."""
+        self.states.journal.flush(self.states.held, self._snapshot, now)
+
+    def _snapshot(self, now: Instant) -> npt.NDArray[np.int64]:
+        return recovery.snapshot(self.states, self.cursor, self._skips.ranges(), now)
+
+    def close(self, *, forget: bool, now: Instant) -> None:
+        """Write down the rest, or drop the state for good."""
+        self.states.tell_ended("removed" if forget else "stopped", named=forget)
+        if forget:
+            self.states.journal.remove()
+        else:
+            self.states.journal.close(self._snapshot, now)
+
+    def heal(self, now: Instant) -> None:
+        """Write everything anew if a sync of the journal failed: what is there may be lost."""
+        self.states.journal.heal(self._snapshot, now)
+
+    # --- what others ask ------------------------------------------------------------------------------------------
 
     @property
     def floor(self) -> int:
         """First offset that may still be needed."""
-        first = self._pages.first() if self.held else None
+        first = self.states.pages.first() if self.states.held else None
         return self.cursor if first is None else first
 
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
-        return self.ready + sum(self.source.rows_between(*stretch) for stretch in self.unread())
+        return self.states.ready + sum(self.source.rows_between(*stretch) for stretch in self.unread())
 
     def unread(self) -> list[tuple[int, int]]:
         """Return the stretches of offsets that are still to come, first and end of each."""
@@ -692,20 +722,3 @@ def _within(cuts: Cuts, row: int, count: int) -> int:
     """Return how many rows from `row` on stay within TAKE_BYTES_MAX, at least one."""
     most = int(np.searchsorted(cuts, int(cuts[row]) + TAKE_BYTES_MAX, side="right")) - 1 - row
     return max(1, min(count, most))
-
-
-def _keys_of(batch: Batch, offsets: Offsets) -> list[bytes | None] | None:
-    """Return the keys of rows of a batch; None if none has one."""
-    column = batch.columns.get("key")
-    if column is None or len(offsets) == 0:
-        return None
-    rows = (offsets - batch.first).tolist()
-    values = [column[row] for row in rows] if isinstance(column, list) else column.take(pa.array(rows)).to_pylist()
-    return [None if key is None else bytes(key) for key in values]
-
-
-def _replace_head(queue: deque[Offsets], rest: Offsets) -> None:
-    if len(rest):
-        queue[0] = rest
-    else:
-        queue.popleft()

@@ -2,8 +2,9 @@
 
 Five numbers an entry: (op, first, last, attempts, due). A range of finished rows gives the reason as op and the
 number of rows really in it as `attempts` (offsets may have holes); START begins anew at `first`; RELEASED and HELD
-keep attempts and due time of rows that are not finished; COUNT carries a total through a snapshot; SKIPPED are rows
-that were removed before the cursor came to them, and that it finishes when it does.
+keep attempts and due time of rows that are not finished, and above the attempts' 16 bits the lease's version and, for
+HELD, the number of its holder, whose name NAMED told before; COUNT carries a total through a snapshot; SKIPPED are
+rows that were removed before the cursor came to them, and that it finishes when it does.
 
 Invariant: finishing is final. So entries of one flush may be written releases first, finished ranges after, and a
 replay in any cut of whole frames gives a state that was true at some moment.
@@ -11,22 +12,35 @@ replay in any cut of whole frames gives a state that was true at some moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.delivery.source import Entry
-from penstock.message import Offsets
+from penstock.delivery.instant import Instant
+from penstock.delivery.source import Entry, JournalFile
+from penstock.message import SMALL, Done, Offsets
 
-START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKIPPED = range(11)
+START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKIPPED, NAMED = range(12)
 
 #: The reasons a row can be finished for; both sums of the ledger are made of these.
 FINISHED = (ACKED, FILTERED, EXPIRED, DEAD, REMOVED)
 NAMES = {ACKED: "acked", FILTERED: "filtered", EXPIRED: "expired", DEAD: "dead_lettered", REMOVED: "removed"}
 #: Those of them that end a row which no consumer acked or failed too often.
 DISCARDED = (FILTERED, EXPIRED, REMOVED)
+
+#: Where a version and a holder's number stand above the attempts; number 0 is the unnamed holder of older journals.
+VERSION_AT = 16
+HOLDER_AT = 47
+#: The name that such leases belong to.
+UNNAMED = "api"
+#: A name is told in pieces of two numbers.
+_NAME_BYTES = 16
+
+
+#: Makes the entries that say everything anew.
+Snapshot: TypeAlias = Callable[[Instant], "npt.NDArray[np.int64]"]
 
 
 class State(NamedTuple):
@@ -38,11 +52,24 @@ class State(NamedTuple):
     rows: Offsets
     attempts: Offsets
     due_ns: Offsets
-    #: Which of them are on a lease that outlives connections; `due_ns` is then the lease's wall-clock deadline.
-    held: npt.NDArray[np.bool_]
+    versions: Offsets
+    #: Which of them are on a lease that outlives connections: its holder's place in `names`, else -1; `due_ns` is then
+    #: the lease's wall-clock deadline.
+    holder: Offsets
+    names: list[str]
     counts: dict[int, int]
     #: Rows from the cursor on that are not wanted any more, first and end of each range.
     skips: list[tuple[int, int]]
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> State:
+        """Return the same with some of its rows."""
+        return self._replace(
+            rows=self.rows[keep],
+            attempts=self.attempts[keep],
+            due_ns=self.due_ns[keep],
+            versions=self.versions[keep],
+            holder=self.holder[keep],
+        )
 
 
 def ranges(offsets: Offsets) -> tuple[Offsets, Offsets]:
@@ -70,15 +97,34 @@ def table(op: int, first: Offsets, last: Offsets, rows: int | Offsets) -> npt.ND
     return out
 
 
-def pending(op: int, offsets: Offsets, attempts: Offsets, due_ns: Offsets) -> list[Entry]:
+def pending(
+    op: int, offsets: Offsets, attempts: Offsets, due_ns: Offsets, versions: Offsets | int = 0, holder: int = -1
+) -> list[Entry]:
     """Return the entries that keep rows with their attempts and due time, equal neighbours as one range."""
     if len(offsets) == 0:
         return []
-    breaks = (np.diff(offsets) != 1) | (np.diff(attempts.astype(np.int64)) != 0) | (np.diff(due_ns) != 0)
+    told = attempts.astype(np.int64) + (np.asarray(versions, np.int64) << VERSION_AT) + ((holder + 1) << HOLDER_AT)
+    breaks = (np.diff(offsets) != 1) | (np.diff(told) != 0) | (np.diff(due_ns) != 0)
     cuts = np.flatnonzero(breaks)
     heads, tails = np.concatenate(([0], cuts + 1)), np.concatenate((cuts, [len(offsets) - 1]))
-    columns = (offsets[heads], offsets[tails], attempts[heads], due_ns[heads])
+    columns = (offsets[heads], offsets[tails], told[heads], due_ns[heads])
     return [(op, *entry) for entry in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def named(holder: int, name: str) -> list[Entry]:
+    """Return the entries that give a holder's number its name."""
+    data = name.encode()
+    data += b"\0" * (-len(data) % _NAME_BYTES)
+    return [
+        (
+            NAMED,
+            holder,
+            at,
+            int.from_bytes(data[at : at + 8], "big", signed=True),
+            int.from_bytes(data[at + 8 : at + 16], "big", signed=True),
+        )
+        for at in range(0, len(data), _NAME_BYTES)
+    ]
 
 
 def replay(entries: npt.NDArray[np.int64], start: int) -> State:
@@ -101,17 +147,32 @@ def replay(entries: npt.NDArray[np.int64], start: int) -> State:
     if len(kept):
         cursor = max(cursor, int(kept[:, 2].max()) + 1)
     rows = _gaps(start, done_first, done_last, cursor)
-    attempts = np.zeros(len(rows), np.int64)
-    due_ns = np.zeros(len(rows), np.int64)
-    held = np.zeros(len(rows), np.bool_)
-    for op, first, last, tries, due in kept.tolist():
+    attempts, due_ns, versions = np.zeros((3, len(rows)), np.int64)
+    holder = np.full(len(rows), -1, np.int64)
+    names = [UNNAMED.encode()]
+    place_of = {-1: 0}
+    for op, first, last, told, due in entries[(ops == RELEASED) | (ops == HELD) | (ops == NAMED)].tolist():
+        if op == NAMED:
+            _name(names, place_of, first, last, told, due)
+            continue
         low, high = np.searchsorted(rows, (first, last + 1))
-        attempts[low:high] = tries
+        attempts[low:high] = told & (1 << VERSION_AT) - 1
+        versions[low:high] = told >> VERSION_AT & (1 << HOLDER_AT - VERSION_AT) - 1
         due_ns[low:high] = due
-        held[low:high] = op == HELD
+        holder[low:high] = place_of.get((told >> HOLDER_AT) - 1, 0) if op == HELD else -1
     skipped = entries[ops == SKIPPED].tolist()
     skips = [(max(first, cursor), last + 1) for _, first, last, _, _ in skipped if last >= cursor]
-    return State(cursor, rows, attempts, due_ns, held, counts, skips)
+    texts = [name.decode("utf-8", "replace") for name in names]
+    return State(cursor, rows, attempts, due_ns, versions, holder, texts, counts, skips)
+
+
+def _name(names: list[bytes], place_of: dict[int, int], number: int, at: int, high: int, low: int) -> None:
+    """Read one piece of a name; the first one begins it anew."""
+    text = (high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True)).rstrip(b"\0")
+    if at == 0:
+        place_of[number] = len(names)
+        names.append(b"")
+    names[place_of[number]] += text
 
 
 def snapshot(
@@ -147,3 +208,103 @@ def _gaps(start: int, first: Offsets, last: Offsets, end: int) -> Offsets:
     before = np.cumsum(sizes) - sizes
     rows: Offsets = np.repeat(lows - before, sizes) + np.arange(int(sizes.sum()))
     return rows
+
+
+class JournalWriter:
+    """What happened since the last frame, until it is written as the next."""
+
+    __slots__ = ("_acked", "_finished", "_journal", "_kept", "_named", "_written")
+
+    def __init__(self, journal: JournalFile) -> None:
+        self._journal = journal
+        self._acked: list[int | Offsets] = []
+        self._kept: list[Entry] = []
+        self._finished: list[Entry] = []
+        #: Names that this file knows by their numbers.
+        self._named: dict[int, str] = {}
+        #: Entries written since the last snapshot.
+        self._written = 0
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to write down."""
+        return bool(self._acked or self._kept or self._finished)
+
+    def acked(self, offsets: int | Offsets) -> None:
+        """Note a row, or ascending rows, that a consumer finished."""
+        self._acked.append(offsets)
+
+    def finished(self, op: int, offsets: Offsets) -> None:
+        """Note rows that are done for another reason."""
+        self._finished += finished(op, offsets)
+
+    def passed(self, op: int, first: int, end: int, rows: int) -> None:
+        """Note a range of offsets that is done, with so many rows really in it."""
+        self._finished.append((op, first, end - 1, rows, 0))
+
+    def released(self, offsets: Offsets, attempts: Offsets, due_ns: Offsets, versions: Offsets) -> None:
+        """Note rows that go out again."""
+        self._kept += pending(RELEASED, offsets, attempts, due_ns, versions)
+
+    def held(
+        self, holder: int, name: str, offsets: Offsets, attempts: Offsets, ends_ns: Offsets, versions: Offsets
+    ) -> None:
+        """Note leases that outlive connections."""
+        if self._named.get(holder) != name:
+            self._named[holder] = name
+            self._kept += named(holder, name)
+        self._kept += pending(HELD, offsets, attempts, ends_ns, versions, holder)
+
+    def begin(self, offset: int) -> None:
+        """Forget everything and begin anew at an offset, at once."""
+        self._acked, self._kept, self._finished, self._named = [], [], [], {}
+        self._journal.append([(START, offset, offset, 0, 0)])
+
+    def flush(self, held: int, snapshot: Snapshot, now: Instant) -> None:
+        """Write down what happened since the last time, in one frame."""
+        entries: list[Entry] | npt.NDArray[np.int64]
+        entries = [*self._kept]
+        apart = None
+        if self._acked:
+            single = [offset for offset in self._acked if isinstance(offset, int)]
+            parts = [part for part in self._acked if not isinstance(part, int)]
+            if single:
+                parts.append(np.array(single, np.int64))
+            acked = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            first, last = ranges(np.sort(acked))
+            if len(first) > SMALL:  # who deals by lanes finishes rows far and wide
+                apart = table(ACKED, first, last, last - first + 1)
+            else:
+                entries += finished_ranges(ACKED, first, last)
+        entries += self._finished
+        if apart is not None:
+            entries = np.concatenate([np.array(entries, np.int64).reshape(-1, 5), apart])
+        if len(entries):
+            self._journal.append(entries)
+            self._kept, self._acked, self._finished = [], [], []  # not before: it may have failed
+            self._written += len(entries)
+            # A snapshot looks at every row that is held, so it must pay for itself.
+            if self._journal.bloated and self._written > held >> 3:
+                self._written = 0
+                self._named = {}
+                self._journal.compact(snapshot(now))
+
+    def heal(self, snapshot: Snapshot, now: Instant) -> None:
+        """Write everything anew if a sync of the file failed: what is there may be lost."""
+        if self._journal.needs_snapshot:
+            self.flush(0, snapshot, now)
+            self._named = {}
+            self._journal.compact(snapshot(now))
+
+    def close(self, snapshot: Snapshot, now: Instant) -> None:
+        """Write the rest and close the file."""
+        self.flush(0, snapshot, now)
+        self._journal.close(lambda: snapshot(now))
+
+    def sync(self, done: Done) -> None:
+        """Call back once everything written survives a power loss."""
+        self._journal.sync(done)
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._journal.remove()

@@ -25,17 +25,21 @@ PAGE_MASK = PAGE_ROWS - 1
 #: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
 SHRINK_ROWS = PAGE_ROWS >> 6
 
-#: The tag code of a row whose tag was not looked up yet.
-UNSORTED = 0xFFFE
+#: The lane of a row that was not put into one yet.
+UNSORTED = -1
 
 Mask = npt.NDArray[np.bool_]
+#: One lane a row.
+Lanes = npt.NDArray[np.int32]
+#: Versions of leases have as many bits as a journal entry has room for; they wrap to 1.
+VERSION_MAX = (1 << 31) - 1
 Index = npt.NDArray[np.int64]
 
 
 class Page:
     """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
 
-    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "state", "tag")
+    __slots__ = ("attempts", "deadline", "holder", "index", "lane", "left", "limit", "state", "version")
 
     def __init__(self) -> None:
         self.state = np.zeros(PAGE_ROWS, np.uint8)
@@ -45,8 +49,10 @@ class Page:
         self.deadline = np.zeros(PAGE_ROWS, np.int64)
         #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
         self.limit: npt.NDArray[np.int64] | None = None
-        #: The code of the row's tag, kept only while the subscription deals by tags.
-        self.tag: npt.NDArray[np.uint16] | None = None
+        #: The row's lane, kept only while there are several.
+        self.lane: Lanes | None = None
+        #: How often the row was leased or given back, kept only where a named holder takes part.
+        self.version: npt.NDArray[np.uint32] | None = None
         self.left = 0
         self.index: Index | None = None
 
@@ -89,18 +95,21 @@ class Page:
         self.deadline = kept(self.deadline)  # type: ignore[assignment]
         if self.limit is not None:
             self.limit = kept(self.limit)  # type: ignore[assignment]
-        if self.tag is not None:
-            self.tag = kept(self.tag)  # type: ignore[assignment]
+        if self.lane is not None:
+            self.lane = kept(self.lane)  # type: ignore[assignment]
+        if self.version is not None:
+            self.version = kept(self.version)  # type: ignore[assignment]
         self.index = rows
 
 
 class Pages:
     """All pages of one subscription over one shard. Every move costs as much as the rows it touches."""
 
-    __slots__ = ("_pages", "current")
+    __slots__ = ("_pages", "_versioned", "current")
 
     def __init__(self) -> None:
         self._pages: dict[int, Page] = {}
+        self._versioned = False
         #: Number of the page the cursor is in: it stays, empty or not, so that lone messages do not remake it.
         self.current = -1
 
@@ -125,6 +134,8 @@ class Pages:
                 page.deadline[low] = deadline_ns
                 if page.limit is not None:
                     page.limit[low] = 0
+                if page.version is not None:
+                    page.version[low] = page.version[low] % VERSION_MAX + 1
             else:
                 rows = slice(low, high)
                 page.state[rows] = LEASED
@@ -133,6 +144,8 @@ class Pages:
                 page.deadline[rows] = deadline_ns
                 if page.limit is not None:
                     page.limit[rows] = 0
+                if page.version is not None:
+                    page.version[rows] = page.version[rows] % VERSION_MAX + 1
             page.left += high - low
             at += high - low
 
@@ -142,7 +155,7 @@ class Pages:
         state: int,
         attempts: int | Offsets = 0,
         due_ns: int | Offsets = 0,
-        tags: npt.NDArray[np.uint16] | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Take rows that have no state yet (just passed by the cursor, or recovered) into READY or WAITING."""
         for number, part, rows in _split(offsets):
@@ -153,34 +166,69 @@ class Pages:
                 page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
             if not isinstance(due_ns, int) or due_ns:
                 page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
-            if tags is not None:
-                self._tags(page)[rows] = tags[part]
+            if lanes is not None:
+                self._lanes(page)[rows] = lanes[part]
             page.left += len(rows)
 
-    def tags(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
-        """Return the tag codes of rows, UNSORTED where nobody looked yet."""
-        tags = np.full(len(offsets), UNSORTED, np.uint16)
+    def lanes(self, offsets: Offsets) -> Lanes:
+        """Return the lanes of rows, UNSORTED where nobody looked yet."""
+        lanes = np.full(len(offsets), UNSORTED, np.int32)
         for number, part, rows in _split(offsets):
             page = self._pages.get(number)
-            if page is not None and page.tag is not None:
-                tags[part] = page.tag[page.find(rows)]
-        return tags
+            if page is not None and page.lane is not None:
+                lanes[part] = page.lane[page.find(rows)]
+        return lanes
 
-    def set_tags(self, offsets: Offsets, tags: npt.NDArray[np.uint16]) -> None:
-        """Note the tag codes of rows that have a state."""
+    def set_lanes(self, offsets: Offsets, lanes: Lanes) -> None:
+        """Note the lanes of rows that have a state."""
         for number, part, rows in _split(offsets):
             page = self._pages[number]
-            self._tags(page)[page.find(rows)] = tags[part]
+            self._lanes(page)[page.find(rows)] = lanes[part]
 
-    def forget_tags(self) -> None:
-        """Drop all tag codes: from now on every row is UNSORTED."""
+    def forget_lanes(self) -> None:
+        """Drop all lanes: from now on every row is UNSORTED."""
         for page in self._pages.values():
-            page.tag = None
+            page.lane = None
 
-    def _tags(self, page: Page) -> npt.NDArray[np.uint16]:
-        if page.tag is None:
-            page.tag = np.full(len(page.state), UNSORTED, np.uint16)
-        return page.tag
+    def _lanes(self, page: Page) -> Lanes:
+        if page.lane is None:
+            page.lane = np.full(len(page.state), UNSORTED, np.int32)
+        return page.lane
+
+    def keep_versions(self) -> None:
+        """Count from now on how often each row was leased or given back."""
+        if not self._versioned:
+            self._versioned = True
+            for page in self._pages.values():
+                self._versions(page)
+
+    def versions(self, offsets: Offsets) -> Offsets:
+        """Return the versions of rows, 0 where none was given yet."""
+        versions = np.zeros(len(offsets), np.int64)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None and page.version is not None:
+                versions[part] = page.version[page.find(rows)]
+        return versions
+
+    def set_versions(self, offsets: Offsets, versions: Offsets) -> None:
+        """Give rows that have a state the versions a journal tells."""
+        for number, part, rows in _split(offsets):
+            page = self._pages[number]
+            self._versions(page)[page.find(rows)] = versions[part]
+
+    def next_versions(self, offsets: Offsets) -> None:
+        """Let the versions of rows grow by one."""
+        for number, _, rows in _split(offsets):
+            page = self._pages[number]
+            at = page.find(rows)
+            versions = self._versions(page)
+            versions[at] = versions[at] % VERSION_MAX + 1
+
+    def _versions(self, page: Page) -> npt.NDArray[np.uint32]:
+        if page.version is None:
+            page.version = np.zeros(len(page.state), np.uint32)
+        return page.version
 
     def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
         """Lease rows that are READY and return which attempt this is for each."""
@@ -194,6 +242,8 @@ class Pages:
             page.deadline[at] = deadline_ns
             if page.limit is not None:
                 page.limit[at] = 0
+            if page.version is not None:
+                page.version[at] = page.version[at] % VERSION_MAX + 1
             attempts[part] = page.attempts[at]
         return attempts
 
@@ -220,6 +270,8 @@ class Pages:
             page.deadline[at] = deadline_ns
             if page.limit is not None:
                 page.limit[at] = 0
+            if page.version is not None:
+                page.version[at] = page.version[at] % VERSION_MAX + 1
         return True
 
     def ready(self, offsets: Offsets) -> Mask:
@@ -360,6 +412,8 @@ class Pages:
         page = self._pages.get(number)
         if page is None:
             page = self._pages[number] = Page()
+            if self._versioned:
+                self._versions(page)
         if number > self.current:
             left, self.current = self.current, number
             old = self._pages.get(left)
@@ -374,8 +428,10 @@ class Pages:
             rows = page.index
             full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
             full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
-            if page.tag is not None:
-                self._tags(full)[rows] = page.tag[:-1]
+            if page.lane is not None:
+                self._lanes(full)[rows] = page.lane[:-1]
+            if page.version is not None:
+                self._versions(full)[rows] = page.version[:-1]
             full.left = page.left
             self._pages[number] = page = full
         return page

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.filters.traffic import Rules as TrafficRules
+from penstock.filters.traffic import TrafficFilter
 from penstock.message import Batch, Offsets, int64s
+from penstock.settings import SubscriptionSettings
 
 _NONE = np.empty(0, np.int64)
 
@@ -34,6 +38,17 @@ class Sifted(NamedTuple):
     filtered: Offsets
     expired: Offsets
 
+    def without(self, skipped: Offsets) -> Sifted:
+        """Return the same less some offsets."""
+        later = ~np.isin(self.waiting, skipped)
+        return Sifted(
+            np.setdiff1d(self.ready, skipped, assume_unique=True),
+            self.waiting[later],
+            self.waiting_due_ns[later],
+            np.setdiff1d(self.filtered, skipped, assume_unique=True),
+            np.setdiff1d(self.expired, skipped, assume_unique=True),
+        )
+
 
 class Rules(NamedTuple):
     """The tests of one subscription; None and 0 mean that a test is not asked for."""
@@ -45,6 +60,16 @@ class Rules(NamedTuple):
     ordered: bool = False
     #: So many rows of a key out at a time; 0 = keys are not looked at.
     key_run: int = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether every row must be looked at, whatever its batch brings."""
+        return (
+            self.ttl_ns > 0
+            or self.ordered
+            or self.key_run > 0
+            or (self.traffic is not None and not self.traffic.untyped)
+        )
 
     def concerns(self, batch: Batch) -> bool:
         """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""
@@ -89,3 +114,35 @@ class Rules(NamedTuple):
         due, valid = int64s(column)
         later = valid[rows] & (due[rows] > now_ns) & passed
         return Sifted(offsets[passed & ~later], offsets[later], due[rows][later], filtered, expired)
+
+
+def rules_of(settings: Mapping[str, SubscriptionSettings], mapping: Mapping[str, int]) -> dict[str, Rules]:
+    """Return the rules of all subscriptions of a topic, by name; their traffic filters look at a batch together."""
+    filters = {
+        name: TrafficFilter(one.traffic.allowed, one.traffic.is_default)
+        for name, one in settings.items()
+        if one.traffic is not None
+    }
+    together = TrafficRules(list(filters.values()), mapping)
+    untyped = together.verdict(0)
+    tests = {name: TrafficTest(partial(_judged, together, row), untyped[row]) for row, name in enumerate(filters)}
+    return {
+        name: Rules(
+            tests.get(name),
+            one.ttl_ns,
+            one.max_attempts,
+            one.order == "shard",
+            one.key_run if one.order == "key" else 0,
+        )
+        for name, one in settings.items()
+    }
+
+
+def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:
+    """Return one filter's verdicts on a batch; the first to ask makes them for all."""
+    if batch.verdicts is None or batch.verdicts[0] is not filters:
+        column = batch.columns.get("traffic")
+        bits = np.zeros(batch.count, np.int64) if column is None else int64s(column)[0]
+        batch.verdicts = (filters, filters.verdicts(bits))
+    verdicts: npt.NDArray[np.bool_] = batch.verdicts[1][row]
+    return verdicts

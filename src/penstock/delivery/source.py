@@ -66,7 +66,7 @@ class JournalFile(Protocol):
 class Delivery:
     """Rows of one batch on their way to one consumer, leased to it."""
 
-    __slots__ = ("attempts", "batch", "count", "rows", "shard")
+    __slots__ = ("attempts", "batch", "count", "rows", "shard", "versions")
 
     def __init__(
         self, shard: int, batch: Batch, rows: slice | Offsets, count: int, attempts: int | npt.NDArray[np.uint16]
@@ -78,12 +78,16 @@ class Delivery:
         self.count = count
         #: The same for all rows, or one each.
         self.attempts = attempts
+        #: Of leases that outlive connections, the version of each.
+        self.versions: Offsets | None = None
 
     def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
         """Return some of the rows; the mask has one entry for each."""
         rows = np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
         attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[mask]
-        return Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
+        some = Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
+        some.versions = self.versions[mask] if self.versions is not None else None
+        return some
 
     def offsets(self) -> list[int]:
         """Return the offset of each row."""

@@ -1,420 +1,518 @@
-"""A subscription: named delivery state over a topic, shared by its consumers.
+"""A subscription: named delivery state over a topic, shared by its seats.
 
-Owns who is here and how much they hold; the rows are the cursors' business, one per shard. Times are passed in and
-rows leave through `Consumer.deliver`, so it runs the same on a socket and in a test.
+Owns who is here, the line of those with room, and the policy in force; the rows are the cursors' business, one per
+shard. Rows leave through `Seat.deliver`, so it runs the same on a socket and in a test.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
-from penstock.delivery.consumer import SESSION, Consumer
 from penstock.delivery.cursor import LOOKS_MAX, Cursor
+from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
-from penstock.delivery.moment import Now
+from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.shared import Shared
 from penstock.delivery.policies.tagged import Tagged
+from penstock.delivery.seat import Seat, nobody
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
-from penstock.filters.tag import TagTable
-from penstock.message import OFFSET_BITS, SMALL, Offsets, id_of, place_of
+from penstock.message import OFFSET_BITS, Batch, Offsets, id_of, place_of
 from penstock.settings import SubscriptionSettings
 
 #: One pump hands out at most this much before other connections get their turn (ruling 25).
 PUMP_ROWS_MAX = 16_384
 
-POLICIES: dict[str, type[Shared]] = {"shared": Shared}
+#: So many seats are served from lanes of their own before others get their turn. A write and the answer to it cost as
+#: much as some hundred rows, and under load those who wait a turn get more rows at once.
+HANDS_MAX = 8
+
+#: Holders are numbered with 16 bits.
+HOLDERS_MAX = 0xFFFF
+
+#: A holder's name is written into each journal it holds rows of.
+HOLDER_NAME_BYTES_MAX = 256
+
+POLICIES: dict[str, Callable[[], Policy]] = {"shared": Shared}
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
-class Poll:
-    """Somebody who asked for rows and waits until there are some."""
+class Host(Protocol):
+    """What a subscription needs of its topic."""
 
-    __slots__ = ("done", "lease_ns", "limit")
+    #: Acks are written down before anything later is answered.
+    flush_at_once: bool
 
-    def __init__(self, limit: int, lease_ns: int, done: Callable[[list[Delivery]], None]) -> None:
-        self.limit = limit
-        self.lease_ns = lease_ns
-        self.done = done
+    @property
+    def is_open(self) -> bool:
+        """Whether rows may still be handed out."""
+
+    def now(self) -> Instant:
+        """Return this instant."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn."""
+
+    def touch(self) -> None:
+        """See to it that leases end and acks are written down in time."""
+
+    def set_timer(self) -> None:
+        """Look again when the next row is due."""
+
+    def left(self, subscription: Subscription) -> None:
+        """Hear that a seat of a subscription was closed."""
+
+    def failed(self, seat: Seat | None, failure: Exception) -> None:
+        """Hear that handing rows over failed, and to which seat (None: to whoever's turn it was)."""
 
 
 class Subscription:
-    """Consumers on one side, cursors on the other, a policy between."""
+    """Seats on one side, cursors on the other, a policy between."""
 
-    def __init__(self, name: str, number: int, settings: SubscriptionSettings) -> None:
+    def __init__(self, name: str, number: int, settings: SubscriptionSettings, host: Host) -> None:
         self.name = name
         self.number = number
         self.settings = settings
+        self.host = host
         self.cursors: list[Cursor] = []
-        self.line: deque[Consumer] = deque()
+        #: Seats that had room when they joined it, in turn.
+        self.line: deque[Seat] = deque()
         #: How many in that line may have gone; on a quiet topic nobody else would take them out.
         self._gone_in_line = 0
-        self.polls: deque[Poll] = deque()
-        self.consumers: dict[int, Consumer] = {}
+        #: Connected seats by holder number, and the seats of named holders by name.
+        self.seats: dict[int, Seat] = {}
+        self.named: dict[str, Seat] = {}
+        #: The names by number, which cursors write down with what they lease.
+        self.names: dict[int, str] = {}
+        #: Looks that have found nothing yet.
+        self.looks: dict[Seat, None] = {}
         self.released = 0
         self.expired_leases = 0
-        #: Told the ids of what consumers finished, where somebody measures that.
+        #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
         #: Told what is handed out, before it is, where somebody keeps a history.
         self.on_hand: Callable[[list[Delivery]], None] | None = None
-        #: Told that handing rows over failed, and to which consumer (None: to a poll).
-        self.on_bug: Callable[[Consumer | None, Exception], None] = _raise
         self._policy: Policy = POLICIES[settings.policy]()
-        #: How many consumers ask for each tag, by its code.
-        self._claims: dict[int, int] = {}
-        self._tags = TagTable()
+        self._tagged = Tagged()
         self._next_shard = 0
-        self._holders: list[int] = []
+        self._free_holders: list[int] = []
         self._holder_top = 0
-        self._session = Consumer(_nobody, settings.lease_ns, "sessions")
-        self._session.holder = SESSION
+        #: It is being pumped, or will be in the next turn and not before.
+        self._busy = False
+        self._waking = False
+        #: Seats that were served last from lanes of their own took all there was and would take more.
+        self._hungry = False
 
     def add(self, cursor: Cursor) -> None:
-        """Take in the cursor of one shard; what it recovered on lease belongs to sessions."""
+        """Take in the cursor of one shard; what it recovered on lease belongs to named holders."""
         self.cursors.append(cursor)
-        self._session.in_flight += cursor.leased
+        if self.policy.many:
+            cursor.use_lanes(self.policy)
+        for holder in cursor.states.leases.holders():
+            self.named[self.names[holder]].in_flight += len(cursor.states.leases.of(holder))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force: `tagged` while some seat asks for a tag, else the one that was chosen."""
+        return self._tagged if self._tagged else self._policy
 
     # --- who is here ----------------------------------------------------------------------------------------------
 
-    def join(self, consumer: Consumer) -> None:
-        """Let a consumer in; it gets nothing before it has credit."""
-        if consumer.shard is not None:
-            self._cursor(consumer.shard)
+    def join(self, seat: Seat) -> None:
+        """Let a seat in; it gets nothing before it has credit."""
+        if seat.shard is not None:
+            self.cursor(seat.shard)
+        self._tidy_line()
+        seat.holder = self._new_holder()
+        self.seats[seat.holder] = seat
+        if seat.tag:
+            self._claim(seat)
+
+    def join_look(self, seat: Seat) -> None:
+        """Let somebody in who asks once."""
+        self._tidy_line()
+        self.looks[seat] = None
+        if seat.tag:
+            self._claim(seat)
+
+    def holder(self, name: str) -> Seat:
+        """Return the seat of a named holder, made now if it is new; its leases outlive everybody who uses it."""
+        seat = self.named.get(name)
+        if seat is None:
+            if not 0 < len(name.encode("utf-8", "replace")) <= HOLDER_NAME_BYTES_MAX or "\0" in name:
+                raise Refusal("bad_request", f"a holder's name has 1 to {HOLDER_NAME_BYTES_MAX} bytes, and no NUL")
+            seat = Seat(self, nobody, self.settings.lease_ns, name)
+            seat.named = True
+            seat.holder = self._new_holder()
+            self.named[name] = seat
+            self.names[seat.holder] = name
+            for cursor in self.cursors:
+                cursor.states.pages.keep_versions()
+        return seat
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a named holder."""
+        return self.holder(name).holder
+
+    def _new_holder(self) -> int:
+        if self._free_holders:
+            return self._free_holders.pop()
+        if self._holder_top >= HOLDERS_MAX:
+            raise Refusal("conflict", f"subscription {self.name!r} has {HOLDERS_MAX} consumers, no more fit")
+        self._holder_top += 1
+        return self._holder_top - 1
+
+    def _tidy_line(self) -> None:
         if self._gone_in_line * 2 > len(self.line):
             self._gone_in_line = 0
             here = [one for one in self.line if not one.gone]
             self.line.clear()
             self.line.extend(here)
-        if self._holders:
-            consumer.holder = self._holders.pop()
-        elif self._holder_top < SESSION:
-            consumer.holder = self._holder_top
-            self._holder_top += 1
-        else:
-            raise Refusal("conflict", f"subscription {self.name!r} has {SESSION} consumers, no more fit")
-        self.consumers[consumer.holder] = consumer
-        if consumer.tag:
-            self._claim(consumer)
 
-    def set_closing(self, consumer: Consumer) -> None:
-        """Give a consumer nothing more; its tag is no longer its own, what it has it may still finish."""
-        consumer.credit = 0
-        if not consumer.closing:
-            consumer.closing = True
-            self._unclaim(consumer)
-
-    def _claim(self, consumer: Consumer) -> None:
-        consumer.outlet = self._tags.code(consumer.tag)
-        if not self._claims:
-            self._policy = Tagged()
+    def _claim(self, seat: Seat) -> None:
+        first = not self._tagged
+        seat.lane = self._tagged.claim(seat.tag)
+        if first:
             for cursor in self.cursors:
-                cursor.sort_by_tag(self._tags)
-        self._claims[consumer.outlet] = self._claims.get(consumer.outlet, 0) + 1
+                cursor.use_lanes(self._tagged)
 
-    def _unclaim(self, consumer: Consumer) -> None:
-        if not consumer.outlet:
+    def unclaim(self, seat: Seat) -> None:
+        """Give a seat's tag back to whoever takes any."""
+        if not seat.lane:
             return
-        left = self._claims[consumer.outlet] - 1
-        if left:
-            self._claims[consumer.outlet] = left
-            return
-        del self._claims[consumer.outlet]
-        if not self._claims:
-            self._policy = POLICIES[self.settings.policy]()
+        self._tagged.unclaim(seat.lane)
+        if not self._tagged:
             for cursor in self.cursors:
-                cursor.sort_by_tag(None)
+                cursor.use_lanes(self._policy if self._policy.many else None)
 
-    def leave(self, consumer: Consumer, now: Now) -> None:
-        """Let a consumer go; what it held is ready for the others at once."""
-        if consumer.gone or consumer.holder < 0:
+    def leave(self, seat: Seat) -> None:
+        """Let a seat go; what it held is ready for the others at once. A named holder keeps what it has."""
+        if seat.gone:
             return
-        consumer.gone = True
-        consumer.deliver = _nobody  # it may stand in line for long, and must not keep a connection in memory
-        self._gone_in_line += consumer.queued
+        if seat.named:
+            seat.credit, seat.deliver, seat.evict = 0, nobody, None
+            return
+        seat.gone = True
+        seat.deliver = nobody  # it may stand in line for long, and must not keep a connection in memory
+        seat.evict = None
+        self._gone_in_line += seat.queued
+        if not seat.closing:
+            self.unclaim(seat)
+        self.looks.pop(seat, None)
+        if seat.owner is None and seat.holder >= 0:
+            now = self.host.now()
+            for cursor in self.cursors:
+                cursor.states.leave(seat.holder, now)
+            del self.seats[seat.holder]
+            self._free_holders.append(seat.holder)
+            seat.holder = -1  # the number is the next one's, and so are its leases
+            self.count_revoked()
+        self.wake()
+
+    def close(self, *, forget: bool) -> list[Seat]:
+        """End it and return the seats whose owners must hear of it; with `forget` its state is dropped for good."""
+        seats = [*self.seats.values(), *self.looks]
+        for seat in seats:
+            seat.gone = True
+        now = self.host.now()
         for cursor in self.cursors:
-            cursor.leave(consumer.holder, now)
-        if not consumer.closing:
-            self._unclaim(consumer)
-        del self.consumers[consumer.holder]
-        self._holders.append(consumer.holder)
-        consumer.holder = -1  # the number is the next one's, and so are its leases
-        self._count_revoked()
-
-    def set_credit(self, consumer: Consumer, credit: int) -> None:
-        """Set how many rows a consumer may hold."""
-        consumer.credit = credit
-        self.queue(consumer)
-
-    def queue(self, consumer: Consumer) -> None:
-        """Put a consumer that has room in the line."""
-        if not consumer.queued and consumer.room > 0:
-            consumer.queued = True
-            self.line.append(consumer)
+            cursor.close(forget=forget, now=now)
+        return seats
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def pump(self, now: Now) -> bool:
-        """Hand out what can be handed out; True if the work was cut off and should go on in the next turn."""
-        if self.settings.paused:
-            return False
-        while self.polls:
-            poll = self.polls[0]
-            deliveries = self._lease(poll.limit, poll.lease_ns, now)
-            if not deliveries:  # for him: there may be rows that others asked for
-                break
-            self.polls.popleft()
-            if self.on_hand is not None:
-                self.on_hand(deliveries)
+    def offer(self, shard: int, batch: Batch, now_ns: int) -> None:
+        """Hand out a batch that was just stored: straight from it if it is all there is, else the general way."""
+        line = self.line
+        if not line or self._busy or self._waking or self.settings.paused:
+            return
+        seat = line[0]
+        if (
+            seat.keep is None
+            and (seat.shard is None or seat.shard == shard)
+            and seat.owner is None
+            and self.cursors[shard].lease_tip(
+                batch, seat.room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
+            )
+        ):
+            if seat.room <= batch.count:
+                line.popleft()
+                seat.queued = False
+            elif len(line) > 1:
+                line.rotate(-1)
+            self.host.touch()
+            self._busy = True
             try:
-                poll.done(deliveries)
-            except Exception as failure:  # nobody knows their receipts
-                self.release(self._session, [id_ for each in deliveries for id_ in _ids_of(each)], 0, now)
-                self.on_bug(None, failure)
-        return self._policy.deal(self, PUMP_ROWS_MAX, now) >= PUMP_ROWS_MAX
+                self._hand(seat, [Delivery(shard, batch, slice(0, batch.count), batch.count, 1)])
+            finally:
+                self._busy = False
+        else:
+            self.pump()
 
-    def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        """Lease up to `limit` rows to a consumer, from all shards in turn, and finish what its own filter refuses."""
-        for _ in range(LOOKS_MAX):
-            taken = self._take(limit, consumer, now)
-            if consumer.keep is None or not taken:
-                return taken
-            kept = self._kept(consumer, taken)
-            if kept:
-                return kept
-        for cursor in self.cursors:  # it wants next to nothing: others shall have their turn before the search goes on
-            cursor.go_on()
-        return []
-
-    def _take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        cursors = self.cursors
-        if len(cursors) == 1:
-            return self._take_from(cursors[0], limit, consumer, now)
-        if consumer.shard is not None:
-            return self._take_from(cursors[consumer.shard], limit, consumer, now)
-        out: list[Delivery] = []
-        for _ in cursors:
-            self._next_shard = (self._next_shard + 1) % len(cursors)
-            part = self._take_from(cursors[self._next_shard], limit, consumer, now)
-            limit -= sum(delivery.count for delivery in part)
-            out += part
-            if limit <= 0:
-                break
-        return out
-
-    def _take_from(self, cursor: Cursor, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        if cursor.outlets is None:
-            return cursor.take(limit, consumer.holder, consumer.lease_ns, now)
-        # Who asks for no tag gets what has none, and what nobody asks for.
-        codes = [consumer.outlet] if consumer.outlet else [c for c in cursor.outlets.codes() if c not in self._claims]
-        if cursor.rules.ordered and len(codes) > 1:
-            codes.sort(key=cursor.outlets.first)
-        out: list[Delivery] = []
-        for code in codes:
-            part = cursor.take_tagged(code, limit, consumer.holder, consumer.lease_ns, now)
-            limit -= sum(delivery.count for delivery in part)
-            out += part
-            if limit <= 0:
-                break
-        return out
-
-    def _kept(self, consumer: Consumer, taken: list[Delivery]) -> list[Delivery]:
-        kept = []
-        for delivery in taken:
-            mask = consumer.keep(delivery.shard, delivery.batch, delivery.rows)  # type: ignore[misc]
-            if not mask.all():
-                refused = delivery.picked(~mask)
-                self.cursors[delivery.shard].refuse(refused.batch.first + np.asarray(refused.rows), consumer.holder)
-                delivery = delivery.picked(mask)
-            if delivery.count:
-                kept.append(delivery)
-        return kept
-
-    def stocked(self, consumer: Consumer) -> bool:
-        """Tell whether sorted rows may be there for a consumer, where rows are dealt by tag."""
-        code = consumer.outlet
-        if not code:
-            return True
-        for cursor in self.cursors:  # noqa: SIM110 - as in can_give
-            if cursor.outlets is not None and cursor.outlets.get(code) is not None:
-                return True
-        return False
-
-    def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
-        """Send leased rows to their consumer and return how many they are."""
-        count = 0
-        for delivery in deliveries:
-            count += delivery.count
-        consumer.in_flight += count
-        consumer.received += count
-        if self.on_hand is not None:
-            self.on_hand(deliveries)
+    def pump(self) -> None:
+        """Hand out what can be handed out; a part of the work goes on in the next turn if it is much."""
+        if not self.line or self._busy or self._waking or self.settings.paused or not self.can_give():
+            return
+        if not self.host.is_open:
+            return
+        self._busy = True
+        self.host.touch()
+        cut_off = False
         try:
-            consumer.deliver(deliveries)
-        except Exception as failure:
-            self.on_bug(consumer, failure)
-        return count
+            now = self.host.now()
+            cut_off = self._deal_lanes(now) if self.policy.many else self._deal(now)
+        except Exception as failure:  # whoever's turn this is, it is not its bug
+            self.host.failed(None, failure)
+        finally:
+            self._busy = False
+        if cut_off:
+            self.wake()
 
-    def sort_ahead(self, now: Now) -> bool:
-        """Look up the tags of more rows; False if there are none to look up now."""
-        sorted_some = False
-        for cursor in self.cursors:  # each of them, so that no shard waits for another
-            sorted_some = cursor.sort_ahead(now) or sorted_some
-        return sorted_some
+    def wake(self) -> None:
+        """Go on in the next turn, and not before it."""
+        if not self._waking:
+            self._waking = True
+            self.host.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._waking = False
+        self.pump()
 
     def can_give(self) -> bool:
-        """Tell whether somebody has room and something may be there for him."""
-        if not (self.line or self.polls):
-            return False
+        """Tell whether something may be there for somebody."""
         for cursor in self.cursors:  # noqa: SIM110 - any() would cost a generator for every message
             if cursor.more():
                 return True
         return False
 
-    def poll(self, limit: int, lease_ns: int, done: Callable[[list[Delivery]], None]) -> Poll:
-        """Ask once for rows that no connection will hold: they are acked by receipt, also after a restart."""
-        poll = Poll(limit, lease_ns, done)
-        self.polls.append(poll)
-        return poll
+    def _deal(self, now: Instant) -> bool:
+        """Serve the line from one lane; True if the work was cut off."""
+        line = self.line
+        dealt = misses = 0
+        while line and dealt < PUMP_ROWS_MAX and self.can_give():
+            seat = line[0]
+            room = seat.room
+            if room <= 0:
+                line.popleft()
+                seat.queued = False
+                continue
+            deliveries = self._take(min(room, PUMP_ROWS_MAX - dealt), seat, now)
+            if not deliveries:
+                misses += 1
+                if seat.shard is None or misses >= len(line):
+                    break
+                line.rotate(-1)  # its shard has nothing; another seat may read others
+                continue
+            misses = 0
+            line.popleft()
+            seat.queued = False
+            dealt += self._hand(seat, deliveries)
+            if not seat.queued and seat.room > 0:
+                seat.queued = True
+                line.append(seat)
+        return dealt >= PUMP_ROWS_MAX
 
-    def give_up(self, poll: Poll) -> None:
-        """Take a poll back."""
-        if poll in self.polls:
-            self.polls.remove(poll)
-
-    def _lease(self, limit: int, lease_ns: int, now: Now) -> list[Delivery]:
-        self._session.lease_ns = lease_ns
-        deliveries = self.take(limit, self._session, now)
-        looks = LOOKS_MAX
-        while not deliveries and self._claims and self.sort_ahead(now):
+    def _deal_lanes(self, now: Instant) -> bool:
+        """Serve everybody from its own lanes, in turns; True if the work was cut off."""
+        dealt, looks, hands = 0, LOOKS_MAX, HANDS_MAX
+        if self._hungry:
+            # They had little each: with what came meanwhile the next ones get more at once.
+            self._hungry = False
+            self._sort_ahead(now)
+        while dealt < PUMP_ROWS_MAX and self.line:
+            got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, now)
+            dealt += got
+            if hands == 0:
+                return True
+            # Whoever is still in line has had all that stands in its lanes.
+            if dealt >= PUMP_ROWS_MAX or not self._sort_ahead(now):
+                break
             looks -= 1
             if looks == 0:  # much is parked: others shall have their turn before the search goes on
-                for cursor in self.cursors:
-                    cursor.go_on()
+                return True
+        return dealt >= PUMP_ROWS_MAX
+
+    def _round(self, budget: int, hands: int, now: Instant) -> tuple[int, int]:
+        """Ask every seat with room once; return the rows dealt and how many more seats may be served."""
+        line = self.line
+        dealt = 0
+        full = False
+        for _ in range(len(line)):
+            seat = line.popleft()
+            seat.queued = False
+            room = min(seat.room, budget - dealt)
+            if room > 0 and self._stocked(seat):
+                deliveries = self._take(room, seat, now)
+                if deliveries:
+                    dealt += self._hand(seat, deliveries)
+                    hands -= 1
+                    full = full or seat.room <= 0
+            if not seat.queued and seat.room > 0:
+                seat.queued = True
+                line.append(seat)
+            if hands == 0:
+                self._hungry = not full
                 break
-            deliveries = self.take(limit, self._session, now)
-        self._session.in_flight += sum(delivery.count for delivery in deliveries)
-        return deliveries
+        return dealt, hands
+
+    def _stocked(self, seat: Seat) -> bool:
+        """Tell whether rows may stand in the lane of a seat that asks for a tag."""
+        return not seat.lane or any(cursor.ready.lane(seat.lane) is not None for cursor in self.cursors)
+
+    def _sort_ahead(self, now: Instant) -> bool:
+        """Put more rows into lanes; False if there are none to look at now."""
+        sorted_some = False
+        for cursor in self.cursors:  # each of them, so that no shard waits for another
+            sorted_some = cursor.sort_ahead(now) or sorted_some
+        return sorted_some
+
+    def _take(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+        """Lease up to `limit` rows to a seat, from all shards in turn, and finish what its own filter refuses."""
+        for _ in range(LOOKS_MAX):
+            taken = self._leased(limit, seat, now)
+            if seat.keep is None or not taken:
+                return taken
+            kept = self._kept(seat, taken)
+            if kept:
+                return kept
+        self.wake()  # it wants next to nothing: others shall have their turn before the search goes on
+        return []
+
+    def _leased(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+        cursors = self.cursors
+        if len(cursors) == 1 or seat.shard is not None:
+            return cursors[seat.shard or 0].take(limit, seat, seat.lease_ns, now)
+        out: list[Delivery] = []
+        for _ in cursors:
+            self._next_shard = (self._next_shard + 1) % len(cursors)
+            part = cursors[self._next_shard].take(limit, seat, seat.lease_ns, now)
+            limit -= sum(delivery.count for delivery in part)
+            out += part
+            if limit <= 0:
+                break
+        return out
+
+    def _kept(self, seat: Seat, taken: list[Delivery]) -> list[Delivery]:
+        kept = []
+        for delivery in taken:
+            mask = seat.keep(delivery.shard, delivery.batch, delivery.rows)  # type: ignore[misc]
+            if not mask.all():
+                refused = delivery.picked(~mask)
+                offsets = refused.batch.first + np.asarray(refused.rows)
+                self.cursors[delivery.shard].states.refuse(offsets, seat.holder)
+                delivery = delivery.picked(mask)
+            if delivery.count:
+                kept.append(delivery)
+        return kept
+
+    def _hand(self, seat: Seat, deliveries: list[Delivery]) -> int:
+        """Send leased rows to their seat and return how many they are."""
+        count = 0
+        for delivery in deliveries:
+            count += delivery.count
+        owner = seat.owner
+        if owner is None:
+            seat.in_flight += count
+            seat.received += count
+        else:
+            owner.in_flight += count
+            owner.received += count
+        if self.on_hand is not None:
+            self.on_hand(deliveries)
+        deliver = seat.deliver
+        if owner is not None:  # it asked once
+            self.leave(seat)
+        try:
+            deliver(deliveries)
+        except Exception as failure:
+            if owner is not None:  # nobody knows their receipts
+                owner.release([id_of(each.shard, offset) for each in deliveries for offset in each.offsets()])
+            self.host.failed(seat, failure)
+        return count
 
     # --- back -----------------------------------------------------------------------------------------------------
 
-    def ack(self, consumer: Consumer, ids: list[int] | Offsets) -> list[int]:
-        """Finish messages; return the ids this consumer does not have. Budget: 20 ns a row from 1,000 on."""
-        if len(ids) <= SMALL:
-            return self._ack_few(consumer, ids if isinstance(ids, list) else ids.tolist())
-        refused: list[int] = []
-        done = len(ids)
-        for cursor, offsets in self._by_shard(np.asarray(ids, np.int64), refused):
-            refused += self._ids(cursor, cursor.ack(offsets, consumer.holder))
-        done -= len(refused)
-        consumer.in_flight -= done
-        consumer.acked += done
-        self.queue(consumer)
-        if self.on_ack is not None:
-            self.on_ack(np.setdiff1d(ids, refused) if refused else ids)
-        return refused
-
-    def _ack_few(self, consumer: Consumer, ids: list[int]) -> list[int]:
-        refused = []
-        holder = consumer.holder
-        for id_ in ids:
-            shard = (id_ - 1) >> OFFSET_BITS
-            if not (0 <= shard < len(self.cursors)) or not self.cursors[shard].ack_one(
-                (id_ - 1) & _OFFSET_MASK, holder
-            ):
-                refused.append(id_)
-        done = len(ids) - len(refused)
-        consumer.in_flight -= done
-        consumer.acked += done
-        if not consumer.queued and consumer.room > 0:
-            consumer.queued = True
-            self.line.append(consumer)
-        if self.on_ack is not None:
-            self.on_ack([id_ for id_ in ids if id_ not in refused] if refused else ids)
-        return refused
-
-    def extend(self, consumer: Consumer, ids: list[int], lease_ns: int, now: Now) -> list[int]:
-        """Let leases last `lease_ns` from now; return the ids this consumer does not have."""
-        refused: list[int] = []
-        for cursor, offsets in self._by_shard(np.asarray(ids, np.int64), refused):
-            rest = cursor.extend(offsets, consumer.holder, lease_ns, self.settings.lease_max_ns, now)
-            refused += self._ids(cursor, rest)
-        return refused
-
-    def release(self, consumer: Consumer, ids: list[int], delay_ns: int, now: Now) -> list[int]:
-        """Give messages back, to go out again after a delay; return the ids this consumer does not have."""
-        refused: list[int] = []
-        due_ns = now.wall_ns + delay_ns if delay_ns > 0 else 0
-        for cursor, offsets in self._by_shard(np.asarray(ids, np.int64), refused):
-            refused += self._ids(cursor, cursor.release(offsets, consumer.holder, due_ns, now))
-        done = len(ids) - len(refused)
-        consumer.in_flight -= done
-        consumer.released += done
-        self.released += done
-        self.queue(consumer)
-        self._count_revoked()
-        return refused
-
-    def by_receipt(self, receipts: list[tuple[int, int]]) -> tuple[Consumer, list[int], list[int]]:
-        """Sort (id, attempts) receipts of session leases into (holder, ids that still hold, ids that do not)."""
-        good, stale = [], []
-        for id_, attempts in receipts:
-            shard, offset = place_of(id_)
-            cursor = self.cursors[shard] if 0 <= shard < len(self.cursors) else None
-            holds = cursor is not None and cursor.has(offset, SESSION)
-            if cursor is not None and holds and int(cursor.attempts(np.array([offset]))[0]) == attempts:
-                good.append(id_)
-            else:
-                stale.append(id_)
-        return self._session, good, stale
-
-    def has(self, id_: int, consumer: Consumer) -> bool | None:
-        """Tell whether a consumer has a message on lease; None if nobody has."""
-        shard, offset = place_of(id_)
-        return self.cursors[shard].has(offset, consumer.holder) if 0 <= shard < len(self.cursors) else None
-
-    def expire(self, now: Now) -> None:
-        """Give back what was held too long."""
+    def expire(self, now: Instant) -> bool:
+        """Give back what was held too long; True if there was any."""
+        ended = False
         for cursor in self.cursors:
-            for holder, count in cursor.expire(now):
+            for holder, count in cursor.states.expire(now):
+                ended = True
                 self.expired_leases += count
-                consumer = self._session if holder == SESSION else self.consumers.get(holder)
-                if consumer is not None:
-                    consumer.in_flight -= count
-                    consumer.expired += count
-                    self.queue(consumer)
-        self._count_revoked()
+                seat = self._seat_of(holder)
+                if seat is not None:
+                    seat.in_flight -= count
+                    seat.expired += count
+                    self._queue(seat)
+        self.count_revoked()
+        return ended
+
+    def flush(self) -> None:
+        """Write down what happened, at once."""
+        now = None
+        for cursor in self.cursors:
+            if cursor.dirty:
+                now = now or self.host.now()
+                cursor.flush(now)
+
+    def count_revoked(self) -> None:
+        """Give credit back for rows that were taken back because an earlier one of their key was."""
+        for cursor in self.cursors:
+            if cursor.states.revoked:
+                revoked, cursor.states.revoked = cursor.states.revoked, {}
+                self._lost(revoked)
+
+    def _lost(self, lost: dict[int, int]) -> None:
+        for holder, count in lost.items():
+            seat = self._seat_of(holder)
+            if seat is not None:
+                seat.in_flight -= count
+                self._queue(seat)
+
+    def _seat_of(self, holder: int) -> Seat | None:
+        name = self.names.get(holder)
+        return self.seats.get(holder) if name is None else self.named[name]
+
+    def _queue(self, seat: Seat) -> None:
+        if not seat.queued and seat.room > 0:
+            seat.queued = True
+            self.line.append(seat)
 
     # --- without a lease ------------------------------------------------------------------------------------------
 
     def remove(self, ids: list[int]) -> None:
         """Finish messages whatever their state: the owner does not want them delivered any more."""
         refused: list[int] = []
-        for cursor, offsets in self._by_shard(np.asarray(ids, np.int64), refused):
+        for cursor, offsets in self.by_shard(np.asarray(ids, np.int64), refused):
             self._lost(cursor.remove(offsets))
+        self._changed()
 
     def ack_up_to(self, id_: int) -> None:
         """Finish every message of a shard up to and including this one."""
         shard, offset = place_of(id_)
-        self._lost(self._cursor(shard).finish_below(offset + 1, ACKED))
+        self._lost(self.cursor(shard).finish_below(offset + 1, ACKED))
+        self._changed()
 
     def drop_below(self, shard: int, offset: int) -> None:
         """Finish every message of a shard below an offset: it is not kept any more."""
-        self._lost(self._cursor(shard).finish_below(offset, REMOVED))
+        self._lost(self.cursor(shard).finish_below(offset, REMOVED))
 
     def empty(self) -> None:
         """Finish everything there is; what a paused topic keeps back is not here yet."""
         for cursor in self.cursors:
             end = cursor.source.readable_end
             self._lost(cursor.finish_below(end if cursor.gate is None else min(cursor.gate, end), REMOVED))
+        self._changed()
 
     def seek(self, shard: int, offset: int) -> None:
         """Begin anew at an offset of a shard."""
-        cursor = self._cursor(shard)
+        cursor = self.cursor(shard)
         if not cursor.source.start <= offset <= cursor.source.readable_end:
             raise Refusal(
                 "bad_offset",
@@ -422,28 +520,15 @@ class Subscription:
                 f"to {cursor.source.readable_end}",
             )
         cursor.seek(offset)
-        for consumer in self._all():
-            consumer.in_flight = sum(len(c.leases_of(consumer.holder)) for c in self.cursors)
-            self.queue(consumer)
+        for seat in [*self.seats.values(), *self.named.values()]:
+            seat.in_flight = sum(len(each.states.leases.of(seat.holder)) for each in self.cursors)
+            self._queue(seat)
+        self._changed()
 
-    def _count_revoked(self) -> None:
-        """Give credit back for rows that were taken back because an earlier one of their key was."""
-        for cursor in self.cursors:
-            if cursor.revoked:
-                revoked, cursor.revoked = cursor.revoked, {}
-                self._lost(
-                    {
-                        holder: count
-                        for holder, count in revoked.items()
-                        if holder in self.consumers or holder == SESSION
-                    }
-                )
-
-    def _lost(self, lost: dict[int, int]) -> None:
-        for holder, count in lost.items():
-            consumer = self._session if holder == SESSION else self.consumers[holder]
-            consumer.in_flight -= count
-            self.queue(consumer)
+    def _changed(self) -> None:
+        """Write down what somebody did to the subscription as a whole before he hears of it, and go on."""
+        self.flush()
+        self.pump()
 
     # --- what others ask ------------------------------------------------------------------------------------------
 
@@ -451,35 +536,36 @@ class Subscription:
         """Return the rows that could be handed out now if there were credit."""
         return sum(cursor.depth() for cursor in self.cursors)
 
+    def ready(self) -> int:
+        """Return the rows that were passed and stand ready."""
+        return sum(cursor.states.ready for cursor in self.cursors)
+
     def in_flight(self) -> int:
         """Return the rows out on lease."""
-        return sum(cursor.leased for cursor in self.cursors)
+        return sum(cursor.states.leased for cursor in self.cursors)
 
     def waiting(self) -> int:
         """Return the rows that wait for their time."""
-        return sum(cursor.waiting for cursor in self.cursors)
+        return sum(cursor.states.waiting for cursor in self.cursors)
 
     def counts(self) -> dict[str, int]:
         """Return rows passed, held and finished by reason: passed is the sum of the others."""
-        totals = {NAMES[op]: sum(cursor.counts[op] for cursor in self.cursors) for op in FINISHED}
+        totals = {NAMES[op]: sum(cursor.states.counts[op] for cursor in self.cursors) for op in FINISHED}
         passed = sum(cursor.passed for cursor in self.cursors)
-        return {"passed": passed, "held": sum(cursor.held for cursor in self.cursors), **totals}
+        return {"passed": passed, "held": sum(cursor.states.held for cursor in self.cursors), **totals}
 
-    @property
-    def session(self) -> Consumer:
-        """The holder of leases that no connection owns."""
-        return self._session
+    def has_stored(self, id_: int) -> bool:
+        """Tell whether a message of this id is or was in the log."""
+        shard, offset = place_of(id_)
+        return 0 <= shard < len(self.cursors) and offset < self.cursors[shard].source.readable_end
 
-    def _all(self) -> Iterator[Consumer]:
-        yield self._session
-        yield from self.consumers.values()
-
-    def _cursor(self, shard: int) -> Cursor:
+    def cursor(self, shard: int) -> Cursor:
+        """Return the cursor of a shard that must exist."""
         if not 0 <= shard < len(self.cursors):
             raise Refusal("bad_offset", f"there is no shard {shard} in this topic")
         return self.cursors[shard]
 
-    def _by_shard(self, ids: Offsets, refused: list[int]) -> Iterator[tuple[Cursor, Offsets]]:
+    def by_shard(self, ids: Offsets, refused: list[int]) -> Iterator[tuple[Cursor, Offsets]]:
         """Yield each shard's cursor with ascending, distinct offsets; what cannot be is added to `refused`."""
         places = ids - 1
         if len(places) > 1 and not bool((places[1:] > places[:-1]).all()):
@@ -496,18 +582,3 @@ class Subscription:
                 yield self.cursors[shard], part & _OFFSET_MASK
             else:
                 refused += (part + 1).tolist()
-
-    def _ids(self, cursor: Cursor, offsets: Offsets) -> list[int]:
-        return [id_of(cursor.source.number, offset) for offset in offsets.tolist()]
-
-
-def _ids_of(delivery: Delivery) -> list[int]:
-    return [id_of(delivery.shard, offset) for offset in delivery.offsets()]
-
-
-def _raise(_: Consumer | None, failure: Exception) -> None:
-    raise failure
-
-
-def _nobody(deliveries: list[Delivery]) -> None:
-    raise Refusal("bad_request", "sessions ask for their messages, nothing is sent to them")

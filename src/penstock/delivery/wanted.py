@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.delivery.consumer import Keep
+from penstock.delivery.seat import Keep
 from penstock.filters import sample
 from penstock.filters.match import HeaderFilter
 from penstock.message import OFFSET_BITS, Batch, Offsets

@@ -74,7 +74,7 @@ class Gather(Generic[T]):
         self._offered_ns = now_ns
         alone = now_ns >= self._shared_until_ns
         if alone and rows.count <= SMALL and not self._pending and not self._storing:
-            self._put([rows], [(done, 0, rows.count)])
+            self._put(rows, [(done, 0, rows.count)])
             return
         size_bytes = _size_bytes(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
         if not self._memory.take(size_bytes):
@@ -99,7 +99,7 @@ class Gather(Generic[T]):
                 owners.append((done, first, rows.count))
                 first += rows.count
             try:
-                self._put([rows for rows, _, _ in pieces], owners)
+                self._put(gathered([rows for rows, _, _ in pieces]), owners)
             except Exception as error:
                 # Its owners know. The others' rows are stored all the same, then the loop hears of it.
                 broken = broken or error
@@ -111,11 +111,11 @@ class Gather(Generic[T]):
         self._armed = False
         self.flush()
 
-    def _put(self, pieces: list[Rows], owners: list[Owner[T]]) -> None:
+    def _put(self, rows: Rows, owners: list[Owner[T]]) -> None:
         """Store one group. A refusal is the owners' business; anything else also goes up, after they were told."""
         self._storing = True
         try:
-            self._store(pieces[0] if len(pieces) == 1 else gathered(pieces), owners)
+            self._store(rows, owners)
         except PenstockError as refused:
             _tell(owners, refused)
         except Exception as error:

@@ -214,7 +214,7 @@ def _subscriptions(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
         "depth_messages": ("Messages that could go out now.", [(labels, s.depth()) for labels, s in found]),
         "in_flight_messages": ("Messages out on lease.", [(labels, s.in_flight()) for labels, s in found]),
         "waiting_messages": ("Messages that wait for their time.", [(labels, s.waiting()) for labels, s in found]),
-        "consumers": ("Consumers that are connected.", [(labels, len(s.consumers)) for labels, s in found]),
+        "consumers": ("Consumers that are connected.", [(labels, len(s.seats)) for labels, s in found]),
         "paused": ("1 while the subscription is paused.", [(labels, int(s.settings.paused)) for labels, s in found]),
     }
     for name, (text, samples) in gauges.items():

@@ -1,39 +1,36 @@
-"""The seam for dispatch policies: one method that chooses among consumers with room."""
+"""The seam for dispatch policies: which rows go into which lane, and who may take from which."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.moment import Now
-from penstock.delivery.source import Delivery
+from penstock.delivery.pages import Lanes
+from penstock.delivery.ready import Ready
+from penstock.message import Batch, Offsets
 
 
-class Dealer(Protocol):
-    """A subscription, as a policy sees it."""
+class Taker(Protocol):
+    """A seat, as a policy sees it."""
 
-    #: Consumers that had room when they joined it, in turn.
-    line: deque[Consumer]
-
-    def can_give(self) -> bool:
-        """Tell whether somebody has room and something may be there for him."""
-
-    def take(self, limit: int, consumer: Consumer, now: Now) -> list[Delivery]:
-        """Lease rows to a consumer; an empty list means that nothing is there for it now."""
-
-    def stocked(self, consumer: Consumer) -> bool:
-        """Tell whether sorted rows may be there for a consumer, where rows are dealt by tag."""
-
-    def hand(self, consumer: Consumer, deliveries: list[Delivery]) -> int:
-        """Send leased rows to their consumer and return how many they are."""
-
-    def sort_ahead(self, now: Now) -> bool:
-        """Look up the tags of more rows; False if there are none to look up now."""
+    holder: int
+    #: The lane of the tag it asks for, 0 if it asks for none.
+    lane: int
+    name: str
 
 
 class Policy(Protocol):
-    """Who gets which row."""
+    """Who gets which row. Arrays in, arrays out; a lane is a number of the policy's own."""
 
-    def deal(self, dealer: Dealer, budget: int, now: Now) -> int:
-        """Hand out up to `budget` rows and return how many."""
+    name: str
+    #: Rows stand in several lanes; with one lane, none of the methods is called.
+    many: bool
+
+    def lanes_of(self, batch: Batch, offsets: Offsets) -> Lanes | None:
+        """Return the lane of each of these rows of a batch; None puts all into lane 0."""
+
+    def open_to(self, taker: Taker, ready: Ready, now_ns: int) -> Sequence[int]:
+        """Return the lanes a seat may take from now, in the order in which they are tried."""
+
+    def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> None:
+        """Hear that a lane was tried for a seat, and how many rows it gave, leased until then."""

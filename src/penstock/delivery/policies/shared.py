@@ -1,37 +1,28 @@
-"""The `shared` policy: whoever has room takes the next rows; those who wait longest come first."""
+"""The `shared` policy: one lane; whoever has room takes the next rows, those who wait longest first."""
 
 from __future__ import annotations
 
-from penstock.delivery.moment import Now
-from penstock.delivery.policies.policy import Dealer
+from collections.abc import Sequence
+
+from penstock.delivery.pages import Lanes
+from penstock.delivery.policies.policy import Taker
+from penstock.delivery.ready import Ready
+from penstock.message import Batch, Offsets
 
 
 class Shared:
-    """Competing consumers, in turns."""
+    """Competing seats, in turns."""
 
-    def deal(self, dealer: Dealer, budget: int, now: Now) -> int:
-        """Hand out up to `budget` rows and return how many."""
-        line = dealer.line
-        dealt = misses = 0
-        while line and dealt < budget and dealer.can_give():
-            consumer = line[0]
-            room = consumer.room
-            if room <= 0:
-                line.popleft()
-                consumer.queued = False
-                continue
-            deliveries = dealer.take(min(room, budget - dealt), consumer, now)
-            if not deliveries:
-                misses += 1
-                if consumer.shard is None or misses >= len(line):
-                    break
-                line.rotate(-1)  # its shard has nothing; another consumer may read others
-                continue
-            misses = 0
-            line.popleft()
-            dealt += dealer.hand(consumer, deliveries)
-            if consumer.room > 0:
-                line.append(consumer)
-            else:
-                consumer.queued = False
-        return dealt
+    name = "shared"
+    many = False
+
+    def lanes_of(self, batch: Batch, offsets: Offsets) -> Lanes | None:
+        """Put all rows into one lane."""
+        return None
+
+    def open_to(self, taker: Taker, ready: Ready, now_ns: int) -> Sequence[int]:
+        """Let everybody take from it."""
+        return (0,)
+
+    def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> None:
+        """Need not know."""

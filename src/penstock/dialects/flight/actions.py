@@ -126,8 +126,6 @@ def seek(service: Service, document: Seek) -> object:
         for number, offset in places:
             assert offset is not None
             subscription.seek(found.shard(number).number, offset)
-        found.settle(subscription, always=True)
-        found.pump(subscription)
 
     service.bridge.call(move)
     return {}

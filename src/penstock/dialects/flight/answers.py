@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from penstock.client.wire import Stored, encoded
 from penstock.dialects.flight.faults import GONE
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import place_of
 
 #: Batches of one call that may wait for a sync, and their bytes.

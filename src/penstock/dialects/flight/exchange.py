@@ -17,9 +17,8 @@ import pyarrow.flight as flight
 
 from penstock.client.wire import Notice, Order, Subscribe, decoded, encoded
 from penstock.clock import MILLISECOND
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
 from penstock.dialect import Peer
 from penstock.dialects.flight.faults import GONE
@@ -82,8 +81,7 @@ class Exchange:
         self._peer = peer
         self._keep = wanted(filter_of(document), _percent(document))
         self._topic: Topic
-        self._subscription: Subscription
-        self._consumer: Consumer | None = None
+        self._seat: Seat | None = None
         #: Bytes handed out and bytes written; one is the loop's to change, the other the writer's.
         self._handed_bytes = 0
         self._written_bytes = 0
@@ -113,35 +111,41 @@ class Exchange:
         if not 0 < lease_ns <= settings.lease_max_ns:
             most = settings.lease_max_ns // MILLISECOND
             raise Refusal("bad_request", f"lease_ms is {document.lease_ms}; this subscription allows 1 to {most}")
-        consumer = Consumer(self._deliver, lease_ns, self._peer, document.tag or "", self._keep, document.shard)
-        topic.attach(subscription, consumer, self._evict)
-        self._topic, self._subscription, self._consumer = topic, subscription, consumer
+        self._topic = topic
+        self._seat = topic.attach(
+            subscription,
+            self._deliver,
+            lease_ns=lease_ns,
+            name=self._peer,
+            tag=document.tag or "",
+            keep=self._keep,
+            shard=document.shard,
+            evict=self._evict,
+        )
         self._joined_ns = service.node.clock.now()
         service.exchanges[self] = self.end
 
     def apply(self, order: Order) -> None:
         """Carry out one order."""
-        consumer, topic, subscription = self._consumer, self._topic, self._subscription
-        if consumer is None or self._ended:
+        seat = self._seat
+        if seat is None or self._ended:
             return  # it will read why
-        now = self._service.node.now()
         refused: list[int] = []
+        if order.credit is not None:  # first, so that what the rest brings back is counted against it
+            seat.set_credit(order.credit)
         if order.ack:
-            refused += subscription.ack(consumer, ids_of(order.ack))
+            refused += seat.ack(ids_of(order.ack))
         if order.extend:
-            lease_ns = consumer.lease_ns if order.lease_ms is None else order.lease_ms * MILLISECOND
-            refused += subscription.extend(consumer, ids_of(order.extend).tolist(), lease_ns, now)
+            lease_ns = seat.lease_ns if order.lease_ms is None else order.lease_ms * MILLISECOND
+            refused += seat.extend(ids_of(order.extend), lease_ns)
         if order.release:
             delay_ns = order.delay_ms * MILLISECOND
-            check_delay(topic.name, delay_ns, topic.settings.max_due_ns)
-            refused += subscription.release(consumer, ids_of(order.release).tolist(), delay_ns, now)
-            topic.wait(delay_ns)
-        if order.credit is not None:
-            subscription.set_credit(consumer, order.credit)
-        topic.settle(subscription, always=order.ping is not None)
+            check_delay(self._document.topic, delay_ns, self._topic.settings.max_due_ns)
+            refused += seat.release(ids_of(order.release), delay_ns)
+        if order.ping is not None:  # the answer means that what came before it is written down
+            seat.flush()
         if refused or order.ping is not None:
             self.queue.put(Notice(refused=runs_of(refused), pong=order.ping))
-        topic.pump(subscription)
 
     def leave(self) -> None:
         """End the exchange."""
@@ -150,15 +154,15 @@ class Exchange:
 
     def _detach(self) -> None:
         """Give up what is leased and be a consumer no more."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None and not consumer.gone:
-            self._topic.settle(self._subscription)
-            self._topic.detach(self._subscription, consumer)
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            seat.close()
 
     def peer(self) -> Peer:
         """Return who consumes."""
-        held = self._consumer.in_flight if self._consumer is not None else 0
-        return Peer(self._peer, "flight.port", "", self._joined_ns, self._topic.name, self._subscription.name, held)
+        held = self._seat.in_flight if self._seat is not None else 0
+        place = self._topic.name, self._document.subscription
+        return Peer(self._peer, "flight.port", "", self._joined_ns, *place, held)
 
     def end(self, why: str) -> None:
         """Tell the client that it is over; it ends the call then."""
@@ -173,20 +177,19 @@ class Exchange:
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self.queue.put(deliveries)
         self._handed_bytes += sum(_size(delivery) for delivery in deliveries)
-        if self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX and self._consumer is not None:
-            self._consumer.blocked = self._blocked = True
+        if self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX and self._seat is not None:
+            self._seat.block()
+            self._blocked = True
             self._go_on()  # the writer may have caught up just now
 
     def _go_on(self) -> None:
         """Let the client have more once it has read most of what there was."""
-        consumer = self._consumer
-        if not self._blocked or consumer is None or self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX // 2:
+        seat = self._seat
+        if not self._blocked or seat is None or self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX // 2:
             return
         self._blocked = False
         if not self._service.node.stopping:
-            consumer.blocked = False
-            self._subscription.queue(consumer)
-            self._service.node.clock.call_soon(partial(self._topic.pump, self._subscription))
+            self._service.node.clock.call_soon(seat.unblock)
 
     # --- on the writer's thread -----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from penstock.dialects.flight.bridge import Settle, settled
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
 from penstock.dialects.flight.service import Publisher, Service
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 
 #: A batch may name this many topics.

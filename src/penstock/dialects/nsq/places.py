@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.log.weight import EXTEND_BYTES, HEADER_LENGTH_BYTES, PLAIN_BYTES
 from penstock.message import Batch, Cuts, Offsets, place_of
 from penstock.topic import Topic

@@ -110,9 +110,9 @@ class Nsq:
                 "nsq.tcp_port",
                 session.agreed.client_id,
                 session.connected_ns,
-                session.topic.name if session.topic is not None else "",
-                session.subscription.name if session.subscription is not None else "",
-                session.consumer.in_flight if session.consumer is not None else 0,
+                session.receiver.topic.name if session.receiver.topic is not None else "",
+                session.seat.subscription.name if session.seat is not None else "",
+                session.seat.in_flight if session.seat is not None else 0,
             )
         for node in self.lookup.server.connections if self.lookup is not None else ():
             known = node.session.peer

@@ -72,10 +72,8 @@ class Admin:
 
     def empty_channel(self, params: Params) -> Answer:
         """Let go of everything in a channel, also of what clients hold."""
-        topic, subscription = self.channel(params)
+        _, subscription = self.channel(params)
         subscription.empty()
-        topic.settle(subscription, always=True)
-        topic.pump(subscription)
         return EMPTY
 
     def pause_channel(self, params: Params) -> Answer:

@@ -40,7 +40,7 @@ from penstock.dialects.nsq.tcp.server import Server
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.listener import App, Connection, Listener, Receive, Scope, Send, listen
 from penstock.message import Rows, place_of
 from penstock.node import Node
@@ -342,8 +342,6 @@ class Http:
         start.find(topic, numbers, lambda places: None if found.done() else found.set_result(places))
         for number, offset in await found:
             subscription.seek(number, offset)
-        topic.settle(subscription, always=True)
-        topic.pump(subscription)
         return EMPTY
 
     async def _option(self, name: str, scope: Scope, receive: Receive) -> Answer:

@@ -20,7 +20,7 @@ from penstock import listener
 from penstock.dialects.nsq.codec import SOURCE
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.asgi import OK, Answer
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.listener import HEAD_BYTES_MAX, HEAD_S, Fault
 from penstock.message import Rows
 from penstock.node import Node

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.clock import SECOND
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.health import health
@@ -33,7 +33,7 @@ from penstock.topic import Topic
 #: nsqd's numbers for the states of a connection.
 STATES = {"init": 0, "subscribed": 3, "closing": 4}
 
-Clients = Mapping[Consumer, Connection]
+Clients = Mapping[Seat, Connection]
 
 
 class PubCount(msgspec.Struct):
@@ -170,7 +170,7 @@ class Observer:
             return None
         clients: Clients | None = None
         if connections is not None:
-            clients = {one.session.consumer: one for one in connections if one.session.consumer is not None}
+            clients = {one.session.seat: one for one in connections if one.session.seat is not None}
         return [self._topic(one, channel, clients) for one in topics if not channel or channel in one.subscriptions]
 
     def _topic(self, topic: Topic, channel: str, clients: Clients | None) -> TopicStats:
@@ -189,12 +189,12 @@ class Observer:
         )
 
     def _channel(self, topic: Topic, subscription: Subscription, clients: Clients | None) -> Channel:
-        unread = subscription.depth() - sum(cursor.ready for cursor in subscription.cursors)
+        unread = subscription.depth() - subscription.ready()
         deferred = topic.deferred(subscription)
         depth = subscription.depth() - deferred
         listed = None
         if clients is not None:
-            listed = [_consumer(one, clients.get(one)) for one in subscription.consumers.values()]
+            listed = [_consumer(one, clients.get(one)) for one in subscription.seats.values()]
         return Channel(
             channel_name=subscription.name,
             depth=depth,
@@ -205,7 +205,7 @@ class Observer:
             message_count=subscription.counts()["passed"] + unread,
             requeue_count=subscription.released,
             timeout_count=subscription.expired_leases,
-            client_count=len(subscription.consumers),
+            client_count=len(subscription.seats),
             clients=listed,
             paused=subscription.settings.paused,
             e2e_processing_latency=self._meter.of([subscription]),
@@ -223,7 +223,7 @@ def memory_of_process() -> Memory:
     )
 
 
-def _consumer(consumer: Consumer, connection: Connection | None) -> Client:
+def _consumer(consumer: Seat, connection: Connection | None) -> Client:
     if connection is None:  # a consumer of another dialect
         client = Client(
             client_id=consumer.name, hostname="", remote_address="", state=STATES["subscribed"], connect_ts=0

@@ -22,7 +22,7 @@ from penstock.dialects.nsq.takeover.backlog import Backlog, Copies, Words
 from penstock.dialects.nsq.takeover.diskqueue import Mask
 from penstock.dialects.nsq.takeover.queues import Topic as Source
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.message import Offsets, Rows, place_of
 from penstock.node import Node
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -160,7 +160,7 @@ class Transfer:
         nothing = Copies(everywhere, np.zeros(len(picked), np.int64))
         for subscription in topic.subscriptions.values():
             self._settle(subscription, ids, copies.get(subscription.name, nothing))
-            topic.settle(subscription, always=True)
+            subscription.flush()
         await self._survive()
         self._brought.add(backlog.keys[picked])
         self._done.messages += len(picked) - receipt.repeated

@@ -21,8 +21,8 @@ from penstock.dialects.nsq.tcp.replies import Slot
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
-from penstock.inlet import Receipt
 from penstock.intake.limits import check_due
+from penstock.intake.receipt import Receipt
 from penstock.message import SMALL, Buffer, Column, Rows
 from penstock.topic import Topic
 

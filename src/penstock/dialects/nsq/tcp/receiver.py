@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 
 from penstock.clock import MILLISECOND
-from penstock.delivery.consumer import Consumer
+from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.codec import (
@@ -81,9 +80,8 @@ class Receiver:
         "_send",
         "_service",
         "_session",
-        "consumer",
         "form",
-        "subscription",
+        "seat",
         "topic",
     )
 
@@ -100,8 +98,7 @@ class Receiver:
         self._send: Callable[[Buffer], None] = session.replies.send
         self.form = PLAIN
         self.topic: Topic | None = None
-        self.subscription: Subscription | None = None
-        self.consumer: Consumer | None = None
+        self.seat: Seat | None = None
 
     # --- subscribing ----------------------------------------------------------------------------------------------
 
@@ -171,23 +168,24 @@ class Receiver:
             settings = msgspec.structs.replace(settings, order="shard")
         subscription = topic.subscribe(place.channel, settings)
         most = self._config.max_channel_consumers
-        if most and len(subscription.consumers) >= most:
+        if most and len(subscription.seats) >= most:
             raise Refusal("conflict", f"consumers for {place.topic}:{place.channel} exceeds limit of {most}")
         if subscription.settings.order != settings.order and word == "SUB_ORDERED":
-            if subscription.consumers:
+            if subscription.seats:
                 raise Refusal("conflict", f"channel {place.channel} is in use without order")
             changed = msgspec.structs.replace(subscription.settings, order="shard")
             subscription = topic.update_subscription(place.channel, changed)
-        consumer = Consumer(
+        self.seat = topic.attach(
+            subscription,
             self.deliver,
-            agreed.lease_ns,
-            agreed.client_id or self._session.name,
-            agreed.desired_tag if headers else "",
-            wanted(agreed.header_filter if headers else None, percent_of(agreed.sample_rate)),
-            place.partition if place.partition >= 0 else None,
+            lease_ns=agreed.lease_ns,
+            name=agreed.client_id or self._session.name,
+            tag=agreed.desired_tag if headers else "",
+            keep=wanted(agreed.header_filter if headers else None, percent_of(agreed.sample_rate)),
+            shard=place.partition if place.partition >= 0 else None,
+            evict=self._session.hang_up,
         )
-        topic.attach(subscription, consumer, self._session.hang_up)
-        self.topic, self.subscription, self.consumer = topic, subscription, consumer
+        self.topic = topic
         self._fragile = not headers and not self._config.allow_sub_ext_compatible
         details = word != "SUB"
         form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
@@ -196,14 +194,14 @@ class Receiver:
         if agreed.gather_ns:
             self._gatherer = self._session.gathered(agreed.output_buffer_size, agreed.gather_ns)
             self._send = self._gather
-        if place.start is not None and len(subscription.consumers) == 1:
+        if place.start is not None and len(subscription.seats) == 1:
             self._begin_at(place.start, place.partition)
         else:
             self._replies.send(OK)
 
     def _begin_at(self, start: Start, partition: int) -> None:
         """Move the channel to where its only client wants it, and only then let it have messages."""
-        topic, subscription = self._topic, self._subscription
+        topic, subscription = self._topic, self._seat.subscription
         numbers = [partition] if partition != ANY else range(len(topic.shards))
 
         def found(places: Sequence[tuple[int, int]]) -> None:
@@ -222,12 +220,9 @@ class Receiver:
 
     def leave(self) -> None:
         """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
-        if self.topic is not None and self.subscription is not None and self.consumer is not None:
-            try:
-                self.topic.settle(self.subscription)
-            finally:
-                self.topic.detach(self.subscription, self.consumer)
-        self.topic = self.subscription = self.consumer = None
+        seat, self.topic, self.seat = self.seat, None, None
+        if seat is not None:
+            seat.close()
         if self._gatherer is not None:  # others get these now
             self._gatherer.forget()
 
@@ -247,8 +242,8 @@ class Receiver:
         elif count > most:
             self._session.fail("E_INVALID", f"RDY count {count} out of range 0-{most}")
         else:
-            self._subscription.set_credit(self._consumer, count)
-            if self._gatherer is not None and self._consumer.room <= 0:
+            self._seat.set_credit(count)
+            if self._gatherer is not None and self._seat.room <= 0:
                 self._gatherer.flush()
 
     def fin(self, ids: list[int] | Offsets | list[bytes]) -> None:
@@ -262,8 +257,7 @@ class Receiver:
             else:
                 self._session.fail("E_INVALID", "FIN insufficient number of params")
             return
-        refused = self._subscription.ack(self._consumer, ids)
-        for id_ in refused:
+        for id_ in self._seat.ack(ids):
             self._not_mine("FIN", id_)
 
     def req(self, args: list[bytes]) -> None:
@@ -282,18 +276,15 @@ class Receiver:
             self._node.count_fault("nsq", "E_REQ_FAILED", str(refusal), self._session.name)
             self._replies.send(error("E_REQ_FAILED", f"REQ {args[0].decode('latin-1')} failed {refusal}"))
             return
-        if self._subscription.release(self._consumer, [id_], delay_ns, self._node.now()):
+        if self._seat.release([id_], delay_ns):
             self._not_mine("REQ", id_)
-        else:
-            self._topic.wait(delay_ns)
 
     def touch(self, args: list[bytes]) -> None:
         """Extend."""
         id_ = self._id("TOUCH", args, 1)
         if id_ is None:
             return
-        lease_ns = self._session.agreed.lease_ns
-        if self._subscription.extend(self._consumer, [id_], lease_ns, self._node.now()):
+        if self._seat.extend([id_], self._session.agreed.lease_ns):
             self._not_mine("TOUCH", id_)
 
     def cls(self, args: list[bytes]) -> None:
@@ -301,14 +292,14 @@ class Receiver:
         if self._session.state != "subscribed":
             self._session.fail("E_INVALID", "cannot CLS in current state")
             return
-        self._subscription.set_closing(self._consumer)
+        self._seat.set_closing()
         self._session.state = "closing"
         self._replies.send(CLOSE_WAIT)
 
     def _not_mine(self, word: str, id_: int) -> None:
         """Tell that a lease is gone; the connection lives on."""
         text = f"{word} %016x failed " % (id_ & (1 << 64) - 1)
-        owner = self._subscription.has(id_, self._consumer)
+        owner = self._seat.has(id_)
         why = "ID not in flight" if owner is None else "client does not own message"
         self._node.count_fault("nsq", f"E_{word}_FAILED", text + why, self._session.name)
         self._replies.send(error(f"E_{word}_FAILED", text + why))
@@ -366,7 +357,7 @@ class Receiver:
             self._replies.send(frames)
             return
         self._gatherer.gather(frames)
-        if self._consumer.room <= 0:  # it gets nothing more before it was given these
+        if self._seat.room <= 0:  # it gets nothing more before it was given these
             self._gatherer.flush()
 
     def _picked(self, form: Form, first_id: int, delivery: Delivery) -> Buffer:
@@ -408,14 +399,9 @@ class Receiver:
         return self.topic
 
     @property
-    def _subscription(self) -> Subscription:
-        assert self.subscription is not None
-        return self.subscription
-
-    @property
-    def _consumer(self) -> Consumer:
-        assert self.consumer is not None
-        return self.consumer
+    def _seat(self) -> Seat:
+        assert self.seat is not None
+        return self.seat
 
 
 def _refused(extend: Extend, supported: bool, compatible: bool) -> tuple[str, str] | None:

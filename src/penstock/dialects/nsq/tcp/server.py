@@ -176,8 +176,8 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Stop producing: the client does not read."""
         self._blocked_ns = self._clock.monotonic()
-        if self.session.consumer is not None:
-            self.session.consumer.blocked = True
+        if self.session.seat is not None:
+            self.session.seat.block()
         else:  # every command would make one more reply that waits
             self._stop(_FULL)
 
@@ -185,11 +185,8 @@ class Connection(asyncio.BufferedProtocol):
         """Go on producing."""
         self._blocked_ns = 0
         self._start(_FULL)
-        session = self.session
-        if session.consumer is not None and session.subscription is not None and session.topic is not None:
-            session.consumer.blocked = False
-            session.subscription.queue(session.consumer)
-            session.topic.pump(session.subscription)
+        if self.session.seat is not None:
+            self.session.seat.unblock()
 
     # --- the session calls these ----------------------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import msgspec
 
 from penstock.clock import MILLISECOND
-from penstock.delivery.consumer import Consumer
-from penstock.delivery.subscription import Subscription
+from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
 from penstock.dialects.nsq.tcp.auth import Guard, Query
 from penstock.dialects.nsq.tcp.gatherer import Gatherer
@@ -24,7 +23,6 @@ from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.message import Buffer
-from penstock.topic import Topic
 
 __all__ = ["EPHEMERAL", "Link", "Session"]
 
@@ -117,19 +115,9 @@ class Session:
     # --- what the connection and others look at -------------------------------------------------------------------
 
     @property
-    def topic(self) -> Topic | None:
-        """The topic it is subscribed to."""
-        return self.receiver.topic
-
-    @property
-    def subscription(self) -> Subscription | None:
-        """The channel it is subscribed to."""
-        return self.receiver.subscription
-
-    @property
-    def consumer(self) -> Consumer | None:
-        """Its part in that channel."""
-        return self.receiver.consumer
+    def seat(self) -> Seat | None:
+        """Its part in the channel it is subscribed to."""
+        return self.receiver.seat
 
     @property
     def pub_counts(self) -> dict[str, int]:
@@ -147,7 +135,6 @@ class Session:
             self._run(self._decoder.feed(data))
 
     def _run(self, commands: Iterable[Command]) -> None:
-        acked = False
         while True:
             left = iter(commands)
             for command in left:
@@ -158,7 +145,6 @@ class Session:
                     if self._waiting:
                         self._later = [command, *left]
                     return
-                acked = acked or word == "FIN"
                 part, method = self.COMMANDS[word]
                 method(getattr(self, part) if part else self, *command[1:])
                 if self._waiting:
@@ -167,11 +153,6 @@ class Session:
             if not self._decoder.stopped or self.closed:
                 break
             commands = self._decoder.go_on()
-        receiver = self.receiver
-        if receiver.topic is not None and receiver.subscription is not None:
-            if acked:
-                receiver.topic.settle(receiver.subscription)
-            receiver.topic.pump(receiver.subscription)
 
     def wait(self) -> None:
         """Carry out nothing more until `resume`: an answer from outside must come first."""

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.errors import Refusal
-from penstock.inlet import Receipt
+from penstock.intake.receipt import Receipt
 from penstock.intake.spread import shard_of
 from penstock.message import Rows, place_of
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -100,8 +100,7 @@ def test_dead_letter_that_a_failed_sync_took_back_is_buried_again(site: Site) ->
     subscription = topic.subscription("audit")
     assert got == [b"poison"]
     with failing_syncs(site):
-        assert subscription.release(site.consumer, [1], 0, site.node.now()) == []
-        topic.pump(subscription)
+        assert site.seat.release([1], 0) == []
         site.machine.run()
         assert site.node.topic("t.dead").published == 0
     site.machine.run(3)

@@ -1,6 +1,6 @@
 """What delivery tells to whoever keeps a history of it. Contracts only.
 
-A witness is told of the rows of one shard in one subscription. Where nobody keeps a history there is none, and a row
+A recorder is told of the rows of one shard in one subscription. Where nobody keeps a history there is none, and a row
 costs one look at None.
 """
 
@@ -19,7 +19,7 @@ Attempts = npt.NDArray[np.uint16]
 Return = Literal["released", "expired", "dead"]
 
 
-class Witness(Protocol):
+class Recorder(Protocol):
     """Hears what becomes of rows that were handed out, and of those that never are."""
 
     def acked_one(self, offset: int) -> None:

@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
+import pyarrow as pa
+
+from penstock.message import Batch, Offsets
+
 #: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.
 _STALE_MAX = 16
 
@@ -151,6 +155,12 @@ class KeyOrder:
             self._key_of[offset] = key
             self._keys.setdefault(key, _Key()).queue(offset)
 
+    def note_rows(self, batch: Batch, offsets: Offsets) -> None:
+        """Take note of rows of a batch that stand in queues which may be served in any order."""
+        for key, offset in zip(keys_of(batch, offsets) or (), offsets.tolist(), strict=False):
+            if key is not None:
+                self.note(key, offset)
+
     def note_out(self, key: bytes, offset: int, holder: int) -> None:
         """Take note of a row that went out before order was asked for; several holders together are nobody."""
         if offset not in self._key_of:
@@ -222,3 +232,13 @@ class KeyOrder:
             state.queue(offset)
         state.first = None
         return freed
+
+
+def keys_of(batch: Batch, offsets: Offsets) -> list[bytes | None] | None:
+    """Return the keys of rows of a batch; None if none has one."""
+    column = batch.columns.get("key")
+    if column is None or len(offsets) == 0:
+        return None
+    rows = (offsets - batch.first).tolist()
+    values = [column[row] for row in rows] if isinstance(column, list) else column.take(pa.array(rows)).to_pylist()
+    return [None if key is None else bytes(key) for key in values]

@@ -1,7 +1,7 @@
 """The way into a topic: from rows a dialect decoded to rows in the log and an answer to their publisher.
 
-Puts intake and log together: rate, gathering, idempotence, shards. Knows nothing of subscriptions; the topic hears
-when rows were appended, and again when they are as durable as it promises.
+Owns rate, gathering, idempotence, the choice of a shard, and the answer. Knows nothing of subscriptions: the topic
+hears of a batch once it is stored as durably as promised, after its publishers did.
 """
 
 from __future__ import annotations
@@ -17,56 +17,18 @@ from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory, RateWindow, check_due
+from penstock.intake.receipt import Owner, Published, Receipt
 from penstock.intake.spread import spread
 from penstock.log.shard import Shard
-from penstock.message import Batch, Rows, id_of
+from penstock.message import OFFSET_BITS, Batch, Rows, id_of
 from penstock.settings import TopicSettings
-
-
-class Receipt:
-    """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
-
-    __slots__ = ("batch", "count", "elsewhere", "first_id", "repeated")
-
-    def __init__(
-        self,
-        first_id: int,
-        count: int,
-        batch: Batch | None = None,
-        elsewhere: dict[int, int] | None = None,
-        repeated: int = 0,
-    ) -> None:
-        self.first_id = first_id
-        self.count = count
-        #: The batch they are in, where they are all in one; it knows where each row stands in an NSQ queue.
-        self.batch = batch
-        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
-        self.elsewhere = elsewhere
-        #: How many of the rows repeat an older message, and were not stored again.
-        self.repeated = repeated
-
-    def ids(self) -> list[int]:
-        """Return the id of each row, in order."""
-        elsewhere = self.elsewhere or {}
-        ids, next_id = [], self.first_id
-        for row in range(self.count + len(elsewhere)):
-            if row in elsewhere:
-                ids.append(elsewhere[row])
-            else:
-                ids.append(next_id)
-                next_id += 1
-        return ids
-
 
 #: A commit that is taken up again must find what it appended, however short a window the topic gives its publishers;
 #: it writes down how far it got much more often than this.
 SEQUENCE_WINDOW_NS_MIN = 300 * SECOND
 
-Published = Callable[[Receipt | None, BaseException | None], None]
-Owner = tuple[Published, int, int]
 
-
-class Inlet:
+class Intake:
     """What comes into one topic."""
 
     def __init__(
@@ -77,23 +39,28 @@ class Inlet:
         settings: TopicSettings,
         memory: InputMemory,
         ledger: Ledger,
-        appended: Callable[[Shard, Batch], None],
-        stored: Callable[[Shard, Batch | None], None],
+        announce: Callable[[Shard, Batch], None],
+        stored: Callable[[Shard, Batch], None],
         report_bug: Callable[[str, BaseException], None],
     ) -> None:
         self.published = 0
         self.published_bytes = 0
+        #: Why nothing is taken in any more; a code of the table of errors.
+        self.closed: str | None = None
         self._name = name
         self._clock = clock
         self._shards = shards
         self._settings = settings
         self._ledger = ledger
-        self._appended = appended
-        self._told = stored
+        #: Told of rows with a due time as soon as they are in the log.
+        self._announce = announce
+        self._stored = stored
         self._report_bug = report_bug
         self._gathers = [Gather(clock, partial(self._store, shard), memory, self.refuse) for shard in shards]
         self._rate = RateWindow(settings.rate) if settings.rate else None
         self._waits = settings.durability == "fsync"
+        #: There is nothing to ask before rows are gathered.
+        self._simple = len(shards) == 1 and self._rate is None
         self._dedup: Dedup | None = None
         self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._next_home = 0
@@ -109,6 +76,7 @@ class Inlet:
         """Take other settings from now on."""
         self._settings = settings
         self._rate = RateWindow(settings.rate) if settings.rate else None
+        self._simple = len(self._shards) == 1 and self._rate is None
         if self._dedup is not None:
             self._dedup.resize(settings.dedup_window_ns, _sequence_window_ns(settings))
 
@@ -119,8 +87,21 @@ class Inlet:
             for batch in shard.recent(last_ns - _sequence_window_ns(self._settings)):
                 self._keys().stored(shard.number, batch)
 
-    def offer(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+    def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
         """Take rows in; `done` hears once they are as durable as the topic promises, or why not."""
+        if self.closed is not None:
+            text = f"topic {self._name} takes nothing: it is {self.closed}"
+            self.refuse(Refusal(self.closed, text), rows.count, done)
+        elif self._simple and not shard and not rows.columns:
+            self._gathers[0].offer(rows, done, publisher)
+        elif shard is not None and not 0 <= shard < len(self._shards):
+            text = f"there is no shard {shard}; topic {self._name} has 0 to {len(self._shards) - 1}"
+            self.refuse(Refusal("bad_offset", text), rows.count, done)
+        else:
+            self.take(rows, publisher, done, shard)
+
+    def take(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+        """Take rows in, also of a node that takes nothing more from anybody else."""
         if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
             text = f"topic {self._name} takes {self._settings.rate} messages a second; try again in a second"
             self.refuse(Refusal("rate_limited", text), rows.count, done)
@@ -211,7 +192,8 @@ class Inlet:
                 return
             if self._dedup is not None:
                 self._dedup.stored(shard.number, batch)
-            self._appended(shard, batch)
+            if batch.columns and "due" in batch.columns:
+                self._announce(shard, batch)
         if kept is not rows:
             self._ledger.add("duplicate", self._name, rows.count - kept.count, now_ns)
         if self._waits:
@@ -242,18 +224,22 @@ class Inlet:
             self.published += batch.count
             self.published_bytes += len(batch.body)
         if found is NO_DUPLICATES:
-            first_id = id_of(shard.number, first)
+            first_id = (shard.number << OFFSET_BITS) + first + 1
             for done, row, rows in owners:
-                self._tell(done, Receipt(first_id + row, rows, batch), None)
+                try:
+                    done(Receipt(first_id + row, rows, batch), None)
+                except Exception as failure:  # as in _tell
+                    self._report_bug(f"answer of topic {self._name}", failure)
         else:
             ids = [id_of(*place) for place in found.places(count, shard.number, first)]
             for done, row, rows in owners:
                 mine = dict(enumerate(ids[row : row + rows]))
                 self._tell(done, Receipt(0, 0, batch, mine, found.among(row, rows)), None)
-        self._told(shard, batch)
+        if batch is not None:
+            self._stored(shard, batch)
 
     def _tell(self, done: Published, receipt: Receipt | None, error: BaseException | None) -> None:
-        """Answer one publisher; a bug of his must not reach those who share his group, nor be told him as theirs."""
+        """Answer one publisher; a bug of its own must not reach those who share its group."""
         try:
             done(receipt, error)
         except Exception as failure:

@@ -1,4 +1,4 @@
-"""The alarm of a topic: when its next row becomes due.
+"""The due timer of a topic: when its next row becomes due.
 
 Keeps the rows that were published with a due time, once per topic whatever the number of subscriptions (ruling 11),
 and one timer for them and for whatever else waits.
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.clock import SECOND, Clock, Timer
-from penstock.delivery.due import Calendar
+from penstock.delivery.calendar import Calendar
 from penstock.message import Offsets
 
 #: Due rows are looked for at least this often while any wait, in case the wall clock jumps.
 CHECK_NS = SECOND
 
 
-class Alarm:
-    """Calls `ring` when something is due; `others` tells when something else than a published row is."""
+class DueTimer:
+    """Calls `due` when something is; `others` tells when something else than a published row is."""
 
     def __init__(
-        self, clock: Clock, shards: int, ring: Callable[[], None], others: Callable[[], Sequence[int | None]]
+        self, clock: Clock, shards: int, due: Callable[[], None], others: Callable[[], Sequence[int | None]]
     ) -> None:
         self._clock = clock
-        self._call = ring
+        self._call = due
         self._others = others
         self._calendars: list[Calendar | None] = [None] * shards
         #: Per shard: nothing at or above this offset was ever kept.
@@ -42,7 +42,7 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """Whether it will ring."""
+        """Whether it will call."""
         return self._timer is not None
 
     def wait_for(self, shard: int, due_ns: Offsets, offsets: Offsets) -> None:
@@ -74,7 +74,7 @@ class Alarm:
                 return
             self._timer.cancel()
         self._at_ns = at_ns
-        self._timer = self._clock.call_at(at_ns, self._ring)
+        self._timer = self._clock.call_at(at_ns, self._fire)
 
     def pop(self, shard: int, wall_ns: int) -> Offsets | None:
         """Return the published rows of a shard that are due by a time, which is to judge them afterwards too."""
@@ -85,11 +85,11 @@ class Alarm:
         return calendar.pop(wall_ns)
 
     def cancel(self) -> None:
-        """Ring no more."""
+        """Call no more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
         try:
             self._call()

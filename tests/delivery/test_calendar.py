@@ -9,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.delivery import due
-from penstock.delivery.due import AHEAD, BLOCK_ROWS, EARLY_PAUSE_NS, LOOSE_ROWS_MAX, SHIFTS, STAGED_ROWS_MAX, Calendar
+from penstock.delivery import calendar as due
+from penstock.delivery.calendar import (
+    AHEAD,
+    BLOCK_ROWS,
+    EARLY_PAUSE_NS,
+    LOOSE_ROWS_MAX,
+    SHIFTS,
+    STAGED_ROWS_MAX,
+    Calendar,
+)
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

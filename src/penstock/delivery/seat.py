@@ -1,0 +1,286 @@
+"""A seat: one receiver in a subscription, and everything it may do.
+
+A connection, a look (a poll that is over with its first rows), a relay. It takes credit, and it acks, extends, releases
+and removes; what follows from that (journal, timers, handing out more) it sees to itself. A seat without a name holds
+leases that die with it; those of a named one are written down, survive the process and are taken up again under the
+name. Knows nothing of sockets, frames or other seats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.delivery.source import Delivery
+from penstock.errors import Refusal
+from penstock.message import OFFSET_BITS, SMALL, Batch, Offsets, id_of
+
+if TYPE_CHECKING:
+    from penstock.delivery.subscription import Subscription
+
+#: Which rows of a batch of a shard a seat wants.
+Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
+Deliver = Callable[[list[Delivery]], None]
+
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+
+class Lease(NamedTuple):
+    """A message on lease, as its named holder may list it."""
+
+    id: int
+    version: int
+    attempts: int
+    #: Monotonic time at which it ends.
+    ends_ns: int
+
+
+class Seat:
+    """Credit, and what is out against it."""
+
+    __slots__ = (
+        "__weakref__",
+        "acked",
+        "blocked",
+        "closing",
+        "credit",
+        "deliver",
+        "evict",
+        "expired",
+        "gone",
+        "holder",
+        "in_flight",
+        "keep",
+        "lane",
+        "lease_ns",
+        "name",
+        "named",
+        "owner",
+        "queued",
+        "received",
+        "released",
+        "shard",
+        "subscription",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        deliver: Deliver,
+        lease_ns: int,
+        name: str = "",
+        *,
+        tag: str = "",
+        keep: Keep | None = None,
+        shard: int | None = None,
+        evict: Callable[[], None] | None = None,
+        owner: Seat | None = None,
+    ) -> None:
+        self.subscription = subscription
+        self.deliver = deliver
+        self.lease_ns = lease_ns
+        self.name = name
+        #: The tag it asks for: it gets rows with this tag and no others, and nobody else gets them.
+        self.tag = tag
+        #: Its own filter, applied to what was chosen for it; what it refuses is finished (ruling 12).
+        self.keep = keep
+        #: The only shard it reads; None for all.
+        self.shard = shard
+        #: Called if the subscription or the topic goes away under it.
+        self.evict = evict
+        #: The named seat that a look is for: it holds what the look finds.
+        self.owner = owner
+        self.named = False
+        self.holder: int = -1 if owner is None else owner.holder
+        #: The lane of its tag.
+        self.lane = 0
+        #: It said that it will go: it finishes what it has, and its tag is no longer its own.
+        self.closing = False
+        self.credit = 0
+        self.in_flight = 0
+        #: Its socket is full: no more until it drains.
+        self.blocked = False
+        #: It stands in the subscription's line of those with room.
+        self.queued = False
+        self.gone = False
+        self.received = 0
+        self.acked = 0
+        self.released = 0
+        self.expired = 0
+
+    @property
+    def room(self) -> int:
+        """How many rows it may get now."""
+        return 0 if self.blocked or self.gone else self.credit - self.in_flight
+
+    # --- credit ---------------------------------------------------------------------------------------------------
+
+    def set_credit(self, credit: int) -> None:
+        """Say how many rows it may hold."""
+        self.credit = credit
+        self._go_on()
+
+    def block(self) -> None:
+        """Take nothing more: what is sent does not leave."""
+        self.blocked = True
+
+    def unblock(self) -> None:
+        """Take more again."""
+        self.blocked = False
+        self._go_on()
+
+    def set_closing(self) -> None:
+        """Get nothing more; its tag is no longer its own, what it has it may still finish."""
+        self.credit = 0
+        if not self.closing:
+            self.closing = True
+            self.subscription.unclaim(self)
+
+    def _go_on(self) -> None:
+        subscription = self.subscription
+        if not self.queued and self.room > 0:
+            self.queued = True
+            subscription.line.append(self)
+        subscription.pump()
+
+    # --- what it holds --------------------------------------------------------------------------------------------
+
+    def ack(self, ids: list[int] | Offsets) -> list[int]:
+        """Finish messages; return the ids it does not have. Budget: 20 ns a row from 1,000 on."""
+        subscription = self.subscription
+        cursors = subscription.cursors
+        refused: list[int] = []
+        if len(ids) > SMALL:
+            for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+                refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder))
+        else:
+            for id_ in ids if isinstance(ids, list) else ids.tolist():
+                shard = (id_ - 1) >> OFFSET_BITS
+                if not 0 <= shard < len(cursors) or not cursors[shard].states.ack_one(
+                    (id_ - 1) & _OFFSET_MASK, self.holder
+                ):
+                    refused.append(id_)
+        done = len(ids) - len(refused)
+        self.in_flight -= done
+        self.acked += done
+        if subscription.on_ack is not None:
+            subscription.on_ack(_but(ids, refused) if refused else ids)
+        if self.named or subscription.host.flush_at_once:
+            subscription.flush()
+        self._go_on()
+        return refused
+
+    def extend(self, ids: list[int] | Offsets, lease_ns: int, *, renew: bool = False) -> list[int]:
+        """Let leases last `lease_ns` from now; return the ids it does not have. `renew` gives them new versions."""
+        subscription = self.subscription
+        now = subscription.host.now()
+        refused: list[int] = []
+        for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+            most_ns = subscription.settings.lease_max_ns
+            rest = cursor.states.extend(offsets, self.holder, lease_ns, most_ns, now, renew=renew)
+            refused += _ids(cursor.source.number, rest)
+        if self.named:
+            subscription.flush()
+        return refused
+
+    def release(self, ids: list[int] | Offsets, delay_ns: int = 0) -> list[int]:
+        """Give messages back, to go out again after a delay; return the ids it does not have."""
+        subscription = self.subscription
+        now = subscription.host.now()
+        refused: list[int] = []
+        due_ns = now.wall_ns + delay_ns if delay_ns > 0 else 0
+        for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+            refused += _ids(cursor.source.number, cursor.states.release(offsets, self.holder, due_ns, now))
+        done = len(ids) - len(refused)
+        self.in_flight -= done
+        self.released += done
+        subscription.released += done
+        subscription.count_revoked()
+        if self.named or subscription.host.flush_at_once:
+            subscription.flush()
+        if due_ns:
+            subscription.host.set_timer()
+        self._go_on()
+        return refused
+
+    def has(self, id_: int) -> bool | None:
+        """Tell whether it has a message on lease; None if nobody has."""
+        shard, offset = (id_ - 1) >> OFFSET_BITS, (id_ - 1) & _OFFSET_MASK
+        cursors = self.subscription.cursors
+        return cursors[shard].states.has(offset, self.holder) if 0 <= shard < len(cursors) else None
+
+    def flush(self) -> None:
+        """Write down what it acked, at once."""
+        self.subscription.flush()
+
+    # --- under a name ---------------------------------------------------------------------------------------------
+
+    def look(self, limit: int, lease_ns: int, deliver: Deliver, *, tag: str = "", keep: Keep | None = None) -> Seat:
+        """Ask once for rows, which this seat then holds: they are answered for by receipt, also after a restart."""
+        if not self.named:
+            raise Refusal("bad_request", "only a seat with a name can hold what nobody waits for")
+        seat = Seat(self.subscription, deliver, lease_ns, self.name, tag=tag, keep=keep, owner=self)
+        seat.evict = partial(deliver, [])  # whoever waits learns that there is nothing to wait for
+        self.subscription.join_look(seat)
+        seat.set_credit(limit)
+        return seat
+
+    def current(self, ids: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
+        """Tell which receipts hold: it has the message on lease, in this version."""
+        good = np.zeros(len(ids), np.bool_)
+        places = ids - 1
+        for cursor in self.subscription.cursors:
+            mine = places >> OFFSET_BITS == cursor.source.number
+            if mine.any():
+                order = np.argsort(places[mine], kind="stable")
+                offsets = (places[mine] & _OFFSET_MASK)[order]
+                found = np.empty(len(order), np.bool_)
+                found[order] = cursor.states.current(offsets, versions[mine][order], self.holder)
+                good[mine] = found
+        return good
+
+    def leases(self) -> list[Lease]:
+        """Return what it holds, in order of the ids."""
+        out = []
+        for cursor in self.subscription.cursors:
+            rows = cursor.states.leases.of(self.holder)
+            _, attempts, ends_ns, _ = cursor.states.pages.details(rows)
+            versions = cursor.states.pages.versions(rows)
+            columns = zip(
+                _ids(cursor.source.number, rows), versions.tolist(), attempts.tolist(), ends_ns.tolist(), strict=True
+            )
+            out += [Lease(*lease) for lease in columns]
+        return out
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave; what it held is ready for the others at once, unless it has a name and will come back."""
+        if not self.gone:
+            subscription = self.subscription
+            try:
+                if subscription.host.flush_at_once:
+                    subscription.flush()
+            finally:
+                subscription.leave(self)
+                subscription.host.left(subscription)
+
+
+def _ids(shard: int, offsets: Offsets) -> list[int]:
+    return [id_of(shard, offset) for offset in offsets.tolist()]
+
+
+def _but(ids: list[int] | Offsets, refused: list[int]) -> list[int] | Offsets:
+    if isinstance(ids, list):
+        return [id_ for id_ in ids if id_ not in refused]
+    return ids[~np.isin(ids, refused)]
+
+
+def nobody(deliveries: list[Delivery]) -> None:
+    """Refuse rows where nobody waits for them."""
+    raise Refusal("bad_request", "this seat asks for its messages, nothing is sent to it")

@@ -1,0 +1,398 @@
+"""Row states: what a subscription was handed of a shard and has not finished, and every move between ready, leased,
+waiting and done.
+
+`Pages` holds the arrays, `Leases` the deadlines, `Calendar` the waiting rows, `KeyOrder` which keys are out. What
+happens is noted for the journal. Knows nothing of the log but offsets, and no clock: times are passed in. Rows that
+become ready go to `queue`, which puts them into their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.delivery import journal as records
+from penstock.delivery.calendar import Calendar
+from penstock.delivery.instant import Instant
+from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
+from penstock.delivery.keys import KeyOrder
+from penstock.delivery.leases import GRAIN_NS, Leases
+from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Lanes, Pages
+from penstock.delivery.recorder import Recorder
+from penstock.delivery.source import Delivery, JournalFile
+from penstock.message import Offsets
+
+_NONE = np.empty(0, np.int64)
+
+#: Dead letters are tried again after this long when their topic refuses them.
+DEAD_RETRY_NS = 1_000_000_000
+
+
+class RowStates:
+    """Rows of one shard that are one subscription's to deliver, and their states."""
+
+    def __init__(
+        self,
+        journal: JournalFile,
+        names: Mapping[int, str],
+        queue: Callable[[Offsets], None],
+        due_seen_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.journal = JournalWriter(journal)
+        #: The holders that outlive connections: their leases are written down before anybody hears of them.
+        self.names = names
+        self._queue = queue
+        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
+        self.due_seen_ns = due_seen_ns
+        #: Told what becomes of rows, where somebody keeps a history.
+        self.recorder: Recorder | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with nothing held."""
+        self.pages = Pages()
+        self.leases = Leases(self.pages)
+        self._calendar: Calendar | None = None
+        self.counts = dict.fromkeys(records.FINISHED, 0)
+        self.ready = self.leased = self.waiting = self.moving = 0
+        #: Waiting rows that were out before: where order is kept, what came after them must wait as well.
+        self.returning = 0
+        #: Which keys are out, where the subscription keeps order by key.
+        self.keys: KeyOrder | None = None
+        #: Rows taken back from each holder because an earlier one of their key came back.
+        self.revoked: dict[int, int] = {}
+        if self.names:
+            self.pages.keep_versions()
+
+    # --- what others ask ------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Rows handed out or ready and not finished."""
+        return self.ready + self.leased + self.waiting + self.moving
+
+    def held_between(self, first: int, end: int) -> Offsets:
+        """Return the rows of a range of offsets that were passed and are not finished."""
+        return self.pages.between(first, end) if self.held and first < end else _NONE
+
+    def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
+        """Return how often each row was handed out."""
+        return self.pages.attempts(offsets)
+
+    def has(self, offset: int, holder: int) -> bool | None:
+        """Tell whether a holder has a row on lease; None if nobody has."""
+        state, owner = self.pages.state_of(offset)
+        return (owner == holder) if state == LEASED else None
+
+    # --- going out ------------------------------------------------------------------------------------------------
+
+    def hold_ready(self, offsets: Offsets, lanes: Lanes | None = None) -> None:
+        """Take in rows that may go out and were never out before."""
+        self.pages.hold(offsets, READY, lanes=lanes)
+        self.ready += len(offsets)
+
+    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int) -> None:
+        """Lease rows that were never seen."""
+        self.pages.lease_fresh(first, count, holder, deadline_ns)
+        self.leases.add_range(holder, first, count, deadline_ns)
+        self.leased += count
+
+    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int) -> bool:
+        """Lease ascending rows if all are ready and none was ever leased; False changes nothing."""
+        if not self.pages.lease_first(offsets, holder, deadline_ns):
+            return False
+        self.leases.add(holder, offsets, deadline_ns)
+        self.ready -= len(offsets)
+        self.leased += len(offsets)
+        return True
+
+    def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
+        """Lease ready rows and return which attempt this is for each."""
+        attempts = self.pages.lease(offsets, holder, deadline_ns)
+        self.leases.add(holder, offsets, deadline_ns)
+        self.ready -= len(offsets)
+        self.leased += len(offsets)
+        return attempts
+
+    def note_leases(self, out: list[Delivery], holder: int, ends_ns: int) -> None:
+        """Note leases that no connection holds, to be written before anybody hears of them (ruling 3)."""
+        for delivery in out:
+            offsets = np.array(delivery.offsets(), np.int64)
+            attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), offsets.shape)
+            versions = delivery.versions = self.pages.versions(offsets)
+            ends = np.full(len(offsets), ends_ns)
+            self.journal.held(holder, self.names[holder], offsets, attempts, ends, versions)
+
+    def wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
+        """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
+        self.pages.hold(offsets, WAITING, 0, due_ns)
+        self.waiting += len(offsets)
+        unannounced = due_ns <= self.due_seen_ns()
+        if unannounced.any():
+            self.calendar(wall_ns).put(due_ns[unannounced], offsets[unannounced])
+
+    def dying(self, offsets: Offsets, attempts_max: int) -> Offsets:
+        """Return those of the ready rows that failed too often, now on their way to the dead-letter topic."""
+        dead: Offsets = offsets[self.pages.attempts(offsets) >= attempts_max]
+        if len(dead):
+            self.pages.move(dead, MOVING)
+            self.ready -= len(dead)
+            self.moving += len(dead)
+        return dead
+
+    # --- coming back ----------------------------------------------------------------------------------------------
+
+    def ack_one(self, offset: int, holder: int) -> bool:
+        """Finish one row; False if this holder does not have it."""
+        if not self.pages.finish_one(offset, holder):
+            return False
+        self.leases.less(holder, 1)
+        self.journal.acked(offset)
+        self.counts[ACKED] += 1
+        self.leased -= 1
+        if self.keys is not None:
+            self._free([offset])
+        if self.recorder is not None:
+            self.recorder.acked_one(offset)
+        return True
+
+    def ack(self, offsets: Offsets, holder: int) -> Offsets:
+        """Finish rows, given ascending and distinct; return those that this holder does not have."""
+        good = self.pages.leased(offsets, holder)
+        refused = _NONE
+        if not good.all():
+            refused, offsets = offsets[~good], offsets[good]
+        if len(offsets):
+            self.pages.finish(offsets)
+            self.leases.less(holder, len(offsets))
+            self.journal.acked(offsets)
+            self.counts[ACKED] += len(offsets)
+            self.leased -= len(offsets)
+            self._free(offsets.tolist())
+            if self.recorder is not None:
+                self.recorder.acked(offsets)
+        return refused
+
+    def refuse(self, offsets: Offsets, holder: int) -> None:
+        """Finish rows that the seat they were just leased to does not want."""
+        self.pages.finish(offsets)
+        self.leases.less(holder, len(offsets))
+        self.leased -= len(offsets)
+        self.finish(FILTERED, offsets)
+
+    def current(self, offsets: Offsets, versions: Offsets, holder: int) -> npt.NDArray[np.bool_]:
+        """Tell which rows a holder has on lease in these versions."""
+        mask: npt.NDArray[np.bool_] = self.pages.leased(offsets, holder) & (self.pages.versions(offsets) == versions)
+        return mask
+
+    def extend(
+        self, offsets: Offsets, holder: int, lease_ns: int, lease_max_ns: int, now: Instant, *, renew: bool
+    ) -> Offsets:
+        """Let leases last `lease_ns` from now; return the rows the holder does not have. `renew` gives new versions."""
+        good = self.pages.leased(offsets, holder)
+        mine = offsets[good]
+        if len(mine):
+            name = self.names.get(holder)
+            # A connection's leases are all of one length; how long a named holder asked for at first is not known.
+            begun = None if name is not None else lease_ns
+            if renew:
+                self.pages.next_versions(mine)
+            deadlines = self.pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, GRAIN_NS, begun)
+            for deadline_ns in np.unique(deadlines).tolist():
+                part = mine[deadlines == deadline_ns]
+                self.leases.add(holder, part, deadline_ns, again=True)
+                if name is not None:
+                    ends_ns = np.full(len(part), now.wall_ns + deadline_ns - now.monotonic_ns)
+                    attempts, versions = self.attempts(part).astype(np.int64), self.pages.versions(part)
+                    self.journal.held(holder, name, part, attempts, ends_ns, versions)
+        return offsets[~good]
+
+    def release(self, offsets: Offsets, holder: int, due_ns: int, now: Instant) -> Offsets:
+        """Give rows back, to go out again at once or not before `due_ns`; return those the holder does not have."""
+        good = self.pages.leased(offsets, holder)
+        mine = offsets[good]
+        if len(mine):
+            self._given_back(mine, holder, "released", None, due_ns if due_ns > now.wall_ns else 0, now)
+        return offsets[~good]
+
+    def leave(self, holder: int, now: Instant) -> int:
+        """Give back everything a holder has; return how much that was."""
+        mine = self.leases.of(holder)
+        if len(mine):
+            self._given_back(mine, holder, "released", "left", 0, now)
+        return len(mine)
+
+    def expire(self, now: Instant) -> list[tuple[int, int]]:
+        """Give back what was held too long; return (holder, rows) of each."""
+        ended = []
+        for holder, rows in self.leases.expire(now.monotonic_ns):
+            if self.keys is not None:  # a row that ended before may have revoked some of these
+                rows = rows[self.pages.leased(rows, holder)]
+            self._given_back(rows, holder, "expired", None, 0, now)
+            ended.append((holder, len(rows)))
+        return ended
+
+    def _given_back(
+        self, rows: Offsets, holder: int, event: str, reason: str | None, due_ns: int, now: Instant
+    ) -> None:
+        self.leases.less(holder, len(rows))
+        self.leased -= len(rows)
+        if self.recorder is not None and len(rows):
+            self.recorder.returned(event, rows, self.attempts(rows), reason)  # type: ignore[arg-type]
+        self._back(rows, due_ns, now)
+
+    def _free(self, offsets: list[int]) -> None:
+        """Let rows go that waited for others of their key."""
+        if self.keys is not None:
+            freed = self.keys.finished(offsets)
+            if freed:
+                self._queue(np.array(sorted(freed), np.int64))
+
+    def _revoke(self, offsets: Offsets, *, delayed: bool) -> Offsets:
+        """Take back later rows of keys whose earlier rows come back; return which of those may be queued now."""
+        if self.keys is None:
+            return offsets
+        queue, revoked = self.keys.came_back(offsets.tolist(), delayed=delayed)
+        if revoked:
+            rows = np.array(sorted(revoked), np.int64)
+            _, attempts, _, holders = self.pages.details(rows)
+            if self.recorder is not None:
+                self.recorder.returned("released", rows, self.attempts(rows), "order")
+            for holder in np.unique(holders).tolist():
+                count = int((holders == holder).sum())
+                self.leases.less(holder, count)
+                self.revoked[holder] = self.revoked.get(holder, 0) + count
+            self.pages.move(rows, READY)
+            self.journal.released(rows, attempts, np.zeros(len(rows), np.int64), self.pages.versions(rows))
+            self.leased -= len(rows)
+            self.ready += len(rows)
+        return np.array(sorted(queue), np.int64)
+
+    def _back(self, offsets: Offsets, due_ns: int, now: Instant) -> None:
+        queue = self._revoke(offsets, delayed=due_ns > 0)
+        if self.names and len(offsets):
+            self.pages.next_versions(offsets)
+        attempts = self.pages.attempts(offsets).astype(np.int64)
+        versions = self.pages.versions(offsets)
+        self.journal.released(offsets, attempts, np.full(len(offsets), due_ns), versions)
+        if due_ns:
+            self.pages.move(offsets, WAITING, due_ns)
+            self.calendar(now.wall_ns).put(np.full(len(offsets), due_ns), offsets)
+            self.waiting += len(offsets)
+            self.returning += len(offsets)
+        else:
+            self.pages.move(offsets, READY)
+            self.ready += len(offsets)
+            if len(queue):
+                self._queue(queue)
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def calendar(self, wall_ns: int) -> Calendar:
+        """Return the calendar of rows that wait for a time the topic does not announce."""
+        if self._calendar is None:
+            self._calendar = Calendar(wall_ns)
+        return self._calendar
+
+    def pop_due(self, wall_ns: int) -> None:
+        """Make released rows ready whose time has come."""
+        if self._calendar is not None and len(self._calendar):
+            self.arrive(self._calendar.pop(wall_ns), wall_ns)
+
+    def arrive(self, offsets: Offsets, wall_ns: int) -> None:
+        """Make rows ready whose time has come, as far as they are waiting here."""
+        if len(offsets) == 0 or self.waiting == 0:
+            return
+        offsets = np.sort(offsets)
+        # A row that was due, went out and was released waits for its later time, also when the clock was set back.
+        offsets = offsets[self.pages.waiting(offsets, wall_ns)]
+        if len(offsets):
+            if self.returning:
+                self.returning -= int((self.pages.attempts(offsets) > 0).sum())
+            self.pages.move(offsets, READY)
+            self.waiting -= len(offsets)
+            self.ready += len(offsets)
+            self._queue(offsets)
+
+    def next_due_ns(self) -> int | None:
+        """Return the wall-clock time at which `pop_due` has something to do."""
+        return self._calendar.next_ns() if self._calendar is not None and len(self._calendar) else None
+
+    # --- finishing without a lease --------------------------------------------------------------------------------
+
+    def bury(self, offsets: Offsets) -> None:
+        """Finish rows that are safe in the dead-letter topic."""
+        offsets = self._still_moving(offsets)
+        if len(offsets):
+            if self.recorder is not None:
+                self.recorder.returned("dead", offsets, self.attempts(offsets), "attempts")
+            self.pages.finish(offsets)
+            self.moving -= len(offsets)
+            self.finish(DEAD, offsets)
+
+    def unbury(self, offsets: Offsets, now: Instant) -> None:
+        """Take back rows that the dead-letter topic refused; they are tried again a little later."""
+        offsets = self._still_moving(offsets)
+        if len(offsets):
+            self.moving -= len(offsets)
+            self._back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
+
+    def _still_moving(self, offsets: Offsets) -> Offsets:
+        """Return the rows that nobody finished while they were on their way to the dead-letter topic."""
+        moving: Offsets = offsets[self.pages.details(offsets)[0] == MOVING]
+        return moving
+
+    def finish_ready(self, op: int, offsets: Offsets) -> None:
+        """Finish those of some rows that are ready."""
+        gone = offsets[self.pages.ready(offsets)]
+        if len(gone):
+            self.pages.finish(gone)
+            self.ready -= len(gone)
+            self.finish(op, gone)
+
+    def drop(self, offsets: Offsets, op: int) -> dict[int, int]:
+        """Finish rows whatever their state; return how many each holder had out."""
+        lost: dict[int, int] = {}
+        state, attempts, _, holders = self.pages.details(offsets)
+        offsets, attempts, holders = offsets[state != DONE], attempts[state != DONE], holders[state != DONE]
+        state = state[state != DONE]
+        if len(offsets) == 0:
+            return lost
+        owners, counts = np.unique(holders[state == LEASED], return_counts=True)
+        for holder, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            lost[holder] = count
+            self.leases.less(holder, count)
+        if self.recorder is not None and lost:
+            out = offsets[state == LEASED]
+            if op == ACKED:
+                self.recorder.acked(out)
+            else:
+                self.recorder.returned("released", out, self.attempts(out), "removed")
+        self.pages.finish(offsets)
+        self.ready -= int((state == READY).sum())
+        self.leased -= int((state == LEASED).sum())
+        self.waiting -= int((state == WAITING).sum())
+        self.returning -= int(((state == WAITING) & (attempts > 0)).sum())
+        self.moving -= int((state == MOVING).sum())
+        self.finish(op, offsets)
+        return lost
+
+    def finish(self, op: int, offsets: Offsets) -> None:
+        """Note that rows are done; their states are the caller's affair."""
+        self.journal.finished(op, offsets)
+        self.counts[op] += len(offsets)
+        if self.recorder is not None and op in DISCARDED:
+            self.recorder.discarded(NAMES[op], len(offsets))
+        if self.keys is not None:
+            self._free(offsets.tolist())
+
+    def tell_ended(self, reason: str, *, named: bool) -> None:
+        """Tell the recorder that what seats hold is theirs no more; what named holders have may stay."""
+        if self.recorder is None or not self.leased:
+            return
+        for holder in self.leases.holders():
+            if named or holder not in self.names:
+                rows = self.leases.of(holder)
+                self.recorder.returned("released", rows, self.attempts(rows), reason)

@@ -1,0 +1,49 @@
+"""What a publisher is told: where its rows went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock.message import Batch
+
+
+class Receipt:
+    """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
+
+    __slots__ = ("batch", "count", "elsewhere", "first_id", "repeated")
+
+    def __init__(
+        self,
+        first_id: int,
+        count: int,
+        batch: Batch | None = None,
+        elsewhere: dict[int, int] | None = None,
+        repeated: int = 0,
+    ) -> None:
+        self.first_id = first_id
+        self.count = count
+        #: The batch they are in, where they are all in one.
+        self.batch = batch
+        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
+        self.elsewhere = elsewhere
+        #: How many of the rows repeat an older message, and were not stored again.
+        self.repeated = repeated
+
+    def ids(self) -> list[int]:
+        """Return the id of each row, in order."""
+        elsewhere = self.elsewhere or {}
+        ids, next_id = [], self.first_id
+        for row in range(self.count + len(elsewhere)):
+            if row in elsewhere:
+                ids.append(elsewhere[row])
+            else:
+                ids.append(next_id)
+                next_id += 1
+        return ids
+
+
+#: Hears once: where the rows went, or None and why they did not.
+Published: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
+#: Whom to tell, the first of its rows in a group, and how many they are.
+Owner: TypeAlias = tuple[Published, int, int]
