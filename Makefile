@@ -69,10 +69,14 @@ test-exactly-once:
 test-archive:
 	$(BIN)/python -m tests.proofs.archive --rows $(ARCHIVE_ROWS) --kills $(ARCHIVE_KILLS)
 
-# What needs no programs of others, no Spark and no servers.
-UNIT := $(addprefix tests/,config delivery filters intake log registry) $(wildcard tests/test_*.py)
+# What needs no programs of others, no Spark and no servers, in two halves that take about as long.
 unit: $(DEV) ## the fast loop: tests of the core, under a minute
-	$(BIN)/pytest $(UNIT)
+	@$(MAKE) -j2 unit-log unit-rest
+.PHONY: unit-log unit-rest
+unit-log:
+	$(BIN)/pytest tests/log tests/registry
+unit-rest:
+	$(BIN)/pytest $(addprefix tests/,config delivery filters intake) $(wildcard tests/test_*.py)
 
 docs: $(DEV) ## write docs/configuration.md again
 	$(BIN)/python scripts/configuration > docs/configuration.md
