@@ -13,6 +13,7 @@ from penstock.topic import Topic
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.clients import NsqClient, Surroundings
 from tests.simulation.consumers import Drain, Sulker
+from tests.simulation.lookup import Elsewhere
 from tests.simulation.model import Belongs, Presence, Row, State, SubscriptionModel
 from tests.simulation.network import Weather
 from tests.simulation.operator import Operator
@@ -36,6 +37,7 @@ class Healed(Surroundings, Protocol):
     weather: Weather
     operator: Operator
     trouble: Trouble
+    elsewhere: Elsewhere
     clients: list[NsqClient]
 
     def random(self, what: str) -> Random:
@@ -70,6 +72,7 @@ def heal(world: Healed) -> None:
     check_arrived(_node(world), book)
     check_sums(_node(world), book)
     check_filtered(_node(world), book)
+    world.elsewhere.heal()
     for topic in sorted(topics_of(_node(world)), key=lambda topic: topic.name not in book.buriers):
         world.take_census(topic)
     if world.plan.crash_at_end:

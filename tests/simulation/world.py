@@ -20,6 +20,7 @@ from tests.simulation.consumers import Consumer
 from tests.simulation.disk import Died, Platter, SimDisk
 from tests.simulation.healing import check_sums, heal
 from tests.simulation.history import History
+from tests.simulation.lookup import Elsewhere
 from tests.simulation.network import Link, Weather
 from tests.simulation.operator import Operator
 from tests.simulation.overhear import Overhear
@@ -76,6 +77,7 @@ class World:
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
         self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
         self.trouble = Trouble(self, self.random("trouble"))
+        self.elsewhere = Elsewhere(self)
         self.clients: list[NsqClient] = []
         self._audits = self.random("audits")
 
@@ -113,6 +115,7 @@ class World:
         for number in range(plan.sessions):
             Session(self, self.random(f"session {number}"), 20 * MILLISECOND)
         self.trouble.begin()
+        self.elsewhere.begin()
         self.scheduler.after(70 * MILLISECOND, self._audit)
 
     def live(self, ending: Ending) -> None:
@@ -130,6 +133,7 @@ class World:
             if ending.kind not in (DEATH, POWER) and self.node is not None:
                 check_sums(self.node, self.book)
                 self.book.stopping = True
+                self.elsewhere.leave()
                 self.node.close()
         except Died:
             pass
@@ -139,6 +143,7 @@ class World:
         assert self._clock is not None
         self._clock.alive = False
         self.trouble.mark_spoiled()
+        self.elsewhere.crash()
         self.node = self._server = None
         for link in self.links.values():
             link.crash()
@@ -183,6 +188,7 @@ class World:
             model.shaken = model.cut_unseen = False
         # Only now do the others find it.
         self.node = node
+        self.elsewhere.attach(node, clock)
         self._server = Server(node, self.plan.config.of(NsqConfig))
 
     def _reconcile(self, node: Node) -> None:

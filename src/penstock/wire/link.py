@@ -76,6 +76,7 @@ class Link(asyncio.Protocol):
         *,
         beat_ns: int,
         log: logging.Logger,
+        connect_ns: int = CONNECT_NS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
@@ -87,6 +88,7 @@ class Link(asyncio.Protocol):
         self._dialler = dialler
         self._backoff = backoff
         self._beat_ns = beat_ns
+        self._connect_ns = connect_ns
         self._log = log
         self._context = tls
         self._dialling: Dialling | None = None
@@ -113,7 +115,7 @@ class Link(asyncio.Protocol):
         """Go and connect, now and whenever the connection breaks."""
         if self._closed or self._dialling is not None or self._transport is not None:
             return
-        self._arm(CONNECT_NS, self._not_accepted)
+        self._arm(self._connect_ns, self._not_accepted)
         self._dialling = self._dialler.dial(*self.address, self, self._failed)
 
     def write(self, data: Buffer) -> None:
@@ -217,7 +219,7 @@ class Link(asyncio.Protocol):
     def _not_accepted(self) -> None:
         if self._dialling is not None:
             self._dialling.cancel()
-            self._failed(f"it did not accept for {CONNECT_NS // SECOND} s")
+            self._failed(f"it did not accept for {self._connect_ns / SECOND:g} s")
 
     def _failed(self, why: str) -> None:
         """Try again, later and later."""

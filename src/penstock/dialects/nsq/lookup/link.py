@@ -18,18 +18,25 @@ from penstock.dialects.nsq.lookup import codec
 from penstock.dialects.nsq.lookup.codec import Faulty, Identity, Replies
 from penstock.dialects.nsq.lookup.directory import Meta
 from penstock.wire.dial import Dialler
-from penstock.wire.link import Backoff, Link
-
-#: As often as nsqd; a service drops a node after twenty of them.
-PING_NS = 15 * SECOND
-
-#: The first retry after a lost connection comes about this soon, each later one after twice the time, up to a PING's.
-RETRY_NS_MIN = 250 * MILLISECOND
-RETRY_NS_MAX = PING_NS
+from penstock.wire.link import CONNECT_NS, Backoff, Link
 
 Channels = Callable[[list[str]], None]
 
 _log = logging.getLogger("penstock.nsq.lookup")
+
+
+class Pace(NamedTuple):
+    """When what is done about a service."""
+
+    #: As often as nsqd; a service drops a node after twenty of them.
+    ping_ns: int = 15 * SECOND
+    #: The first retry after a lost connection comes about this soon, each later one after twice the time.
+    retry_ns_min: int = 250 * MILLISECOND
+    retry_ns_max: int = 15 * SECOND
+    connect_ns: int = CONNECT_NS
+
+
+PACE = Pace()
 
 
 class Announced(NamedTuple):
@@ -58,6 +65,7 @@ class ServiceLink:
         network: Network,
         me: Identity,
         announced: Callable[[], Iterable[Announced]],
+        pace: Pace = PACE,
     ) -> None:
         #: What the service said of itself, while it is connected.
         self.service: Identity | None = None
@@ -67,8 +75,14 @@ class ServiceLink:
         self._replies = Replies()
         self._awaited = 0
         # Nodes differ in where they are reached, so they do not come back all at once.
-        backoff = Backoff(RETRY_NS_MIN, RETRY_NS_MAX, Random(f"{me.broadcast_address}:{me.tcp_port}"))
-        self._link = Link("lookup service", address, self, clock, network, backoff, beat_ns=PING_NS, log=_log)
+        backoff = Backoff(pace.retry_ns_min, pace.retry_ns_max, Random(f"{me.broadcast_address}:{me.tcp_port}"))
+        self._pace = pace
+        self._link = Link(
+            *("lookup service", address, self, clock, network, backoff),
+            beat_ns=pace.ping_ns,
+            log=_log,
+            connect_ns=pace.connect_ns,
+        )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -137,7 +151,7 @@ class ServiceLink:
     def beat(self) -> None:
         """Show life to a service that answers."""
         if self._awaited:
-            self._link.drop(f"{self._awaited} commands were not answered for {PING_NS // SECOND} s")
+            self._link.drop(f"{self._awaited} commands were not answered for {self._pace.ping_ns / SECOND:g} s")
         else:
             self._command(codec.PING)
 

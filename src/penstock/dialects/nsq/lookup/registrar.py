@@ -17,7 +17,7 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.host import meta_of
-from penstock.dialects.nsq.lookup.link import PING_NS, Announced, Network, ServiceLink
+from penstock.dialects.nsq.lookup.link import PACE, Announced, Network, Pace, ServiceLink
 from penstock.dialects.nsq.topics import is_listed
 from penstock.errors import Refusal
 from penstock.node import Change, Node
@@ -28,12 +28,15 @@ from penstock.topic import Topic
 class Registrar:
     """A node's voice towards lookup services."""
 
-    def __init__(self, node: Node, me: Identity, directory: Directory | None, network: Network) -> None:
+    def __init__(
+        self, node: Node, me: Identity, directory: Directory | None, network: Network, pace: Pace = PACE
+    ) -> None:
         self.links: list[ServiceLink] = []
         self._node = node
         self._me = me
         self._directory = directory
         self._network = network
+        self._pace = pace
         self._pinger: Timer | None = None
         self._closed = False
         self._peer = Peer(
@@ -67,7 +70,7 @@ class Registrar:
         known = {link.address for link in self.links}
         for address in wanted:
             if address not in known:
-                link = ServiceLink(address, self._node.clock, self._network, self._me, self.announced)
+                link = ServiceLink(address, self._node.clock, self._network, self._me, self.announced, self._pace)
                 self.links.append(link)
                 link.connect()
 
@@ -157,7 +160,7 @@ class Registrar:
 
     def _arm(self) -> None:
         clock = self._node.clock
-        self._pinger = clock.call_at(clock.monotonic() + PING_NS, self._ping)
+        self._pinger = clock.call_at(clock.monotonic() + self._pace.ping_ns, self._ping)
 
     def _ping(self) -> None:
         if self._directory is not None:
