@@ -262,7 +262,7 @@ def test_commit_of_an_earlier_version_is_known_by_number_and_count() -> None:
     site = Site()
     old = {"query": "q", "batch": 4, "attempts": ["x"], "done": True, "rows": 2, "reached": [1, 0], "parts": [],
            "changed_ns": site.machine.clock.now()}  # fmt: skip
-    site.node.catalog.registry.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old))
+    site.node.catalog.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old)).now()
     site.stage(4, "a", b"1", b"2")
     assert site.commit(4, "a") == (2, True)
     for batch, told in ((3, "is not among"), (4, "with 2 rows")):
@@ -281,7 +281,7 @@ def test_unfinished_commit_of_an_earlier_version_is_finished() -> None:
     site = Site()
     site.stage(0, "a", *BODIES)
     old = {"query": "q", "batch": 0, "attempts": ["a"], "changed_ns": 0}
-    site.node.catalog.registry.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old))
+    site.node.catalog.put(f"commit/{digest('q')}", msgspec.msgpack.encode(old)).now()
     site.machine.start()
     site.start()
     site.machine.run(1)

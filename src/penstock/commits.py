@@ -204,7 +204,7 @@ class Commits:
             if not record.done:
                 needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
             elif now_ns - record.changed_ns > FORGET_NS:
-                self._node.catalog.registry.delete(record.key)
+                self._node.catalog.remove(record.key).now()
         swept = self._node.staging.sweep(now_ns, needed)
         if swept:
             self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")
@@ -249,7 +249,7 @@ class Commits:
         )
         self._put(record)
         if last is not None and last.key != record.key:  # an old one, which this one follows
-            self._node.catalog.registry.delete(last.key)
+            self._node.catalog.remove(last.key).now()
         return record
 
     def _repeated(self, asked: _Asked, record: CommitRecord) -> None:
@@ -343,7 +343,7 @@ class Commits:
 
     def _put(self, record: CommitRecord) -> None:
         record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
-        self._node.catalog.registry.put(record.key, msgspec.msgpack.encode(record))
+        self._node.catalog.put(record.key, msgspec.msgpack.encode(record)).now()
 
 
 def _decoded(value: bytes) -> CommitRecord:

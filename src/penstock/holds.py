@@ -37,11 +37,11 @@ class Holds:
     """All holds of a node."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
-        self._registry = catalog.registry
+        self._catalog = catalog
         self._clock = clock
         self._records: dict[str, HoldRecord] = {
             key: msgspec.msgpack.decode(entry.value, type=HoldRecord)
-            for key, entry in self._registry.list(KEYS).items()
+            for key, entry in catalog.registry.list(KEYS).items()
         }
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Holds:
             until_ns=self._clock.now() + ttl_ns,
         )
         key = _key(name, topic.name)
-        self._registry.put(key, msgspec.msgpack.encode(record))
+        self._catalog.put(key, msgspec.msgpack.encode(record)).now()
         self._records[key] = record
 
     def release(self, name: str) -> int:
@@ -84,7 +84,7 @@ class Holds:
 
     def _drop(self, keys: list[str]) -> int:
         for key in keys:
-            self._registry.delete(key)
+            self._catalog.remove(key).now()
             del self._records[key]
         return len(keys)
 

@@ -133,11 +133,11 @@ class Node:
         )
 
     def _open_topics(self) -> None:
-        self.catalog.count_from(*self.directories.numbers())
+        self.catalog.count_from(*self.directories.numbers()).now()
         known = set()
         for record in self.catalog.topics():
             if record.settings.ephemeral:
-                self.catalog.delete_topic(record.name)
+                self.catalog.delete_topic(record.name).now()
                 continue
             known.add(str(record.number))
             topic = self.topics[record.name] = Topic(self, record, self.directories.of(record.number))
@@ -147,7 +147,7 @@ class Node:
             for each in passing:
                 for shard in topic.shards:
                     shard.journal(f"s{each.number}")[0].remove()
-                self.catalog.delete_subscription(record, each.name)
+                self.catalog.delete_subscription(record, each.name).now()
         self._remove_deleted()
         for name in self.disk.list(self.directories.topics):
             if name not in known:
@@ -161,7 +161,7 @@ class Node:
                 self.directories.remove(each)
             self.directories.sync()
             try:
-                self.catalog.forget_deleted([each.number for each in deleted])
+                self.catalog.forget_deleted([each.number for each in deleted]).now()
             except Refusal:
                 pass  # a full disk: there is time
 
@@ -192,12 +192,12 @@ class Node:
         if name == EVENTS and self.events is not None:  # whoever asks for it first
             settings = self.events.settings()
         if name not in self.topics and self.catalog.topic(name) is not None:
-            self.catalog.delete_topic(name)  # could not be made, and at that time not undone either
-        record = self.catalog.create_topic(name, settings or self.config.topic.settings())
+            self.catalog.delete_topic(name).now()  # could not be made, and at that time not undone either
+        record = self.catalog.create_topic(name, settings or self.config.topic.settings()).now()
         try:
             topic = self.topics[name] = Topic(self, record, self.directories.of(record.number))
         except Exception as error:
-            self.catalog.delete_topic(name)  # what was made of it goes with the next sweep
+            self.catalog.delete_topic(name).now()  # what was made of it goes with the next sweep
             raise unmade(f"topic {name}", error) from error
         _log.info("topic %s created", name)
         self.tell("created", topic)
@@ -206,7 +206,7 @@ class Node:
     def delete_topic(self, name: str) -> None:
         """Drop a topic with everything in it."""
         topic = self.topic(name)
-        self.catalog.delete_topic(name)
+        self.catalog.delete_topic(name).now()
         del self.topics[name]
         self._active.pop(topic, None)
         try:

@@ -77,7 +77,7 @@ def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable
     subscription = topic.subscriptions.get(NAME) or topic.create_subscription(NAME, earliest=True)
     if subscription.settings.paused or topic.settings.paused:
         raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
-    node.catalog.registry.put(_key(topic), msgspec.msgpack.encode(Intent(to)))
+    node.catalog.put(_key(topic), msgspec.msgpack.encode(Intent(to))).now()
     Redrive(node, topic, subscription, to, limit, done).begin()
 
 
@@ -88,7 +88,7 @@ def resume(node: Node) -> None:
         topic = by_key.get(key)
         subscription = topic.subscriptions.get(NAME) if topic is not None else None
         if topic is None or subscription is None:
-            node.catalog.registry.delete(key)
+            node.catalog.remove(key).now()
             continue
         intent = msgspec.msgpack.decode(entry.value, type=Intent)
         Redrive(node, topic, subscription, intent.to, 0, _unheard).begin()
@@ -250,7 +250,7 @@ class Redrive:
             return False
         if self._node.redrives.pop(self._topic.name, None) is not None:
             if not self._node.stopping:
-                self._node.catalog.registry.delete(_key(self._topic))
+                self._node.catalog.remove(_key(self._topic)).now()
             self._tell(f"topic {self._topic.name} went away")
         return True
 
@@ -259,7 +259,7 @@ class Redrive:
             for seat in self._subscription.named.values():
                 seat.release(self._kept)
         del self._node.redrives[self._topic.name]
-        self._node.catalog.registry.delete(_key(self._topic))
+        self._node.catalog.remove(_key(self._topic)).now()
         self._tell(self._problem)
 
     def _tell(self, problem: str | None) -> None:

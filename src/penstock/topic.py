@@ -311,15 +311,15 @@ class Topic:
             settings = msgspec.structs.replace(settings, order="shard")
         catalog = self.node.catalog
         if name not in self.subscriptions and catalog.subscription(self.record, name) is not None:
-            catalog.delete_subscription(self.record, name)  # could not be made, and at that time not undone either
-        record = catalog.create_subscription(self.record, name, settings, starts)
+            catalog.delete_subscription(self.record, name).now()  # neither made nor undone at that time
+        record = catalog.create_subscription(self.record, name, settings, starts).now()
         now = self.node.now()
         due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
         try:
             subscription = self._open_subscription(record, due)
         except Exception as error:
             self.subscriptions.pop(name, None)
-            catalog.delete_subscription(self.record, name)
+            catalog.delete_subscription(self.record, name).now()
             raise unmade(f"subscription {name} of topic {self.name}", error) from error
         self.node.tell("created", self, subscription)
         return subscription
@@ -370,7 +370,7 @@ class Topic:
     def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
         """Change what a subscription does from now on."""
         subscription = self.subscription(name)
-        self.node.catalog.update_subscription(self.record, name, settings)
+        self.node.catalog.update_subscription(self.record, name, settings).now()
         subscription.settings = settings
         self.apply_rules()
         subscription.pump()
@@ -409,7 +409,7 @@ class Topic:
         subscription = self.subscription(name)
         if len(self.subscriptions) == 1:  # first, because it may be refused; it means nothing while there is one
             self._set_orphan_from(tuple(shard.end for shard in self.shards))
-        self.node.catalog.delete_subscription(self.record, name)
+        self.node.catalog.delete_subscription(self.record, name).now()
         del self.subscriptions[name]
         self._open = tuple(self.subscriptions.values())
         self._close_subscription(subscription, forget=True)
@@ -424,7 +424,7 @@ class Topic:
 
     def _set_orphan_from(self, offsets: tuple[int, ...]) -> None:
         if not self.settings.ephemeral:
-            self.record = self.node.catalog.update_topic(self.name, orphan_from=offsets)
+            self.record = self.node.catalog.update_topic(self.name, orphan_from=offsets).now()
         else:
             self.record = msgspec.structs.replace(self.record, orphan_from=offsets)
 
@@ -438,7 +438,7 @@ class Topic:
         gate = tuple(shard.end for shard in self.shards) if paused else None
         # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
         kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate, orphan_from=kept)
+        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate, orphan_from=kept).now()
         for subscription in self.subscriptions.values():
             for cursor in subscription.cursors:
                 cursor.gate = gate[cursor.source.number] if gate is not None else None
@@ -455,7 +455,7 @@ class Topic:
         if settings.extend != "off" and self.settings.extend == "off":
             self._weigh_headers()
         kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept)
+        self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept).now()
         self.intake.configure(settings)
         self.storage.quota.bytes_max = settings.quota_bytes
         for shard in self.shards:
@@ -466,7 +466,7 @@ class Topic:
         """Note from where on rows weigh as those of an extend topic; nothing before it changes its weight."""
         offsets = tuple(shard.end for shard in self.shards)
         kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets, orphan_from=kept)
+        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets, orphan_from=kept).now()
         for shard in self.shards:
             shard.weigh_headers = True
 

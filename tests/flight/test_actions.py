@@ -131,8 +131,8 @@ def test_action_without_a_body_is_one_with_an_empty_object(flown: Flown) -> None
 
 def test_routing_mapping_is_told_as_it_is_now(flown: Flown) -> None:
     assert flown.act("routing")["traffic_types"] == {}
-    flown.do(lambda: flown.node.catalog.set_mapping({"production": 0, "debug": 63}))
-    flown.do(lambda: flown.node.catalog.set_mapping({"debug": 63}))
+    flown.do(lambda: flown.node.catalog.set_mapping({"production": 0, "debug": 63}).now())
+    flown.do(lambda: flown.node.catalog.set_mapping({"debug": 63}).now())
     assert flown.act("routing") == {"traffic_types": {"debug": 63}, "retired": {"production": 0}}
     with Client(f"grpc://127.0.0.1:{flown.flight.port}") as client:
         assert client.routing().traffic_types == {"debug": 63}

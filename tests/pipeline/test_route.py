@@ -120,7 +120,7 @@ def test_stream_is_routed_with_the_nodes_mapping_and_counts_what_nobody_took(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with Flown(tmp_path / "node") as node:
-        node.do(lambda: node.node.catalog.set_mapping(MAPPING))
+        node.do(lambda: node.node.catalog.set_mapping(MAPPING).now())
         url = f"grpc://127.0.0.1:{node.flight.port}"
         node.publish("in", "a", "b", traffic=1)
         node.publish("in", "c", traffic=2)

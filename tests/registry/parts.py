@@ -2,23 +2,49 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.disk import LocalDisk, LocalFile
 from penstock.message import Buffer
+from penstock.registry import Registry
 
 
-class NoTimer:
+def put(registry: Registry, key: str, value: bytes, if_revision: int | None = None) -> int:
+    """Set one value in a registry that answers at once."""
+    return registry.propose({key: value}, (), {} if if_revision is None else {key: if_revision}).now()
+
+
+def delete(registry: Registry, key: str, if_revision: int | None = None) -> int:
+    """Remove one key from a registry that answers at once."""
+    return registry.propose({}, (key,), {} if if_revision is None else {key: if_revision}).now()
+
+
+def change(
+    registry: Registry, puts: Mapping[str, bytes], deletes: Iterable[str] = (), guards: Mapping[str, int] | None = None
+) -> int:
+    """Change several keys of a registry that answers at once."""
+    return registry.propose(puts, deletes, guards).now()
+
+
+class TurnTimer:
+    """One call to come."""
+
+    def __init__(self, time_ns: int, call: Callable[[], None]) -> None:
+        self.time_ns = time_ns
+        self.call = call
+        self.cancelled = False
+
     def cancel(self) -> None:
-        raise AssertionError("the registry sets no timers")
+        self.cancelled = True
 
 
 class TurnClock:
-    """Time stands still; `turn` runs what was asked for since the last one."""
+    """Time stands still until it is advanced; `turn` runs what was asked for since the last one."""
 
     def __init__(self) -> None:
         self.time_ns = 1_700_000_000_000_000_000
         self._calls: list[Callable[[], None]] = []
+        self._timers: list[TurnTimer] = []
 
     def now(self) -> int:
         return self.time_ns
@@ -29,8 +55,22 @@ class TurnClock:
     def call_soon(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
 
-    def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> NoTimer:
-        raise AssertionError("the registry sets no timers")
+    def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> TurnTimer:
+        timer = TurnTimer(monotonic_ns, call)
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, ns: int) -> None:
+        """Let time pass, stopping at each timer on the way."""
+        end_ns = self.time_ns + ns
+        self.turn()
+        while due := [timer for timer in self._timers if timer.time_ns <= end_ns and not timer.cancelled]:
+            first = min(due, key=lambda timer: timer.time_ns)
+            self._timers.remove(first)
+            self.time_ns = max(self.time_ns, first.time_ns)
+            first.call()
+            self.turn()
+        self.time_ns = end_ns
 
     def turn(self) -> None:
         calls, self._calls = self._calls, []

@@ -20,7 +20,7 @@ from penstock.errors import ConfigError, CorruptionError, PenstockError, Refusal
 from penstock.registry.embedded import COMPACT_BYTES_MIN, HISTORY_CHANGES_MAX, EmbeddedRegistry
 from penstock.registry.frames import HEADER, MARK_BYTES
 from penstock.registry.registry import Event
-from tests.registry.parts import FaultyDisk, TurnClock
+from tests.registry.parts import FaultyDisk, TurnClock, change, delete, put
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
 
@@ -52,36 +52,36 @@ def refusal(code: str) -> Iterator[None]:
 
 def test_what_was_put_is_there_after_a_restart(path: str) -> None:
     registry = opened(path)
-    assert registry.put("a", b"1") == 1
-    assert registry.put("b", b"2") == 2
-    assert registry.put("a", b"3") == 3
-    assert registry.delete("b") == 4
+    assert put(registry, "a", b"1") == 1
+    assert put(registry, "b", b"2") == 2
+    assert put(registry, "a", b"3") == 3
+    assert delete(registry, "b") == 4
     # No close: a killed process closes nothing.
     again = opened(path)
     assert state(again) == {"a": b"3"}
     assert again.get("a") == (b"3", 3)
     assert again.get("b") is None
     assert again.revision == 4
-    assert again.put("c", b"4") == 5
+    assert put(again, "c", b"4") == 5
 
 
 def test_a_change_is_synced_before_it_returns(path: str) -> None:
     disk = FaultyDisk()
     registry = opened(path, disk=disk)
     disk.done.clear()
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     assert disk.done == ["append", "sync", "append"]  # the last one marks it as synced
-    registry.delete("a")
+    delete(registry, "a")
     assert disk.done == ["append", "sync", "append"] * 2
 
 
 def test_a_killed_process_keeps_every_change_it_reported(path: str) -> None:
     program = (
         "import sys; from penstock.disk import LocalDisk; from penstock.registry import EmbeddedRegistry\n"
-        "from tests.registry.parts import TurnClock\n"
+        "from tests.registry.parts import TurnClock, put\n"
         "registry = EmbeddedRegistry.open(LocalDisk(), TurnClock(), sys.argv[1])\n"
         "for number in range(10**9):\n"
-        "    registry.put(f'key-{number % 50}', str(number).encode() * 40); print(number, flush=True)\n"
+        "    put(registry, f'key-{number % 50}', str(number).encode() * 40); print(number, flush=True)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program, path]
@@ -103,34 +103,34 @@ def test_a_killed_process_keeps_every_change_it_reported(path: str) -> None:
 def test_list_returns_a_prefix_in_order(path: str) -> None:
     registry = opened(path)
     for key in ("t/b", "t/a", "s/a", "t", "tt"):
-        registry.put(key, key.encode())
+        put(registry, key, key.encode())
     assert list(registry.list("t/")) == ["t/a", "t/b"]
     assert list(registry.list("")) == ["s/a", "t", "t/a", "t/b", "tt"]
 
 
 def test_a_put_expecting_another_revision_is_a_conflict(path: str) -> None:
     registry = opened(path)
-    first = registry.put("a", b"1", if_revision=0)
+    first = put(registry, "a", b"1", if_revision=0)
     with refusal("conflict"):
-        registry.put("a", b"2", if_revision=0)
-    second = registry.put("a", b"2", if_revision=first)
+        put(registry, "a", b"2", if_revision=0)
+    second = put(registry, "a", b"2", if_revision=first)
     with refusal("conflict"):
-        registry.put("a", b"3", if_revision=first)
+        put(registry, "a", b"3", if_revision=first)
     with refusal("conflict"):
-        registry.delete("a", if_revision=first)
+        delete(registry, "a", if_revision=first)
     with refusal("conflict"):
-        registry.put("missing", b"3", if_revision=second)
+        put(registry, "missing", b"3", if_revision=second)
     assert state(registry) == {"a": b"2"}
-    registry.delete("a", if_revision=second)
+    delete(registry, "a", if_revision=second)
     with refusal("conflict"):
-        registry.delete("a", if_revision=second)
-    assert registry.put("a", b"4", if_revision=0) == 4
+        delete(registry, "a", if_revision=second)
+    assert put(registry, "a", b"4", if_revision=0) == 4
 
 
 def test_deleting_what_is_not_there_changes_nothing(path: str) -> None:
     registry = opened(path)
-    registry.put("a", b"1")
-    assert registry.delete("b") == 1
+    put(registry, "a", b"1")
+    assert delete(registry, "b") == 1
     assert registry.revision == 1
 
 
@@ -138,16 +138,16 @@ def test_deleting_what_is_not_there_changes_nothing(path: str) -> None:
 def test_a_key_that_cannot_be_kept_is_refused(path: str, key: str) -> None:
     registry = opened(path)
     with refusal("bad_request"):
-        registry.put(key, b"")
+        put(registry, key, b"")
     with refusal("bad_request"):
-        registry.delete(key)
+        delete(registry, key)
 
 
 def test_a_value_beyond_the_limit_is_refused_and_one_at_the_limit_is_kept(path: str) -> None:
     registry = opened(path)
     with refusal("bad_request"):
-        registry.put("k" * 2048, b"x" * ((1 << 20) + 1))
-    registry.put("k" * 2048, b"x" * (1 << 20))
+        put(registry, "k" * 2048, b"x" * ((1 << 20) + 1))
+    put(registry, "k" * 2048, b"x" * (1 << 20))
     assert state(opened(path)) == {"k" * 2048: b"x" * (1 << 20)}
 
 
@@ -158,8 +158,8 @@ def three_changes(path: str) -> tuple[bytes, list[int]]:
     """Return a file of three changes, and where its header and each change end; a mark follows each change."""
     registry = opened(path)
     ends = [os.path.getsize(path)]
-    for change in (("a", b"first"), ("b", b"second \x00\xff"), ("a", b"third" * 9)):
-        registry.put(*change)
+    for each in (("a", b"first"), ("b", b"second \x00\xff"), ("a", b"third" * 9)):
+        put(registry, *each)
         ends.append(os.path.getsize(path) - MARK_BYTES)
     registry.close()
     return Path(path).read_bytes(), ends
@@ -179,7 +179,7 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_stands(path: str) -> None:
         marked = whole > 0 and length >= ends[whole] + MARK_BYTES
         assert registry.cut_bytes == length - ends[whole] - MARK_BYTES * marked
         # What comes next is not written behind the torn bytes.
-        registry.put("next", b"value")
+        put(registry, "next", b"value")
         registry.close()
         again = opened(path)
         assert state(again) == {**STATES[whole], "next": b"value"}
@@ -239,7 +239,7 @@ def test_a_mark_that_the_power_took_is_no_damage(path: str) -> None:
     Path(path).write_bytes(data[: ends[2]] + bytes(MARK_BYTES) + data[ends[2] + MARK_BYTES : ends[3]])
     registry = opened(path)
     assert (state(registry), registry.cut_bytes) == (STATES[3], 0)
-    assert registry.put("next", b"") == 4
+    assert put(registry, "next", b"") == 4
     assert opened(path).revision == 4
 
 
@@ -250,11 +250,11 @@ def test_power_may_take_what_was_not_answered_and_never_more(lost: str) -> None:
         registry = EmbeddedRegistry.open(machine.disk, machine.clock, "data/registry")
         answered = machine.platter.random.randint(0, 6)
         for number in range(answered):
-            registry.put(f"key-{number}", b"x" * machine.platter.random.randint(0, 600))
+            put(registry, f"key-{number}", b"x" * machine.platter.random.randint(0, 600))
         if lost == "unsynced":
             machine.platter.fuse = machine.platter.random.randint(1, 2)  # inside the append, or inside the sync
             with pytest.raises(Died):
-                registry.put("late", b"y" * machine.platter.random.randint(0, 600))
+                put(registry, "late", b"y" * machine.platter.random.randint(0, 600))
         machine.lose_power()
         again = EmbeddedRegistry.open(machine.disk, machine.clock, "data/registry")
         assert {key for key in state(again) if key != "late"} == {f"key-{n}" for n in range(answered)}, f"seed {seed}"
@@ -265,13 +265,13 @@ def test_several_keys_change_in_one_step_or_not_at_all(path: str, clock: TurnClo
     registry = opened(path, clock, disk)
     seen: list[Event] = []
     registry.watch("", 0, seen.extend)
-    assert registry.change({"a": b"1", "b": b"2"}) == 1
-    assert registry.change({"c": b"3"}, ["a", "never"], {"a": 1, "c": 0}) == 2
+    assert change(registry, {"a": b"1", "b": b"2"}) == 1
+    assert change(registry, {"c": b"3"}, ["a", "never"], {"a": 1, "c": 0}) == 2
     with refusal("conflict"):
-        registry.change({"d": b"4"}, ["b"], {"b": 1, "c": 1})
+        change(registry, {"d": b"4"}, ["b"], {"b": 1, "c": 1})
     disk.fail["sync"] = [errno.ENOSPC]
     with refusal("disk_full"):
-        registry.change({"d": b"4"}, ["b"])
+        change(registry, {"d": b"4"}, ["b"])
     clock.turn()
     assert seen == [("a", b"1", 1), ("b", b"2", 1), ("c", b"3", 2), ("a", None, 2)]
     for each in (registry, opened(path)):
@@ -285,8 +285,8 @@ def test_changes_of_several_keys_torn_anywhere_are_whole_or_absent(
 ) -> None:
     path = str(tmp_path_factory.mktemp("torn") / "registry")
     registry = opened(path)
-    registry.change({"a": b"1", "b": b"1"})
-    registry.change({"a": b"2", "c": b"2"}, ["b"])
+    change(registry, {"a": b"1", "b": b"1"})
+    change(registry, {"a": b"2", "c": b"2"}, ["b"])
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: data.draw(st.integers(len(HEADER), len(content)))])
     assert state(opened(path)) in ({}, {"a": b"1", "b": b"1"}, {"a": b"2", "c": b"2"})
@@ -295,10 +295,10 @@ def test_changes_of_several_keys_torn_anywhere_are_whole_or_absent(
 def test_a_change_of_too_many_keys_is_refused(path: str) -> None:
     registry = opened(path)
     with refusal("bad_request"):
-        registry.change({f"key-{number}": b"" for number in range(129)})
+        change(registry, {f"key-{number}": b"" for number in range(129)})
     with refusal("bad_request"):
-        registry.change({f"key-{number}": bytes(1 << 20) for number in range(2)})
-    assert registry.change({f"key-{number}": b"" for number in range(128)}) == 1
+        change(registry, {f"key-{number}": bytes(1 << 20) for number in range(2)})
+    assert change(registry, {f"key-{number}": b"" for number in range(128)}) == 1
 
 
 # Files of the first format
@@ -307,8 +307,8 @@ def test_a_change_of_too_many_keys_is_refused(path: str) -> None:
 def old_file(*changes: tuple[int, str, bytes | None]) -> bytes:
     """Return a file as version 1 wrote it: one key per frame, no marks."""
     content = b"penstock registry 1\n"
-    for change in changes:
-        payload = msgspec.msgpack.encode(change)
+    for each in changes:
+        payload = msgspec.msgpack.encode(each)
         checksum = crc32c(payload, len(content) ^ len(payload))
         content += struct.pack("<II", len(payload), checksum) + payload
     return content
@@ -326,7 +326,7 @@ def test_a_file_of_the_first_format_is_read_and_replaced(path: str) -> None:
     registry = opened(path)
     assert (state(registry), registry.revision) == ({"a": b"1", "c": b"4"}, 4)
     assert Path(path).read_bytes().startswith(HEADER)
-    assert registry.put("d", b"5") == 5
+    assert put(registry, "d", b"5") == 5
     assert state(opened(path)) == {"a": b"1", "c": b"4", "d": b"5"}
 
 
@@ -349,9 +349,9 @@ def test_a_full_disk_leaves_the_first_format_in_place_and_takes_no_change(path: 
     disk.fail["append"] = [errno.ENOSPC, errno.ENOSPC]
     registry = opened(path, disk=disk)
     with refusal("disk_full"):
-        registry.put("d", b"5")
+        put(registry, "d", b"5")
     assert Path(path).read_bytes() == old_file(*OLD)
-    assert registry.put("d", b"5") == 5
+    assert put(registry, "d", b"5") == 5
     assert state(opened(path)) == {"a": b"1", "c": b"4", "d": b"5"}
 
 
@@ -421,9 +421,9 @@ def test_a_reader_beside_the_writer_changes_nothing(path: str) -> None:
     reader = EmbeddedRegistry.open(LocalDisk(), TurnClock(), path, read_only=True)
     assert state(reader) == STATES[3]
     with refusal("forbidden"):
-        reader.put("a", b"")
+        put(reader, "a", b"")
     with refusal("forbidden"):
-        reader.delete("a")
+        delete(reader, "a")
     assert Path(path).read_bytes() == data + b"torn"
     with pytest.raises(ConfigError):
         EmbeddedRegistry.open(LocalDisk(), TurnClock(), path + "-none", read_only=True)
@@ -436,13 +436,13 @@ def test_a_reader_beside_the_writer_changes_nothing(path: str) -> None:
 def test_a_full_disk_refuses_the_change_and_recovers(path: str, where: str) -> None:
     disk = FaultyDisk()
     registry = opened(path, disk=disk)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     disk.fail[where] = [errno.ENOSPC]
     with refusal("disk_full"):
-        registry.put("a", b"2")
+        put(registry, "a", b"2")
     assert state(registry) == {"a": b"1"}
     assert state(opened(path)) == {"a": b"1"}
-    assert registry.put("a", b"3") == 2
+    assert put(registry, "a", b"3") == 2
     assert state(opened(path)) == {"a": b"3"}
 
 
@@ -451,7 +451,7 @@ def test_a_failing_disk_is_reported_and_the_change_is_not_there(path: str) -> No
     registry = opened(path, disk=disk)
     disk.fail["sync"] = [errno.EIO]
     with pytest.raises(PenstockError, match=r"cannot be written .* nothing was changed"):
-        registry.put("a", b"1")
+        put(registry, "a", b"1")
     assert state(registry) == {}
     assert state(opened(path)) == {}
 
@@ -461,9 +461,9 @@ def test_after_a_change_that_can_be_neither_written_nor_cut_nothing_is_taken(pat
     registry = opened(path, disk=disk)
     disk.fail = {"sync": [errno.EIO], "truncate": [errno.EIO]}
     with pytest.raises(PenstockError):
-        registry.put("a", b"1")
+        put(registry, "a", b"1")
     with pytest.raises(PenstockError, match="until the node is restarted"):
-        registry.put("a", b"1")
+        put(registry, "a", b"1")
     assert registry.get("a") is None
 
 
@@ -472,7 +472,7 @@ def test_after_a_change_that_can_be_neither_written_nor_cut_nothing_is_taken(pat
 
 def grown(registry: EmbeddedRegistry, writes: int, size: int = 1000) -> None:
     for number in range(writes):
-        registry.put(f"key-{number % 5}", bytes([number % 256]) * size)
+        put(registry, f"key-{number % 5}", bytes([number % 256]) * size)
 
 
 def test_the_file_stays_near_what_is_alive(path: str) -> None:
@@ -488,7 +488,7 @@ def test_the_file_stays_near_what_is_alive(path: str) -> None:
 def test_a_large_registry_is_compacted_at_twice_its_live_size(path: str) -> None:
     registry = opened(path)
     for number in range(200):
-        registry.put(f"kept-{number}", b"x" * 1000)
+        put(registry, f"kept-{number}", b"x" * 1000)
     live = os.path.getsize(path)
     grown(registry, 1000)
     assert os.path.getsize(path) <= 2 * (live + 6000) + 1100
@@ -497,10 +497,10 @@ def test_a_large_registry_is_compacted_at_twice_its_live_size(path: str) -> None
 
 def test_compaction_keeps_the_revision_when_the_last_changes_were_deletes(path: str) -> None:
     registry = opened(path)
-    registry.put("kept", b"1")
+    put(registry, "kept", b"1")
     for _ in range(70):
-        registry.put("a", b"x" * 1000)
-        registry.delete("a")
+        put(registry, "a", b"x" * 1000)
+        delete(registry, "a")
     assert os.path.getsize(path) < 70_000
     assert opened(path).revision == registry.revision == 141
 
@@ -512,10 +512,10 @@ def test_a_failed_compaction_leaves_the_old_file_in_use(path: str, where: str) -
     grown(registry, 60)
     # The first append and sync are the change's own, the next append its mark, then come those of the new file.
     disk.fail[where] = {"append": [0, 0, errno.ENOSPC], "sync": [0, errno.ENOSPC], "rename": [errno.ENOSPC]}[where]
-    registry.put("large", b"x" * COMPACT_BYTES_MIN)
+    put(registry, "large", b"x" * COMPACT_BYTES_MIN)
     assert not disk.fail[where]
     assert state(opened(path)) == state(registry)
-    registry.delete("large")
+    delete(registry, "large")
     grown(registry, 200)
     assert os.path.getsize(path) <= COMPACT_BYTES_MIN + 1100
     assert state(opened(path)) == state(registry)
@@ -532,7 +532,7 @@ def test_a_compaction_whose_rename_may_be_undone_takes_no_more_changes(path: str
 
 def test_what_a_crash_left_of_a_compaction_is_removed(path: str) -> None:
     registry = opened(path)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     Path(path + ".new").write_bytes(HEADER + b"half")
     assert state(opened(path)) == {"a": b"1"}
     assert not os.path.exists(path + ".new")
@@ -545,13 +545,13 @@ def test_a_watcher_sees_changes_of_its_prefix_in_order_in_a_later_turn(path: str
     registry = opened(path, clock)
     seen: list[Event] = []
     registry.watch("t/", 0, seen.extend)
-    registry.put("t/a", b"1")
-    registry.put("s/a", b"2")
-    registry.delete("t/a")
+    put(registry, "t/a", b"1")
+    put(registry, "s/a", b"2")
+    delete(registry, "t/a")
     assert seen == []
     clock.turn()
     assert seen == [("t/a", b"1", 1), ("t/a", None, 3)]
-    registry.put("t/b", b"4")
+    put(registry, "t/b", b"4")
     clock.turn()
     assert seen[2:] == [("t/b", b"4", 4)]
 
@@ -559,7 +559,7 @@ def test_a_watcher_sees_changes_of_its_prefix_in_order_in_a_later_turn(path: str
 def test_a_watcher_resumes_from_a_revision_also_across_a_restart(path: str, clock: TurnClock) -> None:
     registry = opened(path, clock)
     for number in range(10):
-        registry.put("a", str(number).encode())
+        put(registry, "a", str(number).encode())
     for resumed in (registry, opened(path, clock)):
         seen: list[Event] = []
         resumed.watch("", 7, seen.extend)
@@ -569,10 +569,10 @@ def test_a_watcher_resumes_from_a_revision_also_across_a_restart(path: str, cloc
 
 def test_past_and_new_changes_reach_a_watcher_once_and_in_order(path: str, clock: TurnClock) -> None:
     registry = opened(path, clock)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     seen: list[Event] = []
     registry.watch("", 0, seen.extend)
-    registry.put("a", b"2")
+    put(registry, "a", b"2")
     clock.turn()
     clock.turn()
     assert [event.revision for event in seen] == [1, 2]
@@ -582,10 +582,10 @@ def test_a_cancelled_watcher_hears_nothing_more(path: str, clock: TurnClock) -> 
     registry = opened(path, clock)
     seen: list[Event] = []
     cancel = registry.watch("", 0, seen.extend)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     cancel()
     cancel()
-    registry.put("a", b"2")
+    put(registry, "a", b"2")
     clock.turn()
     assert seen == []
 
@@ -596,11 +596,11 @@ def test_a_watcher_may_change_the_registry(path: str, clock: TurnClock) -> None:
 
     def answer(events: Sequence[Event]) -> None:
         for _ in events:
-            registry.put("b", b"")
+            put(registry, "b", b"")
 
     registry.watch("a", 0, answer)
     registry.watch("b", 0, seen.extend)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     clock.turn()
     clock.turn()
     assert seen == [("b", b"", 2)]
@@ -609,7 +609,7 @@ def test_a_watcher_may_change_the_registry(path: str, clock: TurnClock) -> None:
 def test_a_revision_that_is_no_longer_known_is_gone(path: str, clock: TurnClock) -> None:
     registry = opened(path, clock)
     for _ in range(HISTORY_CHANGES_MAX + 5):
-        registry.put("a", b"1")
+        put(registry, "a", b"1")
     with refusal("gone"):
         registry.watch("", 4, lambda events: None)
     seen: list[Event] = []
@@ -637,7 +637,7 @@ def test_a_closed_registry_tells_nobody(path: str, clock: TurnClock) -> None:
     registry = opened(path, clock)
     seen: list[Event] = []
     registry.watch("", 0, seen.extend)
-    registry.put("a", b"1")
+    put(registry, "a", b"1")
     registry.close()
     clock.turn()
     assert seen == []

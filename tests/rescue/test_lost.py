@@ -152,7 +152,7 @@ def test_a_deletion_that_dies_anywhere_is_finished_or_never_began(site: Site) ->
 def test_a_directory_that_is_another_topic_than_the_deleted_one_is_kept(site: Site) -> None:
     topic = site.node.create_topic("a")
     site.publish(topic, b"one")
-    site.node.catalog.delete_topic("a")
+    site.node.catalog.delete_topic("a").now()
     found = label.read(site.machine.disk, topic.path)
     assert found is not None
     other = label.Label(name="other", incarnation=1, number=1, shards=1, durability="os")

@@ -26,7 +26,7 @@ def site() -> Site:
     site.publish(orders, b"one", b"two")
     topic = site.node.create_topic("plain")
     site.publish(topic, b"three")
-    site.node.catalog.set_mapping({"gold": 3})
+    site.node.catalog.set_mapping({"gold": 3}).now()
     site.machine.run(1)
     return site
 
@@ -166,7 +166,7 @@ def test_a_directory_without_a_label_is_served_under_a_name_that_is_made_up(site
 
 
 def test_a_deleted_topic_does_not_come_back(site: Site) -> None:
-    site.node.catalog.delete_topic("plain")
+    site.node.catalog.delete_topic("plain").now()
     content = bytearray(saved(site))
     content[40] ^= 1
     put_back(site, bytes(content))

@@ -317,7 +317,7 @@ class Operator(Actor):
         book.record("map", sorted(mapping))
         book.remap(mapping)
         try:
-            node.catalog.set_mapping(mapping, force=True)
+            node.catalog.set_mapping(mapping, force=True).now()
         except Refusal as refusal:
             book.record("refusal", str(refusal)[:60])
             book.remap(before)

@@ -54,7 +54,7 @@ async def show_mapping(call: Call[Nothing, None]) -> Mapping:
 
 async def set_mapping(call: Call[ForceQuery, MappingBody]) -> Mapping:
     """Replace the mapping; it applies at once, without a restart."""
-    mapping = call.node.catalog.set_mapping(call.body.traffic_types, force=call.query.force)
+    mapping = await call.node.catalog.set_mapping(call.body.traffic_types, force=call.query.force)
     return Mapping(mapping.traffic_types, mapping.retired)
 
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, Refusal
+from penstock.registry.attempt import Compose, Draft, attempt
 from penstock.registry.records import (
     DeletedTopic,
     RoutingMapping,
@@ -45,6 +48,8 @@ INCARNATION_BITS = 63
 #: Keys that one change removes at a time, well below what a registry takes.
 REMOVE_KEYS_MAX = 100
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -65,23 +70,28 @@ class Catalog:
         entry = self.registry.get(TOPICS + name)
         return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
 
-    def create_topic(self, name: str, settings: TopicSettings) -> TopicRecord:
+    def create_topic(self, name: str, settings: TopicSettings) -> Answer[TopicRecord]:
         """Make a topic with a number and an incarnation of its own."""
-        check_name(name)
-        check_topic_settings(settings)
-        if self.registry.get(TOPICS + name):
-            raise Refusal("conflict", f"topic {name} exists already")
-        number, counted, guards = self._next_number(TOPIC_COUNTER)
-        record = TopicRecord(
-            name=name,
-            number=number,
-            incarnation=self._random.getrandbits(INCARNATION_BITS),
-            settings=settings,
-            orphan_from=(0,) * settings.shards,
-            created_ns=self._clock.now(),
-        )
-        self.registry.change({TOPICS + name: encoded(record), **counted}, (), {TOPICS + name: 0, **guards})
-        return record
+        incarnation = self._random.getrandbits(INCARNATION_BITS)
+
+        def compose() -> Draft[TopicRecord]:
+            check_name(name)
+            check_topic_settings(settings)
+            if self.registry.get(TOPICS + name):
+                raise Refusal("conflict", f"topic {name} exists already")
+            number, counted, guards = self._next_number(TOPIC_COUNTER)
+            record = TopicRecord(
+                name=name,
+                number=number,
+                incarnation=incarnation,
+                settings=settings,
+                orphan_from=(0,) * settings.shards,
+                created_ns=self._clock.now(),
+            )
+            key = TOPICS + name
+            return Draft(record, {key: encoded(record), **counted}, (), {key: 0, **guards}, proof=(key,))
+
+        return self.attempt(compose)
 
     def update_topic(
         self,
@@ -91,62 +101,76 @@ class Catalog:
         orphan_from: Sequence[int] | None = None,
         gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
         extend_from: Sequence[int] | None = None,
-    ) -> TopicRecord:
-        """Change what is given and return the new record; `gate=None` takes the gate away."""
+    ) -> Answer[TopicRecord]:
+        """Change what is given and answer with the new record; `gate=None` takes the gate away."""
         key = TOPICS + name
-        entry = self.registry.get(key)
-        if entry is None:
-            raise Refusal("not_found", f"there is no topic {name}")
-        record = decoded(entry.value, TopicRecord, key)
-        if settings is not None:
-            check_topic_settings(settings)
-            if settings.shards != record.settings.shards:
-                raise Refusal("bad_request", f"topic {name} has {record.settings.shards} shards, for good")
-            record = msgspec.structs.replace(record, settings=settings)
-        if orphan_from is not None:
-            record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
-        if gate is not msgspec.UNSET:
-            record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
-        if extend_from is not None:
-            record = msgspec.structs.replace(record, extend_from=_per_shard(record, extend_from))
-        if encoded(record) != entry.value:
-            self.registry.put(key, encoded(record), if_revision=entry.revision)
-        return record
 
-    def delete_topic(self, name: str) -> TopicRecord:
-        """Remove a topic with its subscriptions and return what it was."""
-        record = self.topic(name)
-        if record is None:
-            raise Refusal("not_found", f"there is no topic {name}")
-        gone = DeletedTopic(
-            name=name, number=record.number, incarnation=record.incarnation, deleted_ns=self._clock.now()
-        )
-        subscriptions = list(self.registry.list(_subscriptions_of(record)))
-        self.registry.change(
-            {f"{DELETED}{record.number}": encoded(gone)}, [TOPICS + name, *subscriptions[:REMOVE_KEYS_MAX]]
-        )
-        if len(subscriptions) > REMOVE_KEYS_MAX:
-            try:
-                self._remove(subscriptions[REMOVE_KEYS_MAX:])
-            except Refusal:
-                pass  # a full disk: the topic is gone all the same, and `forget_deleted` takes these
-        return record
+        def compose() -> Draft[TopicRecord]:
+            entry = self.registry.get(key)
+            if entry is None:
+                raise Refusal("not_found", f"there is no topic {name}")
+            record = decoded(entry.value, TopicRecord, key)
+            if settings is not None:
+                check_topic_settings(settings)
+                if settings.shards != record.settings.shards:
+                    raise Refusal("bad_request", f"topic {name} has {record.settings.shards} shards, for good")
+                record = msgspec.structs.replace(record, settings=settings)
+            if orphan_from is not None:
+                record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
+            if gate is not msgspec.UNSET:
+                record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
+            if extend_from is not None:
+                record = msgspec.structs.replace(record, extend_from=_per_shard(record, extend_from))
+            if encoded(record) == entry.value:
+                return Draft(record)
+            return Draft(record, {key: encoded(record)}, (), {key: entry.revision})
+
+        return self.attempt(compose)
+
+    def delete_topic(self, name: str) -> Answer[TopicRecord]:
+        """Remove a topic with its subscriptions and answer with what it was."""
+
+        def compose() -> Draft[TopicRecord]:
+            entry = self.registry.get(TOPICS + name)
+            if entry is None:
+                raise Refusal("not_found", f"there is no topic {name}")
+            record = decoded(entry.value, TopicRecord, TOPICS + name)
+            gone = DeletedTopic(
+                name=name, number=record.number, incarnation=record.incarnation, deleted_ns=self._clock.now()
+            )
+            # More than that goes with `forget_deleted`: they belong to a number nobody has any more.
+            subscriptions = list(self.registry.list(_subscriptions_of(record)))[:REMOVE_KEYS_MAX]
+            return Draft(
+                record,
+                {f"{DELETED}{record.number}": encoded(gone)},
+                [TOPICS + name, *subscriptions],
+                {TOPICS + name: entry.revision},
+            )
+
+        return self.attempt(compose)
 
     def deleted(self) -> list[DeletedTopic]:
         """Return the topics that were deleted and are not forgotten yet."""
         return [decoded(entry.value, DeletedTopic, key) for key, entry in self.registry.list(DELETED).items()]
 
-    def forget_deleted(self, numbers: Sequence[int]) -> None:
+    def forget_deleted(self, numbers: Sequence[int]) -> Answer[None]:
         """Forget deleted topics of which nothing is left on disk, for good, and what is left of them here."""
         left = [key for number in numbers for key in self.registry.list(f"{SUBSCRIPTIONS}{number}/")]
-        self._remove([*left, *(f"{DELETED}{number}" for number in numbers)])
+        return self._remove([*left, *(f"{DELETED}{number}" for number in numbers)])
 
-    def count_from(self, topic_number: int, subscription_number: int) -> None:
+    def count_from(self, topic_number: int, subscription_number: int) -> Answer[None]:
         """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
-        for counter, least in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
-            entry = self.registry.get(counter)
-            if least > (int(entry.value) if entry else 0):
-                self.registry.put(counter, b"%d" % least)
+
+        def compose() -> Draft[None]:
+            puts, guards = {}, {}
+            for counter, least in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
+                entry = self.registry.get(counter)
+                if least > (int(entry.value) if entry else 0):
+                    puts[counter] = b"%d" % least
+                    guards[counter] = entry.revision if entry else 0
+            return Draft(None, puts, (), guards)
+
+        return self.attempt(compose)
 
     def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
         """Return the subscriptions of a topic, by name."""
@@ -161,68 +185,97 @@ class Catalog:
 
     def create_subscription(
         self, topic: TopicRecord, name: str, settings: SubscriptionSettings, starts: Sequence[int]
-    ) -> SubscriptionRecord:
+    ) -> Answer[SubscriptionRecord]:
         """Make a subscription with a number of its own that begins at these offsets, one per shard."""
-        check_name(name, "subscription")
-        check_subscription_settings(settings)
-        current = self.topic(topic.name)
-        if current is None or current.number != topic.number:
-            raise Refusal("not_found", f"there is no topic {topic.name} any more")
         key = _subscriptions_of(topic) + name
-        if self.registry.get(key):
-            raise Refusal("conflict", f"topic {topic.name} has a subscription {name} already")
-        number, counted, guards = self._next_number(SUBSCRIPTION_COUNTER)
-        record = SubscriptionRecord(
-            topic_number=topic.number,
-            name=name,
-            number=number,
-            settings=settings,
-            starts=_per_shard(topic, starts),
-            created_ns=self._clock.now(),
-        )
-        self.registry.change({key: encoded(record), **counted}, (), {key: 0, **guards})
-        return record
 
-    def update_subscription(self, topic: TopicRecord, name: str, settings: SubscriptionSettings) -> SubscriptionRecord:
-        """Change the settings and return the new record."""
-        check_subscription_settings(settings)
+        def compose() -> Draft[SubscriptionRecord]:
+            check_name(name, "subscription")
+            check_subscription_settings(settings)
+            current = self.topic(topic.name)
+            if current is None or current.number != topic.number:
+                raise Refusal("not_found", f"there is no topic {topic.name} any more")
+            if self.registry.get(key):
+                raise Refusal("conflict", f"topic {topic.name} has a subscription {name} already")
+            number, counted, guards = self._next_number(SUBSCRIPTION_COUNTER)
+            record = SubscriptionRecord(
+                topic_number=topic.number,
+                name=name,
+                number=number,
+                settings=settings,
+                starts=_per_shard(topic, starts),
+                created_ns=self._clock.now(),
+            )
+            guards |= {key: 0, **self._guard(TOPICS + topic.name)}
+            return Draft(record, {key: encoded(record), **counted}, (), guards, proof=(key,))
+
+        return self.attempt(compose)
+
+    def update_subscription(
+        self, topic: TopicRecord, name: str, settings: SubscriptionSettings
+    ) -> Answer[SubscriptionRecord]:
+        """Change the settings and answer with the new record."""
         key = _subscriptions_of(topic) + name
-        entry = self.registry.get(key)
-        if entry is None:
-            raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
-        record = msgspec.structs.replace(decoded(entry.value, SubscriptionRecord, key), settings=settings)
-        if encoded(record) != entry.value:
-            self.registry.put(key, encoded(record), if_revision=entry.revision)
-        return record
 
-    def delete_subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord:
-        """Remove a subscription and return what it was."""
-        record = self.subscription(topic, name)
-        if record is None:
-            raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
-        self.registry.delete(_subscriptions_of(topic) + name)
-        return record
+        def compose() -> Draft[SubscriptionRecord]:
+            check_subscription_settings(settings)
+            entry = self.registry.get(key)
+            if entry is None:
+                raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
+            record = msgspec.structs.replace(decoded(entry.value, SubscriptionRecord, key), settings=settings)
+            if encoded(record) == entry.value:
+                return Draft(record)
+            return Draft(record, {key: encoded(record)}, (), {key: entry.revision})
+
+        return self.attempt(compose)
+
+    def delete_subscription(self, topic: TopicRecord, name: str) -> Answer[SubscriptionRecord]:
+        """Remove a subscription and answer with what it was."""
+        key = _subscriptions_of(topic) + name
+
+        def compose() -> Draft[SubscriptionRecord]:
+            entry = self.registry.get(key)
+            if entry is None:
+                raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
+            return Draft(decoded(entry.value, SubscriptionRecord, key), {}, [key], {key: entry.revision})
+
+        return self.attempt(compose)
+
+    def put(self, key: str, value: bytes) -> Answer[None]:
+        """Set what others keep here, over whatever is there."""
+        return self.attempt(lambda: Draft(None, {key: value}, (), self._guard(key)))
+
+    def remove(self, key: str) -> Answer[None]:
+        """Remove what others keep here, if it is there."""
+        return self.attempt(lambda: Draft(None, {}, [key] if self.registry.get(key) else [], self._guard(key)))
+
+    def attempt(self, compose: Compose[T]) -> Answer[T]:
+        """Make a change that is composed from what the registry shows, until it is known what became of it."""
+        return attempt(self.registry, self._clock, compose)
 
     def mapping(self) -> RoutingMapping:
         """Return the routing mapping; one without types where none is set."""
         entry = self.registry.get(MAPPING)
         return decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
 
-    def set_mapping(self, traffic_types: Mapping[str, int], *, force: bool = False) -> RoutingMapping:
+    def set_mapping(self, traffic_types: Mapping[str, int], *, force: bool = False) -> Answer[RoutingMapping]:
         """Replace the routing mapping; moving a type to another bit, or reusing a bit, only with `force`."""
-        if problems := mapping_problems(traffic_types):
-            raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
-        entry = self.registry.get(MAPPING)
-        old = decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
-        if not force and (clashes := mapping_clashes(old, traffic_types)):
-            raise Refusal(
-                "conflict",
-                "producers and consumers would disagree: " + "; ".join(clashes) + ". Choose free bits, or force it",
-            )
-        mapping = replaced_mapping(old, traffic_types)
-        if mapping != old:
-            self.registry.put(MAPPING, encoded(mapping), if_revision=entry.revision if entry else 0)
-        return mapping
+
+        def compose() -> Draft[RoutingMapping]:
+            if problems := mapping_problems(traffic_types):
+                raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
+            old = self.mapping()
+            if not force and (clashes := mapping_clashes(old, traffic_types)):
+                raise Refusal(
+                    "conflict",
+                    "producers and consumers would disagree: " + "; ".join(clashes) + ". Choose free bits, or force it",
+                )
+            mapping = replaced_mapping(old, traffic_types)
+            if mapping == old:
+                return Draft(mapping)
+            return Draft(mapping, {MAPPING: encoded(mapping)}, (), self._guard(MAPPING))
+
+        return self.attempt(compose)
 
     def watch_mapping(self, on_mapping: Callable[[RoutingMapping], None]) -> Cancel:
         """Report each new mapping from now on; one that cannot be read is logged, and the last one stays."""
@@ -246,9 +299,20 @@ class Catalog:
         number = int(entry.value) + 1 if entry else 1
         return number, {counter: b"%d" % number}, {counter: entry.revision if entry else 0}
 
-    def _remove(self, keys: Sequence[str]) -> None:
-        for at in range(0, len(keys), REMOVE_KEYS_MAX):
-            self.registry.change({}, keys[at : at + REMOVE_KEYS_MAX])
+    def _remove(self, keys: Sequence[str]) -> Answer[None]:
+        """Remove any number of keys, some at a time."""
+        some, rest = keys[:REMOVE_KEYS_MAX], keys[REMOVE_KEYS_MAX:]
+
+        def compose() -> Draft[None]:
+            there = {key: entry.revision for key in some if (entry := self.registry.get(key))}
+            return Draft(None, {}, list(there), there)
+
+        removed = self.attempt(compose)
+        return removed.then_ask(lambda _: self._remove(rest)) if rest else removed
+
+    def _guard(self, key: str) -> dict[str, int]:
+        entry = self.registry.get(key)
+        return {key: entry.revision if entry else 0}
 
 
 def _subscriptions_of(topic: TopicRecord) -> str:

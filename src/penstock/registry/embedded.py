@@ -1,6 +1,6 @@
 """The embedded registry: a dictionary in memory and an append-only file beside the log.
 
-For one node alone. Changes are few, so each is synced before it returns, on the caller's turn.
+For one node alone. Changes are few, so each is synced and answered on the caller's turn.
 Invariant: the dictionary is what the synced file says; a change is in both or in neither.
 """
 
@@ -12,7 +12,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.clock import Clock
+import msgspec
+
+from penstock.answer import Answer
+from penstock.clock import Clock, Timer
 from penstock.disk import Disk, File, is_full, replace_file
 from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.registry.frames import HEADER, Change, frame, mark, scan
@@ -24,7 +27,9 @@ from penstock.registry.registry import (
     Cancel,
     Entry,
     Event,
+    Lease,
     OnEvents,
+    Proposal,
 )
 
 #: Changes kept for watchers that come back; more than an operator makes while a node restarts.
@@ -33,6 +38,12 @@ HISTORY_CHANGES_MAX = 1000
 COMPACT_BYTES_MIN = 64 * 1024
 #: What a key and its value take in the file beside themselves, about.
 FRAME_BYTES = 24
+
+#: Keys of the registry's own: the leases, and what hangs on each.
+LEASES = "lease/"
+
+encode_keys = msgspec.msgpack.Encoder().encode
+decode_keys = msgspec.msgpack.Decoder(list[str]).decode
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +71,9 @@ class EmbeddedRegistry:
         self._watchers: list[_Watcher] = []
         self._compact_at = COMPACT_BYTES_MIN
         self._broken = ""
+        self._leases: dict[int, _Lease] = {}
+        #: Key -> the number of the lease it hangs on.
+        self._hangs: dict[str, int] = {}
         #: The file has the format of an older version; it is replaced before anything is added to it.
         self._is_old = False
 
@@ -87,7 +101,9 @@ class EmbeddedRegistry:
         return registry
 
     def close(self) -> None:
-        """Close the file and drop all watchers."""
+        """Close the file and drop all watchers and leases; what hangs on these goes at the next start."""
+        for lease in list(self._leases.values()):
+            lease.stop()
         for watcher in self._watchers:
             watcher.cancelled = True
         self._watchers.clear()
@@ -112,25 +128,64 @@ class EmbeddedRegistry:
             found[key] = self._entries[key]
         return found
 
-    def change(
-        self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), guards: Mapping[str, int] | None = None
-    ) -> int:
-        """Put and delete several keys in one step, if what is guarded is as expected; return the revision then."""
+    def propose(
+        self,
+        puts: Mapping[str, bytes],
+        deletes: Iterable[str] = (),
+        guards: Mapping[str, int] | None = None,
+        lease: Lease | None = None,
+    ) -> Proposal:
+        """Put and delete several keys in one step, if what is guarded is as expected; answered when this returns."""
         edits: dict[str, bytes | None] = {key: bytes(value) for key, value in puts.items()}
         for key in deletes:
             edits[key] = None
-        _check(edits)
-        self._check_guards(guards or {})
-        effective = {key: value for key, value in edits.items() if value is not None or key in self._entries}
-        return self._change(effective) if effective else self._revision
+        try:
+            _check(edits)
+            self._check_guards(guards or {})
+            if lease is not None and (lease.is_over or self._leases.get(lease.number) is not lease):
+                raise Refusal("gone", f"lease {lease.number} is over; ask for another")
+            effective = {key: value for key, value in edits.items() if value is not None or key in self._entries}
+            if not effective:
+                return Answer.of(self._revision)
+            revision = self._change(effective | self._hung(edits, lease))
+        except PenstockError as error:
+            return Answer.refused(error)
+        for key, value in edits.items():
+            self._hangs.pop(key, None)
+            if lease is not None and value is not None:
+                self._hangs[key] = lease.number
+        return Answer.of(revision)
 
-    def put(self, key: str, value: bytes, if_revision: int | None = None) -> int:
-        """Set a value and return the new revision; Refusal("conflict") unless the entry is at `if_revision`."""
-        return self.change({key: value}, (), {} if if_revision is None else {key: if_revision})
+    def lease(self, ttl_ns: int) -> Answer[Lease]:
+        """Give a lease; its number is the revision at which that was."""
+        number = self._revision + 1
+        return self.propose({f"{LEASES}{number}": encode_keys(())}).then_make(lambda _: self._begin(number, ttl_ns))
 
-    def delete(self, key: str, if_revision: int | None = None) -> int:
-        """Remove an entry and return the revision then; without `if_revision` it may be gone already."""
-        return self.change({}, (key,), {} if if_revision is None else {key: if_revision})
+    def _begin(self, number: int, ttl_ns: int) -> Lease:
+        lease = self._leases[number] = _Lease(self._clock, number, ttl_ns, self._drop)
+        return lease
+
+    def _hung(self, edits: Mapping[str, bytes | None], lease: Lease | None) -> dict[str, bytes | None]:
+        """Return what changes in the lists of keys that hang on leases."""
+        lists: dict[int, set[str]] = {}
+
+        def listed(number: int) -> set[str]:
+            return lists.setdefault(number, {key for key, other in self._hangs.items() if other == number})
+
+        for key, value in edits.items():
+            if key in self._hangs:
+                listed(self._hangs[key]).discard(key)
+            if lease is not None and value is not None:
+                listed(lease.number).add(key)
+        found: dict[str, bytes | None] = {f"{LEASES}{n}": encode_keys(sorted(keys)) for n, keys in lists.items()}
+        return {name: value for name, value in found.items() if name not in edits}  # one that ends has no list any more
+
+    def _drop(self, number: int) -> Proposal:
+        """End a lease and remove what hangs on it."""
+        self._leases.pop(number, None)
+        name = f"{LEASES}{number}"
+        entry = self._entries.get(name)
+        return self.propose({}, [*decode_keys(entry.value), name] if entry else [])
 
     def watch(self, prefix: str, from_revision: int, on_events: OnEvents) -> Cancel:
         """Report every change after a revision, in order, in later turns of the loop, until cancelled."""
@@ -171,6 +226,8 @@ class EmbeddedRegistry:
             self._compact()
         elif not found.is_marked and self._revision:
             self._mark()
+        for name in self.list(LEASES):  # their holders were in the process that is gone
+            self._drop(int(name[len(LEASES) :]))
 
     def _check_guards(self, guards: Mapping[str, int]) -> None:
         if self._read_only:
@@ -283,6 +340,44 @@ class EmbeddedRegistry:
         old, self._file = self._file, self._disk.open(self.path)
         old.close()
         self._is_old = False
+
+
+class _Lease:
+    """The right to something in this process."""
+
+    def __init__(self, clock: Clock, number: int, ttl_ns: int, drop: Callable[[int], Proposal]) -> None:
+        self.number = number
+        self._clock = clock
+        self._ttl_ns = ttl_ns
+        self._drop = drop
+        self._until_ns = clock.monotonic() + ttl_ns
+        self._timer: Timer | None = clock.call_at(self._until_ns, self._ring)
+
+    @property
+    def is_over(self) -> bool:
+        return self._timer is None or self._clock.monotonic() >= self._until_ns
+
+    def renew(self) -> Answer[None]:
+        if self.is_over:
+            return Answer.refused(Refusal("gone", f"lease {self.number} is over; ask for another"))
+        self._until_ns = self._clock.monotonic() + self._ttl_ns
+        return Answer.of(None)
+
+    def end(self) -> Answer[None]:
+        self.stop()
+        return self._drop(self.number).then_make(lambda _: None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        if self._clock.monotonic() < self._until_ns:  # it was renewed since
+            self._timer = self._clock.call_at(self._until_ns, self._ring)
+        else:
+            self._timer = None
+            self._drop(self.number)
 
 
 class _Watcher:

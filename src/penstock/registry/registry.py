@@ -1,13 +1,16 @@
 """The registry: what a node, and later all nodes together, must remember besides messages.
 
-This is the seam only: small values under names, guarded by revisions, watched from a revision. Back ends know nothing
-of what the values mean; `catalog` does.
+This is the seam only: small values under names, guarded by revisions, watched from a revision; it may be far away. Back
+ends know nothing of what the values mean; `catalog` does. `tests/registry/test_conformance.py` is what each must pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.answer import Answer
+from penstock.errors import PenstockError
 
 #: A value is a record of settings, never data; a larger one is somebody's mistake.
 VALUE_BYTES_MAX = 1 << 20
@@ -34,14 +37,43 @@ class Event(NamedTuple):
 
 OnEvents: TypeAlias = Callable[[Sequence[Event]], None]
 Cancel: TypeAlias = Callable[[], None]
+#: Answered with the revision of the change; else with a Refusal, and nothing was changed ("conflict": a guard does not
+#: hold, "gone": the lease is over, "unavailable", "disk_full"), or with UnknownOutcomeError.
+Proposal: TypeAlias = Answer[int]
+
+
+class UnknownOutcomeError(PenstockError):
+    """Whether a change was made, or still will be, is not known: its answer was lost. Ask for the same again."""
+
+
+class Lease(Protocol):
+    """The right to something while its holder is alive. Its number fences: a later lease has a larger one."""
+
+    @property
+    def number(self) -> int:
+        """Larger than that of every lease given before."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the holder must do nothing more in its name; never later than the registry forgets it."""
+
+    def renew(self) -> Answer[None]:
+        """Let it last its time to live from now on; "gone" if it is over."""
+
+    def end(self) -> Answer[None]:
+        """End it; the keys that hang on it go in the same step."""
 
 
 class Registry(Protocol):
-    """Names with values. Every change has the next revision; a change that returned survives a power loss."""
+    """Names with values. Reads are answered from a replica here, changes by the registry, wherever it is.
+
+    Every change has the next revision; one that was answered survives a power loss. Once a proposal is answered, done
+    or conflict, the replica shows why. Proposals that are under way at the same time are done in any order.
+    """
 
     @property
     def revision(self) -> int:
-        """The revision of the last change; 0 before the first."""
+        """The revision of the last change that the replica shows; 0 before the first."""
 
     def get(self, key: str) -> Entry | None:
         """Return the entry, or None."""
@@ -49,24 +81,21 @@ class Registry(Protocol):
     def list(self, prefix: str) -> dict[str, Entry]:
         """Return all entries whose key starts so, by key in order."""
 
-    def change(
-        self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), guards: Mapping[str, int] | None = None
-    ) -> int:
-        """Put and delete several keys in one step and return the new revision; without an effect, the last one.
+    def propose(
+        self,
+        puts: Mapping[str, bytes],
+        deletes: Iterable[str] = (),
+        guards: Mapping[str, int] | None = None,
+        lease: Lease | None = None,
+    ) -> Proposal:
+        """Ask for several keys to be put and deleted in one step; without an effect it is done at the last revision.
 
-        With `guards` only if each of those entries is still at its revision, 0 meaning that there is none; else
-        Refusal("conflict").
+        With `guards` only if each of those entries is still at its revision, 0 meaning that there is none. With
+        `lease` what is put goes when the lease does.
         """
 
-    def put(self, key: str, value: bytes, if_revision: int | None = None) -> int:
-        """Set a value and return the new revision.
-
-        With `if_revision` only if the entry is still at that revision, 0 meaning that there is none; else
-        Refusal("conflict").
-        """
-
-    def delete(self, key: str, if_revision: int | None = None) -> int:
-        """Remove an entry and return the revision then; without `if_revision` it may be gone already."""
+    def lease(self, ttl_ns: int) -> Answer[Lease]:
+        """Ask for a lease that ends unless it is renewed in time."""
 
     def watch(self, prefix: str, from_revision: int, on_events: OnEvents) -> Cancel:
         """Report every change after a revision, in order, in later turns of the loop, until cancelled.
