@@ -74,7 +74,16 @@ class Gather(Generic[T]):
         self._offered_ns = now_ns
         alone = now_ns >= self._shared_until_ns
         if alone and rows.count <= SMALL and not self._pending and not self._storing:
-            self._put(rows, [(done, 0, rows.count)])
+            self._storing = True
+            try:
+                self._store(rows, [(done, 0, rows.count)])
+            except PenstockError as refused:
+                done(None, refused)
+            except Exception as error:
+                done(None, error)
+                raise
+            finally:
+                self._storing = False
             return
         size_bytes = _size_bytes(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
         if not self._memory.take(size_bytes):

@@ -84,7 +84,7 @@ class Template:
     def encode(self, batch: Batch) -> list[Buffer]:
         """Return the frame of a batch as parts for one write. Budget: 3 us for a lone message, 10 ns a row in bulk."""
         if batch.count <= SMALL and type(batch.source) is str and len(batch.sequence) == self.layout.sequence_bytes:
-            return [self._small(batch)]
+            return [self.small(batch)]
         return self._large(batch)
 
     def encode_integers(self, first: int, columns: Sequence[Sequence[int]] | npt.NDArray[np.int64]) -> list[Buffer]:
@@ -109,7 +109,7 @@ class Template:
             frame += struct.pack(f"<{rows}q", *column)
         return [self._signed(frame, first, 0)]
 
-    def _small(self, batch: Batch) -> bytearray:
+    def small(self, batch: Batch) -> bytearray:
         """Write up to SMALL rows with nothing but struct: a numpy or Arrow call costs more than the whole of this."""
         count = batch.count
         columns = batch.columns

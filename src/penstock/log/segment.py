@@ -21,7 +21,7 @@ from penstock.log.layout import CONTINUATION, END_OF_STREAM, metadata_bytes_at
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
 from penstock.log.run import RUN_FRAMES, RUN_FRAMES_MIN, SMALL_BYTES, Run, frame_at, verified
 from penstock.log.scan import Scan, scan
-from penstock.message import BASE_COLUMNS, COLUMNS, Batch
+from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Buffer
 
 _DECODERS: dict[tuple[str, ...], Decoder] = {}
 #: A node meets few schemas; the bound only guards against a flood of odd ones.
@@ -179,7 +179,11 @@ class Segment:
         if sequence:
             template = template_of(self.columns, len(sequence))
         position = self.bytes
-        size = self.file.append(template.encode(batch))  # type: ignore[union-attr]
+        if batch.count <= SMALL and not sequence and type(batch.source) is str:
+            parts: list[Buffer] = [template.small(batch)]
+        else:
+            parts = template.encode(batch)
+        size = self.file.append(parts)  # type: ignore[union-attr]
         self.index.add(batch.first, batch.count, position, size, time_ns, time_ns)  # type: ignore[union-attr]
         self.bytes = position + size
         self.end = batch.first + batch.count

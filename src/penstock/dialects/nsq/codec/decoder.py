@@ -92,9 +92,12 @@ class Decoder:
                 return [("PUB", self._topic, Rows(1, [0, len(body)], body, SOURCE), 1, self._shard)]
         elif len(data) == FIN_BYTES and not self._have and not self._dead and data.startswith(b"FIN "):
             # Likewise one FIN: what consumers with little to do send.
-            ids = fin_run(data, 0, FIN_BYTES, self.raw_ids)
-            if ids is not None:
-                return [("FIN", ids)]
+            try:
+                raw = data[4:12] if self.raw_ids else bytes.fromhex(data[4:20].decode("ascii"))
+            except ValueError:
+                raw = b""
+            if data[20] == 10 and len(raw) == 8 and (id_ := int.from_bytes(raw, "big", signed=True)):
+                return [("FIN", [id_])]
         if self._dead:
             return []
         if self._have:

@@ -70,6 +70,11 @@ def messages(
     return _many_messages(np.arange(first_id, first_id + count), time, attempts, np.asarray(cuts, np.int32), body)
 
 
+def lone(id_: int, time: int, body: bytes) -> bytes:
+    """Return the frame of one message on its first delivery. Budget: 0.5 us."""
+    return _HEAD(len(body) + 30, MESSAGE, time, 1, b"%016x" % id_) + body
+
+
 def _few_messages(
     first_id: int, count: int, time: Times, attempts: Attempts, cuts: Cuts, body: Buffer
 ) -> tuple[Buffer, Cuts]:

@@ -56,8 +56,21 @@ class Publisher:
         found = self._topics.get(topic)
         if found is None or found.deleted or shard != ANY:
             found = self._topic("PUB", topic, shard)
-        if found is not None:
-            self._publish("PUB", found, rows, shard, replies)
+            if found is not None:
+                self._publish("PUB", found, rows, shard, replies)
+            return
+        # As `_publish`, without its choices: this is the way of most messages.
+        slot = self._replies.promise()
+
+        def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
+            if receipt is None:
+                self._failed("PUB", slot, replies, refusal)
+                return
+            counts = self.counts
+            counts[topic] = counts.get(topic, 0) + rows.count
+            self._replies.keep(slot, OK if replies == 1 else OK * replies)
+
+        found.publish(rows, self, done)
 
     def mpub(self, topic: str, rows: Rows, shard: int) -> None:
         """Publish several messages with one OK."""

@@ -257,7 +257,7 @@ class Receiver:
             else:
                 self._session.fail("E_INVALID", "FIN insufficient number of params")
             return
-        for id_ in self._seat.ack(ids):
+        for id_ in self.seat.ack(ids):  # type: ignore[union-attr]
             self._not_mine("FIN", id_)
 
     def req(self, args: list[bytes]) -> None:
@@ -332,6 +332,17 @@ class Receiver:
             self._node.clock.call_soon(self._outgrown)
             return
         form = self.form
+        if len(deliveries) == 1 and form is PLAIN:
+            delivery = deliveries[0]
+            batch = delivery.batch
+            if batch.count == 1 and delivery.attempts == 1 and type(batch.body) is bytes:
+                found = batch.wire.get(codec.SOURCE)
+                if found is None:
+                    time = batch.timestamp if type(batch.timestamp) is int else batch.row_time(0)
+                    wire = codec.lone((delivery.shard << OFFSET_BITS) + 1 + batch.first, time, batch.body)
+                    found = batch.wire[codec.SOURCE] = wire, [0, len(wire)]
+                self._send(found[0])
+                return
         several: list[Buffer] | None = [] if len(deliveries) > 1 else None
         for delivery in deliveries:
             batch = delivery.batch

@@ -123,7 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes == READ_BYTES_MAX and not self._stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
-        self.receive(data)
+        if self._greeted and self._layers is None:
+            self._carry_out(data)
+        else:
+            self.receive(data)
 
     def receive(self, data: bytes) -> None:
         """Handle bytes, whatever their way here was."""
@@ -133,19 +136,29 @@ class Connection(asyncio.BufferedProtocol):
             data = self._unwrapped(self._layers, data)
         if not self._greeted:
             data = self._greet(data)
-        if data and not self._closing:
-            self._inside = True
-            try:
-                self.session.receive(data)
-            except Exception as failure:  # a bug must cost one connection, not the node
-                self._server.node.report_bug("nsq", failure)
-                self.hang_up()
-            finally:
-                self._inside = False
-                if self._out:
-                    self._flush()
+        if data:
+            self._carry_out(data)
         if self._layers is not None and self._layers.ended:
             self.hang_up()
+
+    def _carry_out(self, data: bytes) -> None:
+        """Let the session carry out commands; what they lead to leaves in one write."""
+        if self._closing:
+            return
+        self._inside = True
+        try:
+            self.session.receive(data)
+        except Exception as failure:  # a bug must cost one connection, not the node
+            self._server.node.report_bug("nsq", failure)
+            self.hang_up()
+        finally:
+            self._inside = False
+            out = self._out
+            if out:
+                if len(out) == 1 and self._layers is None and self._transport is not None and not self._closing:
+                    self._transport.write(out.pop())
+                else:
+                    self._flush()
 
     def _greet(self, data: bytes) -> bytes:
         """Look for the magic bytes and return what came after them."""
@@ -214,6 +227,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send bytes; what one read leads to leaves in one write."""
         if self._inside:
             self._out.append(data)
+        elif self._layers is None and self._transport is not None and not self._closing:
+            self._transport.write(data)
         else:
             self._send(data)
 

@@ -128,11 +128,18 @@ class Session:
 
     def receive(self, data: bytes) -> None:
         """Carry out what one read brought."""
+        decoder = self._decoder
         if self._waiting:
-            self._decoder.hold(data)
-            self._decoder.stopped = True
+            decoder.hold(data)
+            decoder.stopped = True
+            return
+        commands = decoder.feed(data)
+        if len(commands) == 1 and not (self.gated or self.closed or decoder.stopped):
+            command = commands[0]
+            part, method = self.COMMANDS[command[0]]  # type: ignore[index]
+            method(getattr(self, part) if part else self, *command[1:])
         else:
-            self._run(self._decoder.feed(data))
+            self._run(commands)
 
     def _run(self, commands: Iterable[Command]) -> None:
         while True:
