@@ -7,6 +7,7 @@ Invariant: what goes unread is counted, in the ledger and in every subscription 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from penstock.clock import MILLISECOND
 from penstock.errors import Refusal
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
+from penstock.message import Offsets
 from penstock.quantity import format_size
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Storage:
         self._retry_ns = 0
         for shard in topic.shards:
             shard.make_room = self.make_room
+            shard.waiting = partial(self._waiting, shard)
 
     def unread(self, shard: Shard) -> int:
         """Return the rows of a shard that the next first subscription would get."""
@@ -79,13 +82,25 @@ class Storage:
             self.retain(missing)
 
     def _needed_from(self, shard: Shard) -> int | None:
-        """Return the first offset that somebody needs; None where nobody has said so."""
+        """Return the offset from which on somebody needs everything; None where nobody has said so."""
         topic, number = self._topic, shard.number
-        needed = [subscription.cursors[number].floor for subscription in topic.subscriptions.values()]
+        needed = [subscription.cursors[number].cursor for subscription in topic.subscriptions.values()]
         needed += [offsets[number] for offsets in self._node.holds.floors(topic.record)]
         if not topic.subscriptions and not topic.settings.retention_hard:
             needed.append(topic.record.orphan_from[number])
         return min(needed) if needed else None
+
+    def _waiting(self, shard: Shard, first: int, end: int) -> Offsets | None:
+        """Return the rows of a range that subscriptions have passed and not finished; None if one has not passed it."""
+        needed_from = self._needed_from(shard)
+        if needed_from is not None and needed_from < end:
+            return None
+        return self._held(shard, first, end)
+
+    def _held(self, shard: Shard, first: int, end: int) -> Offsets:
+        cursors = [subscription.cursors[shard.number] for subscription in self._topic.subscriptions.values()]
+        held = [cursor.states.held_between(first, end) for cursor in cursors]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *held]))
 
     def _drop_oldest(self) -> bool:
         """Drop the oldest segment of any shard, whoever needs it; False if there is none that could go."""
@@ -108,8 +123,7 @@ class Storage:
         if not cursors:
             return shard.rows_between(max(first, topic.record.orphan_from[number]), end)
         unread_from = min(max(min(cursor.cursor for cursor in cursors), first), end)
-        held = [cursor.states.held_between(first, unread_from) for cursor in cursors]
-        return len(np.unique(np.concatenate(held))) + shard.rows_between(unread_from, end)
+        return len(self._held(shard, first, unread_from)) + shard.rows_between(unread_from, end)
 
     def _count(self, reason: str, rows: int) -> None:
         if rows:

@@ -109,7 +109,7 @@ class Topic:
         due = []
         self.intake.remember()
         for shard in self.shards:
-            offsets, due_ns = shard.due_rows(shard.start, now.wall_ns)
+            offsets, due_ns = shard.due_rows(shard.kept_from, now.wall_ns)
             due.append((offsets, due_ns))
             if len(offsets):
                 self._timer.wait_for(shard.number, due_ns, offsets)
@@ -468,7 +468,7 @@ class Topic:
         kept = self.record.orphan_from
         self.record = self.node.catalog.update_topic(self.name, extend_from=offsets, orphan_from=kept).now()
         for shard in self.shards:
-            shard.weigh_headers = True
+            shard.weigh_headers, shard.headers_from = True, shard.end
 
     def empty(self) -> None:
         """Let go of what no subscription has yet: all of it if there is none, else what a pause keeps back."""

@@ -35,6 +35,10 @@ class MemoryShard:
     def readable_end(self) -> int:
         return self.end
 
+    @property
+    def kept_from(self) -> int:
+        return self.start
+
     def put(self, bodies: Sequence[bytes], columns: dict[str, Column] | None = None, taken_ns: int = 0) -> Batch:
         rows = Rows.of(bodies, "test", columns)
         batch = Batch(self.end, rows.count, taken_ns, rows.cuts, rows.body, "test", rows.columns, 0)

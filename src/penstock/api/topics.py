@@ -176,7 +176,7 @@ def _summary(topic: Topic) -> TopicSummary:
         topic.name,
         topic.published,
         topic.depth(),
-        sum(shard.rows_between(shard.start, shard.end) for shard in topic.shards),
+        sum(shard.rows_between(shard.kept_from, shard.end) for shard in topic.shards),
         topic.stored_bytes(),
         sorted(topic.subscriptions),
         topic.settings.paused,
@@ -189,7 +189,7 @@ def _shard(shard: Shard) -> ShardInfo:
         shard.start,
         shard.end,
         shard.readable_end,
-        shard.rows_between(shard.start, shard.end),
+        shard.rows_between(shard.kept_from, shard.end),
         shard.stored_bytes(),
         [DamageInfo(damage.first, damage.end, damage.reason) for damage in shard.damaged],
     )

@@ -92,7 +92,7 @@ class Cursor:
         """Take up the state a journal describes; `due` are the shard's rows that are not due yet."""
         state = records.replay(entries, start)
         self.cursor, self.states.counts, self._skips = max(state.cursor, 0), state.counts, Skips(state.skips)
-        keep = state.rows >= self.source.start
+        keep = state.rows >= self.source.kept_from
         if not keep.all():
             self.states.finish(REMOVED, state.rows[~keep])
             state = state.only(keep)
@@ -474,8 +474,8 @@ class Cursor:
         piece = queue[0]
         first = int(piece[0])
         states = self.states
-        if first < self.source.start:  # retention took it
-            kept = piece[piece >= self.source.start]
+        if first < self.source.kept_from:  # retention took it
+            kept = piece[piece >= self.source.kept_from]
             states.finish_ready(REMOVED, piece[: len(piece) - len(kept)])
             replace_head(queue, kept)
             return 0

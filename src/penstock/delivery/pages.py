@@ -371,7 +371,9 @@ class Pages:
     def between(self, first: int, end: int) -> Offsets:
         """Return the rows of a range of offsets that have a state, ascending."""
         low, high = first >> PAGE_BITS, (end - 1) >> PAGE_BITS
-        parts = [(n << PAGE_BITS) + self._pages[n].rows() for n in sorted(self._pages) if low <= n <= high]
+        few = high - low < len(self._pages)
+        numbers = range(low, high + 1) if few else sorted(n for n in self._pages if low <= n <= high)
+        parts = [(n << PAGE_BITS) + self._pages[n].rows() for n in numbers if n in self._pages]
         rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return rows[(rows >= first) & (rows < end)]
 

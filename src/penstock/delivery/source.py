@@ -20,7 +20,11 @@ class Source(Protocol):
 
     @property
     def start(self) -> int:
-        """First offset still kept."""
+        """Everything that was stored from here on is kept."""
+
+    @property
+    def kept_from(self) -> int:
+        """Before `start`, from here on, is kept what is still waited for."""
 
     @property
     def readable_end(self) -> int:

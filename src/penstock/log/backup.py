@@ -18,7 +18,7 @@ from penstock.log import journal, label, lock, manifest, state
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Manifest
 from penstock.log.reader import LISTINGS_MAX, ReadOnlyDisk
-from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, columns_of
+from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, head_of
 from penstock.log.state import State, StateFile
 from penstock.log.verify import shards_below
 
@@ -165,7 +165,7 @@ def _growing(segment: Segment, target: str) -> tuple[int, int]:
     if not len(index):
         return 0, 0
     last = index[len(index) - 1]
-    columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
+    head_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
     end = last.position + last.length
     path = os.path.join(target, os.path.basename(segment.path()))
     with open(segment.path(), "rb") as source, open(path, "wb", opener=private) as sink:

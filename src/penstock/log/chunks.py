@@ -72,9 +72,9 @@ class Chunks:
         while self.bytes > bytes_max and self._by_start:
             self._drop(next(iter(self._by_start)))
 
-    def drop_below(self, offset: int) -> None:
-        """Forget chunks that end at or before an offset."""
-        for start in [start for start, chunk in self._by_start.items() if chunk.end <= offset]:
+    def drop_between(self, first: int, end: int) -> None:
+        """Forget chunks that hold any of these offsets."""
+        for start in [start for start, chunk in self._by_start.items() if chunk.start < end and first < chunk.end]:
             self._drop(start)
 
     def _drop(self, start: int) -> None:

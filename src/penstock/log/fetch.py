@@ -113,6 +113,9 @@ class Fetches:
                 self._failed(segment, offset)
                 return
             chunk, damaged = result
+            if self._store.segment_at(offset) is not segment:  # what was read may be there no more
+                self._serve()
+                return
             self._chunks.add(chunk)
             if damaged:
                 self._store.damage_found(segment, damaged)

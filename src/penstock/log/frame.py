@@ -45,9 +45,11 @@ _ZEROS = bytes(1 << 20)
 Pieces: TypeAlias = "tuple[int, list[Buffer | None]]"
 
 
-def schema_of(columns: Sequence[str], compression: str = "none") -> pa.Schema:
-    """Return the Arrow schema of a segment that holds these columns."""
+def schema_of(columns: Sequence[str], compression: str = "none", *, sparse: bool = False) -> pa.Schema:
+    """Return the Arrow schema of a segment that holds these columns; of a sparse one offsets are left out."""
     metadata = {"penstock.version": str(VERSION)}
+    if sparse:
+        metadata["penstock.sparse"] = "true"
     if compression != "none":
         metadata["penstock.compression"] = compression
     return pa.schema([(name, COLUMNS[name]) for name in columns], metadata=metadata)

@@ -108,6 +108,12 @@ class Index:
         late = np.frombuffer(self.ts_max, np.int64) >= time_ns if len(self) else np.zeros(0, bool)
         return int(late.argmax()) if late.any() else len(self)
 
+    def rows_between(self, start: int, end: int) -> int:
+        """Return how many rows lie in a range of offsets."""
+        firsts, counts = np.frombuffer(self.firsts, np.int64), np.frombuffer(self.counts, np.int64)
+        inside = np.minimum(firsts + counts, end) - np.maximum(firsts, start)
+        return int(inside[inside > 0].sum())
+
     def earliest(self) -> int:
         """Return the earliest time of any row; there is at least one."""
         return int(np.frombuffer(self.ts_min, np.int64).min())

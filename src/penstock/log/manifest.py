@@ -53,8 +53,10 @@ class SegmentInfo(msgspec.Struct, kw_only=True):
     weight: int
     sequences: bool = False
     compression: str = "none"
-    #: Damaged ranges; the segment's other offsets from `first` to `end` are all there.
+    #: Damaged ranges; the segment's other offsets from `first` to `end` are all there, unless it is sparse.
     holes: list[Damage] = []
+    #: Only rows that somebody still needed were kept.
+    sparse: bool = False
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -62,6 +64,7 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     version: int = 1
     shard: int = 0
+    #: Everything that was stored from here on is kept; segments before it hold what subscriptions still need.
     start: int = 0
     #: What the next segment begins with, as far as closed segments tell.
     end: int = 0

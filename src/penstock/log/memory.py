@@ -59,7 +59,7 @@ class MemoryShard(Shard):
         self.end = self.readable_end = first + count
         while tail.rows > self.settings.memory_rows and len(tail) > 1:
             self.dropped_rows += tail.drop_oldest().count
-        self.start = tail.start
+        self.start = self.kept_from = tail.start
         return batch
 
     def when_durable(self, done: Done) -> None:

@@ -139,6 +139,7 @@ class Reader:
         manifest = self._manifest()
         if start < manifest.start:
             self._lose(start, min(manifest.start, stop), manifest.start, strict)
+            start = manifest.start  # what is kept before that is kept for somebody else
         for segment in self._segments(manifest):
             if segment.first >= stop or (segment.sealed and segment.end <= start):
                 continue
@@ -226,6 +227,8 @@ class Reader:
 
     def _stretches(self, manifest: Manifest) -> Iterator[Stretch]:
         for segment in self._segments(manifest):
+            if segment.sealed and segment.end <= manifest.start:
+                continue
             if segment.sealed:
                 yield Stretch(segment.first, segment.end, segment.rows, segment.bytes)
                 continue

@@ -16,7 +16,7 @@ from penstock.log.frame import schema_of
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage, Manifest
 from penstock.log.scan import Scan
-from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, columns_of, decoder_of
+from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, decoder_of, head_of
 from penstock.log.state import State
 from penstock.log.weight import weigh
 from penstock.message import BASE_COLUMNS
@@ -31,6 +31,8 @@ class Recovered:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.open: Segment | None = None
+        #: Everything that was stored from here on is kept.
+        self.start = 0
         self.end = 0
         self.weight = 0
         self.cut_bytes = 0
@@ -122,8 +124,11 @@ class _Recovery:
                 for later in tail[number + 1 :]:
                     self.discard(later, files[later])
                 break
+        found.start = manifest.start
         for segment in found.segments:
             found.damaged += segment.holes
+            if segment.sparse:  # the manifest knows that as well, unless it is lost
+                found.start = max(found.start, segment.end)
         # Whoever wrote the state gave out offsets that only the manifest would tell; a `memory` topic writes none.
         found.jump = found.jump or (self.lost_manifest and self.state.reserved_end > 0)
         return found
@@ -164,6 +169,7 @@ class _Recovery:
         if segment.first not in files:
             segment.holes = [Damage(segment.first, segment.end, "the file is missing")]
             segment.bytes = segment.batches = 0
+            segment.sparse = False
             segment.index = Index()
 
     def take(self, first: int, generation: int, *, last: bool) -> bool:
@@ -175,17 +181,17 @@ class _Recovery:
             synced = state.synced_position
         broken = ""
         try:
-            columns, start, compression = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
+            columns, start, compression, sparse = head_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
         except CorruptionError as error:
             info, broken = self.listed.get(first), str(error)
             if info is None or not size:
                 return self.schema_lost(segment, size, synced, known, broken)
             # The manifest knows the columns too; the rewrite of the segment will heal its schema.
-            columns, compression = tuple(info.columns), info.compression
-            start = known.positions[0] if len(known) else len(schema_of(columns).serialize())
+            columns, compression, sparse = tuple(info.columns), info.compression, info.sparse
+            start = known.positions[0] if len(known) else len(schema_of(columns, sparse=sparse).serialize())
         open_file = segment.file
         segment = Segment(self.disk, self.directory, first, generation, columns)
-        segment.file, segment.compression = open_file, compression
+        segment.file, segment.compression, segment.sparse = open_file, compression, sparse
         scan = segment.scanned(size, synced, known, start)
         if broken and len(scan.index):
             scan.holes.insert(0, Damage(first, first, broken))
@@ -198,7 +204,7 @@ class _Recovery:
             segment.close()
             self.remove(segment)
             return not cut
-        goes_on = (last or cut) and not (scan.ended or scan.holes or scan.lost or jump)
+        goes_on = (last or cut) and not (scan.ended or scan.holes or scan.lost or jump or sparse)
         if goes_on:
             self.make_safe(segment)
             segment.synced_bytes = segment.bytes
@@ -225,6 +231,7 @@ class _Recovery:
         segment.index = scan.index
         segment.end = scan.end
         segment.batches = len(scan.index)
+        segment.sparse_rows = sum(scan.index.counts)
         segment.holes = scan.holes
         segment.sequences = scan.sequences
         segment.due_max = scan.due_max

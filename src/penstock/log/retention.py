@@ -1,37 +1,63 @@
-"""Which old segments may go.
+"""Which old segments may go, and which are kept for a few rows only.
 
 Owns ruling 13's sum: what subscriptions need stays, history beyond that is bounded by age and bytes.
-Knows nothing of files. Invariant: segments go oldest first, and never one that a subscription still needs.
+Knows nothing of files. Invariant: no segment goes that somebody still needs a row of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.log.segment import Segment
+from penstock.message import Offsets
 from penstock.settings import TopicSettings
 
 
-def droppable(
-    segments: Sequence[Segment], settings: TopicSettings, needed_from: int | None, now_ns: int, room: int = 0
-) -> int:
-    """Return how many of the oldest segments are to be dropped; `needed_from` None means no subscription exists.
+class Surplus(NamedTuple):
+    """Segments that history does not cover, oldest first."""
 
-    Where `room` bytes are needed, so much history goes whatever was promised for it.
+    #: Nobody needs a row of these.
+    free: list[Segment]
+    #: Somebody needs these rows of them, and no others.
+    pinned: list[tuple[Segment, Offsets]]
+
+
+def surplus(
+    segments: Sequence[Segment],
+    settings: TopicSettings,
+    needed_from: int | None,
+    waiting: Callable[[int, int], Offsets | None],
+    now_ns: int,
+    room: int = 0,
+) -> Surplus:
+    """Return what of the oldest segments is kept for no promise.
+
+    All rows from `needed_from` on are needed (None: no subscription exists), of those before it the ones that `waiting`
+    names in a range of offsets (None: all of them may be). Where `room` bytes are needed, so much history goes
+    whatever was promised for it.
     """
+    found = Surplus([], [])
     if needed_from is None and not settings.retention_hard:
-        return 0
+        return found
     history = []
     for segment in segments:
         if not segment.sealed or (needed_from is not None and segment.end > needed_from):
             break
         history.append(segment)
     kept_bytes = sum(segment.bytes for segment in history)
-    for number, segment in enumerate(history):
+    for segment in history:
         # Without a subscription only the bytes are bounded: nobody has said that the rows are old news.
         aged = needed_from is not None and segment.ts_max < now_ns - settings.retention_age_ns
         if not aged and kept_bytes <= settings.retention_bytes and room <= 0:
-            return number
+            break
         kept_bytes -= segment.bytes
-        room -= segment.bytes
-    return len(history)
+        rows = waiting(segment.first, segment.end)
+        if rows is None:
+            break
+        if len(rows):
+            found.pinned.append((segment, rows))
+        else:
+            found.free.append(segment)
+            room -= segment.bytes
+    return found

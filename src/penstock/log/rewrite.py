@@ -8,14 +8,22 @@ once when none does: a reader beside the node finds what took its place, or lear
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.clock import Clock
 from penstock.disk import Disk
 from penstock.log import seal
+from penstock.log.compact import compact
 from penstock.log.manifest import INDEX_SUFFIX, ManifestWriter
 from penstock.log.segment import Segment
 from penstock.log.segments import Segments
+from penstock.message import Offsets
 from penstock.settings import MINUTE_NS
+
+#: Takes what a rewrite made of a segment in its place; False if that came too late.
+Accepted = Callable[[Segment, seal.Merged], bool]
+#: The same where only some rows were kept, which come first.
+Compacted = Callable[[Offsets, Segment, seal.Merged], bool]
 
 #: Readers without the lock may still have an old generation open; it is removed this much later.
 KEPT_NS = 10 * MINUTE_NS
@@ -32,7 +40,7 @@ class Rewrites:
         clock: Clock,
         segments: Segments,
         manifest: ManifestWriter,
-        on_rewritten: Callable[[Segment, seal.Merged], None],
+        on_rewritten: Accepted,
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -43,7 +51,11 @@ class Rewrites:
         #: What the files that are yet to be removed hold.
         self.doomed_bytes = 0
         self._retry_ns = 0
-        #: The segment that a thread is reading now; it must stay.
+        #: Segments to be rewritten with some of their rows, and what takes the result.
+        self._pinned: list[tuple[Segment, Offsets]] = []
+        self._headers_from: int | None = None
+        self._compacted: Compacted = _refused
+        #: The segment that a thread is reading now.
         self.under_way: Segment | None = None
         #: Something was closed since the last look.
         self.wanted = True
@@ -75,7 +87,23 @@ class Rewrites:
         segment = next((one for one in self._segments.closed if seal.worthwhile(one, compression)), None)
         if segment is None:
             self.wanted = False
-            return
+        else:
+            self._run(segment, lambda: seal.merge(segment, compression), self._on_rewritten)
+
+    def compact(self, pinned: list[tuple[Segment, Offsets]], headers_from: int | None, accepted: Compacted) -> None:
+        """Rewrite segments with these rows alone, one after the other; what was asked for before counts no more."""
+        self._pinned, self._headers_from, self._compacted = pinned, headers_from, accepted
+        if self.under_way is None and self._clock.monotonic() >= self._retry_ns:
+            self._compact_next()
+
+    def _compact_next(self) -> None:
+        while self._pinned and self.under_way is None:
+            segment, keep = self._pinned.pop(0)
+            if segment in self._segments.closed:
+                work = partial(compact, segment, keep, self._headers_from)
+                self._run(segment, work, partial(self._compacted, keep))
+
+    def _run(self, segment: Segment, work: Callable[[], seal.Merged], accepted: Accepted) -> None:
         self.under_way = segment
 
         def finished(merged: seal.Merged | None, error: BaseException | None) -> None:
@@ -83,7 +111,20 @@ class Rewrites:
             if merged is None or self.stopped:
                 self._retry_ns = self._clock.monotonic() + RETRY_NS
                 return
-            self._on_rewritten(segment, merged)
-            self.doom_segments([segment])
+            made = Segment.of(self._disk, segment.directory, merged.info)
+            paths = [made.path(), made.path(INDEX_SUFFIX)]
+            if segment in self._segments.closed and accepted(segment, merged):
+                # A process that died before its manifest told of them left files of the same names.
+                self._doomed = [(at, [p for p in gone if p not in paths], size) for at, gone, size in self._doomed]
+                self.doom_segments([segment])
+                self._compact_next()
+            else:
+                self._retry_ns = self._clock.monotonic() + RETRY_NS
+                for path in paths:  # nobody has heard of them
+                    self._disk.remove(path)
 
-        self._disk.submit("seal", lambda: seal.merge(segment, compression), finished)
+        self._disk.submit("seal", work, finished)
+
+
+def _refused(_: Offsets, __: Segment, ___: seal.Merged) -> bool:
+    return False

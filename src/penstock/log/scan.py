@@ -1,7 +1,8 @@
 """A walk through a segment's bytes from batch to batch, as recovery, `verify` and a lost index need it.
 
 Owns the rule of what is damage and what is a cut tail. Knows nothing of files beyond a function that reads.
-Invariant: a batch is counted good only if its CRC is right and it goes on where the one before it ended.
+Invariant: a batch is counted good only if its CRC is right and it goes on where the one before it ended, or, in a
+sparse segment, anywhere after.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Scan:
 
 
 class _Walker:
-    def __init__(self, read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int) -> None:
+    def __init__(
+        self, read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int, *, sparse: bool
+    ) -> None:
         self.read = read
         self.decoder = decoder
         self.start = start
@@ -61,6 +64,7 @@ class _Walker:
         self.synced = min(synced, size)
         self.found = Scan(first, start)
         self.pending = ""
+        self.sparse = sparse
 
     def walk(self, known: Index) -> Scan:
         position = self.start
@@ -162,7 +166,7 @@ class _Walker:
         if frame.first < found.end or frame.rows <= 0:
             raise CorruptionError("the batch repeats offsets")
         low, high = self.decoder.times(data, frame)
-        if frame.first > found.end:
+        if frame.first > found.end and (self.pending or not self.sparse):
             found.holes.append(Damage(found.end, frame.first, self.pending or "a batch is missing"))
         self.pending = ""
         if found.weight is None:
@@ -191,9 +195,19 @@ class _Walker:
                 found.due_max = max(found.due_max, self.decoder.due_max(batch))
 
 
-def scan(read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int, known: Index) -> Scan:
+def scan(
+    read: Read,
+    decoder: Decoder,
+    first: int,
+    start: int,
+    size: int,
+    synced: int,
+    known: Index,
+    *,
+    sparse: bool = False,
+) -> Scan:
     """Walk a segment from its first batch on; before `synced` a bad batch is damage, after it the end."""
-    return _Walker(read, decoder, first, start, size, synced).walk(known)
+    return _Walker(read, decoder, first, start, size, synced, sparse=sparse).walk(known)
 
 
 def declared(data: bytes, at: int) -> int:

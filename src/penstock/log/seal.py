@@ -1,14 +1,13 @@
 """Sealing: a closed segment of many small batches is rewritten once into few large ones.
 
-Owns the rewrite, which runs in a thread beside the event loop. Knows nothing of the shard that asked for it.
-Invariant: the new generation holds the same rows at the same offsets, and is complete and synced before its name
-appears.
+Owns how a new generation is written, in a thread beside the event loop. Knows nothing of the shard that asked for it.
+Invariant: rows keep their offsets, and the new generation is complete and synced before its name appears.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -29,6 +28,8 @@ from penstock.message import Batch, Buffer
 MERGED_ROWS = 16_384
 #: Bytes read for one rewritten batch at most, unless a single batch is larger.
 MERGED_BYTES = 16 << 20
+#: So much is written between two pauses, at least one batch.
+PAUSE_BYTES = 64 << 10
 #: Long enough that the loop's thread, waiting for the interpreter lock, gets it.
 PAUSE_SECONDS = 0.0001
 
@@ -49,22 +50,32 @@ def worthwhile(segment: Segment, compression: str) -> bool:
 
 
 def merge(segment: Segment, compression: str) -> Merged:
-    """Write the next generation of a segment; blocking, on a thread."""
+    """Write the next generation of a segment with all its rows in large batches; blocking, on a thread."""
+    damaged: list[Damage] = []
+    made = next_generation(segment, batches(segment, damaged), compression)
+    made.holes = sorted({*segment.holes, *damaged})
+    return Merged(made.info(), damaged)
+
+
+def next_generation(segment: Segment, rows: Iterable[Batch], compression: str, *, sparse: bool = False) -> Segment:
+    """Write the next generation of a segment with these rows, which survives a power loss; blocking, on a thread."""
     disk = segment.disk
     made = Segment(disk, segment.directory, segment.first, segment.generation + 1, segment.columns)
+    made.end, made.weight = segment.end, segment.weight
+    made.compression, made.sparse = compression, sparse
+    made.index = Index()
     data_path, index_path = made.path() + NEW_SUFFIX, made.path(INDEX_SUFFIX) + NEW_SUFFIX
     for path in (data_path, index_path):
         disk.remove(path)
     file = disk.open(data_path, create=True)
     try:
-        damaged = _rewrite(segment, made, file, compression)
+        _write(made, file, rows)
         file.sync()
-    except OSError:
+    except (OSError, CorruptionError):
         disk.remove(data_path)
         raise
     finally:
         file.close()
-    assert made.index is not None
     index_file = disk.open(index_path, create=True)
     try:
         index_file.append([made.index.encoded()])
@@ -75,7 +86,7 @@ def merge(segment: Segment, compression: str) -> Merged:
     disk.rename(data_path, made.path())
     disk.sync_directory(segment.directory)
     made.sealed = True
-    return Merged(made.info(), damaged)
+    return made
 
 
 def pause() -> None:
@@ -83,32 +94,33 @@ def pause() -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def _rewrite(segment: Segment, made: Segment, file: File, compression: str) -> list[Damage]:
-    schema = schema_of(segment.columns, compression)
-    made.index = index = Index()
+def _write(made: Segment, file: File, rows: Iterable[Batch]) -> None:
+    schema = schema_of(made.columns, made.compression, sparse=made.sparse)
+    index = made.entries()
     made.bytes = file.append([schema.serialize().to_pybytes()])
-    made.end, made.weight = segment.end, segment.weight
-    made.ts_min, made.ts_max = segment.ts_min, segment.ts_max
-    made.compression = compression
-    damaged: list[Damage] = []
-    for batch in _batches(segment, damaged):
-        frame = template_of(segment.columns, len(batch.sequence)).encode(batch)
-        if compression != "none":
-            frame = [_compressed(frame, schema, compression, batch)]
+    written = 0
+    for batch in rows:
+        frame = template_of(made.columns, len(batch.sequence)).encode(batch)
+        if made.compression != "none":
+            frame = [_compressed(frame, schema, made.compression, batch)]
         size = file.append(frame)
         index.add(batch.first, batch.count, made.bytes, size, *times_of(batch))
         made.bytes += size
         made.batches += 1
+        made.sparse_rows += batch.count
         made.sequences = made.sequences or bool(batch.sequence)
         if "due" in batch.columns:
             made.due_max = max(made.due_max, largest(batch.columns["due"]))
-        pause()
+        written += size
+        if written >= PAUSE_BYTES:
+            written = 0
+            pause()
     made.bytes += file.append([END_OF_STREAM])
-    made.holes = sorted({*segment.holes, *damaged})
-    return damaged
+    if made.batches:
+        made.ts_min, made.ts_max = index.earliest(), max(index.ts_max)
 
 
-def _batches(segment: Segment, damaged: list[Damage]) -> Iterator[Batch]:
+def batches(segment: Segment, damaged: list[Damage]) -> Iterator[Batch]:
     """Yield the segment's rows in batches as large as they may become."""
     index = segment.entries()
     decoder = decoder_of(segment.columns)

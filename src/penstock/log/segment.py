@@ -1,13 +1,15 @@
 """One segment: a plain Arrow IPC stream on disk, its index, and what the manifest says of it.
 
 Owns the segment's two files. Knows nothing of other segments, caches or durability.
-Invariant: between `first` and `end` every offset is stored exactly once, except for the damaged ranges in `holes`.
+Invariant: between `first` and `end` every offset is stored exactly once, except for the damaged ranges in `holes`; of
+a sparse segment some are left out, because nobody needed them any more.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +66,9 @@ class Segment:
         self.ragged = False
         self.compression = "none"
         self.holes: list[Damage] = []
+        self.sparse = False
+        #: How many rows a sparse segment has; those of another follow from its offsets.
+        self.sparse_rows = 0
         #: Columns that batches brought; the next segment starts with these.
         self.used: set[str] = set()
         self.index: Index | None = None
@@ -121,6 +126,7 @@ class Segment:
         segment.sequences = info.sequences
         segment.compression = info.compression
         segment.holes = list(info.holes)
+        segment.sparse, segment.sparse_rows = info.sparse, info.rows
         segment.used = set(info.columns)
         segment.named = True
         return segment
@@ -143,6 +149,7 @@ class Segment:
             sequences=self.sequences,
             compression=self.compression,
             holes=list(self.holes),
+            sparse=self.sparse,
         )
 
     def path(self, suffix: str = DATA_SUFFIX) -> str:
@@ -152,13 +159,18 @@ class Segment:
     @property
     def rows(self) -> int:
         """How many rows can be read."""
+        if self.sparse:
+            return self.sparse_rows
         return self.end - self.first - sum(hole.end - hole.first for hole in self.holes)
 
     def rows_between(self, start: int, end: int) -> int:
-        """Return how many readable rows lie in a range of offsets."""
+        """Return how many readable rows lie in a range of offsets; for a part of a sparse segment it may block."""
         start, end = max(start, self.first), min(end, self.end)
         if start >= end:
             return 0
+        if self.sparse:
+            whole = start == self.first and end == self.end
+            return self.sparse_rows if whole else self.entries().rows_between(start, end)
         lost = sum(max(0, min(end, hole.end) - max(start, hole.first)) for hole in self.holes)
         return end - start - lost
 
@@ -166,6 +178,7 @@ class Segment:
         """Note a damaged range; False if it was known."""
         if any(hole.first <= found.first and found.end <= hole.end for hole in self.holes):
             return False
+        self.sparse_rows -= min(found.end - found.first, self.sparse_rows)
         self.holes.append(found)
         self.holes.sort()
         return True
@@ -343,17 +356,28 @@ class Segment:
         broken = ""
         if start is None:
             try:
-                _, start, _ = columns_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
+                head = head_of(self.read(0, SCHEMA_BYTES_MAX), self.path())
+                start, self.sparse = head.bytes, head.sparse
             except CorruptionError as error:  # the manifest knows the columns too, and so where the batches begin
-                start, broken = len(schema_of(self.columns, self.compression).serialize()), str(error)
-        found = scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known)
+                schema = schema_of(self.columns, self.compression, sparse=self.sparse)
+                start, broken = len(schema.serialize()), str(error)
+        found = scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known, sparse=self.sparse)
         if broken:
             found.holes.insert(0, Damage(self.first, self.first, broken))
         return found
 
 
-def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:
-    """Return (columns, bytes of the schema message, compression) from the start of a segment file."""
+class Head(NamedTuple):
+    """What the schema message at the start of a segment file says, and how long it is."""
+
+    columns: tuple[str, ...]
+    bytes: int
+    compression: str
+    sparse: bool
+
+
+def head_of(head: bytes, path: str) -> Head:
+    """Return what the start of a segment file says."""
     try:
         size = metadata_bytes_at(head, 0)
         if size == 0 or len(head) < size:
@@ -371,10 +395,11 @@ def columns_of(head: bytes, path: str) -> tuple[tuple[str, ...], int, str]:
     if wrong or columns[:4] != BASE_COLUMNS:
         raise CorruptionError(f"{path} has columns that are none of the record's: {', '.join(wrong or columns)}")
     compression = metadata.get(b"penstock.compression", "none")
-    begin = len(schema_of(columns, compression).serialize())
+    sparse = b"penstock.sparse" in metadata
+    begin = len(schema_of(columns, compression, sparse=sparse).serialize())
     if size != begin and head[begin : begin + len(CONTINUATION)] == CONTINUATION:
         size = begin  # the length it gives is damaged: batches begin where they always do after such a schema
-    return columns, size, compression
+    return Head(columns, size, compression, sparse)
 
 
 def times_of(batch: Batch) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.log.manifest import Manifest
 from penstock.log.segment import Segment
@@ -85,15 +85,14 @@ class Segments:
             self._ends.append(self.open.end)
             self.open = None
 
-    def drop_oldest(self, count: int) -> list[Segment]:
-        """Forget the oldest closed segments."""
-        dropped = self.closed[:count]
-        del self.closed[:count]
-        del self._ends[:count]
-        for segment in dropped:
+    def drop(self, segments: Sequence[Segment]) -> None:
+        """Forget closed segments."""
+        gone = {segment.first for segment in segments}
+        self.closed[:] = [segment for segment in self.closed if segment.first not in gone]
+        self._ends[:] = [segment.end for segment in self.closed]
+        for segment in segments:
             self.closed_bytes -= segment.bytes
             self._loaded.pop(segment.first, None)
-        return dropped
 
     def replace(self, old: Segment, new: Segment) -> None:
         """Put a new generation in the place of a closed segment."""

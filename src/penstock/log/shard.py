@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
 from penstock.clock import SECOND, Clock
 from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
 from penstock.log.chunks import Chunks
 from penstock.log.commit import Commit
+from penstock.log.compact import KNOWN_NS_MIN, worthwhile
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
 from penstock.log.index import Index
@@ -43,6 +46,8 @@ SYNC_EVERY_NS = 2 * SECOND
 NOTE_EVERY_NS = SECOND
 #: A segment that has rows is closed after this long, so that retention by age can work.
 SEGMENT_AGE_NS = HOUR_NS
+#: Segments compacted between two looks at what is needed.
+COMPACTED_MAX = 16
 #: About what a frame and each of its rows take on disk beside their bodies and columns.
 FRAME_BYTES = 1024
 ROW_BYTES = 32
@@ -71,6 +76,8 @@ class Shard:
         self.end = found.end
         self.weight = found.weight
         self.weigh_headers = weigh_headers
+        #: Rows from here on weigh with their headers; None if none do.
+        self.headers_from: int | None = 0 if weigh_headers else None
         self.damaged: list[Damage] = found.damaged
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = found.cut_bytes
@@ -83,6 +90,8 @@ class Shard:
         self.on_readable: Callable[[], None] = _nothing
         #: Told the offset from which on rows are gone because they could not be synced, before anybody else hears.
         self.on_taken_back: Callable[[int], None] = _kept
+        #: Tells which rows of a range of offsets are still waited for; None if all of them may be.
+        self.waiting: Callable[[int, int], Offsets | None] = _nobody_waits
         #: Asked to make room for so many bytes where the quota has none; it raises the refusal if it cannot.
         self.make_room: Callable[[int], None] = _full
         self._disk = disk
@@ -93,7 +102,10 @@ class Shard:
         self._segments = segments = Segments(found.segments, found.open)
         # Nothing is stored between the last row and a fresh block, so nobody need look there.
         self.readable_end = segments.last.end if segments.last is not None else self.end
-        self.start = segments.first.first if segments.first is not None else self.end
+        #: Something is stored from here on: before `start` only what subscriptions still wait for.
+        self.kept_from = segments.first.first if segments.first is not None else self.end
+        #: Everything that was stored from here on is there.
+        self.start = self._first_from(found.start)
         self._cache_bytes = cache_bytes
         self._tail = Tail(self.readable_end)
         self._chunks = Chunks(cache_bytes)
@@ -166,6 +178,7 @@ class Shard:
             close_open(found)
         shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes, quota)
         shard._was_suspect = state.state.suspect
+        shard.headers_from = extended
         shard._begin(boot, found.stale)
         return shard
 
@@ -252,7 +265,7 @@ class Shard:
     def find(self, offset: int) -> Batch | int:
         """Return the batch at an offset if it is in memory, else the first offset that must be read from disk."""
         tail = self._tail
-        offset = max(offset, self.start)
+        offset = max(offset, self.kept_from)
         while offset < self.readable_end:
             if offset >= tail.start:
                 batch = tail.at(offset)
@@ -280,7 +293,7 @@ class Shard:
     def offset_at(self, time_ns: int) -> int:
         """Return the first offset whose row was taken at or after a time; may block for one batch."""
         found = first_since(self._segments, time_ns, self.damage_found)
-        return self.end if found is None else found
+        return self.end if found is None else max(found, self.start)
 
     def due_rows(self, from_offset: int, after_ns: int) -> tuple[Offsets, Offsets]:
         """Return (offsets, due times) of rows from an offset on that are due after a time; blocking."""
@@ -334,34 +347,53 @@ class Shard:
             self._count()
 
     def retain(self, needed_from: int | None, now_ns: int, room: int = 0) -> int:
-        """Drop old segments that nobody needs, more of them to make room; return how many rows that were."""
-        return self._drop(retention.droppable(self._segments.closed, self._settings, needed_from, now_ns, room))
+        """Drop old segments that nobody needs, more of them to make room; return how many rows that were.
+
+        One that is kept for a few rows only is rewritten with these alone, a little later.
+        """
+        closed, settings = self._segments.closed, self._settings
+        free, pinned = retention.surplus(closed, settings, needed_from, self.waiting, now_ns, room)
+        dropped = self._drop([segment for segment in free if segment is not self._rewrites.under_way])
+        if pinned:
+            known_ns = self.last_ns - max(settings.dedup_window_ns, KNOWN_NS_MIN)
+            chosen = [each for each in pinned if worthwhile(*each, known_ns)]
+            self._rewrites.compact(chosen[:COMPACTED_MAX], self.headers_from, self._compacted)
+        return dropped
 
     def oldest(self) -> tuple[int, int, int] | None:
         """Return (first, end, time of the last row) of the oldest segment if it could be dropped."""
         first = self._segments.closed[0] if self._segments.closed else None
-        if first is None or not first.sealed or first is self._rewrites.under_way:
-            return None
-        return first.first, first.end, first.ts_max
+        return (first.first, first.end, first.ts_max) if first is not None and first.sealed else None
 
     def drop_oldest(self) -> int:
         """Drop the oldest segment, needed or not; return how many rows that were."""
-        return self._drop(1)
+        return self._drop(self._segments.closed[:1])
 
-    def _drop(self, count: int) -> int:
-        closed, busy = self._segments.closed, self._rewrites.under_way
-        if busy in closed[:count]:
-            count = closed.index(busy)
-        dropped = self._segments.drop_oldest(count)
+    def _drop(self, dropped: list[Segment]) -> int:
         if not dropped:
             return 0
-        self.start = self._segments.first.first if self._segments.first is not None else self.end
-        self._chunks.drop_below(self.start)
-        self.damaged[:] = [damage for damage in self.damaged if damage.end > self.start]
+        self._segments.drop(dropped)
         self._rewrites.doom_segments(dropped)
+        for segment in dropped:
+            self._let_go(segment)
         self._manifest.start()
         self._count()
         return sum(segment.rows for segment in dropped)
+
+    def _let_go(self, segment: Segment) -> None:
+        """Let nobody find rows in memory that are not stored any more."""
+        self.damaged[:] = [found for found in self.damaged if not segment.first <= found.first < segment.end]
+        self._chunks.drop_between(segment.first, segment.end)
+        tail = self._tail
+        while len(tail) and tail.start < segment.end:
+            tail.drop_oldest()
+        first = self._segments.first
+        self.kept_from = first.first if first is not None else self.end
+        self.start = self._first_from(max(self.start, segment.end))
+
+    def _first_from(self, offset: int) -> int:
+        """Return the first offset at or after one that may be stored."""
+        return next((max(one.first, offset) for one in self._segments if one.end > offset), self.end)
 
     @property
     def last_ns(self) -> int:
@@ -410,7 +442,7 @@ class Shard:
         found = []
         for segment in self._segments:
             end = min(segment.end, self.readable_end)
-            if end > segment.first:
+            if end > max(segment.first, self.start):
                 found.append((segment.first, end, segment.rows_between(segment.first, end), segment.bytes))
         return found
 
@@ -525,7 +557,7 @@ class Shard:
         segment.opened_ns = self._clock.monotonic()
         self.roll()
         if not segments.closed:
-            self.start = segment.first
+            self.start = self.kept_from = segment.first
         segments.open = segment
         self._count()
         self._manifest.start()
@@ -720,13 +752,27 @@ class Shard:
         if file is not None:
             self._disk.submit("sync", lambda: file.write_back(start, end - start), _ignored)
 
-    def _rewritten(self, old: Segment, merged: seal.Merged) -> None:
+    def _rewritten(self, old: Segment, merged: seal.Merged) -> bool:
         """A rewrite is done: its generation takes the place of the old one."""
         self.damage_found(old, merged.damaged)
         segment = Segment.of(self._disk, self.path, merged.info)
         segment.holes = list(old.holes)
         self._segments.replace(old, segment)
+        self._count()
         self._manifest.start()
+        return True
+
+    def _compacted(self, kept: Offsets, old: Segment, merged: seal.Merged) -> bool:
+        """Put what was kept of a segment in its place, unless somebody needs more of it by now."""
+        self.damage_found(old, merged.damaged)
+        needed = self.waiting(old.first, old.end)
+        if merged.damaged or needed is None or not np.isin(needed, kept).all():
+            return False
+        self._segments.replace(old, Segment.of(self._disk, self.path, merged.info))
+        self._let_go(old)
+        self._count()
+        self._manifest.start()
+        return True
 
     def _manifest_content(self) -> bytes:
         return self._segments.manifest(self.number, self.start, self.end, self.weight).encoded()
@@ -738,6 +784,10 @@ def _nothing() -> None:
 
 def _kept(_: int) -> None:
     return
+
+
+def _nobody_waits(_: int, __: int) -> Offsets:
+    return np.empty(0, np.int64)
 
 
 def _full(size: int) -> None:

@@ -16,7 +16,7 @@ from penstock.log import journal, manifest, state
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, Manifest, SegmentInfo
 from penstock.log.reader import Reader, ReadOnlyDisk
-from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, columns_of
+from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, head_of
 
 
 class SegmentReport(msgspec.Struct, kw_only=True):
@@ -129,7 +129,7 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
     end = known[len(known) - 1] if len(known) else None
     promised = size if sealed else (end.position + end.length if end is not None else 0)
     try:
-        columns, _, _ = columns_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
+        head = head_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
     except CorruptionError as error:
         if not promised and (info is None or not info.batches):
             report.tail_bytes = size  # just made: the node, or a kill, is between the file and its first row
@@ -137,7 +137,7 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
         last = info.end if info is not None else segment.first
         report.bad.append(Damage(segment.first, last, str(error)))
         return report
-    scan = Segment(segment.disk, segment.directory, segment.first, segment.generation, columns).scanned(
+    scan = Segment(segment.disk, segment.directory, segment.first, segment.generation, head.columns).scanned(
         size, promised, known
     )
     report.batches = len(scan.index)

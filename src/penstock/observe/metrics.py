@@ -170,7 +170,7 @@ def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
 
 def _shards(out: Exposition, found: Sequence[tuple[Labels, Shard]]) -> None:
     prefix = "penstock_shard_"
-    rows = [(labels, shard.rows_between(shard.start, shard.end)) for labels, shard in found]
+    rows = [(labels, shard.rows_between(shard.kept_from, shard.end)) for labels, shard in found]
     sizes = [(labels, shard.stored_bytes()) for labels, shard in found]
     ends = [(labels, shard.end) for labels, shard in found]
     damaged = [(labels, len(shard.damaged)) for labels, shard in found]
