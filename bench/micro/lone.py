@@ -1,7 +1,8 @@
 """What a lone message costs inside the process: python -m bench.micro.lone
 
 Drives the real connection class without sockets, so the kernel's share is left out. Prints the lower quartile of many
-short rounds, because the machine is shared, and how many Python functions are called on the way.
+short rounds, because the machine is shared, the same with caches that hold something else, and how many Python
+functions are called on the way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from random import Random
 from types import FrameType
 from typing import Any, cast
 
+import numpy as np
 import uvloop
 
 from penstock.clock import LoopClock
@@ -30,6 +32,9 @@ from penstock.node import Node
 BODY = b"x" * 100
 PUB = b"PUB lone\n" + struct.pack(">I", len(BODY)) + BODY
 ROUNDS, PER_ROUND = 200, 50
+#: Four times a core's own caches: what another process leaves behind between two wake-ups; the cache that cores share
+#: keeps most of what it had.
+COLD_BYTES, COLD_ROUNDS = 8 << 20, 400
 
 
 class Wire:
@@ -85,6 +90,18 @@ def cost_us(work: Callable[[], object]) -> float:
     return sorted(rounds)[ROUNDS // 4]
 
 
+def cold_us(work: Callable[[], object]) -> float:
+    """Return the median of the microseconds a call takes when the caches hold something else, as after a wake-up."""
+    other = np.ones(COLD_BYTES // 8, np.int64)
+    rounds = []
+    for _ in range(COLD_ROUNDS):
+        other.sum()
+        start = time.perf_counter_ns()
+        work()
+        rounds.append((time.perf_counter_ns() - start) / 1000)
+    return sorted(rounds)[COLD_ROUNDS // 2]
+
+
 def calls(work: Callable[[], object]) -> int:
     """Return how many Python functions one call enters."""
     count = 0
@@ -127,6 +144,7 @@ async def main() -> None:
 
         cycle()
         print(f"PUB, OK, delivery and FIN            {cost_us(cycle):6.1f} us")
+        print(f"the same with cold caches            {cold_us(cycle):6.1f} us")
         print(f"Python functions called on that way  {calls(cycle):6d}")
         node.close()
 
