@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.clock import MILLISECOND, LoopClock
+from penstock.clock import MILLISECOND, SECOND, LoopClock, SteadyTime
+from tests.fakes import FakeClock
 
 
 class EarlyLoop:
@@ -74,3 +75,23 @@ def test_timer_on_a_real_loop_fires_once() -> None:
         return int(await fired) - at_ns
 
     assert asyncio.run(wait()) >= 0
+
+
+def test_steady_time_does_not_jump_forward_with_the_wall_clock() -> None:
+    clock = FakeClock()
+    steady = SteadyTime(clock)
+    start_ns = clock.now()
+    clock.advance(5 * SECOND)
+    assert steady.now() == start_ns + 5 * SECOND
+    clock._wall_ns += 1000 * SECOND
+    assert steady.now() == start_ns + 5 * SECOND
+    clock.advance(SECOND)
+    assert steady.now() == start_ns + 6 * SECOND
+
+
+def test_steady_time_goes_back_with_the_wall_clock() -> None:
+    clock = FakeClock()
+    steady = SteadyTime(clock)
+    start_ns = clock.now()
+    clock._wall_ns -= 1000 * SECOND
+    assert steady.now() == start_ns - 1000 * SECOND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
@@ -11,7 +12,7 @@ from penstock.config import Config
 from penstock.config.tree import NodeConfig
 from penstock.errors import Refusal
 from penstock.node import Node
-from penstock.settings import TopicSettings
+from penstock.settings import HOUR_NS, TopicSettings
 from tests.site import Site
 
 HOUR_S = 3600
@@ -125,3 +126,33 @@ def test_all_topics_together_keep_no_more_of_the_log_in_memory_than_the_node_may
     site.machine.run(2)
     assert sum(shard.cached_bytes for topic in topics for shard in topic.shards) <= 1 << 20
     assert len(site.consume(topics[0], "audit")) == 8
+
+
+def test_jump_of_the_wall_clock_ages_no_history_out() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders", TopicSettings(retention_age_ns=24 * HOUR_NS))
+    got = site.consume(topic, "audit")
+    site.publish(topic, b"one")
+    assert got == [b"one"]
+    topic.subscription("audit").ack(site.consumer, [1])
+    topic.shards[0].roll()
+    site.machine.run(5)
+    site.machine.scheduler.jump(30 * 24 * HOUR_NS)
+    site.node._retain()
+    assert topic.shards[0].rows_between(0, 1) == 1
+    site.machine.run(25 * 3600)
+    assert topic.shards[0].rows_between(0, 1) == 0
+
+
+def test_jump_of_the_wall_clock_ends_no_hold_and_sweeps_no_stage() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders")
+    site.node.holds.hold("spark", topic.record, (0,), 600 * SECOND)
+    writer = site.node.staging.writer("q", 0, "a", "orders", pa.schema([("body", pa.binary())]))
+    writer.finish()
+    site.node.staging.add("q", 0, "a", site.node.clock.now())
+    site.machine.scheduler.jump(30 * 24 * HOUR_NS)
+    site.node._retain()
+    assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (1, 1)
+    site.machine.run(25 * 3600)
+    assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (0, 0)

@@ -38,6 +38,23 @@ class Clock(Protocol):
         """Call once the monotonic clock has reached this time, never before."""
 
 
+class SteadyTime:
+    """Wall time for whatever drops data because it is old: it does not jump forward.
+
+    Somebody who sets the clock a month ahead, or a time server gone mad, must not cost a month of history. So time
+    goes on from the start of the process as the monotonic clock does, and no further than the wall clock is. It is
+    too early after a jump forward that was right, which keeps data too long; the next start takes the new time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ns = clock.now() - clock.monotonic()
+
+    def now(self) -> int:
+        """Return nanoseconds since 1970."""
+        return min(self._clock.now(), self._clock.monotonic() + self._ahead_ns)
+
+
 class LoopClock:
     """The real clock, on an asyncio loop."""
 

@@ -198,7 +198,7 @@ class Commits:
 
     def sweep(self) -> None:
         """Drop what nobody committed in time, and queries nobody heard of for long."""
-        now_ns = self._node.clock.now()
+        now_ns = self._node.steady.now()
         needed: set[str] = set()
         for record in self._records():
             if not record.done:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from penstock.clock import Clock
+from penstock.clock import SteadyTime
 from penstock.errors import Refusal
 from penstock.registry.catalog import Catalog
 from penstock.registry.records import TopicRecord
@@ -36,7 +36,7 @@ class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Holds:
     """All holds of a node."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, clock: SteadyTime) -> None:
         self._catalog = catalog
         self._clock = clock
         self._records: dict[str, HoldRecord] = {

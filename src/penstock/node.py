@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Literal, NamedTuple
 
-from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.commits import Commits
 from penstock.config import Config
 from penstock.delivery.instant import Instant
@@ -79,6 +79,8 @@ class Node:
         self.clock = clock
         self.disk = disk
         self.started_ns = clock.now()
+        #: What is old enough to be dropped is told by this.
+        self.steady = SteadyTime(clock)
         self.stopping = False
         self.ledger = Ledger()
         #: What the segments of all topics hold together.
@@ -106,7 +108,7 @@ class Node:
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
-        self.holds = Holds(self.catalog, clock)
+        self.holds = Holds(self.catalog, self.steady)
         self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
         self.commits = Commits(self)
         #: How the pipelines are that told it.

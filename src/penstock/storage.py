@@ -44,7 +44,7 @@ class Storage:
 
     def retain(self, room: int = 0) -> None:
         """Drop history that is neither needed nor young, and more of it where so many bytes are needed."""
-        now_ns = self._node.clock.now()
+        now_ns = self._node.steady.now()
         for shard in self._topic.shards:
             needed_from = self._needed_from(shard)
             held = shard.stored_bytes()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.disk import LocalDisk
 from penstock.errors import ConfigError
 from penstock.log.lock import Lock
 
@@ -41,3 +42,26 @@ def test_released_directory_can_be_locked_again(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     Lock(str(tmp_path / "data")).release()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_name_of_the_directory_is_synced_in_its_parent_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(LocalDisk, "sync_directory", lambda self, path: synced.append(path))
+    data = tmp_path / "data"
+    if made:
+        data.mkdir()
+    Lock(str(data)).release()
+    assert str(tmp_path) in synced
+
+
+def test_directory_in_a_place_that_cannot_be_looked_into_is_taken_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: LocalDisk, path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(LocalDisk, "sync_directory", refuse)
+    Lock(str(tmp_path)).release()

@@ -18,7 +18,12 @@ class Lock:
     """The right to write in a data directory, held until `release` or the end of the process."""
 
     def __init__(self, data: str, *, group: bool = False) -> None:
-        LocalDisk(group=group).make(data)
+        disk = LocalDisk(group=group)
+        disk.make(data)
+        try:  # whoever made it, and whether or not he came so far
+            disk.sync_directory(os.path.dirname(os.path.realpath(data)))
+        except PermissionError:  # its parent is another's to look into, and then to keep
+            pass
         self._path = os.path.join(data, FILE)
         self._fd = private(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
