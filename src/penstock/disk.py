@@ -275,10 +275,10 @@ class LocalDisk:
 
         executor.submit(work).add_done_callback(deliver)
 
-    def close(self) -> None:
-        """Wait for the pools' work to end."""
+    def close(self, *, wait: bool = True) -> None:
+        """Take no more work, and wait for what the pools have."""
         for executor in self._pools.values():
-            executor.shutdown(wait=True)
+            executor.shutdown(wait=wait, cancel_futures=not wait)
 
 
 def private(path: str, flags: int) -> int:

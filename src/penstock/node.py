@@ -374,19 +374,27 @@ class Node:
             for seat in subscription.seats.values()
         )
 
-    def close(self) -> None:
-        """Write everything down; nothing may use the node afterwards."""
+    def rest(self) -> None:
+        """Do nothing more by itself."""
         self.stop()
         for timer in (self._ticker, self._retainer):
             if timer is not None:
                 timer.cancel()
         self._unwatch()
         self._labels.close()
+
+    def close_events(self) -> None:
+        """Write the last of the delivery history."""
+        if self.events is not None:
+            self._guarded("events", self.events.close)
+
+    def close(self) -> None:
+        """Write everything down; blocking. Nothing may use the node afterwards."""
+        self.rest()
         history = self.topics.get(EVENTS)
         for topic in self.topics.values():
             if topic is not history:
                 self._guarded(f"close of topic {topic.name}", topic.close)
-        if self.events is not None:  # last, because it tells how the others ended
-            self._guarded("events", self.events.close)
+        self.close_events()  # last, because it tells how the others ended
         if history is not None:
             self._guarded(f"close of topic {EVENTS}", history.close)

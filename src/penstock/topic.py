@@ -29,7 +29,7 @@ from penstock.intake.receipt import Published, Receipt
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.message import OFFSET_MAX, Batch, Offsets, Rows, int64s, place_of
+from penstock.message import OFFSET_MAX, Batch, Done, Offsets, Rows, int64s, place_of
 from penstock.registry.records import SubscriptionRecord, TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -594,6 +594,28 @@ class Topic:
         for shard in self.shards:
             shard.close()
         self._stop()
+
+    def syncs(self) -> list[Callable[[Done], None]]:
+        """Return what brings everything to the disk that is not there yet, in the executor."""
+        for subscription in self.subscriptions.values():
+            self._guarded(subscription.flush)
+        return [sync for shard in self.shards for sync in shard.syncs()]
+
+    def close_later(self, done: Done) -> None:
+        """End cleanly, with the last writes in the executor; `syncs` come first."""
+        left = len(self.shards)
+
+        def closed(error: BaseException | None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done(error)
+
+        for subscription in self.subscriptions.values():
+            self._close_subscription(subscription, forget=False)
+        self._stop()
+        for shard in self.shards:
+            shard.close_later(closed)
 
     def delete(self) -> None:
         """Hang up on everybody and drop the data."""

@@ -36,6 +36,8 @@ _log = logging.getLogger("penstock.daemon")
 
 #: How often a stopping node looks whether its consumers are done.
 DRAIN_STEP_S = 0.01
+#: A disk that does nothing for this long, while the node ends, is not waited for.
+STALL_S = 60.0
 
 #: Allocations before the youngest objects are looked at, and how often older ones are (Python: 700, 10, 10).
 GC_THRESHOLDS = (100_000, 50, 100)
@@ -122,7 +124,9 @@ async def _life(
         await stopped.wait()
         # What runs beside the node ends while it can still reach it.
         await beside.stop()
-    await daemon.stop()
+    if not await daemon.stop():
+        logging.shutdown()
+        os._exit(1)  # the way out through Python would wait for threads that wait for the disk
 
 
 class Daemon:
@@ -171,8 +175,11 @@ class Daemon:
             self.node.served[dialect.name] = Served(running, list(bound.values()))
         return list(self._listeners.bound.values())
 
-    async def stop(self) -> None:
-        """Take nothing more in, let consumers finish what they hold, hang up, and write everything down."""
+    async def stop(self) -> bool:
+        """Take nothing more in, let consumers finish what they hold, hang up, and write everything down.
+
+        False if the disk does not take that, and threads still wait for it.
+        """
         running = [served.running for served in reversed(self.node.served.values())]
         for each in running:
             await each.drain()
@@ -183,8 +190,26 @@ class Daemon:
         for each in running:
             await each.close()
         self._listeners.close()
-        self.node.close()
-        self._disk.close()
+        whole = await self._end()
+        self._disk.close(wait=whole)
+        return whole
+
+    async def _end(self) -> bool:
+        """Write everything down; False if the disk does not answer any more."""
+        from penstock.ending import Ending
+
+        done = self._loop.create_future()
+        ending = Ending(self.node, lambda: done.set_result(None))
+        ending.start()
+        while True:
+            steps = ending.steps
+            if (await asyncio.wait([done], timeout=STALL_S))[0]:
+                return True
+            said = f"{ending.closed} of {ending.shards} shards are closed"
+            if ending.steps == steps:
+                _log.error("%s, and the disk does not answer: the next start checks what was written", said)
+                return False
+            _log.info("%s", said)
 
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

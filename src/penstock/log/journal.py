@@ -203,7 +203,7 @@ class Journal:
         self._old_paths.append(old_path)
         self._file, self._generation, self._count = file, generation, len(entries)
         self._snapshot_bytes, self._full_bytes, self._named = size, 0, False
-        self._held, self._torn = [], False
+        self._held, self._torn, self._unsynced = [], False, True
         return file
 
     def _fail(self, generation: int) -> None:
@@ -237,6 +237,8 @@ class Journal:
         with self._lock:
             if self.suspect or self._unheard is not None or self._file is None:
                 return False
+            if not self._unsynced and not self._syncing:
+                return True
             try:
                 self._file.sync()
             except OSError:

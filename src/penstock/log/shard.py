@@ -454,8 +454,24 @@ class Shard:
 
     def close(self) -> None:
         """End cleanly: everything indexed, synced and noted as such; blocking."""
+        if not self._stopped:
+            self._wind_up()
+            self._write_end()
+
+    def syncs(self) -> list[Callable[[Done], None]]:
+        """Return what brings rows and journals to the disk, in the executor."""
+        return [self.sync, *(journal.sync for journal in self._journals if not journal.ended)]
+
+    def close_later(self, done: Done) -> None:
+        """End cleanly, with the last writes in the executor; blocking only if something was not synced before."""
         if self._stopped:
+            done(None)
             return
+        self._wind_up()
+        self._disk.submit("sync", self._write_end, lambda _, error: done(error))
+
+    def _wind_up(self) -> None:
+        """Let nothing change any more, and know what is to be written about the end."""
         clean = self._settled()
         self._stop()
         segment = self._segments.open
@@ -465,6 +481,8 @@ class Shard:
                 segment.close()
         self._note_position()
         self._state.state.clean, self._state.state.suspect = clean, not clean or self.journals_suspect
+
+    def _write_end(self) -> None:
         try:
             self._manifest.write()
             self._state.replace()
