@@ -23,7 +23,7 @@ from penstock.errors import Refusal
 from penstock.filters.sampler import BITS, STEP, Sampler, base_of
 from penstock.intake.ledger import OTHER_TOPICS
 from penstock.intake.receipt import Receipt
-from penstock.message import Batch, Offsets, Rows
+from penstock.message import SMALL, Batch, Offsets, Rows
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -326,6 +326,8 @@ class Recorder:
 
     def _picked(self, kind: Kind, offsets: Offsets, attempts: int | Attempts | None) -> None:
         if self.one_in > 1:
+            if len(offsets) <= SMALL and not self._sampler.any_of(self.base, offsets.tolist()):
+                return
             chosen = self._sampler.of(self.base, offsets)
             offsets = offsets[chosen]
             attempts = attempts[chosen] if isinstance(attempts, np.ndarray) else attempts

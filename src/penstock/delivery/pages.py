@@ -312,6 +312,30 @@ class Pages:
         self._less(number, page, 1)
         return True
 
+    def finish_held(self, offsets: Offsets, holder: int) -> Mask | None:
+        """Finish ascending rows that a holder has on lease; return which these are, None if all."""
+        all_good = True
+        masks = []
+        for number, _, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is None:
+                masks.append(np.zeros(len(rows), np.bool_))
+                all_good = False
+                continue
+            at = rows if page.index is None else page.find(rows)
+            good = (page.state[at] == LEASED) & (page.holder[at] == holder)
+            if good.all():
+                page.state[at] = DONE
+                self._less(number, page, len(rows))
+            else:
+                all_good = False
+                page.state[at[good]] = DONE
+                self._less(number, page, int(good.sum()))
+            masks.append(good)
+        if all_good:
+            return None
+        return masks[0] if len(masks) == 1 else np.concatenate(masks)
+
     def finish(self, offsets: Offsets) -> None:
         """Finish rows that have a state; the caller has checked which."""
         for number, _, rows in _split(offsets):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, SMALL, Batch, Offsets, id_of
+from penstock.message import OFFSET_BITS, Batch, Offsets, id_of
 
 if TYPE_CHECKING:
     from penstock.delivery.subscription import Subscription
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Which rows of a batch of a shard a seat wants.
 Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
 Deliver = Callable[[list[Delivery]], None]
+
+#: Up to so many acks are looked at one by one; from there on an array costs less.
+FEW = 4
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
@@ -155,7 +158,7 @@ class Seat:
         subscription = self.subscription
         cursors = subscription.cursors
         refused: list[int] = []
-        if len(ids) > SMALL:
+        if len(ids) > FEW:
             for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
                 refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder))
         else:

@@ -160,17 +160,17 @@ class RowStates:
 
     def ack(self, offsets: Offsets, holder: int) -> Offsets:
         """Finish rows, given ascending and distinct; return those that this holder does not have."""
-        good = self.pages.leased(offsets, holder)
+        good = self.pages.finish_held(offsets, holder)
         refused = _NONE
-        if not good.all():
+        if good is not None:
             refused, offsets = offsets[~good], offsets[good]
         if len(offsets):
-            self.pages.finish(offsets)
             self.leases.less(holder, len(offsets))
             self.journal.acked(offsets)
             self.counts[ACKED] += len(offsets)
             self.leased -= len(offsets)
-            self._free(offsets.tolist())
+            if self.keys is not None:
+                self._free(offsets.tolist())
             if self.recorder is not None:
                 self.recorder.acked(offsets)
         return refused

@@ -30,7 +30,7 @@ PUMP_ROWS_MAX = 16_384
 
 #: So many seats are served from lanes of their own before others get their turn. A write and the answer to it cost as
 #: much as some hundred rows, and under load those who wait a turn get more rows at once.
-HANDS_MAX = 8
+HANDS_MAX = 4
 
 #: Holders are numbered with 16 bits.
 HOLDERS_MAX = 0xFFFF

@@ -7,6 +7,8 @@ has a negative one, and arrays hold them all.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,7 @@ from penstock.message import SMALL
 FIN_BYTES = 21
 
 _FIN = np.frombuffer(b"FIN ", "V4")
+_LINE = struct.Struct("4s16s1s")
 
 Ids = npt.NDArray[np.int64]
 
@@ -52,6 +55,8 @@ def fin_run(data: bytes, pos: int, end: int, raw: bool) -> list[int] | Ids | Non
             ids = _raw_run(grid[:run]) if raw else hex_ids(np.ascontiguousarray(grid[:run, 4:20]).tobytes())
             if ids is not None and len(ids) == run:
                 return ids
+    elif lines > 1 and (some := _few_run(data, pos, lines, raw)) is not None:
+        return some
     few: list[int] = []
     while data.startswith(b"FIN ", pos) and pos + FIN_BYTES <= end and data[pos + 20] == 10 and len(few) < SMALL:
         text = data[pos + 4 : pos + 20]
@@ -61,6 +66,21 @@ def fin_run(data: bytes, pos: int, end: int, raw: bool) -> list[int] | Ids | Non
         few.append(id_)
         pos += FIN_BYTES
     return few or None
+
+
+def _few_run(data: bytes, pos: int, lines: int, raw: bool) -> list[int] | None:
+    """Return the ids of a handful of lines if all of them are good."""
+    parts = list(_LINE.iter_unpack(memoryview(data)[pos : pos + lines * FIN_BYTES]))
+    if any(head != b"FIN " or end != b"\n" for head, _, end in parts):
+        return None
+    if raw:
+        ids = [int.from_bytes(text[:8], "big", signed=True) for _, text, _ in parts]
+        return ids if all(ids) else None
+    try:
+        digits = bytes.fromhex(b"".join([text for _, text, _ in parts]).decode("ascii"))
+    except ValueError:
+        return None
+    return list(struct.unpack(f">{lines}q", digits)) if len(digits) == 8 * lines else None
 
 
 def _raw_run(grid: npt.NDArray[np.uint8]) -> Ids | None:
