@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -92,18 +93,90 @@ def test_torn_tail_is_cut_at_every_byte_position_of_the_last_batch(tmp_path: Pat
         shutil.rmtree(place)
 
 
-def test_cut_rows_that_may_have_been_seen_are_not_numbered_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_bad_rows_that_may_have_been_seen_are_not_numbered_again(tmp_path: Path, boot: str) -> None:
     killed(tmp_path, [3, 1, 4])
     path = data_file(tmp_path)
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
-    shard = opened(tmp_path)
-    assert shard.cut_bytes > 0
-    assert shard.end == RESERVED_BLOCK
-    assert shard.readable_end == 4
+    shard = opened(tmp_path, InlineDisk(boot))
+    # Without a restart of the machine what was written whole is there whole: this is damage.
+    cut, damaged, end = (False, [(4, 8)], 8) if boot == "boot-1" else (True, [], RESERVED_BLOCK)
+    assert (shard.cut_bytes > 0, [tuple(hole[:2]) for hole in shard.damaged], shard.end) == (cut, damaged, end)
     shard.append(rows_of(1), START_NS)
-    assert [row[0] for row in read_all(shard)] == [0, 1, 2, 3, RESERVED_BLOCK]
+    assert [row[0] for row in read_all(shard)] == [0, 1, 2, 3, end]
+
+
+def test_bad_batch_of_a_killed_process_costs_only_its_own_rows(tmp_path: Path) -> None:
+    batches = killed(tmp_path / "whole", [3, 1, 4, 2])
+    content = data_file(tmp_path / "whole").read_bytes()
+    first, second = ends(tmp_path / "whole")[:2]
+    for at in range(first, second, 3):
+        place = tmp_path / "bad"
+        shutil.copytree(tmp_path / "whole", place)
+        flipped = bytearray(content)
+        flipped[at] ^= 16
+        data_file(place).write_bytes(flipped)
+        shard = opened(place)
+        assert read_all(shard) == flat([batches[0], *batches[2:]]), at
+        assert [tuple(hole[:2]) for hole in shard.damaged] == [(3, 4)], at
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("left", [None, 0, 1, 400, 700])
+def test_open_segment_that_is_gone_or_cut_short_is_told_and_its_offsets_are_not_given_again(
+    tmp_path: Path, left: int | None, stopped: bool
+) -> None:
+    batches = killed(tmp_path, [3, 1, 4, 2])
+    if stopped:
+        opened(tmp_path).close()
+    path = data_file(tmp_path)
+    there = sum(end <= (left or 0) for end in ends(tmp_path))
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:left])
+    for _ in range(2):
+        shard = opened(tmp_path)
+        first = sum(map(len, batches[:there]))
+        assert read_all(shard) == flat(batches[:there])
+        assert [tuple(hole[:2]) for hole in shard.damaged] == [(first, 10)]
+        assert shard.end >= 10
+    batch = shard.append(rows_of(1), START_NS)
+    assert batch.first >= 10
+    assert read_all(opened(tmp_path)) == flat(batches[:there]) + listed(batch)
+
+
+def test_manifest_with_a_wrong_bit_anywhere_loses_no_row(tmp_path: Path) -> None:
+    shard = opened(tmp_path / "whole")
+    wanted = listed(shard.append(rows_of(5), START_NS))
+    shard.roll()
+    wanted += listed(shard.append(rows_of(3), START_NS))
+    shard.close()
+    content = (tmp_path / "whole" / "manifest").read_bytes()
+    for at in range(0, len(content), 3):
+        place = tmp_path / "bad"
+        shutil.copytree(tmp_path / "whole", place)
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << at % 8
+        (place / "manifest").write_bytes(flipped)
+        again = opened(place)
+        assert read_all(again) == wanted, at
+        assert again.damaged == [], at
+        shutil.rmtree(place)
+
+
+def test_manifest_of_a_version_that_wrote_no_check_is_taken(tmp_path: Path) -> None:
+    shard = opened(tmp_path)
+    wanted = listed(shard.append(rows_of(5), START_NS))
+    shard.close()
+    path = tmp_path / "manifest"
+    document = json.loads(path.read_bytes())
+    assert len(document.pop("check")) == 8
+    path.write_text(json.dumps(document, indent=1))
+    assert (read_all(opened(tmp_path)), opened(tmp_path).end) == (wanted, 5)
 
 
 def test_power_loss_goes_on_at_the_end_of_the_reserved_block(tmp_path: Path) -> None:

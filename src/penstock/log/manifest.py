@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from fastcrc.crc32 import iscsi as crc32c
 
 from penstock.disk import Disk, replace_file
 from penstock.errors import CorruptionError
@@ -23,6 +24,9 @@ FILE = "manifest"
 DATA_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
 NEW_SUFFIX = ".new"
+_ZEROS = "0" * 8
+#: What follows the check in the file.
+_END = b'"\n}'
 
 
 class Damage(NamedTuple):
@@ -70,10 +74,13 @@ class Manifest(msgspec.Struct, kw_only=True):
     end: int = 0
     weight: int = 0
     segments: list[SegmentInfo] = []
+    #: The CRC-32C of the file with zeros here, at its end; empty in those of versions that wrote none.
+    check: str = ""
 
     def encoded(self) -> bytes:
         """Return the file's content."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+        content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(self, check=_ZEROS)), indent=1)
+        return _checked(content, _sum(content))
 
 
 class View(NamedTuple):
@@ -84,12 +91,24 @@ class View(NamedTuple):
     indexes: dict[int, Index]
 
 
+def _checked(content: bytes, check: str) -> bytes:
+    """Return a manifest's content with another check, which is its last value."""
+    end = len(content) - len(_END)
+    return content[: end - len(check)] + check.encode() + content[end:]
+
+
+def _sum(content: bytes) -> str:
+    return f"{crc32c(content):08x}"
+
+
 def decoded(content: bytes, path: str) -> Manifest:
     """Return the manifest in a file's content."""
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptionError(f"{path} is not a manifest: {error}") from error
+    if manifest.check and manifest.check != _sum(_checked(content, _ZEROS)):
+        raise CorruptionError(f"{path} is damaged: its check is wrong")
     if manifest.version != 1:
         raise CorruptionError(f"{path} has version {manifest.version}; this Penstock reads version 1. Upgrade it.")
     return manifest

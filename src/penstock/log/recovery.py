@@ -100,6 +100,10 @@ class _Recovery:
         self.state = state
         self.headers_from = headers_from
         self.before_jump = before_jump
+        # As they were: the state changes on the way.
+        self.clean = state.clean
+        #: The machine did not restart, so files hold what was written to them, unless somebody damaged them.
+        self.written = state.clean or (state.boot != "" and state.boot == disk.boot_id())
         self.found = Recovered()
         self.lost_manifest = False
         self.manifest = self.load_manifest()
@@ -115,6 +119,8 @@ class _Recovery:
                 self.check_presence(segment, files)
                 found.segments.append(segment)
                 found.end = max(found.end, info.end)
+            elif info.first not in files:
+                self.miss(Segment.of(self.disk, self.directory, info))
         tail = sorted(first for first in files if first >= found.end)
         for number, first in enumerate(tail):
             if first < found.end:  # written again after a failed sync, when what it was made from was not lost at all
@@ -172,27 +178,61 @@ class _Recovery:
             segment.sparse = False
             segment.index = Index()
 
+    def miss(self, segment: Segment) -> None:
+        """Take note of an open segment whose file is gone, if rows were in it."""
+        known = self.known_of(segment)
+        end = self.promised(segment.first, known)
+        if end > segment.first:
+            self.lose(segment, end, "the file is missing")
+        elif len(known) or segment.end > segment.first:
+            self.jump()
+
+    def lose(self, segment: Segment, end: int, reason: str) -> None:
+        """Go on behind a segment of which nothing can be read; what is left of it stays where it is."""
+        segment.end = max(segment.first, end)
+        segment.holes = [Damage(segment.first, segment.end, reason)]
+        segment.bytes = segment.batches = 0
+        segment.index, segment.sealed, segment.sparse = Index(), True, False
+        self.jump()
+        self.found.end = max(self.found.end, segment.end)
+        self.found.segments.append(segment)
+
+    def promised(self, first: int, known: Index) -> int:
+        """Return the offset up to which rows of a segment must be there: they were synced, or no machine restarted."""
+        if self.written or self.state.synced_segment > first:
+            info = self.listed.get(first)
+            return max(first, known[len(known) - 1].end if len(known) else 0, info.end if info is not None else 0)
+        if self.state.synced_segment == first:
+            entries = (known[number] for number in range(len(known)))
+            safe = (entry for entry in entries if entry.position + entry.length <= self.state.synced_position)
+            return max((entry.end for entry in safe), default=first)
+        return first
+
     def take(self, first: int, generation: int, *, last: bool) -> bool:
         """Scan one segment that was not sealed; False if the log is cut in it."""
         segment, size, known = self.opened(first, generation)
-        state = self.state
-        synced = size if state.clean or state.synced_segment > first else 0
-        if state.synced_segment == first and not state.clean:
-            synced = state.synced_position
+        state, promised = self.state, self.promised(first, known)
+        # The next one was begun when this one was whole.
+        synced = size if self.clean or state.synced_segment > first or (self.written and not last) else 0
+        if state.synced_segment == first and not self.clean:
+            synced = max(synced, state.synced_position)
         broken = ""
         try:
             columns, start, compression, sparse = head_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
         except CorruptionError as error:
             info, broken = self.listed.get(first), str(error)
             if info is None or not size:
-                return self.schema_lost(segment, size, synced, known, broken)
+                return self.schema_lost(segment, size, promised, synced, known, broken)
             # The manifest knows the columns too; the rewrite of the segment will heal its schema.
             columns, compression, sparse = tuple(info.columns), info.compression, info.sparse
             start = known.positions[0] if len(known) else len(schema_of(columns, sparse=sparse).serialize())
         open_file = segment.file
         segment = Segment(self.disk, self.directory, first, generation, columns)
         segment.file, segment.compression, segment.sparse = open_file, compression, sparse
-        scan = segment.scanned(size, synced, known, start)
+        scan = segment.scanned(size, synced, known, start, written=self.written)
+        if scan.end < promised:
+            scan.holes.append(Damage(scan.end, promised, scan.cut_reason or "the file ends before them"))
+            scan.end = promised
         if broken and len(scan.index):
             scan.holes.insert(0, Damage(first, first, broken))
         cut = bool(scan.cut_reason)
@@ -216,15 +256,18 @@ class _Recovery:
     def opened(self, first: int, generation: int) -> tuple[Segment, int, Index]:
         segment = Segment(self.disk, self.directory, first, generation, ("offset", "timestamp", "body", "source"))
         segment.file = self.disk.open(segment.path())
+        return segment, segment.file.size(), self.known_of(segment)
+
+    def known_of(self, segment: Segment) -> Index:
+        """Return what a segment's index file tells."""
         try:
-            index_file = self.disk.open(segment.path(INDEX_SUFFIX))
+            file = self.disk.open(segment.path(INDEX_SUFFIX))
         except FileNotFoundError:
-            return segment, segment.file.size(), Index()
+            return Index()
         try:
-            known = Index.salvaged(index_file.read(0, index_file.size()))
+            return Index.salvaged(file.read(0, file.size()))
         finally:
-            index_file.close()
-        return segment, segment.file.size(), known
+            file.close()
 
     def adopt(self, segment: Segment, scan: Scan, known: Index, size: int) -> None:
         """Give a segment what its scan found, and cut what is not part of the log."""
@@ -265,21 +308,16 @@ class _Recovery:
     def make_safe(self, segment: Segment) -> None:
         make_safe(segment, suspect=self.state.suspect)
 
-    def schema_lost(self, segment: Segment, size: int, synced: int, known: Index, reason: str) -> bool:
+    def schema_lost(self, segment: Segment, size: int, promised: int, synced: int, known: Index, reason: str) -> bool:
         """Treat a segment whose first bytes are bad: damage if they were synced, else the end of the log."""
         segment.close()
-        if synced == 0:
+        if synced == 0 and promised == segment.first:
             self.found.cut_bytes += size
             if may_hold_rows(size, known):
                 self.jump()
             self.remove(segment)
             return False
-        segment.end = max(segment.first, known[len(known) - 1].end if len(known) else 0)
-        segment.holes = [Damage(segment.first, segment.end, reason)]
-        segment.index, segment.sealed = Index(), True
-        self.jump()
-        self.found.end = max(self.found.end, segment.end)
-        self.found.segments.append(segment)
+        self.lose(segment, max(promised, known[len(known) - 1].end if len(known) else 0), reason)
         return True
 
     def set_aside(self, first: int, generation: int) -> None:

@@ -55,13 +55,23 @@ class Scan:
 
 class _Walker:
     def __init__(
-        self, read: Read, decoder: Decoder, first: int, start: int, size: int, synced: int, *, sparse: bool
+        self,
+        read: Read,
+        decoder: Decoder,
+        first: int,
+        start: int,
+        size: int,
+        synced: int,
+        *,
+        sparse: bool,
+        written: bool,
     ) -> None:
         self.read = read
         self.decoder = decoder
         self.start = start
         self.size = size
         self.synced = min(synced, size)
+        self.written = written
         self.found = Scan(first, start)
         self.pending = ""
         self.sparse = sparse
@@ -77,9 +87,10 @@ class _Walker:
                 continue
             # Nothing good here: the index, or else the synced position, says where a batch begins at the latest.
             number = bisect_right(known.positions, position)
-            place = known.positions[number] if number < len(known) else self.synced
+            behind = self.size if self.written else self.synced
+            place = known.positions[number] if number < len(known) else behind
             if position < place:
-                place = self.next_good(position, place)
+                place = self.next_good(position, min(place, self.size))
             if not position < place < self.size:
                 break
             position = place
@@ -178,7 +189,9 @@ class _Walker:
 
     def bad(self, position: int, reason: str, *, torn: bool) -> int | None:
         """Decide between damage and a cut; 0 means damage, None the cut."""
-        if position < self.synced:
+        # A process that dies leaves a batch unfinished, and nothing behind it: whatever else is wrong became so later.
+        became = self.written and (not torn or self.next_good(position, self.size) < self.size)
+        if position < self.synced or became:
             self.pending = self.pending or reason
             return 0
         self.found.cut_reason = reason
@@ -205,9 +218,14 @@ def scan(
     known: Index,
     *,
     sparse: bool = False,
+    written: bool = False,
 ) -> Scan:
-    """Walk a segment from its first batch on; before `synced` a bad batch is damage, after it the end."""
-    return _Walker(read, decoder, first, start, size, synced, sparse=sparse).walk(known)
+    """Walk a segment from its first batch on; before `synced` a bad batch is damage, after it the end.
+
+    With `written` the bytes are those that a process wrote, which may have died, on a machine that did not: then only a
+    batch that is not whole, with nothing behind it, is the end.
+    """
+    return _Walker(read, decoder, first, start, size, synced, sparse=sparse, written=written).walk(known)
 
 
 def declared(data: bytes, at: int) -> int:

@@ -351,7 +351,7 @@ class Segment:
         complete = whole and len(index) == self.batches
         return index if complete and (not len(index) or index[len(index) - 1].end <= self.end) else None
 
-    def scanned(self, size: int, synced: int, known: Index, start: int | None = None) -> Scan:
+    def scanned(self, size: int, synced: int, known: Index, start: int | None = None, *, written: bool = False) -> Scan:
         """Walk the data file from its first batch on; blocking, on any thread."""
         broken = ""
         if start is None:
@@ -361,7 +361,17 @@ class Segment:
             except CorruptionError as error:  # the manifest knows the columns too, and so where the batches begin
                 schema = schema_of(self.columns, self.compression, sparse=self.sparse)
                 start, broken = len(schema.serialize()), str(error)
-        found = scan(self.read, decoder_of(self.columns), self.first, start, size, synced, known, sparse=self.sparse)
+        found = scan(
+            self.read,
+            decoder_of(self.columns),
+            self.first,
+            start,
+            size,
+            synced,
+            known,
+            sparse=self.sparse,
+            written=written,
+        )
         if broken:
             found.holes.insert(0, Damage(self.first, self.first, broken))
         return found
