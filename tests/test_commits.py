@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.config import Config
-from penstock.errors import Refusal
+from penstock.errors import CorruptionError, Refusal
 from penstock.intake.receipt import Published
-from penstock.intake.staging import digest
+from penstock.intake.staging import CHECK, digest
 from penstock.message import Rows
 from penstock.node import Node
 from penstock.settings import TopicSettings
@@ -288,6 +288,27 @@ def test_unfinished_commit_of_an_earlier_version_is_finished() -> None:
     assert site.rows() == Counter(BODIES)
     site.stage(0, "b", *BODIES)
     assert site.commit(0, "b") == (9, True)
+    assert site.rows() == Counter(BODIES)
+
+
+@pytest.mark.parametrize("at", range(0, 700, 7))
+def test_staged_rows_that_are_damaged_are_not_committed(at: int) -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    (path,) = (name for name in site.machine.platter.files if name.startswith("data/staging/"))
+    data = site.machine.platter.files[path].data
+    data[at % len(data)] ^= 4
+    with pytest.raises(CorruptionError, match=r"damaged.*the rows that were staged in it are lost"):
+        site.commit(0, "a")
+    assert site.rows() == Counter()
+
+
+def test_staged_rows_of_a_version_that_wrote_no_check_are_committed() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES)
+    (path,) = (name for name in site.machine.platter.files if name.startswith("data/staging/"))
+    del site.machine.platter.files[path].data[-CHECK.size :]
+    assert site.commit(0, "a") == (9, False)
     assert site.rows() == Counter(BODIES)
 
 

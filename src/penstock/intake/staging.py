@@ -2,7 +2,8 @@
 
 Owns the directory `staging` and the names in it. A stage is written by one thread of its own, so nothing here touches
 the node's state but the tables of what is complete and what is being written. Knows nothing of commits.
-Invariant: what is listed as complete is synced, and stays until it is removed or a day has passed.
+Invariant: what is listed as complete is synced, and stays until it is removed or a day has passed; its check is looked
+at before anything of it is read.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
 import pyarrow as pa
+from fastcrc.crc32 import iscsi as crc32c
 
 from penstock.disk import Disk, File, is_full
-from penstock.errors import Refusal
+from penstock.errors import CorruptionError, Refusal
 
 #: What nobody committed in this time never will be; after a restart it counts anew.
 KEEP_NS = 24 * 3600 * 1_000_000_000
@@ -28,6 +31,11 @@ TOPIC = "topic"
 #: The key in the schema's metadata that says which shard rows without a key go to.
 HOME = "home"
 ATTEMPT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+#: After the end of the Arrow stream, where its readers do not look: a word, and the CRC-32C of everything before it.
+CHECK = Struct("<8sI")
+CHECK_WORD = b"PENSTOCK"
+#: Bytes that are checked at a time.
+READ_BYTES = 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +98,7 @@ class Staging:
         try:
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 self._complete[name] = Complete(now_ns, topic_of(reader.schema))
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             _log.error("%s/%s cannot be read and is left alone: %s", self._path, name, error)
         finally:
             file.close()
@@ -138,10 +146,19 @@ class Staging:
 
     def batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield what an attempt wrote, in order; blocking."""
-        file = self._disk.open(f"{self._path}/{name}")
+        path = f"{self._path}/{name}"
         try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            raise CorruptionError(f"{path} is gone, and the rows that were staged in it with it") from None
+        try:
+            _check(file, path)
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 yield from reader
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise CorruptionError(
+                f"{path} is damaged, and the rows that were staged in it are lost: {error}"
+            ) from error
         finally:
             file.close()
 
@@ -184,7 +201,8 @@ class Writer:
         self._gone = False
         disk.remove(path + UNFINISHED)
         self._file: File = disk.open(path + UNFINISHED, create=True)
-        self._stream = pa.ipc.new_stream(pa.PythonFile(_Sink(self._file), "w"), schema)
+        self._sink = _Sink(self._file)
+        self._stream = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add a batch; all of an attempt have one schema."""
@@ -200,6 +218,7 @@ class Writer:
         """Make the attempt complete: synced, under its name. One without batches is complete too."""
         try:
             self._stream.close()
+            self._file.append([CHECK.pack(CHECK_WORD, self._sink.crc)])
             self._file.sync()
             self._close()
             self._disk.rename(self._path + UNFINISHED, self._path)
@@ -223,6 +242,22 @@ class Writer:
             self._file.close()
 
 
+def _check(file: File, path: str) -> None:
+    """Refuse a file that is not what was written; one of a version that wrote no check is taken as it is."""
+    end = file.size() - CHECK.size
+    tail = file.read(max(end, 0), CHECK.size)
+    if len(tail) < CHECK.size:
+        raise CorruptionError(f"{path} is cut short, and the rows that were staged in it are lost")
+    word, wanted = CHECK.unpack(tail)
+    if word != CHECK_WORD:
+        return
+    found = 0
+    for at in range(0, end, READ_BYTES):
+        found = crc32c(file.read(at, min(READ_BYTES, end - at)), found)
+    if found != wanted:
+        raise CorruptionError(f"{path} is damaged: its check is wrong, and the rows that were staged in it are lost")
+
+
 def _refusal(error: OSError) -> Refusal:
     if is_full(error):
         return Refusal("disk_full", f"no room to stage: {error.strerror or error}")
@@ -236,9 +271,12 @@ class _Sink:
 
     def __init__(self, file: File) -> None:
         self._file = file
+        #: Of everything so far.
+        self.crc = 0
 
     def write(self, data: bytes) -> int:
         self._file.append([data])
+        self.crc = crc32c(data, self.crc)
         return len(data)
 
     def flush(self) -> None:
