@@ -135,7 +135,11 @@ class Node:
         )
 
     def _open_topics(self) -> None:
-        self.catalog.count_from(*self.directories.numbers()).now()
+        numbers = self.directories.numbers()
+        counted = self.catalog.subscriptions_counted()
+        if numbers[1] > counted:
+            self._check_age(counted)
+        self.catalog.count_from(*numbers).now()
         known = set()
         for record in self.catalog.topics():
             if record.settings.ephemeral:
@@ -154,6 +158,18 @@ class Node:
         for name in self.disk.list(self.directories.topics):
             if name not in known:
                 self.directories.set_aside(name)
+
+    def _check_age(self, counted: int) -> None:
+        """Refuse a registry from before subscriptions that known topics have: what they need would be dropped."""
+        for record in self.catalog.topics():
+            for number, name in self.directories.subscriptions(record.number).items():
+                if number > counted:
+                    raise CorruptionError(
+                        f"{self.config.data_dir}/registry does not know subscription {name} of topic {record.name}, "
+                        "which is on disk: it was cut short, or an older one was put back. Put the right file there, "
+                        f"or run `penstock registry rebuild --force --data {self.config.data_dir}`, which makes one "
+                        "from what is on disk"
+                    )
 
     def _remove_deleted(self) -> None:
         """Remove what is left of deleted topics, then forget that they were: in this order, whatever happens."""

@@ -105,6 +105,30 @@ def test_an_older_registry_loses_no_topic_and_gives_no_number_again(
     assert site.node.lost() == []
 
 
+def test_a_registry_from_before_a_subscription_of_a_known_topic_keeps_the_node_from_starting(site: Site) -> None:
+    topic = site.node.create_topic("a")
+    older = saved(site)
+    topic.create_subscription("audit")
+    site.publish(topic, b"one")
+    site.machine.run(1)
+    newest = saved(site)
+    put_back(site, older)
+    with pytest.raises(CorruptionError, match="does not know subscription audit of topic a, which is on disk"):
+        site.start()
+    assert topics(site) == ["1"]
+    put_back(site, newest)
+    site.start()
+    assert site.consume(site.node.topic("a"), "audit") == [b"one"]
+
+
+def test_a_label_that_is_no_text_costs_nothing(site: Site) -> None:
+    site.publish(site.node.create_topic("a"), b"one")
+    site.node.close()
+    site.machine.platter.files["data/topics/1/topic.json"].data[12] = 0xFF
+    site.start()
+    assert bodies(site, "a") == [b"one"]
+
+
 def test_a_second_directory_of_the_same_number_gets_a_name_of_its_own(site: Site) -> None:
     for name in ("2", "2.2"):
         site.machine.disk.make(f"data/lost/{name}")

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, CorruptionError
 from penstock.log import label
 from penstock.log.label import Label
 from penstock.rescue.rebuild import Rebuilt, rebuild
@@ -102,6 +102,23 @@ def test_what_an_older_registry_did_not_know_is_taken_back(site: Site) -> None:
     assert site.node.lost() == []
     assert records(site) == before
     assert site.consume(site.node.topic("young"), "audit") == [b"four"]
+
+
+def test_a_subscription_that_an_older_registry_did_not_know_is_taken_back(site: Site) -> None:
+    topic = site.node.topic("plain")
+    older = saved(site)
+    topic.create_subscription("audit", earliest=True)
+    site.publish(topic, b"five")
+    site.machine.run(1)
+    before = records(site)
+    put_back(site, older)
+    with pytest.raises(CorruptionError):
+        site.start()
+    site.machine.start()
+    rebuilt(site, force=True)
+    site.start()
+    assert records(site) == before
+    assert b"five" in site.consume(site.node.topic("plain"), "audit")
 
 
 def test_a_lost_topic_whose_name_or_number_is_taken_gets_others(site: Site) -> None:

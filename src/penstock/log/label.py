@@ -58,7 +58,7 @@ def read(disk: Disk, directory: str) -> Label | None:
         return None
     try:
         return msgspec.json.decode(file.read(0, file.size()), type=Label)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     finally:
         file.close()
@@ -79,6 +79,6 @@ def labels(data_dir: str) -> list[tuple[str, Label]]:
             continue  # being made, or being deleted
         try:
             found.append((directory, msgspec.json.decode(content, type=Label)))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptionError(f"{directory}/{FILE} is not a label: {error}") from error
     return sorted(found, key=lambda each: each[1].name)

@@ -158,6 +158,11 @@ class Catalog:
         left = [key for number in numbers for key in self.registry.list(f"{SUBSCRIPTIONS}{number}/")]
         return self._remove([*left, *(f"{DELETED}{number}" for number in numbers)])
 
+    def subscriptions_counted(self) -> int:
+        """Return the largest number that a subscription was ever given, as far as is known here."""
+        entry = self.registry.get(SUBSCRIPTION_COUNTER)
+        return int(entry.value) if entry else 0
+
     def count_from(self, topic_number: int, subscription_number: int) -> Answer[None]:
         """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
 

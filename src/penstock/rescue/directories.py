@@ -51,6 +51,14 @@ class Directories:
                 subscription = max(subscription, *journals(self.disk, f"{place}/{name}"), 0)
         return topic, subscription
 
+    def subscriptions(self, number: int) -> dict[int, str]:
+        """Return the subscriptions of a topic that are seen on disk: number -> name, or how else to call it."""
+        found = {each: f"number {each}" for each in journals(self.disk, self.of(number))}
+        written = label.read(self.disk, self.of(number))
+        for each in written.subscriptions or () if written is not None else ():
+            found[each.get("number", 0)] = str(each.get("name"))
+        return found
+
     def remove(self, deleted: DeletedTopic) -> None:
         """Remove what is left of a deleted topic; a directory that holds another one is not touched."""
         path = self.of(deleted.number)
