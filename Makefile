@@ -31,7 +31,7 @@ FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak clean lock
-.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections
+.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -97,7 +97,7 @@ bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on t
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
@@ -107,7 +107,8 @@ prove-wheel: $(DEV) ## the built wheel works in an empty environment
 prove-foreign: $(DEV) ## pyarrow and Polars read the segments without Penstock
 prove-tags: $(DEV) ## a million messages that wait for their tag's client delay nobody
 prove-connections: $(DEV) ## many, slow and rude connections cost others nothing (ARGS="--idle 1000 --mute-s 0")
-prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections:
+prove-damage: $(DEV) ## every file removed, cut, and with a bit flipped: the rest is served, or a sentence says why not (ARGS="--sampled")
+prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 
