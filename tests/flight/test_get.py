@@ -14,7 +14,7 @@ from penstock.client.wire import Read, TopicInfo, decoded
 from penstock.config import Config
 from penstock.dialects.flight.config import FlightConfig, endpoints
 from penstock.log.reader import JOINED_ROWS
-from tests.flight.parts import Flown, body_batch, in_chunks, many
+from tests.flight.parts import Flown, body_batch, ids, in_chunks, many
 
 DURABILITIES = pytest.mark.parametrize("durability", ["os", "memory", "fsync"])
 
@@ -225,3 +225,26 @@ def test_node_that_stops_ends_a_reader_that_does_not_read(tmp_path: Path) -> Non
 def test_flight_may_be_off(tmp_path: Path) -> None:
     assert endpoints(Config(parts=(FlightConfig(enabled=False),))) == []
     assert [endpoint.place(endpoint.port) for endpoint in endpoints(Config())] == ["grpc://127.0.0.1:7071"]
+
+
+def test_rows_kept_for_a_subscription_alone_are_lost_to_readers(flown: Flown) -> None:
+    settings = {"retention_bytes": 0, "retention_age_ns": 0, "segment_bytes": 1 << 16}
+    flown.act("create-topic", name="t", settings=settings)
+    topic = flown.node.topics["t"]
+    flown.do(lambda: topic.create_subscription("s"))
+    flown.put("t", body_batch(b"later", due=pa.array([flown.clock.now() + 3600 * 10**9])))
+    for _ in range(10):
+        flown.put("t", many(1000))
+    with flown.subscribe("t", "s") as held:
+        held.order(credit=20_000)
+        held.order(ack=ids(held.rows(10_000)))
+        held.ping()
+    flown.until(lambda: all(segment.sealed for segment in topic.shards[0]._segments.closed))
+    flown.do(topic.retain)
+    shard = topic.shards[0]
+    assert shard.start > shard.kept_from == 0
+    with pytest.raises(flight.FlightServerError, match=f"bad_offset: .*earliest is {shard.start}"):
+        flown.read("t", start=0)
+    assert offsets(flown.read("t", start=0, skip_lost=True)) == list(range(shard.start, 10_001))
+    info = flown.act("topic", name="t")["shards"][0]
+    assert (info["start"], info["end"], info["rows"]) == (shard.start, 10_001, 10_001 - shard.start)

@@ -89,6 +89,7 @@ class Book:
         topic = topic or self.topic(name)
         topic.number, topic.settings = number, settings
         topic.tight = settings.retention_age_ns < 10**12 or settings.retention_bytes < 1 << 20
+        topic.tight = topic.tight or settings.quota_bytes > 0  # then history gives way to what is new
         return topic
 
     def drop_topic(self, topic: TopicModel) -> None:

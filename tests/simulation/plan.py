@@ -148,6 +148,8 @@ def make_plan(random: Random) -> Plan:
     )
     plan.config = msgspec.structs.replace(config, events=random.choice(HISTORIES))
     plan.spoils_ns = random.choice((None, None, 100 * MILLISECOND, 500 * MILLISECOND))
+    for name, chosen in topics.items():
+        topics[name] = msgspec.structs.replace(chosen, quota_bytes=random.choice((0, 0, 0, 20_000)))
     return plan
 
 

@@ -227,7 +227,7 @@ class World:
         """Read everything a topic's log holds and compare it with the book."""
         stored: list[Stored] = []
         for shard in topic.shards:
-            offset = shard.start
+            offset = shard.kept_from
             while offset < shard.readable_end:
                 batch = shard.read(offset)
                 if batch is None:
