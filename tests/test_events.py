@@ -271,7 +271,7 @@ def test_switched_off_nothing_is_hooked_in_and_no_topic_made() -> None:
     subscription = topic.subscription("audit")
     assert site.node.events is None
     assert site.node.ledger.on_add is None
-    assert subscription.on_hand is None
+    assert subscription.dealer.on_hand is None
     assert subscription.cursors[0].states.recorder is None
     assert history(site) == []
     site.node.close()

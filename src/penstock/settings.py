@@ -88,7 +88,8 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     ttl_ns: Annotated[int, about("Older messages are not handed out; 0 for ever.", 0)] = 0
     lease_ns: Annotated[int, about("How long a consumer may hold a message.", 0)] = 60 * SECOND_NS
     lease_max_ns: Annotated[int, about("How long it may at most, however it asks.", 0)] = 15 * MINUTE_NS
-    policy: Literal["shared"] = "shared"
+    #: Which of `delivery.policies` deals its messages.
+    policy: str = "shared"
     order: Annotated[
         Literal["none", "key", "shard"],
         about("key: messages of a key one after the other; shard: one message of a shard at a time."),

@@ -84,7 +84,7 @@ class Storage:
     def _needed_from(self, shard: Shard) -> int | None:
         """Return the offset from which on somebody needs everything; None where nobody has said so."""
         topic, number = self._topic, shard.number
-        needed = [subscription.cursors[number].cursor for subscription in topic.subscriptions.values()]
+        needed = [subscription.cursors[number].position.offset for subscription in topic.subscriptions.values()]
         needed += [offsets[number] for offsets in self._node.holds.floors(topic.record)]
         if not topic.subscriptions and not topic.settings.retention_hard:
             needed.append(topic.record.orphan_from[number])
@@ -122,7 +122,7 @@ class Storage:
         cursors = [subscription.cursors[number] for subscription in topic.subscriptions.values()]
         if not cursors:
             return shard.rows_between(max(first, topic.record.orphan_from[number]), end)
-        unread_from = min(max(min(cursor.cursor for cursor in cursors), first), end)
+        unread_from = min(max(min(cursor.position.offset for cursor in cursors), first), end)
         return len(self._held(shard, first, unread_from)) + shard.rows_between(unread_from, end)
 
     def _count(self, reason: str, rows: int) -> None:

@@ -17,6 +17,7 @@ from penstock.clock import SECOND
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dead import Origin, dead_letters
 from penstock.delivery.instant import Instant
+from penstock.delivery.policies import policy_of
 from penstock.delivery.rules import Rules, rules_of
 from penstock.delivery.seat import Deliver, Keep, Seat
 from penstock.delivery.subscription import Subscription
@@ -309,6 +310,7 @@ class Topic:
         settings = settings or SubscriptionSettings()
         if self.settings.ordered and settings.order == "none":
             settings = msgspec.structs.replace(settings, order="shard")
+        policy_of(settings)  # refuses one that is not there
         catalog = self.node.catalog
         if name not in self.subscriptions and catalog.subscription(self.record, name) is not None:
             catalog.delete_subscription(self.record, name).now()  # neither made nor undone at that time
@@ -338,7 +340,7 @@ class Topic:
                 subscription.names,
                 self._timer.seen_ns,
             )
-            cursor.gate = self.record.gate[shard.number] if self.record.gate is not None else None
+            cursor.position.gate = self.record.gate[shard.number] if self.record.gate is not None else None
             cursor.recover(entries, start, rows_due, now, subscription.number_of)
             subscription.add(cursor)
         self._record(subscription)
@@ -356,7 +358,7 @@ class Topic:
         events = self.node.events
         recorders = events.recorders(self.name, len(self.shards), subscription.name) if events is not None else None
         if recorders is not None:
-            subscription.on_hand = on_hand(recorders)
+            subscription.dealer.on_hand = on_hand(recorders)
             for cursor, recorder in zip(subscription.cursors, recorders, strict=True):
                 cursor.states.recorder = recorder
 
@@ -370,8 +372,9 @@ class Topic:
     def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
         """Change what a subscription does from now on."""
         subscription = self.subscription(name)
+        policy_of(settings)
         self.node.catalog.update_subscription(self.record, name, settings).now()
-        subscription.settings = settings
+        subscription.configure(settings)
         self.apply_rules()
         subscription.pump()
         return subscription
@@ -441,7 +444,7 @@ class Topic:
         self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate, orphan_from=kept).now()
         for subscription in self.subscriptions.values():
             for cursor in subscription.cursors:
-                cursor.gate = gate[cursor.source.number] if gate is not None else None
+                cursor.position.gate = gate[cursor.source.number] if gate is not None else None
         self.pump_all()
 
     def update(self, settings: TopicSettings) -> None:
@@ -478,7 +481,7 @@ class Topic:
             return
         for subscription in self.subscriptions.values():
             for cursor, gate, end in zip(subscription.cursors, self.record.gate, ends, strict=True):
-                cursor.skip(gate, end)
+                cursor.position.skip(gate, end)
             subscription.flush()
 
     def depth(self) -> int:
@@ -500,7 +503,7 @@ class Topic:
         return sum(
             self._timer.between(cursor.source.number, *stretch)
             for cursor in subscription.cursors
-            for stretch in cursor.unread()
+            for stretch in cursor.position.unread()
         )
 
     def retain(self) -> None:

@@ -177,9 +177,9 @@ def test_rows_behind_the_gate_are_not_passed_because_they_wait() -> None:
     bench = Bench()
     due = bench.instant.wall_ns + SECOND
     bench.shard.put(numbered(3), {"due": [due] * 3})
-    bench.cursor.gate = 1
+    bench.cursor.position.gate = 1
     bench.cursor.pass_waiting((np.arange(3), np.full(3, due)), bench.instant.wall_ns)
-    assert (bench.cursor.cursor, bench.cursor.states.waiting) == (1, 1)
+    assert (bench.cursor.position.offset, bench.cursor.states.waiting) == (1, 1)
 
 
 def test_what_a_journal_did_not_take_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:

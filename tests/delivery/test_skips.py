@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.delivery.cursor import Cursor
+from penstock.delivery.position import Position
 from penstock.delivery.rules import Rules
 from penstock.delivery.skips import Skips
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -48,14 +48,14 @@ def test_ranges_agree_with_a_set_of_offsets(spans: list[tuple[int, int]], below:
 def test_a_skipped_range_is_passed_unread_and_counts_as_removed() -> None:
     bench = Bench()
     bench.shard.put(numbered(10))
-    bench.cursor.gate = 10
+    bench.cursor.position.gate = 10
     bench.shard.put(numbered(5, 10))
     bench.shard.hole(1 << 20)
     bench.shard.put(numbered(5, 15))
-    bench.cursor.skip(10, bench.shard.end)
+    bench.cursor.position.skip(10, bench.shard.end)
     bench.shard.put(numbered(3, 20))
     assert bench.subscription.depth() == 10
-    bench.cursor.gate = None
+    bench.cursor.position.gate = None
     assert bench.subscription.depth() == 13
     receiver = bench.receiver()
     assert receiver.take() == [*numbered(10), *numbered(3, 20)]
@@ -67,7 +67,7 @@ def test_a_skipped_range_is_passed_unread_and_counts_as_removed() -> None:
 def test_a_skipped_range_survives_a_crash_before_and_after_it_was_passed(compacted: bool) -> None:
     bench = Bench()
     bench.shard.put(numbered(30))
-    bench.cursor.skip(10, 20)
+    bench.cursor.position.skip(10, 20)
     bench.journal.bloated = compacted
     bench.crash()
     assert bench.journal.compactions == compacted
@@ -87,7 +87,7 @@ def test_a_skipped_range_survives_a_crash_before_and_after_it_was_passed(compact
 def test_a_skip_at_the_cursor_lets_retention_have_the_rows_at_once() -> None:
     bench = Bench()
     bench.shard.put(numbered(30))
-    bench.cursor.skip(0, 20)
+    bench.cursor.position.skip(0, 20)
     assert (bench.cursor.floor, bench.subscription.depth()) == (20, 10)
 
 
@@ -96,7 +96,7 @@ def test_a_skip_does_not_touch_what_was_handed_out() -> None:
     bench.shard.put(numbered(10))
     receiver = bench.receiver(credit=4)
     assert receiver.take() == numbered(4)
-    bench.cursor.skip(0, 8)
+    bench.cursor.position.skip(0, 8)
     assert bench.cursor.states.leased == 4
     assert receiver.ack(receiver.last) == []
     assert receiver.take() == numbered(2, 8)
@@ -107,19 +107,19 @@ def test_a_million_skipped_rows_are_one_entry_and_one_step(monkeypatch: pytest.M
     bench = Bench()
     bench.shard.put([b"before"])
     bench.shard.put([b"x"] * 1_000_000)
-    bench.cursor.skip(1, 1_000_001)
+    bench.cursor.position.skip(1, 1_000_001)
     assert bench.cursor.dirty
     bench.crash()
     assert len(bench.journal.entries) == 1
     looks = 0
-    real = Cursor._batch_at
+    real = Position.batch_at
 
-    def counted(cursor: Cursor, offset: int) -> object:
+    def counted(position: Position, offset: int) -> object:
         nonlocal looks
         looks += 1
-        return real(cursor, offset)
+        return real(position, offset)
 
-    monkeypatch.setattr(Cursor, "_batch_at", counted)
+    monkeypatch.setattr(Position, "batch_at", counted)
     bench.shard.put([b"after"])
     assert bench.receiver().take() == [b"before", b"after"]
     assert looks < 10
@@ -131,7 +131,7 @@ def test_skips_hold_for_every_way_of_handing_out(order: str, tag: str) -> None:
     bench = Bench(SubscriptionSettings(order=order))  # type: ignore[arg-type]
     columns = {"tag": ["blue"] * 9, "key": [b"k"] * 9}
     bench.shard.put(numbered(9), columns if tag else {"key": [b"k"] * 9})
-    bench.cursor.skip(2, 7)
+    bench.cursor.position.skip(2, 7)
     receiver = bench.receiver(tag=tag)
     got: list[bytes] = []
     for _ in range(9):
@@ -155,9 +155,11 @@ def test_random_skips_and_removals_agree_with_a_set(seed: int) -> None:
             wanted |= set(range(first, bench.shard.end))
         elif action == 1 and bench.shard.end:
             low, high = sorted(rng.sample(range(bench.shard.end + 1), 2))
-            bench.cursor.skip(low, high)
-            ahead = {offset for offset in wanted if offset >= bench.cursor.cursor}
-            wanted -= {offset for offset in range(low, high) if offset in ahead or offset >= bench.cursor.cursor}
+            bench.cursor.position.skip(low, high)
+            ahead = {offset for offset in wanted if offset >= bench.cursor.position.offset}
+            wanted -= {
+                offset for offset in range(low, high) if offset in ahead or offset >= bench.cursor.position.offset
+            }
         elif action == 2 and bench.shard.end:
             ids = rng.sample(range(1, bench.shard.end + 1), min(bench.shard.end, 3))
             bench.subscription.remove(sorted(ids))

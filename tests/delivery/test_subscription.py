@@ -234,7 +234,7 @@ def test_consumers_that_come_and_go_leave_nothing_in_line(bench: Bench) -> None:
     stays = bench.receiver(credit=1)
     for _ in range(100):
         bench.receiver(credit=5).leave()
-    assert len(bench.subscription.line) < 5
+    assert len(bench.subscription.dealer.line) < 5
     bench.shard.put(numbered(1))
     assert stays.take() == numbered(1)
 
@@ -264,10 +264,10 @@ def test_paused_subscription_delivers_nothing() -> None:
 
 def test_nobody_passes_the_gate_of_a_paused_topic(bench: Bench) -> None:
     bench.shard.put(numbered(20))
-    bench.cursor.gate = 12
+    bench.cursor.position.gate = 12
     receiver = bench.receiver()
     assert receiver.take() == numbered(12)
-    bench.cursor.gate = None
+    bench.cursor.position.gate = None
     assert receiver.take() == numbered(8, 12)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.delivery.cursor import LOOKS_MAX
-from penstock.delivery.subscription import HANDS_MAX
+from penstock.delivery.dealer import HANDS_MAX
+from penstock.delivery.portion import LOOKS_MAX
 from penstock.message import Batch, Column, Offsets
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver

@@ -265,4 +265,4 @@ def test_connections_that_are_reset_leave_nothing_behind(served: Served, said: b
     topic = served.node.topics.get("t")
     if topic is not None and "ch" in topic.subscriptions:
         assert served.do(lambda: len(topic.subscriptions["ch"].seats)) == 0
-        assert served.do(lambda: len(topic.subscriptions["ch"].line)) < 5
+        assert served.do(lambda: len(topic.subscriptions["ch"].dealer.line)) < 5

@@ -1,8 +1,8 @@
 """Order by key: at most one consumer has rows of a key, and they go out one after the other (ruling 9).
 
-Knows keys and offsets, nothing of states or consumers beyond a holder's number. A key that is stuck holds back its
-own rows and no others. Looks at every row by itself: about 1 us, the price of asking for order, and no more for a row
-of a key that a million others wait for.
+Knows keys and offsets; of consumers a holder's number, of states what it is shown when it learns. A key that is stuck
+holds back its own rows and no others. Looks at every row by itself: about 1 us, the price of asking for order, and no
+more for a row of a key that a million others wait for.
 Invariant: a row is out, queued, parked or unknown here; of each key only queued rows can go out next, lowest first.
 """
 
@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.delivery.pages import LEASED, READY, Pages
 from penstock.message import Batch, Offsets
 
 #: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.
 _STALE_MAX = 16
+
+_NONE = np.empty(0, np.int64)
 
 
 class _Rows:
@@ -108,9 +112,11 @@ class _Key:
 class KeyOrder:
     """Who has which key, and which rows wait for it."""
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, run: int, unknown: Offsets = _NONE) -> None:
         #: So many rows of a key may be out at once, at one consumer.
         self.run = run
+        #: Rows held when order was asked for, of which nothing is known here yet.
+        self.unknown: Offsets = unknown
         #: Rows that a look at others let go; whoever looked queues them.
         self.freed: list[int] = []
         self._keys: dict[bytes, _Key] = {}
@@ -118,6 +124,15 @@ class KeyOrder:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def admitted(self, batch: Batch, offsets: Offsets, holder: int) -> Offsets:
+        """Return which rows of a batch may go to a holder now; the others wait for those of their key before them."""
+        values = keys_of(batch, offsets)
+        if values is None:
+            return offsets
+        rows = zip(values, offsets.tolist(), strict=True)
+        free = [key is None or self.admit(key, offset, holder) for key, offset in rows]
+        return offsets[np.array(free, np.bool_)]
 
     def admit(self, key: bytes, offset: int, holder: int) -> bool:
         """Tell whether a row may go to a holder now; if not, it is parked until it may."""
@@ -160,6 +175,20 @@ class KeyOrder:
         for key, offset in zip(keys_of(batch, offsets) or (), offsets.tolist(), strict=False):
             if key is not None:
                 self.note(key, offset)
+
+    def learn(self, batch: Batch, pages: Pages) -> None:
+        """Take note of those unknown rows that a batch tells of; below it they cannot be read any more."""
+        first = int(self.unknown[0])
+        part = self.unknown[: int(np.searchsorted(self.unknown, max(batch.end, first + 1)))]
+        self.unknown = self.unknown[len(part) :]
+        part = part[part >= batch.first]
+        state, _, _, holders = pages.details(part)
+        self.note_rows(batch, part[state == READY])
+        out = part[state == LEASED]
+        found = zip(keys_of(batch, out) or (), out.tolist(), holders[state == LEASED].tolist(), strict=False)
+        for key, offset, holder in found:
+            if key is not None:
+                self.note_out(key, offset, holder)
 
     def note_out(self, key: bytes, offset: int, holder: int) -> None:
         """Take note of a row that went out before order was asked for; several holders together are nobody."""

@@ -25,12 +25,12 @@ PAGE_MASK = PAGE_ROWS - 1
 #: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
 SHRINK_ROWS = PAGE_ROWS >> 6
 
-#: The lane of a row that was not put into one yet.
+#: The slot of a row that nobody looked for yet.
 UNSORTED = -1
 
 Mask = npt.NDArray[np.bool_]
-#: One lane a row.
-Lanes = npt.NDArray[np.int32]
+#: One number a row, 0 or more: what a policy deals rows by.
+Slots = npt.NDArray[np.int32]
 #: Versions of leases have as many bits as a journal entry has room for; they wrap to 1.
 VERSION_MAX = (1 << 31) - 1
 Index = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ Index = npt.NDArray[np.int64]
 class Page:
     """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
 
-    __slots__ = ("attempts", "deadline", "holder", "index", "lane", "left", "limit", "state", "version")
+    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "slot", "state", "version")
 
     def __init__(self) -> None:
         self.state = np.zeros(PAGE_ROWS, np.uint8)
@@ -49,8 +49,8 @@ class Page:
         self.deadline = np.zeros(PAGE_ROWS, np.int64)
         #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
         self.limit: npt.NDArray[np.int64] | None = None
-        #: The row's lane, kept only while there are several.
-        self.lane: Lanes | None = None
+        #: The row's slot, kept only while there are several lanes.
+        self.slot: Slots | None = None
         #: How often the row was leased or given back, kept only where a named holder takes part.
         self.version: npt.NDArray[np.uint32] | None = None
         self.left = 0
@@ -95,8 +95,8 @@ class Page:
         self.deadline = kept(self.deadline)  # type: ignore[assignment]
         if self.limit is not None:
             self.limit = kept(self.limit)  # type: ignore[assignment]
-        if self.lane is not None:
-            self.lane = kept(self.lane)  # type: ignore[assignment]
+        if self.slot is not None:
+            self.slot = kept(self.slot)  # type: ignore[assignment]
         if self.version is not None:
             self.version = kept(self.version)  # type: ignore[assignment]
         self.index = rows
@@ -108,6 +108,10 @@ class Pages:
     __slots__ = ("_pages", "_versioned", "current")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with no row."""
         self._pages: dict[int, Page] = {}
         self._versioned = False
         #: Number of the page the cursor is in: it stays, empty or not, so that lone messages do not remake it.
@@ -155,7 +159,7 @@ class Pages:
         state: int,
         attempts: int | Offsets = 0,
         due_ns: int | Offsets = 0,
-        lanes: Lanes | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """Take rows that have no state yet (just passed by the cursor, or recovered) into READY or WAITING."""
         for number, part, rows in _split(offsets):
@@ -166,34 +170,34 @@ class Pages:
                 page.attempts[rows] = attempts if isinstance(attempts, int) else attempts[part]
             if not isinstance(due_ns, int) or due_ns:
                 page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
-            if lanes is not None:
-                self._lanes(page)[rows] = lanes[part]
+            if slots is not None:
+                self._slots(page)[rows] = slots[part]
             page.left += len(rows)
 
-    def lanes(self, offsets: Offsets) -> Lanes:
-        """Return the lanes of rows, UNSORTED where nobody looked yet."""
-        lanes = np.full(len(offsets), UNSORTED, np.int32)
+    def slots(self, offsets: Offsets) -> Slots:
+        """Return the slots of rows, UNSORTED where nobody looked yet."""
+        slots = np.full(len(offsets), UNSORTED, np.int32)
         for number, part, rows in _split(offsets):
             page = self._pages.get(number)
-            if page is not None and page.lane is not None:
-                lanes[part] = page.lane[page.find(rows)]
-        return lanes
+            if page is not None and page.slot is not None:
+                slots[part] = page.slot[page.find(rows)]
+        return slots
 
-    def set_lanes(self, offsets: Offsets, lanes: Lanes) -> None:
-        """Note the lanes of rows that have a state."""
+    def set_slots(self, offsets: Offsets, slots: Slots) -> None:
+        """Note the slots of rows that have a state."""
         for number, part, rows in _split(offsets):
             page = self._pages[number]
-            self._lanes(page)[page.find(rows)] = lanes[part]
+            self._slots(page)[page.find(rows)] = slots[part]
 
-    def forget_lanes(self) -> None:
-        """Drop all lanes: from now on every row is UNSORTED."""
+    def forget_slots(self) -> None:
+        """Drop all slots: from now on every row is UNSORTED."""
         for page in self._pages.values():
-            page.lane = None
+            page.slot = None
 
-    def _lanes(self, page: Page) -> Lanes:
-        if page.lane is None:
-            page.lane = np.full(len(page.state), UNSORTED, np.int32)
-        return page.lane
+    def _slots(self, page: Page) -> Slots:
+        if page.slot is None:
+            page.slot = np.full(len(page.state), UNSORTED, np.int32)
+        return page.slot
 
     def keep_versions(self) -> None:
         """Count from now on how often each row was leased or given back."""
@@ -454,8 +458,8 @@ class Pages:
             rows = page.index
             full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
             full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
-            if page.lane is not None:
-                self._lanes(full)[rows] = page.lane[:-1]
+            if page.slot is not None:
+                self._slots(full)[rows] = page.slot[:-1]
             if page.version is not None:
                 self._versions(full)[rows] = page.version[:-1]
             full.left = page.left

@@ -8,12 +8,14 @@ is lane 0. Rows whose lane is not known yet wait in `unsorted`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from penstock.delivery.pages import UNSORTED, Lanes
-from penstock.message import Offsets
+from penstock.delivery.instant import Instant
+from penstock.delivery.pages import UNSORTED, Pages, Slots
+from penstock.delivery.policies.policy import Policy, Taker
+from penstock.message import Batch, Offsets
 
 #: Pieces do not grow together beyond this: a page of rows.
 PIECE_ROWS_MAX = 1 << 16
@@ -52,17 +54,38 @@ class Lane:
 class Ready:
     """All lanes of one cursor."""
 
-    __slots__ = ("_lanes", "many", "only", "unsorted")
+    __slots__ = ("_deal", "_lanes", "_pages", "_shard", "many", "only", "policy", "unsorted")
 
-    def __init__(self, *, many: bool = False) -> None:
-        #: Rows stand in several lanes; else all of them in `only`.
-        self.many = many
+    def __init__(self, shard: int, pages: Pages) -> None:
+        self._shard = shard
+        self._pages = pages
+        self.policy = Policy()
+        #: Rows stand in several lanes, which the policy deals; else all of them in `only`.
+        self.many = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with no row."""
         self.only = Lane()
         self.unsorted: deque[Offsets] = deque()
         self._lanes: dict[int, Lane] = {}
+        self._deal = self.policy.deal
+
+    def use(self, policy: Policy) -> None:
+        """Keep rows in the lanes of a policy from now on, or in one line if it has no more."""
+        again, fresh, mixed = self._pieces()
+        self._pages.forget_slots()
+        self.policy, self.many = policy, policy.many
+        self.clear()
+        if self.many:
+            self.unsorted.extend([*again, *fresh, *mixed])
+        else:
+            self._line_up(again, fresh, mixed)
 
     def __bool__(self) -> bool:
         return bool(self.only or self.unsorted or self._lanes)
+
+    # --- taking out -----------------------------------------------------------------------------------------------
 
     def lane(self, code: int) -> Lane | None:
         """Return a lane if it has rows."""
@@ -76,29 +99,19 @@ class Ready:
         """Return the lanes that have rows."""
         return [code for code in tuple(self._lanes) if self.lane(code) is not None]
 
-    def first(self, code: int) -> int:
-        """Return the lowest offset at the head of a lane, which has rows."""
+    def open_to(self, taker: Taker, now: Instant, *, ordered: bool) -> Iterable[int]:
+        """Return the lanes a seat may take from, in the policy's order or (`ordered`) in that of their first rows."""
+        self._follow()
+        lanes = self.policy.open_to(taker, self, now)
+        if self.policy.deal != self._deal:  # it had to be dealt anew to find one
+            self._follow()
+            lanes = self.policy.open_to(taker, self, now)
+        return sorted((lane for lane in lanes if self.lane(lane)), key=self._first) if ordered else lanes
+
+    def _first(self, code: int) -> int:
         lane = self._lanes[code]
         queue = lowest(lane.again, lane.fresh)
         return int(queue[0][0]) if queue else 0
-
-    def put(self, offsets: Offsets, lanes: Lanes, *, again: bool) -> None:
-        """Add rows to their lanes, in their order."""
-        for code, part in _by_lane(offsets, lanes):
-            if code == UNSORTED:
-                self.unsorted.append(part)
-                continue
-            lane = self._lanes.get(code)
-            if lane is None:
-                lane = self._lanes[code] = Lane()
-            _append(lane.again if again else lane.fresh, part)
-
-    def drain(self) -> tuple[list[Offsets], list[Offsets], list[Offsets]]:
-        """Take out all pieces: rows to be handed out again, new ones, and those of which that is not known here."""
-        lanes = [self.only, *self._lanes.values()]
-        again = [piece for lane in lanes for piece in lane.again]
-        fresh = [piece for lane in lanes for piece in lane.fresh]
-        return again, fresh, list(self.unsorted)
 
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep of every piece what `keep` returns; tell whether anything went."""
@@ -112,6 +125,100 @@ class Ready:
                 if len(kept):
                     queue.append(kept)
         return dropped
+
+    # --- putting in -----------------------------------------------------------------------------------------------
+
+    def queue(self, offsets: Offsets) -> None:
+        """Add rows that go out again."""
+        if not self.many:
+            self.only.again.append(offsets)
+            return
+        slots = self._pages.slots(offsets)
+        known = slots != UNSORTED
+        if not known.all():
+            self.unsorted.append(offsets[~known])
+            offsets, slots = offsets[known], slots[known]
+        if len(offsets):
+            self._put(offsets, slots, again=True)
+
+    def add(self, batch: Batch, offsets: Offsets) -> Slots | None:
+        """Add rows of a batch that were never out; return their slots where there are several lanes."""
+        if not self.many:
+            self.only.fresh.append(offsets)
+            return None
+        slots = self._slots_of(batch, offsets)
+        self._put(offsets, slots, again=False)
+        return slots
+
+    def line_up(self, rows: Offsets) -> None:
+        """Add recovered rows: what was never out goes out in order, and before anything the cursor finds next."""
+        self._line_up([], [], [rows])
+
+    def next_unsorted(self) -> Offsets:
+        """Return the next rows whose lane is not known yet, as far as they are ready still."""
+        live = self.unsorted[0][self._pages.ready(self.unsorted[0])]
+        if len(live) == 0:
+            self.unsorted.popleft()
+        return live
+
+    def sort(self, live: Offsets, batch: Batch) -> Offsets:
+        """Put those of the next unsorted rows into lanes that a batch tells of; return those it holds."""
+        part = live[: int(np.searchsorted(live, batch.end if batch.first <= live[0] else batch.first))]
+        replace_head(self.unsorted, live[len(part) :])
+        readable = batch.first <= part[0]
+        # Damaged or dropped: whoever is to get them next finds out.
+        slots = self._slots_of(batch, part) if readable else np.zeros(len(part), np.int32)
+        self._pages.set_slots(part, slots)
+        tried = self._pages.attempts(part) > 0
+        for chosen, again in ((tried, True), (~tried, False)):
+            if chosen.any():
+                self._put(part[chosen], slots[chosen], again=again)
+        return part if readable else part[:0]
+
+    def _slots_of(self, batch: Batch, offsets: Offsets) -> Slots:
+        slots = self.policy.slots_of(self._shard, batch, offsets)
+        return slots if slots is not None else np.zeros(len(offsets), np.int32)
+
+    def _put(self, offsets: Offsets, slots: Slots, *, again: bool) -> None:
+        """Add rows to their lanes, in their order."""
+        self._follow()
+        for code, part in _by_lane(offsets, self.policy.lanes_of(slots)):
+            lane = self._lanes.get(code)
+            if lane is None:
+                lane = self._lanes[code] = Lane()
+            _append(lane.again if again else lane.fresh, part)
+
+    def _follow(self) -> None:
+        """Put what stands in lanes into those of now, if they were dealt anew; nothing is read for it."""
+        if self.policy.deal == self._deal:
+            return
+        self._deal = self.policy.deal
+        lanes, self._lanes = self._lanes, {}
+        for again in (True, False):
+            pieces = [piece for lane in lanes.values() for piece in (lane.again if again else lane.fresh)]
+            if pieces:
+                rows = np.concatenate(pieces)
+                rows = np.sort(rows[self._pages.ready(rows)])
+                if len(rows):
+                    self._put(rows, self._pages.slots(rows), again=again)
+
+    def _line_up(self, again: list[Offsets], fresh: list[Offsets], mixed: list[Offsets]) -> None:
+        for piece in mixed:
+            ready = piece[self._pages.ready(piece)]
+            tried = self._pages.attempts(ready) > 0
+            again.append(ready[tried])
+            fresh.append(ready[~tried])
+        self.only.again.extend(piece for piece in again if len(piece))
+        new = np.concatenate(fresh) if fresh else np.empty(0, np.int64)
+        if len(new):
+            self.only.fresh.append(np.sort(new, kind="stable"))
+
+    def _pieces(self) -> tuple[list[Offsets], list[Offsets], list[Offsets]]:
+        """Return all pieces: rows to be handed out again, new ones, and those of which that is not known here."""
+        lanes = [self.only, *self._lanes.values()]
+        again = [piece for lane in lanes for piece in lane.again]
+        fresh = [piece for lane in lanes for piece in lane.fresh]
+        return again, fresh, list(self.unsorted)
 
 
 def lowest(again: deque[Offsets], fresh: deque[Offsets]) -> deque[Offsets] | None:
@@ -138,7 +245,7 @@ def _append(queue: deque[Offsets], part: Offsets) -> None:
     queue.append(part)
 
 
-def _by_lane(offsets: Offsets, lanes: Lanes) -> Iterator[tuple[int, Offsets]]:
+def _by_lane(offsets: Offsets, lanes: Slots) -> Iterator[tuple[int, Offsets]]:
     first = int(lanes[0])
     if len(lanes) == 1 or bool((lanes == first).all()):
         yield first, offsets

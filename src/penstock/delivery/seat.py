@@ -145,11 +145,11 @@ class Seat:
             self.subscription.unclaim(self)
 
     def _go_on(self) -> None:
-        subscription = self.subscription
+        dealer = self.subscription.dealer
         if not self.queued and self.room > 0:
             self.queued = True
-            subscription.line.append(self)
-        subscription.pump()
+            dealer.line.append(self)
+        dealer.pump()
 
     # --- what it holds --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import GRAIN_NS, Leases
-from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Lanes, Pages
+from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Pages, Slots
 from penstock.delivery.recorder import Recorder
 from penstock.delivery.source import Delivery, JournalFile
 from penstock.message import Offsets
@@ -35,11 +35,13 @@ class RowStates:
 
     def __init__(
         self,
+        pages: Pages,
         journal: JournalFile,
         names: Mapping[int, str],
         queue: Callable[[Offsets], None],
         due_seen_ns: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.pages = pages
         self.journal = JournalWriter(journal)
         #: The holders that outlive connections: their leases are written down before anybody hears of them.
         self.names = names
@@ -52,7 +54,7 @@ class RowStates:
 
     def clear(self) -> None:
         """Begin with nothing held."""
-        self.pages = Pages()
+        self.pages.clear()
         self.leases = Leases(self.pages)
         self._calendar: Calendar | None = None
         self.counts = dict.fromkeys(records.FINISHED, 0)
@@ -88,9 +90,9 @@ class RowStates:
 
     # --- going out ------------------------------------------------------------------------------------------------
 
-    def hold_ready(self, offsets: Offsets, lanes: Lanes | None = None) -> None:
+    def hold_ready(self, offsets: Offsets, slots: Slots | None = None) -> None:
         """Take in rows that may go out and were never out before."""
-        self.pages.hold(offsets, READY, lanes=lanes)
+        self.pages.hold(offsets, READY, slots=slots)
         self.ready += len(offsets)
 
     def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int) -> None:

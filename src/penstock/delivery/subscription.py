@@ -1,36 +1,28 @@
 """A subscription: named delivery state over a topic, shared by its seats.
 
-Owns who is here, the line of those with room, and the policy in force; the rows are the cursors' business, one per
-shard. Rows leave through `Seat.deliver`, so it runs the same on a socket and in a test.
+Owns who is here and the policy in force. Rows are the cursors' business, one per shard; who gets them next, and when,
+the dealer's.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 
-from penstock.delivery.cursor import LOOKS_MAX, Cursor
+from penstock.delivery import dealer
+from penstock.delivery.cursor import Cursor
+from penstock.delivery.dealer import Dealer
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
-from penstock.delivery.leases import GRAIN_NS
+from penstock.delivery.policies import policy_of
 from penstock.delivery.policies.policy import Policy
-from penstock.delivery.policies.shared import Shared
 from penstock.delivery.policies.tagged import Tagged
 from penstock.delivery.seat import Seat, nobody
-from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Batch, Offsets, id_of, place_of
+from penstock.message import OFFSET_BITS, Offsets, place_of
 from penstock.settings import SubscriptionSettings
-
-#: One pump hands out at most this much before other connections get their turn (ruling 25).
-PUMP_ROWS_MAX = 16_384
-
-#: So many seats are served from lanes of their own before others get their turn. A write and the answer to it cost as
-#: much as some hundred rows, and under load those who wait a turn get more rows at once.
-HANDS_MAX = 4
 
 #: Holders are numbered with 16 bits.
 HOLDERS_MAX = 0xFFFF
@@ -38,38 +30,20 @@ HOLDERS_MAX = 0xFFFF
 #: A holder's name is written into each journal it holds rows of.
 HOLDER_NAME_BYTES_MAX = 256
 
-POLICIES: dict[str, Callable[[], Policy]] = {"shared": Shared}
-
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
-class Host(Protocol):
+class Host(dealer.Host, Protocol):
     """What a subscription needs of its topic."""
 
     #: Acks are written down before anything later is answered.
     flush_at_once: bool
-
-    @property
-    def is_open(self) -> bool:
-        """Whether rows may still be handed out."""
-
-    def now(self) -> Instant:
-        """Return this instant."""
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        """Call in the next turn."""
-
-    def touch(self) -> None:
-        """See to it that leases end and acks are written down in time."""
 
     def set_timer(self) -> None:
         """Look again when the next row is due."""
 
     def left(self, subscription: Subscription) -> None:
         """Hear that a seat of a subscription was closed."""
-
-    def failed(self, seat: Seat | None, failure: Exception) -> None:
-        """Hear that handing rows over failed, and to which seat (None: to whoever's turn it was)."""
 
 
 class Subscription:
@@ -81,10 +55,9 @@ class Subscription:
         self.settings = settings
         self.host = host
         self.cursors: list[Cursor] = []
-        #: Seats that had room when they joined it, in turn.
-        self.line: deque[Seat] = deque()
-        #: How many in that line may have gone; on a quiet topic nobody else would take them out.
-        self._gone_in_line = 0
+        self.dealer = Dealer(self.cursors, host, self.leave)
+        #: The way of a message goes straight through.
+        self.offer, self.pump, self.wake = self.dealer.offer, self.dealer.pump, self.dealer.wake
         #: Connected seats by holder number, and the seats of named holders by name.
         self.seats: dict[int, Seat] = {}
         self.named: dict[str, Seat] = {}
@@ -96,24 +69,16 @@ class Subscription:
         self.expired_leases = 0
         #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
-        #: Told what is handed out, before it is, where somebody keeps a history.
-        self.on_hand: Callable[[list[Delivery]], None] | None = None
-        self._policy: Policy = POLICIES[settings.policy]()
+        self._policy: Policy = policy_of(settings)
         self._tagged = Tagged()
-        self._next_shard = 0
         self._free_holders: list[int] = []
         self._holder_top = 0
-        #: It is being pumped, or will be in the next turn and not before.
-        self._busy = False
-        self._waking = False
-        #: Seats that were served last from lanes of their own took all there was and would take more.
-        self._hungry = False
+        self.configure(settings)
 
     def add(self, cursor: Cursor) -> None:
         """Take in the cursor of one shard; what it recovered on lease belongs to named holders."""
         self.cursors.append(cursor)
-        if self.policy.many:
-            cursor.use_lanes(self.policy)
+        cursor.use_lanes(self.policy)
         for holder in cursor.states.leases.holders():
             self.named[self.names[holder]].in_flight += len(cursor.states.leases.of(holder))
 
@@ -122,13 +87,29 @@ class Subscription:
         """The policy in force: `tagged` while some seat asks for a tag, else the one that was chosen."""
         return self._tagged if self._tagged else self._policy
 
+    def configure(self, settings: SubscriptionSettings) -> None:
+        """Go by these settings from now on."""
+        if settings.policy != self.settings.policy:
+            self._policy = policy_of(settings)
+            for seat in self.seats.values():
+                self._policy.joined(seat)
+            self._deal_by(self.policy)
+        self.settings = settings
+        self.dealer.paused = settings.paused
+
+    def _deal_by(self, policy: Policy) -> None:
+        self.dealer.many = policy.many
+        for cursor in self.cursors:
+            if cursor.ready.policy is not policy:
+                cursor.use_lanes(policy)
+
     # --- who is here ----------------------------------------------------------------------------------------------
 
     def join(self, seat: Seat) -> None:
         """Let a seat in; it gets nothing before it has credit."""
         if seat.shard is not None:
             self.cursor(seat.shard)
-        self._tidy_line()
+        self.dealer.tidy()
         seat.holder = self._new_holder()
         self.seats[seat.holder] = seat
         if seat.tag:
@@ -136,7 +117,7 @@ class Subscription:
 
     def join_look(self, seat: Seat) -> None:
         """Let somebody in who asks once."""
-        self._tidy_line()
+        self.dealer.tidy()
         self.looks[seat] = None
         if seat.tag:
             self._claim(seat)
@@ -168,28 +149,16 @@ class Subscription:
         self._holder_top += 1
         return self._holder_top - 1
 
-    def _tidy_line(self) -> None:
-        if self._gone_in_line * 2 > len(self.line):
-            self._gone_in_line = 0
-            here = [one for one in self.line if not one.gone]
-            self.line.clear()
-            self.line.extend(here)
-
     def _claim(self, seat: Seat) -> None:
-        first = not self._tagged
         seat.lane = self._tagged.claim(seat.tag)
-        if first:
-            for cursor in self.cursors:
-                cursor.use_lanes(self._tagged)
+        self._deal_by(self._tagged)
 
     def unclaim(self, seat: Seat) -> None:
         """Give a seat's tag back to whoever takes any."""
         if not seat.lane:
             return
         self._tagged.unclaim(seat.lane)
-        if not self._tagged:
-            for cursor in self.cursors:
-                cursor.use_lanes(self._policy if self._policy.many else None)
+        self._deal_by(self.policy)
 
     def leave(self, seat: Seat) -> None:
         """Let a seat go; what it held is ready for the others at once. A named holder keeps what it has."""
@@ -201,7 +170,7 @@ class Subscription:
         seat.gone = True
         seat.deliver = nobody  # it may stand in line for long, and must not keep a connection in memory
         seat.evict = None
-        self._gone_in_line += seat.queued
+        self.dealer.gone(seat)
         if not seat.closing:
             self.unclaim(seat)
         self.looks.pop(seat, None)
@@ -225,217 +194,6 @@ class Subscription:
             cursor.close(forget=forget, now=now)
         return seats
 
-    # --- out ------------------------------------------------------------------------------------------------------
-
-    def offer(self, shard: int, batch: Batch, now_ns: int) -> None:
-        """Hand out a batch that was just stored: straight from it if it is all there is, else the general way."""
-        line = self.line
-        if not line or self._busy or self._waking or self.settings.paused:
-            return
-        seat = line[0]
-        if (
-            seat.keep is None
-            and (seat.shard is None or seat.shard == shard)
-            and seat.owner is None
-            and self.cursors[shard].lease_tip(
-                batch, seat.room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
-            )
-        ):
-            if seat.room <= batch.count:
-                line.popleft()
-                seat.queued = False
-            elif len(line) > 1:
-                line.rotate(-1)
-            self.host.touch()
-            self._busy = True
-            try:
-                self._hand(seat, [Delivery(shard, batch, slice(0, batch.count), batch.count, 1)])
-            finally:
-                self._busy = False
-        else:
-            self.pump()
-
-    def pump(self) -> None:
-        """Hand out what can be handed out; a part of the work goes on in the next turn if it is much."""
-        if not self.line or self._busy or self._waking or self.settings.paused or not self.can_give():
-            return
-        if not self.host.is_open:
-            return
-        self._busy = True
-        self.host.touch()
-        cut_off = False
-        try:
-            now = self.host.now()
-            cut_off = self._deal_lanes(now) if self.policy.many else self._deal(now)
-        except Exception as failure:  # whoever's turn this is, it is not its bug
-            self.host.failed(None, failure)
-        finally:
-            self._busy = False
-        if cut_off:
-            self.wake()
-
-    def wake(self) -> None:
-        """Go on in the next turn, and not before it."""
-        if not self._waking:
-            self._waking = True
-            self.host.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._waking = False
-        self.pump()
-
-    def can_give(self) -> bool:
-        """Tell whether something may be there for somebody."""
-        for cursor in self.cursors:  # noqa: SIM110 - any() would cost a generator for every message
-            if cursor.more():
-                return True
-        return False
-
-    def _deal(self, now: Instant) -> bool:
-        """Serve the line from one lane; True if the work was cut off."""
-        line = self.line
-        dealt = misses = 0
-        while line and dealt < PUMP_ROWS_MAX and self.can_give():
-            seat = line[0]
-            room = seat.room
-            if room <= 0:
-                line.popleft()
-                seat.queued = False
-                continue
-            deliveries = self._take(min(room, PUMP_ROWS_MAX - dealt), seat, now)
-            if not deliveries:
-                misses += 1
-                if seat.shard is None or misses >= len(line):
-                    break
-                line.rotate(-1)  # its shard has nothing; another seat may read others
-                continue
-            misses = 0
-            line.popleft()
-            seat.queued = False
-            dealt += self._hand(seat, deliveries)
-            if not seat.queued and seat.room > 0:
-                seat.queued = True
-                line.append(seat)
-        return dealt >= PUMP_ROWS_MAX
-
-    def _deal_lanes(self, now: Instant) -> bool:
-        """Serve everybody from its own lanes, in turns; True if the work was cut off."""
-        dealt, looks, hands = 0, LOOKS_MAX, HANDS_MAX
-        if self._hungry:
-            # They had little each: with what came meanwhile the next ones get more at once.
-            self._hungry = False
-            self._sort_ahead(now)
-        while dealt < PUMP_ROWS_MAX and self.line:
-            got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, now)
-            dealt += got
-            if hands == 0:
-                return True
-            # Whoever is still in line has had all that stands in its lanes.
-            if dealt >= PUMP_ROWS_MAX or not self._sort_ahead(now):
-                break
-            looks -= 1
-            if looks == 0:  # much is parked: others shall have their turn before the search goes on
-                return True
-        return dealt >= PUMP_ROWS_MAX
-
-    def _round(self, budget: int, hands: int, now: Instant) -> tuple[int, int]:
-        """Ask every seat with room once; return the rows dealt and how many more seats may be served."""
-        line = self.line
-        dealt = 0
-        full = False
-        for _ in range(len(line)):
-            seat = line.popleft()
-            seat.queued = False
-            room = min(seat.room, budget - dealt)
-            if room > 0 and self._stocked(seat):
-                deliveries = self._take(room, seat, now)
-                if deliveries:
-                    dealt += self._hand(seat, deliveries)
-                    hands -= 1
-                    full = full or seat.room <= 0
-            if not seat.queued and seat.room > 0:
-                seat.queued = True
-                line.append(seat)
-            if hands == 0:
-                self._hungry = not full
-                break
-        return dealt, hands
-
-    def _stocked(self, seat: Seat) -> bool:
-        """Tell whether rows may stand in the lane of a seat that asks for a tag."""
-        return not seat.lane or any(cursor.ready.lane(seat.lane) is not None for cursor in self.cursors)
-
-    def _sort_ahead(self, now: Instant) -> bool:
-        """Put more rows into lanes; False if there are none to look at now."""
-        sorted_some = False
-        for cursor in self.cursors:  # each of them, so that no shard waits for another
-            sorted_some = cursor.sort_ahead(now) or sorted_some
-        return sorted_some
-
-    def _take(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
-        """Lease up to `limit` rows to a seat, from all shards in turn, and finish what its own filter refuses."""
-        for _ in range(LOOKS_MAX):
-            taken = self._leased(limit, seat, now)
-            if seat.keep is None or not taken:
-                return taken
-            kept = self._kept(seat, taken)
-            if kept:
-                return kept
-        self.wake()  # it wants next to nothing: others shall have their turn before the search goes on
-        return []
-
-    def _leased(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
-        cursors = self.cursors
-        if len(cursors) == 1 or seat.shard is not None:
-            return cursors[seat.shard or 0].take(limit, seat, seat.lease_ns, now)
-        out: list[Delivery] = []
-        for _ in cursors:
-            self._next_shard = (self._next_shard + 1) % len(cursors)
-            part = cursors[self._next_shard].take(limit, seat, seat.lease_ns, now)
-            limit -= sum(delivery.count for delivery in part)
-            out += part
-            if limit <= 0:
-                break
-        return out
-
-    def _kept(self, seat: Seat, taken: list[Delivery]) -> list[Delivery]:
-        kept = []
-        for delivery in taken:
-            mask = seat.keep(delivery.shard, delivery.batch, delivery.rows)  # type: ignore[misc]
-            if not mask.all():
-                refused = delivery.picked(~mask)
-                offsets = refused.batch.first + np.asarray(refused.rows)
-                self.cursors[delivery.shard].states.refuse(offsets, seat.holder)
-                delivery = delivery.picked(mask)
-            if delivery.count:
-                kept.append(delivery)
-        return kept
-
-    def _hand(self, seat: Seat, deliveries: list[Delivery]) -> int:
-        """Send leased rows to their seat and return how many they are."""
-        count = 0
-        for delivery in deliveries:
-            count += delivery.count
-        owner = seat.owner
-        if owner is None:
-            seat.in_flight += count
-            seat.received += count
-        else:
-            owner.in_flight += count
-            owner.received += count
-        if self.on_hand is not None:
-            self.on_hand(deliveries)
-        deliver = seat.deliver
-        if owner is not None:  # it asked once
-            self.leave(seat)
-        try:
-            deliver(deliveries)
-        except Exception as failure:
-            if owner is not None:  # nobody knows their receipts
-                owner.release([id_of(each.shard, offset) for each in deliveries for offset in each.offsets()])
-            self.host.failed(seat, failure)
-        return count
-
     # --- back -----------------------------------------------------------------------------------------------------
 
     def expire(self, now: Instant) -> bool:
@@ -449,7 +207,7 @@ class Subscription:
                 if seat is not None:
                     seat.in_flight -= count
                     seat.expired += count
-                    self._queue(seat)
+                    self.dealer.queue(seat)
         self.count_revoked()
         return ended
 
@@ -473,16 +231,11 @@ class Subscription:
             seat = self._seat_of(holder)
             if seat is not None:
                 seat.in_flight -= count
-                self._queue(seat)
+                self.dealer.queue(seat)
 
     def _seat_of(self, holder: int) -> Seat | None:
         name = self.names.get(holder)
         return self.seats.get(holder) if name is None else self.named[name]
-
-    def _queue(self, seat: Seat) -> None:
-        if not seat.queued and seat.room > 0:
-            seat.queued = True
-            self.line.append(seat)
 
     # --- without a lease ------------------------------------------------------------------------------------------
 
@@ -507,7 +260,9 @@ class Subscription:
         """Finish everything there is; what a paused topic keeps back is not here yet."""
         for cursor in self.cursors:
             end = cursor.source.readable_end
-            self._lost(cursor.finish_below(end if cursor.gate is None else min(cursor.gate, end), REMOVED))
+            self._lost(
+                cursor.finish_below(end if cursor.position.gate is None else min(cursor.position.gate, end), REMOVED)
+            )
         self._changed()
 
     def seek(self, shard: int, offset: int) -> None:
@@ -522,7 +277,7 @@ class Subscription:
         cursor.seek(offset)
         for seat in [*self.seats.values(), *self.named.values()]:
             seat.in_flight = sum(len(each.states.leases.of(seat.holder)) for each in self.cursors)
-            self._queue(seat)
+            self.dealer.queue(seat)
         self._changed()
 
     def _changed(self) -> None:
@@ -551,7 +306,7 @@ class Subscription:
     def counts(self) -> dict[str, int]:
         """Return rows passed, held and finished by reason: passed is the sum of the others."""
         totals = {NAMES[op]: sum(cursor.states.counts[op] for cursor in self.cursors) for op in FINISHED}
-        passed = sum(cursor.passed for cursor in self.cursors)
+        passed = sum(cursor.position.passed for cursor in self.cursors)
         return {"passed": passed, "held": sum(cursor.states.held for cursor in self.cursors), **totals}
 
     def has_stored(self, id_: int) -> bool:

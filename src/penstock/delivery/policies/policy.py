@@ -1,12 +1,16 @@
-"""The seam for dispatch policies: which rows go into which lane, and who may take from which."""
+"""The seam for dispatch policies: what rows are dealt by, which lane they stand in, and who may take from which.
+
+A row has a slot, which never changes while the policy is in force and is kept with its state; a lane is one or more
+slots, as they are dealt now. So a new deal sorts ready rows anew without reading them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.delivery.pages import Lanes
-from penstock.delivery.ready import Ready
+from penstock.delivery.instant import Instant
+from penstock.delivery.pages import Slots
 from penstock.message import Batch, Offsets
 
 
@@ -14,23 +18,54 @@ class Taker(Protocol):
     """A seat, as a policy sees it."""
 
     holder: int
-    #: The lane of the tag it asks for, 0 if it asks for none.
+    #: A number of the policy's own: for `tagged` the lane of the tag it asks for.
     lane: int
     name: str
 
 
-class Policy(Protocol):
-    """Who gets which row. Arrays in, arrays out; a lane is a number of the policy's own."""
+class Stock(Protocol):
+    """The ready rows of one shard, as a policy sees them."""
 
-    name: str
+    def codes(self) -> list[int]:
+        """Return the lanes that have rows."""
+
+
+class Policy:
+    """Who gets which row: arrays in, arrays out. Slots and lanes are numbers of the policy's own, from 0 on.
+
+    These are the answers of one that deals nothing: one lane, open to everybody.
+    """
+
+    name = "shared"
     #: Rows stand in several lanes; with one lane, none of the methods is called.
-    many: bool
+    many = False
+    #: Grows whenever `lanes_of` would answer otherwise than before: what stands in lanes is then sorted anew.
+    deal = 0
+    #: Rows are handed out so long before they are due.
+    lead_ns = 0
 
-    def lanes_of(self, batch: Batch, offsets: Offsets) -> Lanes | None:
-        """Return the lane of each of these rows of a batch; None puts all into lane 0."""
+    def joined(self, taker: Taker) -> None:
+        """Hear that a seat came."""
 
-    def open_to(self, taker: Taker, ready: Ready, now_ns: int) -> Sequence[int]:
-        """Return the lanes a seat may take from now, in the order in which they are tried."""
+    def left(self, taker: Taker) -> None:
+        """Hear that a seat went."""
 
-    def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> None:
-        """Hear that a lane was tried for a seat, and how many rows it gave, leased until then."""
+    def slots_of(self, shard: int, batch: Batch, offsets: Offsets) -> Slots | None:
+        """Return the slot of each of these rows of a shard's batch; None puts all into slot 0."""
+        return None
+
+    def lanes_of(self, slots: Slots) -> Slots:
+        """Return the lane of each of these slots."""
+        return slots
+
+    def open_to(self, taker: Taker, stock: Stock, now: Instant) -> Iterable[int]:
+        """Return the lanes of a shard a seat may take from now, in the order in which they are tried."""
+        return stock.codes()
+
+    def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> bool:
+        """Hear how many rows a lane gave to a seat, leased until then; tell whether the next one may be tried."""
+        return True
+
+    def opens_ns(self) -> int | None:
+        """Return the monotonic time at which a lane opens that is not open now; None if time opens none."""
+        return None

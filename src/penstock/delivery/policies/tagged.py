@@ -6,18 +6,18 @@ none; a row that must wait for its seat delays no other row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.delivery.pages import Lanes
-from penstock.delivery.policies.policy import Taker
-from penstock.delivery.ready import Ready
+from penstock.delivery.instant import Instant
+from penstock.delivery.pages import Slots
+from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.filters.tag import TagTable
 from penstock.message import Batch, Offsets
 
 
-class Tagged:
+class Tagged(Policy):
     """A lane for each tag that was ever claimed, lane 0 for all other rows."""
 
     name = "tagged"
@@ -45,18 +45,15 @@ class Tagged:
         else:
             del self._claims[lane]
 
-    def lanes_of(self, batch: Batch, offsets: Offsets) -> Lanes | None:
+    def slots_of(self, shard: int, batch: Batch, offsets: Offsets) -> Slots | None:
         """Return the lanes of the rows' tags."""
         column = batch.columns.get("tag")
         if column is None:
             return None
         return self._tags.codes(column)[offsets - batch.first].astype(np.int32)
 
-    def open_to(self, taker: Taker, ready: Ready, now_ns: int) -> Sequence[int]:
+    def open_to(self, taker: Taker, stock: Stock, now: Instant) -> Iterable[int]:
         """Give a seat its own tag; to those who ask for none what has none, and what nobody asks for."""
         if taker.lane:
             return (taker.lane,)
-        return [lane for lane in ready.codes() if lane not in self._claims]
-
-    def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> None:
-        """Need not know."""
+        return [lane for lane in stock.codes() if lane not in self._claims]

@@ -197,7 +197,7 @@ class Transfer:
             subscription.remove(np.array(ids)[~copies.unread].tolist())
             return
         # Rows before these are ours too, and nothing happened to them yet.
-        ahead = first - cursor.cursor
+        ahead = first - cursor.position.offset
         stop = int(touched[-1]) + 1
         cursor.adopt(
             np.concatenate([np.ones(ahead, np.bool_), copies.unread[:stop]]),
@@ -206,9 +206,12 @@ class Transfer:
 
     def _may_adopt(self, cursor: Cursor, first: int) -> bool:
         """Tell whether the next rows of a cursor are ours alone, so that nothing else has a say in them."""
-        if cursor.cursor < self._since and cursor.source.rows_between(cursor.cursor, self._since) == 0:
+        if (
+            cursor.position.offset < self._since
+            and cursor.source.rows_between(cursor.position.offset, self._since) == 0
+        ):
             cursor.finish_below(self._since, REMOVED)
-        return self._since <= cursor.cursor <= first and cursor.rules.traffic is None
+        return self._since <= cursor.position.offset <= first and cursor.rules.traffic is None
 
 
 def _finish(future: asyncio.Future[None], error: BaseException | None) -> None:

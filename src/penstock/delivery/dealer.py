@@ -1,0 +1,319 @@
+"""Who gets rows next: the line of seats with room, and the turns in which they are served.
+
+Owns the line and the budget of one turn; which seats there are is the subscription's affair, which rows the cursors'.
+Rows leave through `Seat.deliver`, so it runs the same on a socket and in a test.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from penstock.delivery.cursor import Cursor
+from penstock.delivery.instant import Instant
+from penstock.delivery.leases import GRAIN_NS
+from penstock.delivery.portion import LOOKS_MAX
+from penstock.delivery.seat import Seat
+from penstock.delivery.source import Delivery
+from penstock.message import Batch, id_of
+
+#: One pump hands out at most this much before other connections get their turn (ruling 25).
+PUMP_ROWS_MAX = 16_384
+
+#: So many seats are served from lanes of their own before others get their turn. A write and the answer to it cost as
+#: much as some hundred rows, and under load those who wait a turn get more rows at once.
+HANDS_MAX = 4
+
+
+class Host(Protocol):
+    """What dealing needs of the topic."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows may still be handed out."""
+
+    def now(self) -> Instant:
+        """Return this instant."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn."""
+
+    def touch(self) -> None:
+        """See to it that leases end and acks are written down in time."""
+
+    def failed(self, seat: Seat | None, failure: Exception) -> None:
+        """Hear that handing rows over failed, and to which seat (None: to whoever's turn it was)."""
+
+
+class Dealer:
+    """Serves the seats of one subscription from its cursors."""
+
+    __slots__ = (
+        "_busy",
+        "_cursors",
+        "_gone",
+        "_host",
+        "_hungry",
+        "_leave",
+        "_next_shard",
+        "_waking",
+        "line",
+        "many",
+        "on_hand",
+        "paused",
+    )
+
+    def __init__(self, cursors: list[Cursor], host: Host, leave: Callable[[Seat], None]) -> None:
+        self._cursors = cursors
+        self._host = host
+        self._leave = leave
+        #: Seats that had room when they joined it, in turn.
+        self.line: deque[Seat] = deque()
+        #: Nobody gets anything.
+        self.paused = False
+        #: Rows stand in several lanes.
+        self.many = False
+        #: Told what is handed out, before it is, where somebody keeps a history.
+        self.on_hand: Callable[[list[Delivery]], None] | None = None
+        #: How many in the line may have gone; on a quiet topic nobody else would take them out.
+        self._gone = 0
+        self._next_shard = 0
+        #: It is dealing, or will be in the next turn and not before.
+        self._busy = False
+        self._waking = False
+        #: Seats that were served last from lanes of their own took all there was and would take more.
+        self._hungry = False
+
+    # --- the line -------------------------------------------------------------------------------------------------
+
+    def queue(self, seat: Seat) -> None:
+        """Let a seat stand in line if it has room."""
+        if not seat.queued and seat.room > 0:
+            seat.queued = True
+            self.line.append(seat)
+
+    def tidy(self) -> None:
+        """Take out those who have gone, where they are many."""
+        if self._gone * 2 > len(self.line):
+            self._gone = 0
+            here = [one for one in self.line if not one.gone]
+            self.line.clear()
+            self.line.extend(here)
+
+    def gone(self, seat: Seat) -> None:
+        """Note that a seat has gone, which may stand in line."""
+        self._gone += seat.queued
+
+    # --- turns ----------------------------------------------------------------------------------------------------
+
+    def offer(self, shard: int, batch: Batch, now_ns: int) -> None:
+        """Hand out a batch that was just stored: straight from it if it is all there is, else the general way."""
+        line = self.line
+        if not line or self._busy or self._waking or self.paused:
+            return
+        seat = line[0]
+        if (
+            seat.keep is None
+            and (seat.shard is None or seat.shard == shard)
+            and seat.owner is None
+            and self._cursors[shard].lease_tip(
+                batch, seat.room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
+            )
+        ):
+            if seat.room <= batch.count:
+                line.popleft()
+                seat.queued = False
+            elif len(line) > 1:
+                line.rotate(-1)
+            self._host.touch()
+            self._busy = True
+            try:
+                self._hand(seat, [Delivery(shard, batch, slice(0, batch.count), batch.count, 1)])
+            finally:
+                self._busy = False
+        else:
+            self.pump()
+
+    def pump(self) -> None:
+        """Hand out what can be handed out; a part of the work goes on in the next turn if it is much."""
+        if not self.line or self._busy or self._waking or self.paused or not self.can_give():
+            return
+        if not self._host.is_open:
+            return
+        self._busy = True
+        self._host.touch()
+        cut_off = False
+        try:
+            now = self._host.now()
+            cut_off = self._deal_lanes(now) if self.many else self._deal(now)
+        except Exception as failure:  # whoever's turn this is, it is not its bug
+            self._host.failed(None, failure)
+        finally:
+            self._busy = False
+        if cut_off:
+            self.wake()
+
+    def wake(self) -> None:
+        """Go on in the next turn, and not before it."""
+        if not self._waking:
+            self._waking = True
+            self._host.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._waking = False
+        self.pump()
+
+    def can_give(self) -> bool:
+        """Tell whether something may be there for somebody."""
+        for cursor in self._cursors:  # noqa: SIM110 - any() would cost a generator for every message
+            if cursor.more():
+                return True
+        return False
+
+    def _deal(self, now: Instant) -> bool:
+        """Serve the line from one lane; True if the work was cut off."""
+        line = self.line
+        dealt = misses = 0
+        while line and dealt < PUMP_ROWS_MAX and self.can_give():
+            seat = line[0]
+            room = seat.room
+            if room <= 0:
+                line.popleft()
+                seat.queued = False
+                continue
+            deliveries = self._take(min(room, PUMP_ROWS_MAX - dealt), seat, now)
+            if not deliveries:
+                misses += 1
+                if seat.shard is None or misses >= len(line):
+                    break
+                line.rotate(-1)  # its shard has nothing; another seat may read others
+                continue
+            misses = 0
+            line.popleft()
+            seat.queued = False
+            dealt += self._hand(seat, deliveries)
+            if not seat.queued and seat.room > 0:
+                seat.queued = True
+                line.append(seat)
+        return dealt >= PUMP_ROWS_MAX
+
+    def _deal_lanes(self, now: Instant) -> bool:
+        """Serve everybody from its own lanes, in turns; True if the work was cut off."""
+        dealt, looks, hands = 0, LOOKS_MAX, HANDS_MAX
+        if self._hungry:
+            # They had little each: with what came meanwhile the next ones get more at once.
+            self._hungry = False
+            self._sort_ahead(now)
+        while dealt < PUMP_ROWS_MAX and self.line:
+            got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, now)
+            dealt += got
+            if hands == 0:
+                return True
+            # Whoever is still in line has had all that stands in its lanes.
+            if dealt >= PUMP_ROWS_MAX or not self._sort_ahead(now):
+                break
+            looks -= 1
+            if looks == 0:  # much is parked: others shall have their turn before the search goes on
+                return True
+        return dealt >= PUMP_ROWS_MAX
+
+    def _round(self, budget: int, hands: int, now: Instant) -> tuple[int, int]:
+        """Ask every seat with room once; return the rows dealt and how many more seats may be served."""
+        line = self.line
+        dealt = 0
+        full = False
+        for _ in range(len(line)):
+            seat = line.popleft()
+            seat.queued = False
+            room = min(seat.room, budget - dealt)
+            if room > 0 and self._stocked(seat):
+                deliveries = self._take(room, seat, now)
+                if deliveries:
+                    dealt += self._hand(seat, deliveries)
+                    hands -= 1
+                    full = full or seat.room <= 0
+            if not seat.queued and seat.room > 0:
+                seat.queued = True
+                line.append(seat)
+            if hands == 0:
+                self._hungry = not full
+                break
+        return dealt, hands
+
+    def _stocked(self, seat: Seat) -> bool:
+        """Tell whether rows may stand in the lane of a seat that asks for a tag."""
+        return not seat.lane or any(cursor.ready.lane(seat.lane) is not None for cursor in self._cursors)
+
+    def _sort_ahead(self, now: Instant) -> bool:
+        """Put more rows into lanes; False if there are none to look at now."""
+        sorted_some = False
+        for cursor in self._cursors:  # each of them, so that no shard waits for another
+            sorted_some = cursor.sort_ahead(now) or sorted_some
+        return sorted_some
+
+    def _take(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+        """Lease up to `limit` rows to a seat, from all shards in turn, and finish what its own filter refuses."""
+        for _ in range(LOOKS_MAX):
+            taken = self._leased(limit, seat, now)
+            if seat.keep is None or not taken:
+                return taken
+            kept = self._kept(seat, taken)
+            if kept:
+                return kept
+        self.wake()  # it wants next to nothing: others shall have their turn before the search goes on
+        return []
+
+    def _leased(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+        cursors = self._cursors
+        if len(cursors) == 1 or seat.shard is not None:
+            return cursors[seat.shard or 0].take(limit, seat, seat.lease_ns, now)
+        out: list[Delivery] = []
+        for _ in cursors:
+            self._next_shard = (self._next_shard + 1) % len(cursors)
+            part = cursors[self._next_shard].take(limit, seat, seat.lease_ns, now)
+            limit -= sum(delivery.count for delivery in part)
+            out += part
+            if limit <= 0:
+                break
+        return out
+
+    def _kept(self, seat: Seat, taken: list[Delivery]) -> list[Delivery]:
+        kept = []
+        for delivery in taken:
+            mask = seat.keep(delivery.shard, delivery.batch, delivery.rows)  # type: ignore[misc]
+            if not mask.all():
+                refused = delivery.picked(~mask)
+                offsets = refused.batch.first + np.asarray(refused.rows)
+                self._cursors[delivery.shard].states.refuse(offsets, seat.holder)
+                delivery = delivery.picked(mask)
+            if delivery.count:
+                kept.append(delivery)
+        return kept
+
+    def _hand(self, seat: Seat, deliveries: list[Delivery]) -> int:
+        """Send leased rows to their seat and return how many they are."""
+        count = 0
+        for delivery in deliveries:
+            count += delivery.count
+        owner = seat.owner
+        if owner is None:
+            seat.in_flight += count
+            seat.received += count
+        else:
+            owner.in_flight += count
+            owner.received += count
+        if self.on_hand is not None:
+            self.on_hand(deliveries)
+        deliver = seat.deliver
+        if owner is not None:  # it asked once
+            self._leave(seat)
+        try:
+            deliver(deliveries)
+        except Exception as failure:
+            if owner is not None:  # nobody knows their receipts
+                owner.release([id_of(each.shard, offset) for each in deliveries for offset in each.offsets()])
+            self._host.failed(seat, failure)
+        return count

@@ -1,0 +1,223 @@
+"""What one seat gets of one shard in one look: rows are leased until it has as many as it may, or none are left.
+
+Owns the taking: from the log, from one line, or from the lanes that are open to the seat. Where rows come from, and
+which of them may go out, the cursor knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.delivery.instant import Instant
+from penstock.delivery.journal import EXPIRED, REMOVED
+from penstock.delivery.policies.policy import Taker
+from penstock.delivery.ready import replace_head
+from penstock.delivery.source import Delivery
+from penstock.message import Batch, Cuts, Offsets
+
+if TYPE_CHECKING:
+    from penstock.delivery.cursor import Cursor
+
+#: What a look for rows returns when another look at once would find none either.
+NOTHING_NOW = -1
+
+#: One look hands out at most about this much, so that a seat whose socket fills up is noticed in time.
+TAKE_BYTES_MAX = 1 << 20
+
+#: Batches in a row that may give nothing before other connections get their turn.
+LOOKS_MAX = 16
+
+
+class Portion:
+    """Rows leased so far, and how many more there may be."""
+
+    __slots__ = ("_cursor", "_deadline_ns", "_holder", "_left", "_now", "out")
+
+    def __init__(self, cursor: Cursor, limit: int, holder: int, deadline_ns: int, now: Instant) -> None:
+        self._cursor = cursor
+        self._left = limit
+        self._holder = holder
+        self._deadline_ns = deadline_ns
+        self._now = now
+        self.out: list[Delivery] = []
+
+    def _add(self, delivery: Delivery) -> int:
+        self.out.append(delivery)
+        self._left -= delivery.count
+        return delivery.count
+
+    def fill_from_line(self) -> None:
+        """Take from the one line, and from the log behind it."""
+        cursor = self._cursor
+        line = cursor.ready.only
+        ordered = cursor.rules.ordered
+        looks = LOOKS_MAX
+        while self._left > 0:
+            ahead = cursor.position.ahead()
+            queue = line.queue(ordered=ordered, more_fresh=ahead)
+            if queue is not None:
+                count = self._take_queued(queue, fresh=queue is line.fresh)
+            elif ahead:
+                count = self._take_fresh()
+            else:
+                break
+            if count == NOTHING_NOW:
+                break
+            if count == 0:
+                looks -= 1
+                if looks == 0:  # much is filtered out or not due: others shall have their turn
+                    cursor.wake()
+                    break
+            elif len(self.out[-1].batch.body) > TAKE_BYTES_MAX:
+                break
+        if self.out:
+            line.served()
+
+    def fill_from_lanes(self, taker: Taker) -> None:
+        """Take from the lanes that are open to a seat, in turn."""
+        cursor = self._cursor
+        for code in cursor.ready.open_to(taker, self._now, ordered=cursor.rules.ordered):
+            taken = self._take_lane(code)
+            if not cursor.ready.policy.served(code, taker, taken, self._deadline_ns) or self._left <= 0:
+                break
+
+    def _take_lane(self, code: int) -> int:
+        """Take from one lane of several and return how many."""
+        cursor = self._cursor
+        lane = cursor.ready.lane(code)
+        before = self._left
+        while lane is not None and self._left > 0:
+            queue = lane.queue(ordered=cursor.rules.ordered)
+            if queue is None or self._take_queued(queue, fresh=queue is lane.fresh) == NOTHING_NOW:
+                break
+        taken = before - self._left
+        if taken and lane is not None:
+            lane.served()
+        return taken
+
+    def _take_fresh(self) -> int:
+        """Lease rows straight from the log and return how many: 0 means that a look again may find some."""
+        cursor = self._cursor
+        position = cursor.position
+        if position.skips.firsts and position.pass_skipped():
+            return 0
+        end = position.end()
+        first = position.offset
+        batch = position.batch_at(first)
+        if batch is None:
+            return NOTHING_NOW
+        if batch.first > first:
+            position.pass_hole(min(batch.first, end))
+            return 0
+        row = first - batch.first
+        stop = min(batch.count, end - batch.first)
+        if cursor.rules.ages(batch):  # what was young enough a moment ago may have grown too old
+            stop = min(stop, row + self._left)
+            if position.judged_ns != self._now.wall_ns:
+                position.judged_to = first
+        if position.judged_to <= first and (
+            position.skips.firsts or cursor.states.keys is not None or cursor.rules.concerns(batch)
+        ):
+            cursor.judge(batch, row, stop, self._now)
+            return 0
+        count = min(self._left, stop - row)
+        if len(batch.body) > TAKE_BYTES_MAX:
+            count = _within(batch.cuts, row, count)
+        cursor.states.lease_fresh(first, count, self._holder, self._deadline_ns)
+        position.offset = first + count
+        position.passed += count
+        return self._add(Delivery(cursor.source.number, batch, slice(row, row + count), count, 1))
+
+    # --- from a queue ---------------------------------------------------------------------------------------------
+
+    def _take_queued(self, queue: deque[Offsets], *, fresh: bool) -> int:
+        """Lease rows from the head of a queue and return how many: 0 means that a look again may find some.
+
+        Rows of a `fresh` queue were never out before.
+        """
+        cursor = self._cursor
+        piece = queue[0]
+        first = int(piece[0])
+        states = cursor.states
+        if first < cursor.source.kept_from:  # retention took it
+            kept = piece[piece >= cursor.source.kept_from]
+            states.finish_ready(REMOVED, piece[: len(piece) - len(kept)])
+            replace_head(queue, kept)
+            return 0
+        batch = cursor.position.batch_at(first)
+        if batch is None:
+            return NOTHING_NOW
+        if fresh and states.keys is None and not cursor.rules.ttl_ns:
+            count = self._take_plain(queue)
+            if count:
+                return count
+        limit = self._left
+        if len(batch.body) > TAKE_BYTES_MAX:
+            limit = _within(batch.cuts, first - batch.first, limit) if batch.first <= first else limit
+        last = len(piece) if piece[-1] < batch.end else int(np.searchsorted(piece, batch.end))
+        part = piece[: min(limit, last)]
+        if batch.first > first:  # damaged: these rows cannot be read any more
+            part = piece[: int(np.searchsorted(piece, batch.first))]
+            states.finish_ready(REMOVED, part)
+            replace_head(queue, piece[len(part) :])
+            return 0
+        replace_head(queue, piece[len(part) :])
+        live = self._live(batch, part)
+        if states.keys is not None and len(live):
+            live = states.keys.admitted(batch, live, self._holder)
+            if states.keys.freed:
+                freed, states.keys.freed = states.keys.freed, []
+                cursor.ready.queue(np.array(sorted(freed), np.int64))
+        if len(live) == 0:
+            return 0
+        attempts = states.lease(live, self._holder, self._deadline_ns)
+        return self._add(Delivery(cursor.source.number, batch, live - batch.first, len(live), attempts))
+
+    def _live(self, batch: Batch, part: Offsets) -> Offsets:
+        """Return those of queued rows that may still go out; the others are finished or on their way to be."""
+        cursor = self._cursor
+        live = part[cursor.states.pages.ready(part)]
+        if cursor.rules.max_attempts and len(live):
+            dead = cursor.states.dying(live, cursor.rules.max_attempts)
+            if len(dead):
+                cursor.bury(cursor, dead)
+                live = live[~np.isin(live, dead)]
+        if len(live) and (cursor.rules.ttl_ns or "expires" in batch.columns):
+            over = cursor.rules.expired(batch, live - batch.first, self._now.wall_ns)
+            if over.any():
+                cursor.states.finish_ready(EXPIRED, live[over])
+                live = live[~over]
+        return live
+
+    def _take_plain(self, queue: deque[Offsets]) -> int:
+        """Lease rows that need no second look, over several batches at once; 0 means that each needs one.
+
+        With tags a batch holds a handful of rows for a seat, and a call for each of them would cost more than they.
+        """
+        cursor = self._cursor
+        piece = queue[0][: self._left]
+        pieces: list[Delivery] = []
+        at, end = 0, len(piece)
+        while at < end:
+            first = int(piece[at])
+            batch = cursor.source.read(first)
+            if batch is None or first < batch.first or "expires" in batch.columns or len(batch.body) > TAKE_BYTES_MAX:
+                break
+            stop = end if piece[-1] < batch.end else int(np.searchsorted(piece, batch.end))
+            pieces.append(Delivery(cursor.source.number, batch, piece[at:stop] - batch.first, stop - at, 1))
+            at = stop
+        if at == 0 or not cursor.states.lease_first(piece[:at], self._holder, self._deadline_ns):
+            return 0
+        for delivery in pieces:
+            self._add(delivery)
+        replace_head(queue, queue[0][at:])
+        return at
+
+
+def _within(cuts: Cuts, row: int, count: int) -> int:
+    """Return how many rows from `row` on stay within TAKE_BYTES_MAX, at least one."""
+    most = int(np.searchsorted(cuts, int(cuts[row]) + TAKE_BYTES_MAX, side="right")) - 1 - row
+    return max(1, min(count, most))
