@@ -24,7 +24,7 @@ from penstock.config import Config, EventsConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
-from penstock.listener import Listener
+from penstock.http import Listener
 from penstock.node import Node
 
 T = TypeVar("T")

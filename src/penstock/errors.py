@@ -45,6 +45,7 @@ REASONS: dict[str, Reason] = {
     "unauthorized": Reason(401, False),
     "forbidden": Reason(403, False),
     "not_found": Reason(404, False),
+    "method_not_allowed": Reason(405, False),
     "conflict": Reason(409, False),
     "not_leased": Reason(409, False),
     "gone": Reason(410, False),

@@ -14,7 +14,7 @@ def test_every_listener_is_listed_with_where_it_is(served: Served) -> None:
     assert api == {"key": "api.port", "kind": "http", "purpose": "admin API", "place": place}
     tcp, http = listed["nsq"]["listeners"]
     assert (tcp["purpose"], tcp["place"]) == ("NSQ", f"127.0.0.1:{served.tcp_port}")
-    assert (http["purpose"], http["place"]) == ("NSQ HTTP", f"http://127.0.0.1:{served.nsq.port}")
+    assert (http["purpose"], http["place"]) == ("NSQ HTTP", f"http://127.0.0.1:{served.ports['nsq.http_port']}")
 
 
 def test_who_is_connected_is_listed_with_what_it_receives(served: Served) -> None:

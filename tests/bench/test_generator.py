@@ -40,7 +40,7 @@ def test_consumer_finishes_every_message_of_its_partner() -> None:
 def test_publisher_over_http_counts_what_the_node_stored_and_no_refusal(tmp_path: Path) -> None:
     nsq = NsqConfig(tcp_port=0, http_port=0, max_msg_size=100)
     with Served(tmp_path, nsq=nsq) as served:
-        place: dict[str, str | float] = {"dialect": "http", "port": served.nsq.port, "topic": "t"}
+        place: dict[str, str | float] = {"dialect": "http", "port": served.ports["nsq.http_port"], "topic": "t"}
         assert generator.load("wait", **place, connections=4, count=1000).messages == 1000
         assert served.do(lambda: served.node.topics["t"].published) == 1000
         with pytest.raises(generator.LoadFailed, match=r"the server answered HTTP/1\.1 413"):

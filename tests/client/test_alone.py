@@ -11,8 +11,8 @@ import sys
 
 class Wall:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"cramjam", "fastcrc", "httptools", "mmh3", "msgspec", "rich", "starlette",
-                                      "typer", "uvicorn", "uvloop", "polars", "pandas"}:
+        if name.partition(".")[0] in {"cramjam", "fastcrc", "httptools", "mmh3", "msgspec", "rich",
+                                      "typer", "uvloop", "polars", "pandas"}:
             raise ImportError(f"{name} is not there")
 
 sys.meta_path.insert(0, Wall())

@@ -311,7 +311,7 @@ def test_client_that_does_not_read_gets_no_more_than_fits(flown: Flown, monkeypa
 
 
 def test_nsq_publishes_and_flight_consumes_and_the_other_way_round(flown: Flown) -> None:
-    flown.ask("POST", "/mpub?topic=t", raw=b"one\ntwo", port=flown.nsq.port)
+    flown.ask("POST", "/mpub?topic=t", raw=b"one\ntwo", port=flown.ports["nsq.http_port"])
     with flown.subscribe("t", "s") as held:
         held.order(credit=10)
         rows = held.rows(2)

@@ -11,7 +11,7 @@ def ask(
     served: Served, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> Answer:
     """Send one request."""
-    answer = served.ask(method, path, raw=body, headers=headers, port=served.nsq.port)
+    answer = served.ask(method, path, raw=body, headers=headers, port=served.ports["nsq.http_port"])
     if path.lstrip("/") != "ping":
         assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
     return answer

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import listener
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.http import asgi, direct
+from penstock.http import connection
 from penstock.intake.receipt import Published
 from penstock.message import Rows
 from tests.nsq.certificates import certificates
@@ -90,7 +89,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served) -> Iterator[Client]:
-    with connect(served.nsq.port) as one:
+    with connect(served.ports["nsq.http_port"]) as one:
         yield one
 
 
@@ -100,7 +99,7 @@ def stored(served: Served, topic: str = "t") -> list[str]:
 
 def long_way(served: Served) -> int:
     """Return how many requests the application has answered."""
-    return served.nsq._state.total_requests
+    return served.nsq.requests
 
 
 def hold(served: Served, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -168,7 +167,7 @@ def test_body_may_come_after_its_head(served: Served, client: Client) -> None:
 def test_a_whole_head_waits_here_for_its_body(served: Served, client: Client) -> None:
     assert client.ask(pub(b"y")) == OK
     client.send(pub(b"x" * 10)[:-5])
-    served.until(lambda: any(each._rest for each in served.nsq.connections if isinstance(each, direct.Direct)))
+    served.until(lambda: any(each.rest for each in served.nsq.connections))
     assert client.ask(b"xxxxx") == OK
     assert stored(served) == ["y", "xxxxxxxxxx"]
     assert long_way(served) == 0
@@ -214,7 +213,7 @@ def test_a_request_for_the_application_waits_for_the_answers_before_it(
 def test_a_client_has_so_many_answers_outstanding_and_no_more(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served.do(lambda: monkeypatch.setattr(direct, "ANSWERS_MAX", 2))
+    served.do(lambda: monkeypatch.setattr(connection, "ANSWERS_MAX", 2))
     release = hold(served, "t", monkeypatch)
     client.send(pub(b"a") * 5)
     for count in (2, 4, 5):
@@ -247,7 +246,7 @@ def test_what_was_asked_before_the_client_stopped_sending_is_answered(
     release = hold(served, "t", monkeypatch)
     client.send(pub(b"a"))
     client.sock.shutdown(socket.SHUT_WR)
-    served.until(lambda: any(each._ends for each in served.nsq.connections if isinstance(each, direct.Direct)))
+    served.until(lambda: any(each.ends for each in served.nsq.connections))
     release()
     assert client.answer() == OK
     assert client.is_at_end()
@@ -255,7 +254,7 @@ def test_what_was_asked_before_the_client_stopped_sending_is_answered(
 
 def test_client_that_is_gone_costs_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     release = hold(served, "t", monkeypatch)
-    with connect(served.nsq.port) as client:
+    with connect(served.ports["nsq.http_port"]) as client:
         client.send(pub(b"a"))
         served.until(lambda: published(served, "t") == 1)
         client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
@@ -265,7 +264,7 @@ def test_client_that_is_gone_costs_nothing(served: Served, monkeypatch: pytest.M
 
 def test_a_listener_that_ends_answers_what_it_took(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     release = hold(served, "t", monkeypatch)
-    with connect(served.nsq.port) as idle, connect(served.nsq.port) as client:
+    with connect(served.ports["nsq.http_port"]) as idle, connect(served.ports["nsq.http_port"]) as client:
         assert idle.ask(PING) == OK
         client.send(pub(b"a"))
         served.until(lambda: published(served, "t") == 1)
@@ -295,7 +294,7 @@ def test_topic_that_fails_costs_one_request(tmp_path: Path, monkeypatch: pytest.
         def fail(*_: object) -> None:
             raise ZeroDivisionError("planted")
 
-        with connect(served.nsq.port) as client:
+        with connect(served.ports["nsq.http_port"]) as client:
             served.do(lambda: monkeypatch.setattr(served.node.topics["t"], "publish", fail))
             assert client.ask(pub(b"x")) == (500, b'{"message":"INTERNAL_ERROR"}')
             served.do(monkeypatch.undo)
@@ -339,11 +338,11 @@ def test_chunks_and_100_continue_go_the_long_way(served: Served, client: Client)
 
 
 def test_half_a_body_is_given_up(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.do(lambda: monkeypatch.setattr(direct, "HEAD_S", -1.0))
-    served.do(lambda: monkeypatch.setattr(asgi, "BODY_PAUSE_S", 0.05))
+    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
+    served.do(lambda: monkeypatch.setattr(connection, "BODY_PAUSE_NS", -1))
     assert client.ask(pub(b"a")) == OK
     client.send(pub(b"abcdef")[:-1])
-    served.until(lambda: any(each._rest for each in served.nsq.connections if isinstance(each, direct.Direct)))
+    served.until(lambda: any(each.rest for each in served.nsq.connections))
     served.do(served.nsq._sweep)
     assert client.answer() == (400, b'{"message":"INVALID_REQUEST"}')
     assert stored(served) == ["a"]
@@ -351,9 +350,8 @@ def test_half_a_body_is_given_up(served: Served, client: Client, monkeypatch: py
 
 def test_half_a_head_is_given_up(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.send(pub(b"abc")[:30])
-    served.until(lambda: any(each._rest for each in served.nsq.connections if isinstance(each, direct.Direct)))
-    for module in (direct, listener):
-        served.do(partial(monkeypatch.setattr, module, "HEAD_S", -1.0))
+    served.until(lambda: any(each.rest for each in served.nsq.connections))
+    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 
@@ -365,7 +363,10 @@ def test_pipelined_publishes_stay_on_the_short_way_however_reads_cut_them(served
 
 
 def test_body_too_large_to_wait_for_goes_the_long_way(tmp_path: Path) -> None:
-    with Served(tmp_path, nsq=NsqConfig(tcp_port=0, http_port=0)) as served, connect(served.nsq.port) as client:
+    with (
+        Served(tmp_path, nsq=NsqConfig(tcp_port=0, http_port=0)) as served,
+        connect(served.ports["nsq.http_port"]) as client,
+    ):
         served.post("topics", {"name": "t"})
         body = b"x" * 200_000
         head, _, _ = pub(body).partition(b"\r\n\r\n")
@@ -382,7 +383,7 @@ def test_idle_connection_is_closed_after_a_while(
     assert client.ask(pub(b"a")) == OK
     served.do(served.nsq._sweep)
     assert client.ask(pub(b"b")) == OK
-    served.do(lambda: monkeypatch.setattr(listener, "KEEP_ALIVE_S", -1))
+    served.do(lambda: monkeypatch.setattr(connection, "KEEP_ALIVE_NS", -1))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 
@@ -393,13 +394,13 @@ def test_publishes_over_tls_take_the_same_way(tmp_path: Path) -> None:
     with Served(tmp_path, nsq=NSQ, **tls) as served:
         secure = served.nsq_running.http["nsq.https_port"]
         served.do(lambda: served.node.topic("t", create=True))
-        sock = socket.create_connection(("127.0.0.1", secure.port))
+        sock = socket.create_connection(("127.0.0.1", served.ports["nsq.https_port"]))
         wrapped: ssl.SSLSocket = made.client_context().wrap_socket(sock, server_hostname="localhost")
         with Client(wrapped) as client:
             client.send(pub(b"a") + PING)
             assert [client.answer() for _ in range(2)] == [OK, OK]
             assert client.ask(pub(b"b" * 900)) == OK
-            assert secure._state.total_requests == 1
+            assert secure.requests == 1
         assert served.do(lambda: served.node.topics["t"].published) == 2
 
 
@@ -421,12 +422,12 @@ requests = st.one_of(
 def test_however_requests_are_cut_each_is_answered_as_if_alone(
     shared: Served, asked: list[bytes], data: st.DataObject
 ) -> None:
-    with connect(shared.nsq.port) as one:
+    with connect(shared.ports["nsq.http_port"]) as one:
         alone = [one.ask(request) for request in asked]
     whole = b"".join(asked)
     cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
     before = published(shared, "t")
-    with connect(shared.nsq.port) as client:
+    with connect(shared.ports["nsq.http_port"]) as client:
         client.send(*(whole[start:stop] for start, stop in pairwise([0, *cuts, len(whole)])))
         assert [client.answer() for _ in asked] == alone
     taken = sum(answer == OK and not request.startswith(b"GET") for request, answer in zip(asked, alone, strict=True))

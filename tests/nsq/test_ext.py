@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.http.asgi import Fault
 from penstock.dialects.nsq.http.ext import header_of
+from penstock.dialects.nsq.http.words import Fault
 from penstock.filters.header import HEADER_BYTES_MAX
 from tests.nsq.asking import ask, done, post, refused
 from tests.served import Answer, Served

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import struct
 from collections.abc import Iterator
@@ -15,7 +14,11 @@ from hypothesis import strategies as st
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
+from penstock.http import Listener
+from penstock.intake.limits import InputMemory
 from penstock.settings import TopicSettings
+from tests.fakes import FakeClock
+from tests.http.line import Line
 from tests.served import Answer, Served
 
 #: Small limits, so that a test can reach them.
@@ -30,7 +33,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def ask(served: Served, method: str, path: str, body: bytes | None = None) -> Answer:
-    answer = served.ask(method, path, raw=body, port=served.nsq.port)
+    answer = served.ask(method, path, raw=body, port=served.ports["nsq.http_port"])
     if path.lstrip("/") != "ping":
         assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
     return answer
@@ -118,7 +121,7 @@ def test_double_slashes_are_collapsed(served: Served) -> None:
 
 def test_info_tells_what_a_client_needs(served: Served) -> None:
     info = ask(served, "GET", "/info").json
-    assert info["http_port"] == served.nsq.port
+    assert info["http_port"] == served.ports["nsq.http_port"]
     assert info["start_time"] == served.node.started_ns // 10**9
     assert info["max_heartbeat_interval"] == SMALL.max_heartbeat_interval_ns
     assert info["max_output_buffer_timeout"] == SMALL.max_output_buffer_timeout_ns
@@ -229,7 +232,7 @@ def test_handler_that_fails_is_internal_error_and_counted(tmp_path: Path, monkey
             raise ZeroDivisionError("planted")
 
         served.do(lambda: monkeypatch.setattr(served.node.ledger, "entries", fail))
-        assert refused(served.ask("GET", "/ping", port=served.nsq.port)) == (500, "INTERNAL_ERROR")
+        assert refused(served.ask("GET", "/ping", port=served.ports["nsq.http_port"])) == (500, "INTERNAL_ERROR")
         assert served.node.bugs == 1
 
 
@@ -249,7 +252,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     body=st.binary(max_size=60) | st.lists(st.binary(max_size=5)).map(lambda bodies: packed(*bodies)),
 )
 def test_no_request_makes_the_node_fail_inside(shared: Served, path: str, query: str, body: bytes) -> None:
-    answer = shared.ask("POST", f"{path}?{query}", raw=body, port=shared.nsq.port)
+    answer = shared.ask("POST", f"{path}?{query}", raw=body, port=shared.ports["nsq.http_port"])
     assert answer.status < 500
     assert shared.node.bugs == 0
 
@@ -267,19 +270,12 @@ def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path, mode: Li
         assert ask(served, "POST", "/pub?topic=t", b"x").content == b"OK"
 
 
-def test_plain_port_sends_everybody_to_tls_where_it_is_required() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError("nothing is read")
-
-    asyncio.run(TlsRequired(4152)({"type": "http", "path": "/pub"}, receive, send))
-    assert sent[0]["status"] == 403
-    assert (b"x-nsq-content-type", b"nsq; version=1.0") in sent[0]["headers"]
-    assert msgspec.json.decode(sent[1]["body"]) == {"message": "TLS_REQUIRED", "https_port": 4152}
+def test_plain_port_sends_everybody_to_tls_where_it_is_required(served: Served) -> None:
+    line = Line(Listener(TlsRequired(served.node, 4152), FakeClock(), InputMemory(0)))
+    line.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+    status, headers, content = line.answer()
+    assert (status, headers["x-nsq-content-type"]) == (403, "nsq; version=1.0")
+    assert msgspec.json.decode(content) == {"message": "TLS_REQUIRED", "https_port": 4152}
 
 
 def test_full_topic_refuses_and_the_node_is_well(served: Served) -> None:

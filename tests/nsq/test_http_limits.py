@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import listener
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.listener import HEAD_BYTES_MAX
+from penstock.http import connection
+from penstock.http.connection import HEAD_BYTES_MAX
 from tests.nsq.test_direct import OK, PING, Client, connect, pub
 from tests.served import Served
 
@@ -19,7 +19,7 @@ NSQ = NsqConfig(tcp_port=0, http_port=0, max_msg_size=1000, max_body_size=4000)
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     """Return a node with a client that must notice nothing of what another one does."""
-    with Served(tmp_path / "data", nsq=NSQ) as node, connect(node.nsq.port) as neighbour:
+    with Served(tmp_path / "data", nsq=NSQ) as node, connect(node.ports["nsq.http_port"]) as neighbour:
         node.post("topics", {"name": "t"})
         assert neighbour.ask(pub(b"before")) == OK
         assert neighbour.ask(PING) == OK
@@ -33,7 +33,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served) -> Iterator[Client]:
-    with connect(served.nsq.port) as one:
+    with connect(served.ports["nsq.http_port"]) as one:
         yield one
 
 
@@ -85,7 +85,7 @@ def send_for_ever(client: Client, part: bytes) -> None:
 def test_an_endless_body_is_refused_and_then_cut_off(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, path: bytes, framing: bytes
 ) -> None:
-    served.do(lambda: monkeypatch.setattr(listener, "LEFTOVER_BYTES_MAX", 100_000))
+    served.do(lambda: monkeypatch.setattr(connection, "LEFTOVER_BYTES_MAX", 100_000))
     client.send(b"POST %b?topic=t HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (path, framing))
     part = b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if b"chunked" in framing else b"x" * 0x1000
     client.send(part, part)
@@ -100,7 +100,7 @@ def test_the_rest_of_a_refused_body_may_not_take_for_ever(
     client.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")
     assert client.answer()[0] == 413
     client.send(b"x")
-    served.do(lambda: monkeypatch.setattr(listener, "HEAD_S", -1.0))
+    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
     served.until(lambda: any(not each.between for each in served.nsq.connections))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
@@ -116,9 +116,9 @@ def test_a_head_that_takes_for_ever_is_given_up(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     client.send(start)
-    served.until(lambda: any(each._in_head for each in served.nsq.connections))
+    served.until(lambda: any(each.in_head for each in served.nsq.connections))
     served.do(served.nsq._sweep)
-    served.do(lambda: monkeypatch.setattr(listener, "HEAD_S", -1.0))
+    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 
@@ -128,11 +128,12 @@ def test_a_client_that_says_nothing_is_given_up(
 ) -> None:
     served.until(lambda: len(served.nsq.connections) == 2)
     with monkeypatch.context() as patch:
-        served.do(lambda: patch.setattr(listener, "KEEP_ALIVE_S", 1.0))
+        served.do(lambda: patch.setattr(connection, "KEEP_ALIVE_NS", 10**9))
 
         def age() -> None:
             for each in served.nsq.connections:
-                each.heard_s -= 2.0 if not each.client or each.client[1] == client.sock.getsockname()[1] else 0.0
+                is_it = each.client is not None and each.client[1] == client.sock.getsockname()[1]
+                each.heard_ns -= 2 * 10**9 if is_it else 0
 
         served.do(age)
         served.do(served.nsq._sweep)
@@ -176,7 +177,7 @@ def test_what_is_no_http_costs_one_connection(served: Served, client: Client, ga
 
 def test_half_a_request_and_then_the_end_is_no_bug(served: Served, client: Client) -> None:
     for cut in (3, 30, len(pub(b"abc")) - 1):
-        with connect(served.nsq.port) as other:
+        with connect(served.ports["nsq.http_port"]) as other:
             other.send(pub(b"abc")[:cut])
             other.sock.shutdown(socket.SHUT_WR)
             other.is_at_end()

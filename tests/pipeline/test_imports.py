@@ -11,7 +11,7 @@ import pytest
 from tests.flight.parts import Flown
 from tests.pipeline.data import Data
 
-SERVER = ("uvicorn", "uvloop", "starlette", "typer", "rich", "httptools", "cramjam", "mmh3", "anyio", "click")
+SERVER = ("uvloop", "typer", "rich", "httptools", "cramjam", "mmh3")
 LOG = ("msgspec", "fastcrc")
 
 READ = """

@@ -114,7 +114,7 @@ class Elsewhere:
     def _fault(self, code: str, text: str, peer: str) -> None:
         self._world.book.fail("a node speaks the lookup protocol", f"{code} {text}")
 
-    def _bug(self, where: str, error: Exception) -> None:
+    def _bug(self, where: str, error: BaseException) -> None:
         self._world.book.fail("no bugs", f"{where}: {error!r}")
 
     # --- what goes wrong ------------------------------------------------------------------------------------------

@@ -5,25 +5,21 @@ Invariant: no request ends without an answer that says what was wrong, and no fa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from penstock.api import dialects, health, leases, ledger, messages, pipelines, redrives, routing, subscriptions, topics
 from penstock.api.context import Context
-from penstock.api.endpoint import PREFIX, Call, Endpoint, Reply, decoded
+from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.openapi import document
-from penstock.api.problem import HTTP_CODES, JSON, of_refusal, problem
+from penstock.api.problem import JSON, answered, of_refusal, problem
 from penstock.api.record import Line
 from penstock.config import is_loopback
 from penstock.errors import Refusal
-from penstock.listener import Receive, Scope, Send
+from penstock.http import App, Connection, Request, Response, Route, Routes
 
 #: Refusals that tell of the client, not of the topic: nobody else has counted them.
 COUNTED = frozenset({"bad_request", "bad_name", "bad_column", "bad_offset", "message_too_big", "unauthorized"})
@@ -67,73 +63,83 @@ ENDPOINTS: Sequence[Endpoint] = (
 )
 
 
-class Api:
-    """The application of one server."""
+class Api(App):
+    """The application of one listener. Handlers are coroutines, so each request is a task here."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        by_path: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in ENDPOINTS:
-            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes = [Route(path, self._route(found), methods=list(found)) for path, found in by_path.items()]
-        self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._lost})
-        self._app.router.redirect_slashes = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes = Routes(((each.method, each.path, self._route(each)) for each in ENDPOINTS), head=True)
+        self._endpoints = {self._routes.find(each.method, each.path)[0]: each for each in ENDPOINTS}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    def begin(self, request: Request) -> None:
+        """Give a request its route; who may not ask is refused before anything of a body is read."""
+        _check_origin(request, has_token=bool(self._context.config.token))
         # Names may hold a slash: the path is split as it was sent, and each part is decoded after that.
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        await self._app({**scope, "path": raw_path.decode("latin-1")}, receive, send)
-
-    def _route(self, endpoints: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            method = "GET" if request.method == "HEAD" else request.method
-            return await self._answer(endpoints[method], request)
-
-        return answer
-
-    async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
-        node = self._context.node
         try:
-            _check_origin(request, has_token=bool(self._context.config.token))
-            is_known = self._context.allows(request.headers.get("authorization", ""))
-            if not is_known and not endpoint.is_open:
-                raise Refusal("unauthorized", "show the node's token: Authorization: Bearer <token>")
-            call = await decoded(self._context, endpoint, request, is_known=is_known)
-            return _response(endpoint, await endpoint.handle(call))
+            request.route, request.names = self._routes.find(request.method, request.path)
         except Refusal as refusal:
-            if refusal.code in COUNTED:
-                client = request.client
-                node.count_fault("api", refusal.code, str(refusal), f"{client.host}:{client.port}" if client else "")
-            return of_refusal(refusal)
-        except Exception as failure:  # a bug must cost one request, not the node
-            node.report_bug(f"api {endpoint.method} {endpoint.path}", failure)
-            return problem(500, "internal", "the node failed inside; its log says more")
+            if refusal.code != "not_found":
+                raise
+            raise Refusal("not_found", f"{refusal}; GET {PREFIX} lists what there is") from None
+        if not self._endpoints[request.route].is_open and not self._is_known(request):
+            raise Refusal("unauthorized", "show the node's token: Authorization: Bearer <token>")
 
-    async def _lost(self, request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        if status == 405 and isinstance(error, HTTPException):
-            allowed = (error.headers or {}).get("Allow", "")
-            text = f"{request.method} is not possible on {request.url.path}; possible: {allowed}"
-            return problem(405, HTTP_CODES[405], text, error.headers)
-        text = f"there is nothing at {request.url.path}; GET {PREFIX} lists what there is"
-        return problem(status, HTTP_CODES.get(status, "bad_request"), text)
+    def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
+        """Count what went wrong and return what is said about it."""
+        if isinstance(error, Refusal):
+            if error.code in COUNTED:
+                self._context.node.count_fault("api", error.code, str(error), connection.peer)
+            return of_refusal(error)
+        self._context.node.report_bug(f"api {request}", error)
+        return problem(500, "internal", "the node failed inside; its log says more")
+
+    def not_http(self, text: str, connection: Connection) -> None:
+        """Count bytes that are no request."""
+        self._context.node.count_fault("api", "bad_request", text, connection.peer)
+
+    async def close(self) -> None:
+        """End what still runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _is_known(self, request: Request) -> bool:
+        return self._context.allows(request.header(b"authorization").decode("utf-8", "surrogateescape"))
+
+    def _route(self, endpoint: Endpoint) -> Route:
+        def handle(request: Request) -> None:
+            task = asyncio.get_running_loop().create_task(self._answer(endpoint, request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        takes_messages = endpoint.body is bytes
+        return Route(handle, self._context.publish_bytes_max if takes_messages else COMMAND_BYTES_MAX)
+
+    async def _answer(self, endpoint: Endpoint, request: Request) -> None:
+        try:
+            call = decoded(self._context, endpoint, request, is_known=self._is_known(request))
+            answer = _answered(endpoint, await endpoint.handle(call))
+        except Exception as error:  # also a bug: it costs one request, not the node
+            answer = self.refused(error, f"{endpoint.method} {endpoint.path}", request.connection)
+        request.answer(answer)
 
 
-def _response(endpoint: Endpoint, answer: object) -> Response:
+def _answered(endpoint: Endpoint, answer: object) -> Response:
     if isinstance(answer, Reply):
-        return Response(answer.content, answer.status, media_type=answer.media_type)
+        return answered(answer.content, answer.media_type, answer.status)
     if answer is None:
-        return Response(status_code=endpoint.status)
-    return Response(msgspec.json.encode(answer), endpoint.status, media_type=JSON)
+        return Response(b"", (), endpoint.status)
+    return answered(msgspec.json.encode(answer), JSON, endpoint.status)
 
 
 def _check_origin(request: Request, *, has_token: bool) -> None:
     """Refuse what a web page from elsewhere asks: without a token, reaching this machine is all the right one needs."""
-    origin = request.headers.get("origin")
-    if origin is None:
+    origin = request.header(b"origin").decode("latin-1")
+    if not origin:
         return
-    asked = urlsplit(f"//{request.headers.get('host', '')}")
+    asked = urlsplit(f"//{request.header(b'host').decode('latin-1')}")
     try:
         here = urlsplit(origin).netloc == asked.netloc and (has_token or is_loopback(asked.hostname or ""))
     except ValueError:

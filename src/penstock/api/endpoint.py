@@ -12,13 +12,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.requests import Request
 
 from penstock.api.context import Context
 from penstock.api.problem import JSON, unknown
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
-from penstock.listener import Receive
+from penstock.http import Request
 from penstock.node import Node
 from penstock.topic import Topic
 
@@ -26,9 +25,6 @@ PREFIX = "/api/v1"
 
 #: A body that is a command, not messages.
 COMMAND_BYTES_MAX = 1 << 20
-
-#: A client that sends half a body and stops is given up after this long without a byte.
-BODY_PAUSE_S = 30.0
 
 QUERY_FIELDS_MAX = 32
 
@@ -77,10 +73,10 @@ class Call(Generic[Query, Body]):
         self.body = body
         #: Whether the token was shown, or none is asked for.
         self.is_known = is_known
-        self.client: tuple[str, int] | None = request.scope.get("client")
+        self.client = request.connection.client
         #: The client hung up while it was waited for something.
         self.is_gone = False
-        self._receive: Receive = request.receive
+        self._request = request
 
     @property
     def node(self) -> Node:
@@ -99,31 +95,22 @@ class Call(Generic[Query, Body]):
     async def wait(self, event: asyncio.Future[Any], seconds: float) -> bool:
         """Wait for an event, but not longer than told, nor for a client that is gone; True if it came."""
         if not event.done() and seconds > 0:
-            gone = asyncio.ensure_future(self._gone())
-            try:
-                await asyncio.wait(
-                    {event, gone, self.context.closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                self.is_gone = gone.done()
-            finally:
-                gone.cancel()
+            gone = asyncio.get_running_loop().create_future()
+            self._request.on_gone(lambda: None if gone.done() else gone.set_result(None))
+            await asyncio.wait(
+                {event, gone, self.context.closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            self.is_gone = gone.done()
         return event.done()
 
-    async def _gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
 
-
-async def decoded(context: Context, endpoint: Endpoint, request: Request, *, is_known: bool) -> Call[Any, Any]:
+def decoded(context: Context, endpoint: Endpoint, request: Request, *, is_known: bool) -> Call[Any, Any]:
     """Return a request as its endpoint takes it, or refuse it."""
-    names = {name: _unquoted(value) for name, value in request.path_params.items()}
-    query = None if endpoint.query is None else _query(request.scope["query_string"], endpoint.query)
+    names = {name: _unquoted(value) for name, value in request.names.items()}
+    query = None if endpoint.query is None else _query(request.query, endpoint.query)
     body: object = None
     if endpoint.body is not None:
-        if issubclass(endpoint.body, msgspec.Struct):
-            body = _command(await _body(request, context, COMMAND_BYTES_MAX), endpoint.body)
-        else:
-            body = await _body(request, context, context.publish_bytes_max)
+        body = _command(request.body, endpoint.body) if issubclass(endpoint.body, msgspec.Struct) else request.body
     return Call(context, request, names, query, body, is_known=is_known)
 
 
@@ -166,36 +153,3 @@ def _command(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
 
 def _plain(error: msgspec.ValidationError) -> str:
     return str(error).replace("`$.", "`").replace("`$[...]", "`an item")
-
-
-async def _body(request: Request, context: Context, limit: int) -> bytes:
-    """Read a whole body, within its limit and within the node's memory for input."""
-    memory = context.node.input_memory
-    told = request.headers.get("content-length", "0")
-    if told.isascii() and told.isdigit() and int(told) > limit:
-        raise _too_big(int(told), limit)
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while True:
-            async with asyncio.timeout(BODY_PAUSE_S):
-                message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal("bad_request", "the client hung up inside the body")
-            part = message.get("body", b"")
-            if not memory.take(len(part)):
-                raise Refusal("memory_full", "too much input is waiting to be stored; try again in a moment")
-            size += len(part)
-            parts.append(part)
-            if size > limit:
-                raise _too_big(size, limit)
-            if not message.get("more_body", False):
-                return b"".join(parts)
-    except TimeoutError:
-        raise Refusal("bad_request", f"no more of the body came for {BODY_PAUSE_S:.0f} s") from None
-    finally:
-        memory.give(size)
-
-
-def _too_big(size: int, limit: int) -> Refusal:
-    return Refusal("message_too_big", f"a body of {size} bytes is over the limit of {limit}; send it in parts")

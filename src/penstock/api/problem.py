@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from starlette.responses import Response
 
-from penstock.errors import REASONS, Refusal, hint
+from penstock.errors import Refusal, hint
+from penstock.http import NoMethod, Response
 
 JSON = "application/json"
-
-#: Codes the HTTP layer itself gives, beside those of `errors.REASONS`.
-HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Problem(msgspec.Struct):
@@ -36,15 +33,23 @@ def problem(status: int, code: str, message: str, headers: Mapping[str, str] | N
     # What a client sent may not be Unicode; what it gets back is.
     shown = message.encode("utf-8", "backslashreplace").decode()
     content = msgspec.json.encode(ErrorBody(Problem(code, shown)))
-    return Response(content, status, dict(headers or {}), JSON)
+    return answered(content, JSON, status, headers)
+
+
+def answered(content: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer with content."""
+    named = {"content-type": media_type, **(headers or {})}
+    return Response(content, tuple((name.encode(), value.encode()) for name, value in named.items()), status)
 
 
 def of_refusal(refusal: Refusal) -> Response:
     """Return the answer for a refusal; a caller that may try again is told when."""
-    headers = {"Retry-After": "1"} if refusal.reason.retry else {}
+    headers = {"retry-after": "1"} if refusal.reason.retry else {}
     if refusal.code == "unauthorized":
-        headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
-    return problem(REASONS[refusal.code].http, refusal.code, str(refusal), headers)
+        headers["www-authenticate"] = 'Bearer realm="penstock"'
+    if isinstance(refusal, NoMethod):
+        headers["allow"] = ", ".join(refusal.allowed)
+    return problem(refusal.reason.http, refusal.code, str(refusal), headers)
 
 
 def unknown(name: str, names: Iterable[str], what: str) -> Refusal:

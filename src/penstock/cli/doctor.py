@@ -48,8 +48,6 @@ PACKAGES = (
     "msgspec",
     "fastcrc",
     "httptools",
-    "starlette",
-    "uvicorn",
     "typer",
     "rich",
 )

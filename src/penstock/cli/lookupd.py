@@ -94,5 +94,5 @@ def _fault(code: str, text: str, peer: str) -> None:
     _log.log(level, "%s from %s: %s", code, peer, text)
 
 
-def _bug(where: str, error: Exception) -> None:
+def _bug(where: str, error: BaseException) -> None:
     _log.error("%s failed: %s", where, "".join(traceback.format_exception(error)))

@@ -13,9 +13,10 @@ import msgspec
 
 from penstock.config import Config
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.nsq.http import asgi
-from penstock.dialects.nsq.http.asgi import EMPTY, Answer, Fault, Params
+from penstock.dialects.nsq.http import words
+from penstock.dialects.nsq.http.words import EMPTY, Fault, Params
 from penstock.dialects.nsq.topics import channel_settings, topic_settings
+from penstock.http import Response
 from penstock.node import Node
 from penstock.topic import Topic
 
@@ -29,62 +30,62 @@ class Admin:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Answer:
+    def create_topic(self, params: Params) -> Response:
         """Make a topic unless it exists; with `extend=true` its messages may carry headers."""
-        name = asgi.name(params, "topic", "INVALID_TOPIC")
-        extend = asgi.switch(params, "extend", default=False)
+        name = words.name(params, "topic", "INVALID_TOPIC")
+        extend = words.switch(params, "extend", default=False)
         self._node.topic(name, create=True, settings=topic_settings(self._config, name, extend=extend))
         return EMPTY
 
-    def delete_topic(self, params: Params) -> Answer:
+    def delete_topic(self, params: Params) -> Response:
         """Drop a topic with its channels, and hang up on their clients."""
         self._node.delete_topic(self._known(params).name)
         return EMPTY
 
-    def empty_topic(self, params: Params) -> Answer:
+    def empty_topic(self, params: Params) -> Response:
         """Let go of what no channel has yet."""
         self._topic(params).empty()
         return EMPTY
 
-    def pause_topic(self, params: Params) -> Answer:
+    def pause_topic(self, params: Params) -> Response:
         """Keep what comes in the topic."""
         self._known(params).pause(paused=True)
         return EMPTY
 
-    def unpause_topic(self, params: Params) -> Answer:
+    def unpause_topic(self, params: Params) -> Response:
         """Let the channels have it again."""
         self._known(params).pause(paused=False)
         return EMPTY
 
     # --- channels -------------------------------------------------------------------------------------------------
 
-    def create_channel(self, params: Params) -> Answer:
+    def create_channel(self, params: Params) -> Response:
         """Make a channel unless it exists."""
         topic, channel = self.names(params)
         topic.subscribe(channel, channel_settings(self._config, channel))
         return EMPTY
 
-    def delete_channel(self, params: Params) -> Answer:
+    def delete_channel(self, params: Params) -> Response:
         """Drop a channel, and hang up on its clients."""
         topic, subscription = self.channel(params)
         topic.delete_subscription(subscription.name)
         return EMPTY
 
-    def empty_channel(self, params: Params) -> Answer:
+    def empty_channel(self, params: Params) -> Response:
         """Let go of everything in a channel, also of what clients hold."""
         _, subscription = self.channel(params)
         subscription.empty()
         return EMPTY
 
-    def pause_channel(self, params: Params) -> Answer:
+    def pause_channel(self, params: Params) -> Response:
         """Send nothing more to its clients."""
         return self._pause(params, paused=True)
 
-    def unpause_channel(self, params: Params) -> Answer:
+    def unpause_channel(self, params: Params) -> Response:
         """Send again."""
         return self._pause(params, paused=False)
 
-    def _pause(self, params: Params, *, paused: bool) -> Answer:
+    def _pause(self, params: Params, *, paused: bool) -> Response:
         topic, subscription = self.channel(params)
         topic.update_subscription(subscription.name, msgspec.structs.replace(subscription.settings, paused=paused))
         return EMPTY
@@ -100,8 +101,8 @@ class Admin:
 
     def names(self, params: Params) -> tuple[Topic, str]:
         """Return the topic that a request names, which must exist, and the channel, which need not."""
-        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
-        channel = asgi.name(params, "channel", "INVALID_ARG_CHANNEL")
+        topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
+        channel = words.name(params, "channel", "INVALID_ARG_CHANNEL")
         return self._existing(topic), channel
 
     def _known(self, params: Params) -> Topic:
@@ -111,7 +112,7 @@ class Admin:
         return self._existing(params["topic"])
 
     def _topic(self, params: Params) -> Topic:
-        return self._existing(asgi.name(params, "topic", "INVALID_TOPIC"))
+        return self._existing(words.name(params, "topic", "INVALID_TOPIC"))
 
     def _existing(self, name: str) -> Topic:
         topic = self._node.topics.get(name)
@@ -119,7 +120,7 @@ class Admin:
             raise Fault(404, "TOPIC_NOT_FOUND")
         return topic
 
-    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Answer]]] = {
+    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Response]]] = {
         "/topic/create": create_topic,
         "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
         "/topic/delete": delete_topic,

@@ -1,17 +1,15 @@
 """NSQ over HTTP: publishing with curl, and what nsqd's own tools ask.
 
 Owns the paths of nsqd's HTTP interface, version 1.0, and those that publish; the others end in `admin`, `options` and
-`stats`. A plain ASGI application without a framework, because one publish is one request here and everything beside the
-topic's own work is overhead.
+`stats`. A publish of the common shape to a topic that exists takes the kit's short way.
 Invariant: parameters come from the query alone, and a refused request stores nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -23,12 +21,11 @@ from penstock.dialect import Bound
 from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, partition_of
 from penstock.dialects.nsq.config import NsqConfig, quantile
 from penstock.dialects.nsq.health import health
-from penstock.dialects.nsq.http import asgi
+from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.admin import Admin
-from penstock.dialects.nsq.http.asgi import EMPTY, JSON, NSQ, OK, TEXT, Answer, Fault, Params, document
-from penstock.dialects.nsq.http.direct import Direct
 from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
 from penstock.dialects.nsq.http.options import Options, Relookup
+from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, JSON, NSQ, OK, Fault, Params, document
 from penstock.dialects.nsq.lookup.address import broadcast_address
 from penstock.dialects.nsq.places import place as place_in_queue
 from penstock.dialects.nsq.start import Start
@@ -40,8 +37,11 @@ from penstock.dialects.nsq.tcp.server import Server
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader
+from penstock.http import App, Connection, Listener, Request, Response, Route, Routes, Shortcut
+from penstock.http.app import Done
+from penstock.http.listener import tls_context
+from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
-from penstock.listener import App, Connection, Listener, Receive, Scope, Send, listen
 from penstock.message import Rows, place_of
 from penstock.node import Node
 from penstock.topic import Topic
@@ -52,25 +52,48 @@ PUBLISHERS = 64
 #: A place in a topic is a word and a number.
 START_BYTES_MAX = 64
 
-#: The query of nearly every publish: one plain topic name, nothing to unescape.
-_PLAIN = re.compile(rb"topic=([.a-zA-Z0-9_-]{1,64})").fullmatch
+#: A publish of the common shape: one plain topic name, nothing to unescape.
+_PLAIN = re.compile(rb"/pub\?topic=([.a-zA-Z0-9_-]{1,64})").fullmatch
 
-#: How a refusal reads here where the code itself is not nsqd's word for it.
-_CODES = {"stopping": "EXITING", "message_too_big": "MSG_TOO_BIG", "bad_name": "INVALID_TOPIC"}
-#: And on the paths that only Youzan's clients know.
+#: Refusals that Youzan's clients know by another word, on the paths that only they ask.
 _WAITING = ("rate_limited", "memory_full")
 
 _TRACE_MAX = (1 << 64) - 1
 
-Handle = Callable[[Scope, Receive], Awaitable[Answer]]
+#: Told where a message went.
+Stored = Callable[[Receipt], None]
 
 
 class _Publisher:
     """The one a topic gives a shard to."""
 
 
-class Http:
+class PlainPublish:
+    """Publishes to one topic from one connection, as long as the topic is there."""
+
+    __slots__ = ("_http", "_name", "_publisher", "answer", "body_bytes_max")
+
+    def __init__(self, http: Http, name: str, publisher: object) -> None:
+        self._http = http
+        self._name = name
+        self._publisher = publisher
+        self.body_bytes_max = http.message_bytes_max
+        self.answer = _OK
+
+    def take(self, body: bytes, done: Done) -> bool:
+        """Store one message; False where there is no such topic, or no memory for it."""
+        node, size = self._http.node, len(body)
+        topic = node.topics.get(self._name)
+        if topic is None or node.input_memory.used + size > node.input_memory.bytes_max:
+            return False
+        topic.publish(Rows(1, [0, size], body, SOURCE), self._publisher, done)
+        return True
+
+
+class Http(App):
     """The application of one listener."""
+
+    starts = (b"POST /pub?topic=",)
 
     def __init__(
         self, node: Node, config: Config, bound: Mapping[str, Bound], observer: Observer, relookup: Relookup
@@ -78,6 +101,7 @@ class Http:
         self.node = node
         self._tree = config
         self._config = config.of(NsqConfig)
+        self.message_bytes_max = self._config.max_msg_size
         self._bound = bound
         self._observer = observer
         self._options = Options(config, relookup)
@@ -85,159 +109,149 @@ class Http:
         self._readers = {"strict": HeaderReader(), "lenient": HeaderReader(lenient=True)}
         self._readers["node"] = self._readers[self._config.header_rules]
         self._publishers = [_Publisher() for _ in range(PUBLISHERS)]
-        self._paths: dict[str, tuple[str, Handle]] = {
-            "/pub": ("POST", self.pub),
-            "/mpub": ("POST", self.mpub),
-            "/put": ("POST", self.pub),  # as clients from before version 1.0 call them
-            "/mput": ("POST", self.mpub),
-            "/pub_ext": ("POST", self.pub_ext),
-            "/pubtrace": ("POST", self.pubtrace),
-            "/ping": ("GET", self.ping),
-            "/info": ("GET", self.info),
-            "/stats": ("GET", self.stats),
-            "/channel/setoffset": ("POST", self.setoffset),
-            **{path: ("POST", self._managed(handle)) for path, handle in Admin.PATHS.items()},
-        }
+        one = (self.message_bytes_max, Fault(413, "MSG_TOO_BIG"))
+        many = (self._config.max_body_size, Fault(413, "BODY_TOO_BIG"))
+        pub, mpub = Route(self.pub, *one), Route(self.mpub, *many)
+        start = Route(self.setoffset, START_BYTES_MAX, Fault(400, "INVALID_OFFSET"))
+        value = Route(self.set_option, self.message_bytes_max, Fault(413, "INVALID_VALUE"))
+        self._routes = Routes(
+            [
+                ("POST", "/pub", pub),
+                ("POST", "/mpub", mpub),
+                ("POST", "/put", pub),  # as clients from before version 1.0 call them
+                ("POST", "/mput", mpub),
+                ("POST", "/pub_ext", Route(self.pub_ext, *one)),
+                ("POST", "/pubtrace", Route(self.pubtrace, *one)),
+                ("GET", "/ping", Route(self.ping, IDLE_BYTES_MAX)),
+                ("GET", "/info", Route(self.info, IDLE_BYTES_MAX)),
+                ("GET", "/stats", Route(self.stats, IDLE_BYTES_MAX)),
+                ("POST", "/channel/setoffset", start),
+                ("GET", "/config/{option}", Route(self.option, IDLE_BYTES_MAX)),
+                ("PUT", "/config/{option}", value),
+                *(("POST", path, Route(self._managed(handle), IDLE_BYTES_MAX)) for path, handle in Admin.PATHS.items()),
+            ]
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        try:
-            if scope["path"] == "/pub" and scope["method"] == "POST":
-                answer = await self.pub(scope, receive)
-            else:
-                answer = await self._route(scope, receive)
-        except Exception as failure:  # a bug must cost one request, not the node
-            answer = self.refused(failure, f"{scope['method']} {scope['path']}", asgi.peer(scope))
-        await asgi.send(answer, send)
+    def begin(self, request: Request) -> None:
+        """Give a request its route."""
+        request.route, request.names = self._routes.find(request.method, words.path(request))
 
-    def refused(self, error: BaseException, request: str, peer: str) -> Answer:
+    def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
-        fault = _fault(error) if isinstance(error, Refusal) else error
+        fault = Fault.of(error) if isinstance(error, Refusal) else error
         if isinstance(fault, Fault):
-            self.node.count_fault("nsq", fault.code, request, peer)
-            return asgi.refusal(fault.status, fault.code, fault.reason)
+            self.node.count_fault("nsq", fault.code, request, connection.peer)
+            return words.refusal(fault.status, fault.code, fault.reason)
         self.node.report_bug("nsq http", error)
-        return asgi.refusal(500, "INTERNAL_ERROR")
+        return words.refusal(500, "INTERNAL_ERROR")
 
-    def publisher(self, peer: str) -> object:
+    def not_http(self, text: str, connection: Connection) -> None:
+        """Count bytes that are no request."""
+        self.node.count_fault("nsq", "INVALID_REQUEST", text, connection.peer)
+
+    def shortcut(self, method: bytes, target: bytes, connection: Connection) -> Shortcut | None:
+        """Return the short way of a plain publish."""
+        found = _PLAIN(target)
+        return PlainPublish(self, found[1].decode("ascii"), self._publisher(connection)) if found is not None else None
+
+    def _publisher(self, connection: Connection) -> object:
         """Return whose order a client's messages keep."""
-        return self._publishers[crc32(peer.encode()) % PUBLISHERS]
-
-    async def _route(self, scope: Scope, receive: Receive) -> Answer:
-        path = asgi.path(scope)
-        found = self._paths.get(path)
-        if found is None:
-            option = path.removeprefix("/config/")
-            if option != path and option and "/" not in option:
-                return await self._option(option, scope, receive)
-            raise Fault(404, "NOT_FOUND")
-        method, handle = found
-        if scope["method"] != method:
-            raise Fault(405, "METHOD_NOT_ALLOWED")
-        return await handle(scope, receive)
+        return self._publishers[crc32(connection.peer.encode()) % PUBLISHERS]
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    async def pub(self, scope: Scope, receive: Receive) -> Answer:
+    def pub(self, request: Request) -> None:
         """Publish the body as one message."""
-        body = await self._message(scope, receive)
-        plain = _PLAIN(scope["query_string"])
-        topic = self.node.topics.get(plain[1].decode("ascii")) if plain is not None else None
-        rows = Rows(1, [0, len(body)], body, SOURCE)
-        if topic is not None:
-            await self._publish(scope, topic, rows)
-            return OK
-        params = asgi.params(scope)
+        rows = self._message(request)
+        params = words.params(request)
         topic = self._topic(params)
         if "defer" in params:
             delay_ns = self._delay_ns(params["defer"])
             if delay_ns:
                 rows.columns = {"due": [self.node.clock.now() + delay_ns]}
-        await self._publish(scope, topic, rows, _shard(topic, params))
-        return OK
+        self._publish(request, topic, rows, _shard(topic, params))
 
-    async def mpub(self, scope: Scope, receive: Receive) -> Answer:
+    def mpub(self, request: Request) -> Response | None:
         """Publish several messages: one a line, or each behind its length."""
-        limit = self._config.max_body_size
-        body = await asgi.body(scope, receive, limit, self.node.input_memory, Fault(413, "BODY_TOO_BIG"))
-        params = asgi.params(scope)
+        params = words.params(request)
         topic = self._topic(params)
         # A value that is neither true nor false counts as true, as in nsqd.
-        is_binary = "binary" in params and asgi.switch(params, "binary", default=True)
-        rows = self._packed(body) if is_binary else self._lines(body)
-        if rows.count:
-            await self._publish(scope, topic, rows, _shard(topic, params))
-        return OK
+        is_binary = "binary" in params and words.switch(params, "binary", default=True)
+        rows = self._packed(request.body) if is_binary else self._lines(request.body)
+        if not rows.count:
+            return OK
+        self._publish(request, topic, rows, _shard(topic, params))
+        return None
 
-    async def pub_ext(self, scope: Scope, receive: Receive) -> Answer:
+    def pub_ext(self, request: Request) -> None:
         """Publish the body as one message with a header; traced if the header says so."""
-        body = await self._message(scope, receive)
-        params = asgi.params(scope)
+        rows = self._message(request)
+        params = words.params(request)
         # A header that is refused makes no topic, so the rules of one that is there are looked up before.
         known = self.node.topics.get(params.get("topic", ""))
         reader = self._readers[known.settings.header_rules if known is not None else "node"]
-        parsed = checked(header_of(params.get("ext"), scope["headers"]), reader)
+        parsed = checked(header_of(params.get("ext"), request.headers), reader)
         topic = self._extended_topic(params, extend=True)
-        columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
-        rows = Rows(1, [0, len(body)], body, SOURCE, columns)
-        receipt = await self._publish(scope, topic, rows, _shard(topic, params), extended=True)
-        return OK if parsed.trace is None else await self._traced(topic, receipt, parsed.trace & _TRACE_MAX)
+        rows.columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
+        stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
+        self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-    async def pubtrace(self, scope: Scope, receive: Receive) -> Answer:
+    def pubtrace(self, request: Request) -> None:
         """Publish the body as one message under a trace id, and tell where it went."""
-        body = await self._message(scope, receive)
-        params = asgi.params(scope)
+        rows = self._message(request)
+        params = words.params(request)
         text = params.get("trace_id", "")
         if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= _TRACE_MAX):
             raise Fault(400, "INVALID_TRACE_ID")
         trace = int(text)
         topic = self._extended_topic(params)
-        rows = Rows(1, [0, len(body)], body, SOURCE, {"trace": [trace - (trace >> 63 << 64)]})
-        receipt = await self._publish(scope, topic, rows, _shard(topic, params), extended=True)
-        return await self._traced(topic, receipt, trace)
+        rows.columns = {"trace": [trace - (trace >> 63 << 64)]}
+        stored = partial(self._traced, request, topic, trace)
+        self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-    async def _message(self, scope: Scope, receive: Receive) -> bytes:
-        limit = self._config.max_msg_size
-        body = await asgi.body(scope, receive, limit, self.node.input_memory, Fault(413, "MSG_TOO_BIG"))
-        if not body:
+    def _message(self, request: Request) -> Rows:
+        if not request.body:
             raise Fault(400, "MSG_EMPTY")
-        return body
+        return Rows(1, [0, len(request.body)], request.body, SOURCE)
 
-    async def _publish(
-        self, scope: Scope, topic: Topic, rows: Rows, shard: int | None = None, *, extended: bool = False
-    ) -> Receipt:
-        stored: asyncio.Future[Receipt | None] = asyncio.get_running_loop().create_future()
+    def _publish(
+        self,
+        request: Request,
+        topic: Topic,
+        rows: Rows,
+        shard: int | None,
+        stored: Stored | None = None,
+        *,
+        extended: bool = False,
+    ) -> None:
+        """Store rows, and answer when they are; `stored` answers where more than OK is to be said."""
 
         def done(receipt: Receipt | None, error: BaseException | None) -> None:
-            if stored.done():
-                return  # the listener ended meanwhile
-            if error is None:
-                stored.set_result(receipt)
+            if extended and isinstance(error, Refusal) and error.code in _WAITING:
+                error = Fault(429, "E_PUB_TOO_MUCH_WAITING", str(error))
+            if error is not None:
+                request.answer(self.refused(error, f"{request.method} {request.path}", request.connection))
+            elif stored is None or receipt is None:
+                request.answer(OK)
             else:
-                stored.set_exception(error)
+                stored(receipt)
 
-        topic.publish(rows, self.publisher(asgi.peer(scope)), done, shard)
-        try:
-            receipt = await stored
-        except Refusal as refusal:
-            if extended and refusal.code in _WAITING:
-                raise Fault(429, "E_PUB_TOO_MUCH_WAITING", str(refusal)) from None
-            raise
-        assert receipt is not None
-        return receipt
+        topic.publish(rows, self._publisher(request.connection), done, shard)
 
-    async def _traced(self, topic: Topic, receipt: Receipt, trace: int) -> Answer:
-        """Return the answer that tells where a message went."""
+    def _traced(self, request: Request, topic: Topic, trace: int, receipt: Receipt) -> None:
+        """Tell where a message went."""
         id_ = receipt.ids()[0]
         number, offset = place_of(id_)
-        at = place_in_queue(topic, receipt, id_)
-        if not at.raw_size:  # it repeats one that is older than what is in memory
-            fetched = asyncio.get_running_loop().create_future()
-            topic.shards[number].fetch(offset, lambda: None if fetched.done() else fetched.set_result(None))
-            await fetched
+
+        def tell() -> None:
             at = place_in_queue(topic, receipt, id_)
-        told = {"status": "OK", "id": id_, "trace_id": str(trace)}
-        return document({**told, "queue_offset": at.queue_offset, "rawsize": at.raw_size})
+            told = {"status": "OK", "id": id_, "trace_id": str(trace)}
+            request.answer(document({**told, "queue_offset": at.queue_offset, "rawsize": at.raw_size}))
+
+        if place_in_queue(topic, receipt, id_).raw_size:
+            tell()
+        else:  # it repeats one that is older than what is in memory
+            topic.shards[number].fetch(offset, tell)
 
     def _lines(self, body: bytes) -> Rows:
         bodies = [line for line in body.split(b"\n") if line]
@@ -265,7 +279,7 @@ class Http:
         return delay_ns
 
     def _topic(self, params: Params, *, extend: bool = False) -> Topic:
-        name = asgi.name(params, "topic", "INVALID_TOPIC")
+        name = words.name(params, "topic", "INVALID_TOPIC")
         topic = self.node.topics.get(name)
         if topic is None:
             if self._config.auto_create != "topics":
@@ -282,12 +296,12 @@ class Http:
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    async def ping(self, scope: Scope, receive: Receive) -> Answer:
+    def ping(self, request: Request) -> Response:
         """Say that all is well, or that the last write to disk failed."""
         text = health(self.node)
-        return Answer(text.encode(), (TEXT,), 200 if text == "OK" else 500)
+        return Response(text.encode(), (TEXT,), 200 if text == "OK" else 500)
 
-    async def info(self, scope: Scope, receive: Receive) -> Answer:
+    def info(self, request: Request) -> Response:
         """Tell who this is."""
         config = self._config
         return document(
@@ -307,65 +321,71 @@ class Http:
             }
         )
 
-    async def stats(self, scope: Scope, receive: Receive) -> Answer:
+    def stats(self, request: Request) -> Response:
         """Tell everything about topics, channels and clients."""
-        params = asgi.params(scope)
+        params = words.params(request)
         stats = self._observer.stats(
             params.get("topic", ""),
             params.get("channel", ""),
-            clients=asgi.switch(params, "include_clients", default=True),
-            memory=asgi.switch(params, "include_mem", default=True),
+            clients=words.switch(params, "include_clients", default=True),
+            memory=words.switch(params, "include_mem", default=True),
         )
         if params.get("format") == "json":
             return document(stats)
-        return Answer(printout(stats, self.node.started_ns, self.node.clock.now()).encode(), (NSQ, TEXT))
+        return Response(printout(stats, self.node.started_ns, self.node.clock.now()).encode(), (NSQ, TEXT))
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def _managed(self, handle: Callable[[Admin, Params], Answer]) -> Handle:
-        async def answer(scope: Scope, receive: Receive) -> Answer:
-            return handle(self._admin, asgi.params(scope))
+    def _managed(self, handle: Callable[[Admin, Params], Response]) -> Callable[[Request], Response]:
+        return lambda request: handle(self._admin, words.params(request))
 
-        return answer
-
-    async def setoffset(self, scope: Scope, receive: Receive) -> Answer:
+    def setoffset(self, request: Request) -> None:
         """Let a channel begin anew at the place that the body names."""
-        topic, subscription = self._admin.channel(asgi.params(scope))
-        too_big = Fault(400, "INVALID_OFFSET")
-        body = await asgi.body(scope, receive, START_BYTES_MAX, self.node.input_memory, too_big)
-        start = Start.of(body.decode("latin-1").strip())
+        params = words.params(request)
+        topic, subscription = self._admin.channel(params)
+        start = Start.of(request.body.decode("latin-1").strip())
         if start is None:
             raise Fault(400, "INVALID_OFFSET", "write special:-1, timestamp:S, virtual_queue:BYTES or msgcount:N")
-        shard = _shard(topic, asgi.params(scope))
-        numbers = range(len(topic.shards)) if shard is None else [shard]
-        found: asyncio.Future[Sequence[tuple[int, int]]] = asyncio.get_running_loop().create_future()
-        start.find(topic, numbers, lambda places: None if found.done() else found.set_result(places))
-        for number, offset in await found:
-            subscription.seek(number, offset)
-        return EMPTY
+        shard = _shard(topic, params)
 
-    async def _option(self, name: str, scope: Scope, receive: Receive) -> Answer:
-        if scope["method"] == "GET":
-            return self._options.get(name)
-        if scope["method"] != "PUT":
-            raise Fault(405, "METHOD_NOT_ALLOWED")
-        bad = Fault(413, "INVALID_VALUE")
-        value = await asgi.body(scope, receive, self._config.max_msg_size, self.node.input_memory, bad)
-        if not value:
-            raise bad
-        return self._options.put(name, value)
+        def found(places: Sequence[tuple[int, int]]) -> None:
+            for number, offset in places:
+                subscription.seek(number, offset)
+            request.answer(EMPTY)
+
+        start.find(topic, range(len(topic.shards)) if shard is None else [shard], found)
+
+    def option(self, request: Request) -> Response:
+        """Tell an option."""
+        return self._options.get(request.names["option"])
+
+    def set_option(self, request: Request) -> Response:
+        """Change one."""
+        if not request.body:
+            raise Fault(413, "INVALID_VALUE")
+        return self._options.put(request.names["option"], request.body)
 
 
-class TlsRequired:
+class TlsRequired(App):
     """What the plain port says where clients must use TLS."""
 
-    def __init__(self, https_port: int) -> None:
+    def __init__(self, node: Node, https_port: int) -> None:
+        self._node = node
         told = msgspec.json.encode({"message": "TLS_REQUIRED", "https_port": https_port})
-        self._answer = Answer(told, (NSQ, JSON), 403)
+        self._answer = Response(told, (NSQ, JSON), 403)
+        self._route = Route(lambda request: self._answer, IDLE_BYTES_MAX)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def begin(self, request: Request) -> None:
         """Send every client to the other port."""
-        await asgi.send(self._answer, send)
+        request.route = self._route
+
+    def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
+        """Say the same to what is wrong besides."""
+        return self._answer
+
+    def not_http(self, text: str, connection: Connection) -> None:
+        """Count bytes that are no request."""
+        self._node.count_fault("nsq", "INVALID_REQUEST", text, connection.peer)
 
 
 async def serve_http(
@@ -378,17 +398,13 @@ async def serve_http(
     """
     nsq = config.of(NsqConfig)
     secure = bound[key].endpoint.tls
-    app = Http(node, config, bound, observer, relookup)
-    open_to_all = secure or nsq.plain_http or not nsq.tls_required
-    https_port = bound["nsq.https_port"].port if "nsq.https_port" in bound else 0
-    asked: App = app if open_to_all else TlsRequired(https_port)
-
-    def fault(text: str, peer: str) -> None:
-        node.count_fault("nsq", "INVALID_REQUEST", text, peer)
-
-    tls = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key) if secure else None
-    connect = partial(Direct, app) if open_to_all else Connection
-    return await listen(asked, bound[key].taken(), fault, tls, connect)
+    app: App = Http(node, config, bound, observer, relookup)
+    if nsq.tls_required and not (secure or nsq.plain_http):
+        app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
+    listener = Listener(app, node.clock, node.input_memory)
+    files = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key)
+    await listener.serve(bound[key].taken(), tls_context(*files) if secure else None)
+    return listener
 
 
 def observe(node: Node, config: Config, server: Server | None = None) -> Observer:
@@ -412,5 +428,4 @@ def _shard(topic: Topic, params: Params) -> int | None:
     return number
 
 
-def _fault(refusal: Refusal) -> Fault:
-    return Fault(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()))
+_OK = OK.wire()

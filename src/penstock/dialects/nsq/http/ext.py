@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.dialects.nsq.http.asgi import Fault
+from penstock.dialects.nsq.http.words import Fault
 from penstock.filters.header import BadHeader, BadTrace, HeaderReader, Parsed, only_reserved
 from penstock.message import Column
 from penstock.settings import Extend

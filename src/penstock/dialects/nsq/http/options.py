@@ -12,8 +12,9 @@ import msgspec
 
 from penstock.config import Config, host_and_port
 from penstock.dialects.nsq.config import NsqConfig, endpoints
-from penstock.dialects.nsq.http.asgi import Answer, Fault, document
+from penstock.dialects.nsq.http.words import Fault, document
 from penstock.errors import ConfigError
+from penstock.http import Response
 
 #: nsqd's levels by their numbers there, and what they are here.
 LEVELS = {
@@ -40,7 +41,7 @@ class Options:
         self._lookupd = list(config.of(NsqConfig).lookupd_tcp_addresses)
         self._log = logging.getLogger("penstock")
 
-    def get(self, name: str) -> Answer:
+    def get(self, name: str) -> Response:
         """Return a value in JSON; durations are in nanoseconds."""
         nsq = self._config.of(NsqConfig)
         places = {endpoint.key: f"{endpoint.address}:{endpoint.port}" for endpoint in endpoints(self._config)}
@@ -57,7 +58,7 @@ class Options:
             raise Fault(400, "INVALID_OPTION")
         return document(named[name])
 
-    def put(self, name: str, value: bytes) -> Answer:
+    def put(self, name: str, value: bytes) -> Response:
         """Change a value and return it."""
         if name == LOOKUPD:
             self._set_lookupd(value)

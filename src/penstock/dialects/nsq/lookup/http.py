@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.clock import Clock
-from penstock.dialects.nsq.http import asgi
-from penstock.dialects.nsq.http.asgi import EMPTY, OK, Answer, Fault, Params, document
+from penstock.dialects.nsq.http import words
+from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, Fault, Params, document
 from penstock.dialects.nsq.lookup.codec import PARTITION_MAX, Identity
 from penstock.dialects.nsq.lookup.directory import Directory, Meta, Peer
 from penstock.dialects.nsq.lookup.server import Bug
 from penstock.dialects.nsq.lookup.session import Fault as Faulted
 from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.errors import Refusal
-from penstock.listener import Receive, Scope, Send
+from penstock.http import App, Broken, Connection, Request, Response, Route, Routes
 
 #: Youzan's lookup services take at most this many.
 REPLICAS_MAX = 5
@@ -49,7 +49,7 @@ class Host(Protocol):
         """Drop a topic of the node, if it has it."""
 
 
-class Http:
+class Http(App):
     """The application of one listener."""
 
     def __init__(
@@ -67,42 +67,45 @@ class Http:
         self._host = host
         self._fault = fault
         self._report_bug = report_bug
+        self._routes = Routes(
+            (method, path, Route(self._answered(handle), IDLE_BYTES_MAX))
+            for path, (method, handle) in self.PATHS.items()
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        try:
-            answer = self._answer(scope)
-        except Fault as fault:
-            answer = asgi.refusal(fault.status, fault.code)
-            self._fault(fault.code, f"{scope['method']} {scope['path']}", asgi.peer(scope))
-        except Refusal as refusal:
-            answer = asgi.refusal(refusal.reason.http, refusal.code.upper())
-            self._fault(refusal.code, f"{scope['method']} {scope['path']}: {refusal}", asgi.peer(scope))
-        except Exception as failure:  # a bug must cost one request, not the service
-            self._report_bug("nsq lookup http", failure)
-            answer = asgi.refusal(500, "INTERNAL_ERROR")
-        await asgi.send(answer, send)
+    def _answered(self, handle: Callable[[Http, Params], Response]) -> Callable[[Request], Response]:
+        return lambda request: handle(self, words.params(request))
 
-    def _answer(self, scope: Scope) -> Answer:
-        found = self.PATHS.get(asgi.path(scope))
-        if found is None:
-            raise Fault(404, "NOT_FOUND")
-        method, handle = found
-        if scope["method"] != method:
-            raise Fault(405, "METHOD_NOT_ALLOWED")
-        return handle(self, asgi.params(scope))
+    def begin(self, request: Request) -> None:
+        """Give a request its route."""
+        request.route, request.names = self._routes.find(request.method, words.path(request))
+
+    def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
+        """Count what went wrong and return what is said about it."""
+        if isinstance(error, Refusal):
+            fault = Fault.of(error) if isinstance(error, Broken) else Fault(error.reason.http, error.code.upper())
+            self._fault(fault.code, f"{request}: {error}", connection.peer)
+            return words.refusal(fault.status, fault.code)
+        if isinstance(error, Fault):
+            self._fault(error.code, request, connection.peer)
+            return words.refusal(error.status, error.code)
+        self._report_bug("nsq lookup http", error)
+        return words.refusal(500, "INTERNAL_ERROR")
+
+    def not_http(self, text: str, connection: Connection) -> None:
+        """Count bytes that are no request."""
+        self._fault("INVALID_REQUEST", text, connection.peer)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def ping(self, params: Params) -> Answer:
+    def ping(self, params: Params) -> Response:
         """Say that all is well."""
         return OK
 
-    def info(self, params: Params) -> Answer:
+    def info(self, params: Params) -> Response:
         """Tell what this is."""
         return document({"version": VERSION})
 
-    def lookup(self, params: Params) -> Answer:
+    def lookup(self, params: Params) -> Response:
         """Tell where a topic is."""
         topic = _topic(params)
         access = params.get("access", "")
@@ -125,7 +128,7 @@ class Http:
                 found["meta"] = self._meta(topic)
         return document(found)
 
-    def topics(self, params: Params) -> Answer:
+    def topics(self, params: Params) -> Response:
         """List every topic."""
         names = self._directory.topics()
         found: dict[str, Any] = {"topics": names}
@@ -133,11 +136,11 @@ class Http:
             found["meta_info"] = [{"topic_name": name, **msgspec.to_builtins(self._meta(name))} for name in names]
         return document(found)
 
-    def channels(self, params: Params) -> Answer:
+    def channels(self, params: Params) -> Response:
         """List the channels of a topic."""
         return document({"channels": self._directory.channels(_topic(params))})
 
-    def nodes(self, params: Params) -> Answer:
+    def nodes(self, params: Params) -> Response:
         """List the nodes with their topics."""
         listed = []
         for peer, topics in self._directory.nodes(self._clock.monotonic()):
@@ -149,7 +152,7 @@ class Http:
             listed.append(node)
         return document({"producers": listed})
 
-    def debug(self, params: Params) -> Answer:
+    def debug(self, params: Params) -> Response:
         """Show everything that is registered."""
         to_wall_ns = self._clock.now() - self._clock.monotonic()
         found: dict[str, list[dict[str, object]]] = {}
@@ -165,7 +168,7 @@ class Http:
             )
         return document(found)
 
-    def listlookup(self, params: Params) -> Answer:
+    def listlookup(self, params: Params) -> Response:
         """List the lookup services: this one. Youzan's clients ask it before every lookup."""
         me = self._me()
         node = {
@@ -181,9 +184,9 @@ class Http:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Answer:
+    def create_topic(self, params: Params) -> Response:
         """Remember a topic; asked in Youzan's form, make it on the node in this process too."""
-        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not any(word in params for word in EXTENDED):
             self._directory.add_topic(topic)
             return EMPTY
@@ -200,9 +203,9 @@ class Http:
         self._directory.add_topic(topic, meta)
         return EMPTY
 
-    def update_meta(self, params: Params) -> Answer:
+    def update_meta(self, params: Params) -> Response:
         """Change what a topic is like; headers can be allowed, never forbidden again."""
-        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
+        topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not self._directory.knows(topic):
             raise Fault(404, "TOPIC_NOT_FOUND")
         meta = self._meta(topic)
@@ -218,7 +221,7 @@ class Http:
         self._directory.add_topic(topic, meta)
         return EMPTY
 
-    def delete_topic(self, params: Params) -> Answer:
+    def delete_topic(self, params: Params) -> Response:
         """Forget a topic; asked in Youzan's form (`partition=**`), drop it on the node in this process too."""
         topic = _topic(params)
         if params.get("partition") == "**" and self._host is not None:
@@ -226,7 +229,7 @@ class Http:
         self._directory.remove_topic(topic)
         return EMPTY
 
-    def tombstone(self, params: Params) -> Answer:
+    def tombstone(self, params: Params) -> Response:
         """Hide a producer of a topic for a while, or show it again with `restore=true`."""
         topic = _topic(params)
         if "node" not in params:
@@ -237,16 +240,16 @@ class Http:
             self._directory.tombstone(topic, params["node"], self._clock.monotonic())
         return EMPTY
 
-    def create_channel(self, params: Params) -> Answer:
+    def create_channel(self, params: Params) -> Response:
         """Remember a channel, for nodes that make its topic later."""
-        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
-        self._directory.add_channel(topic, asgi.name(params, "channel", "INVALID_ARG_CHANNEL"))
+        topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
+        self._directory.add_channel(topic, words.name(params, "channel", "INVALID_ARG_CHANNEL"))
         return EMPTY
 
-    def delete_channel(self, params: Params) -> Answer:
+    def delete_channel(self, params: Params) -> Response:
         """Forget a channel."""
-        topic = asgi.name(params, "topic", "INVALID_ARG_TOPIC")
-        if not self._directory.remove_channel(topic, asgi.name(params, "channel", "INVALID_ARG_CHANNEL")):
+        topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
+        if not self._directory.remove_channel(topic, words.name(params, "channel", "INVALID_ARG_CHANNEL")):
             raise Fault(404, "CHANNEL_NOT_FOUND")
         return EMPTY
 
@@ -263,7 +266,7 @@ class Http:
         seen = self._directory.partitions(topic, self._clock.monotonic())
         return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))
 
-    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Answer]]]] = {
+    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Response]]]] = {
         "/ping": ("GET", ping),
         "/info": ("GET", info),
         "/lookup": ("GET", lookup),

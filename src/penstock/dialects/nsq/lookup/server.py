@@ -21,7 +21,7 @@ MAGIC_TIMEOUT_NS = 60 * SECOND
 LINGER_NS = SECOND
 
 #: Told about a failure that should not exist.
-Bug = Callable[[str, Exception], None]
+Bug = Callable[[str, BaseException], None]
 
 
 class Server:

@@ -24,7 +24,11 @@ from penstock.dialects.nsq.lookup.http import Host, Http
 from penstock.dialects.nsq.lookup.server import Bug, Server
 from penstock.dialects.nsq.lookup.session import Fault
 from penstock.dialects.nsq.tcp.identify import VERSION
-from penstock.listener import Listener, listen
+from penstock.http import Listener
+from penstock.intake.limits import InputMemory
+
+#: Bodies of all requests together.
+BODIES_BYTES_MAX = 16 << 20
 
 
 class Lookup:
@@ -33,14 +37,14 @@ class Lookup:
     def __init__(self, config: Config, clock: Clock, fault: Fault, report_bug: Bug, host: Host | None = None) -> None:
         nsq = config.of(NsqConfig)
         self._config = config
-        self._fault = fault
         self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
         self.tcp_port = 0
         self.http_port = 0
         self.server = Server(self.directory, clock, self.identity, fault, report_bug)
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
-        self._listener: Listener | None = None
+        #: Nothing of a body is used here, so little of it is held.
+        self.listener = Listener(self.app, clock, InputMemory(BODIES_BYTES_MAX))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""
@@ -61,7 +65,7 @@ class Lookup:
         tcp, http = bound["nsq.lookup_tcp_port"], bound["nsq.lookup_http_port"]
         lookup.tcp_port, lookup.http_port = tcp.port, http.port
         lookup._acceptor = await asyncio.get_running_loop().create_server(lookup.server.connect, sock=tcp.taken())
-        lookup._listener = await listen(lookup.app, http.taken(), lookup._not_http)
+        await lookup.listener.serve(http.taken())
         return lookup
 
     async def close(self) -> None:
@@ -69,11 +73,7 @@ class Lookup:
         if self._acceptor is not None:
             self._acceptor.close()
         self.server.close()
-        if self._listener is not None:
-            await self._listener.close()
-
-    def _not_http(self, text: str, peer: str) -> None:
-        self._fault("INVALID_REQUEST", text, peer)
+        await self.listener.close()
 
 
 def identity_of(config: Config, tcp_port: int, http_port: int) -> Identity:

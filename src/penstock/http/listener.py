@@ -1,0 +1,85 @@
+"""A listener: one application, its connections, and an orderly end.
+
+Invariant: after `close` no connection and no request of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from penstock.clock import SECOND, Clock, Timer
+from penstock.http.connection import Connection
+from penstock.intake.limits import InputMemory
+
+if TYPE_CHECKING:
+    from penstock.http.app import App
+
+#: Connections are looked over this often, so that none of them needs a timer of its own.
+SWEEP_NS = 5 * SECOND
+
+#: How often a closing listener looks whether its connections are gone.
+END_STEP_S = 0.01
+
+
+class Listener:
+    """Everybody who is connected to one place. Without `serve` it needs no loop: somebody else calls `connect`."""
+
+    def __init__(self, app: App, clock: Clock, memory: InputMemory) -> None:
+        self.app = app
+        self.clock = clock
+        #: Bodies that are not all there are held in it.
+        self.memory = memory
+        self.connections: set[Connection] = set()
+        #: Requests that took the parser's way.
+        self.requests = 0
+        self._server: asyncio.Server | None = None
+        self._sweeper: Timer = clock.call_at(clock.monotonic() + SWEEP_NS, self._sweep)
+
+    def connect(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self)
+
+    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections on a bound socket."""
+        self._server = await asyncio.get_running_loop().create_server(self.connect, sock=bound, ssl=tls)
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        """Take no more requests, let running ones end for a while, then cut them off."""
+        self.stop()
+        await self._ended(grace_s)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        await self._ended(grace_s)
+
+    def stop(self) -> None:
+        """Take no more connections, and end each as soon as it is answered."""
+        self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.shut_down()
+
+    async def _ended(self, grace_s: float) -> None:
+        """Wait until nothing is left, or for so long."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + grace_s
+        while self.connections and loop.time() < end_s:
+            await asyncio.sleep(END_STEP_S)
+
+    def _sweep(self) -> None:
+        """Hang up on clients that keep a connection and do nothing with it."""
+        now_ns = self.clock.monotonic()
+        for connection in list(self.connections):
+            connection.sweep(now_ns)
+        self._sweeper.cancel()
+        self._sweeper = self.clock.call_at(now_ns + SWEEP_NS, self._sweep)
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return what serves TLS with a certificate file and a key file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context

@@ -1,0 +1,30 @@
+"""Heads of the common shape: HTTP/1.1, at most one length, no header that changes how a request is read.
+
+One regular expression is the whole parser. Whatever it does not match is left to the real one.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Half a head is kept up to this size; a plain one is far smaller.
+HALF_BYTES_MAX = 4096
+
+#: A header that changes nothing here. Those that would (a length, chunks, 100-continue, another protocol, a
+#: connection that ends) are left out, so that a request with one of them has another shape.
+_OTHER = (
+    rb"(?>(?!(?:content-length|transfer-encoding|expect|upgrade|connection)[ \t]*:)"
+    rb"[!#$%&'*+.^_`|~0-9a-z-]++:[^\x00-\x08\x0a-\x1f\x7f]*+\r\n|connection:[ ]?keep-alive\r\n)*+"
+)
+#: The whole head, one length in it: method, target, length. Nothing in it can match in two ways, so no input makes it
+#: look back.
+match = re.compile(
+    rb"([A-Z]{1,16}) (/[!-~]*+) HTTP/1\.1\r\n"
+    rb"(?i:" + _OTHER + rb"content-length:[ ]?([0-9]{1,9})\r\n" + _OTHER + rb")\r\n"
+).match
+
+
+def is_half(data: bytes, at: int, starts: tuple[bytes, ...]) -> bool:
+    """Tell whether bytes may become a plain head; of a pipelined read the last head is nearly always cut."""
+    begins = any(start.startswith(data[at : at + len(start)]) for start in starts)
+    return begins and len(data) - at < HALF_BYTES_MAX and data.find(b"\r\n\r\n", at) < 0

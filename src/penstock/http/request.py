@@ -1,0 +1,86 @@
+"""One request: what was asked, and the way to answer it, now or later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.http.response import Response
+
+if TYPE_CHECKING:
+    from penstock.http.connection import Connection
+    from penstock.http.routes import Route
+
+NO_NAMES: Mapping[str, str] = {}
+
+
+class Request:
+    """A request whose head is read; its body is there when the handler gets it."""
+
+    __slots__ = (
+        "_gone",
+        "body",
+        "connection",
+        "error",
+        "headers",
+        "is_answered",
+        "keep_alive",
+        "method",
+        "names",
+        "path",
+        "query",
+        "route",
+        "wire",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.method = ""
+        #: As it was sent, not unescaped; each byte is one character.
+        self.path = ""
+        self.query = b""
+        #: Names in lower case.
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = b""
+        self.keep_alive = True
+        #: Who answers it, and what the braces of its path hold.
+        self.route: Route | None = None
+        self.names = NO_NAMES
+        #: Why it is refused before anybody looks at it.
+        self.error: Exception | None = None
+        #: The answer, while it waits for those before it.
+        self.wire = b""
+        self.is_answered = False
+        self._gone: Callable[[], None] | None = None
+
+    def header(self, name: bytes, default: bytes = b"") -> bytes:
+        """Return a header by its name in lower case; of a repeated one the first."""
+        return next((value for known, value in self.headers if known == name), default)
+
+    @property
+    def peer(self) -> str:
+        """Who asks."""
+        return self.connection.peer
+
+    def answer(self, answer: Response) -> None:
+        """Response it; in the order of the requests, and to nobody if the client is gone. The first answer counts."""
+        if not self.is_answered:
+            self.is_answered = True
+            self._gone = None
+            self.wire = answer.wire(is_last=not self.keep_alive or self.connection.ends, is_head=self.method == "HEAD")
+            self.connection.flush()
+
+    def on_gone(self, gone: Callable[[], None]) -> None:
+        """Be told if the client hangs up before the answer; a client that only stops sending counts as gone then."""
+        self._gone = gone
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to know that the client is gone."""
+        return self._gone is not None
+
+    def leave(self) -> None:
+        """Tell whoever wants to know that the client is gone."""
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
