@@ -48,8 +48,8 @@ async def life(data_dir: str, topic_name: str, channel: str, count: int) -> None
     config = Config(data_dir=data_dir)
     node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1))
     acceptor = await loop.create_server(Server(node, config.of(NsqConfig)).connect, "127.0.0.1", 0)
-    topic = node.create_topic(topic_name)
-    topic.subscribe(channel)
+    topic = node.create_topic(topic_name).now()
+    topic.subscribe(channel).now()
     seconds = 0.0
     draw = np.random.default_rng(1)
     for start in range(0, count, BATCH * STRETCH):

@@ -61,7 +61,7 @@ class Site:
             for delivery in deliveries:
                 got.extend(delivery.batch.row_body(offset - delivery.batch.first) for offset in delivery.offsets())
 
-        subscription = topic.subscribe(name, settings)
+        subscription = topic.subscribe(name, settings).now()
         self.seat = topic.attach(subscription, deliver, lease_ns=60_000_000_000, tag=tag, evict=evict)
         self.seat.set_credit(credit)
         self.machine.run()

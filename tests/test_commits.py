@@ -31,7 +31,7 @@ class Site:
         self.machine = Machine(seed)
         self.settings = TopicSettings(shards=shards, durability=durability)  # type: ignore[arg-type]
         self.start()
-        self.node.create_topic("t", self.settings)
+        self.node.create_topic("t", self.settings).now()
         self.machine.run()
 
     def start(self) -> None:
@@ -213,9 +213,9 @@ def test_topic_made_anew_gets_the_batch_again() -> None:
     for batch in range(2):
         site.stage(batch, f"a{batch}", b"%d" % batch)
         site.commit(batch, f"a{batch}")
-    site.node.delete_topic("t")
+    site.node.delete_topic("t").now()
     for batch in range(3):
-        site.node.topic("t", create=True)
+        site.node.obtain("t").now()
         site.stage(batch, f"b{batch}", b"%d" % batch)
         assert site.commit(batch, f"b{batch}") == (1, False)
     assert site.rows() == Counter([b"0", b"1", b"2"])
@@ -226,8 +226,8 @@ def test_batch_for_topics_of_which_one_was_made_anew_is_refused() -> None:
     site.stage(0, "a", b"a1", b"b1", topic=None)
     site.commit(0, "a")
     site.machine.run(1)
-    site.node.delete_topic("b")
-    site.node.topic("b", create=True)
+    site.node.delete_topic("b").now()
+    site.node.obtain("b").now()
     site.stage(0, "again", b"a1", b"b1", topic=None)
     with pytest.raises(Refusal, match="topic b was made anew since"):
         site.commit(0, "again")
@@ -239,7 +239,7 @@ def test_topic_made_anew_during_a_commit_gets_all_of_it() -> None:
     site.node.commits.commit("q", 0, ["a"], lambda *_: None)
     while not site.node.topic("t").shards[0].end:
         site.machine.scheduler.turn()
-    site.node.delete_topic("t")
+    site.node.delete_topic("t").now()
     site.machine.run(2)
     assert site.rows() == Counter(BODIES)
 
@@ -420,7 +420,7 @@ def test_commit_that_one_topic_refuses_for_long_adds_nothing_twice_to_the_others
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site()
-    taking, refusing = (site.node.create_topic(name, TopicSettings()) for name in "ab")
+    taking, refusing = (site.node.create_topic(name, TopicSettings()).now() for name in "ab")
 
     def refuse(rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
         done(None, Refusal("rate_limited", "not now"))

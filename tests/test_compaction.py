@@ -43,7 +43,7 @@ def sums(topic: Topic, name: str = "audit") -> dict[str, int]:
 
 
 def test_message_due_much_later_does_not_keep_the_8000_after_it(site: Site) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     got = site.consume(topic, "audit", credit=10_000)
     site.publish(topic, b"first")
     site.seat.ack([1])
@@ -68,7 +68,7 @@ def test_message_due_much_later_does_not_keep_the_8000_after_it(site: Site) -> N
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 def test_message_that_waits_comes_after_a_restart_too(site: Site, power: bool) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     site.consume(topic, "audit", credit=10_000)
     due_ns = site.machine.clock.now() + LONG_S * SECOND
     site.publish(topic, b"one", b"two", due_ns=due_ns)
@@ -91,7 +91,7 @@ def test_message_that_waits_comes_after_a_restart_too(site: Site, power: bool) -
 
 
 def test_message_that_was_released_for_long_comes_with_its_attempts(site: Site) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     got = site.consume(topic, "audit", credit=10_000)
     site.publish(topic, b"again")
     subscription = topic.subscription("audit")
@@ -105,7 +105,7 @@ def test_message_that_was_released_for_long_comes_with_its_attempts(site: Site) 
 
 
 def test_what_any_subscription_waits_for_stays(site: Site) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     waits = SubscriptionSettings(lease_ns=30 * LONG_S * SECOND, lease_max_ns=30 * LONG_S * SECOND)
     slow = site.consume(topic, "slow", waits, credit=3)
     due_ns = site.machine.clock.now() + LONG_S * SECOND
@@ -122,10 +122,10 @@ def test_what_any_subscription_waits_for_stays(site: Site) -> None:
 
 
 def test_hold_of_a_reader_outside_keeps_everything_from_its_offset_on(site: Site) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     site.consume(topic, "audit", credit=10_000)
     site.publish(topic, b"later", due_ns=site.machine.clock.now() + 30 * LONG_S * SECOND)
-    site.node.holds.hold("query", topic.record, [1000], LONG_S * SECOND)
+    site.node.holds.hold("query", topic.record, [1000], LONG_S * SECOND).now()
     flow(site, topic, 2000)
     shard = topic.shards[0]
     assert 300 < shard.start <= 1000
@@ -136,19 +136,19 @@ def test_hold_of_a_reader_outside_keeps_everything_from_its_offset_on(site: Site
 
 
 def test_place_before_what_is_kept_whole_cannot_be_sought(site: Site) -> None:
-    topic = site.node.create_topic("t", SMALL)
+    topic = site.node.create_topic("t", SMALL).now()
     site.consume(topic, "audit", credit=10_000)
     site.publish(topic, b"later", due_ns=site.machine.clock.now() + 30 * LONG_S * SECOND)
     flow(site, topic, 2000)
     start = topic.shards[0].start
     with pytest.raises(Refusal, match=f"offset 0 of shard 0 is not kept; choose one from {start} to 2001"):
         topic.subscription("audit").seek(0, 0)
-    topic.create_subscription("all", earliest=True)
+    topic.create_subscription("all", earliest=True).now()
     assert topic.subscription("all").depth() == 2001 - start
 
 
 def test_waiting_messages_make_room_in_a_full_topic(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(quota_bytes=1 << 20))
+    topic = site.node.create_topic("t", TopicSettings(quota_bytes=1 << 20)).now()
     site.consume(topic, "audit", credit=10_000)
     due_ns = site.machine.clock.now() + 30 * LONG_S * SECOND
     refused = 0

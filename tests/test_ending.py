@@ -18,7 +18,7 @@ def busy(site: Site) -> None:
     """Let there be something to write down in several topics."""
     for number in range(4):
         durability = ("os", "fsync", "memory", "os")[number]
-        topic = site.node.create_topic(f"t{number}", TopicSettings(durability=durability, shards=2))  # type: ignore[arg-type]
+        topic = site.node.create_topic(f"t{number}", TopicSettings(durability=durability, shards=2)).now()  # type: ignore[arg-type]
         got = site.consume(topic, "audit")
         site.publish(topic, b"one", b"two", b"three")
         assert len(got) == 3

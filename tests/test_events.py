@@ -83,7 +83,7 @@ def like_these(events: list[dict[str, Any]], kind: str, **like: str | None) -> I
 
 
 def test_message_is_published_delivered_and_acked(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit")
     before_us = site.machine.clock.now() // 1000
     site.publish(topic, b"one", b"two")
@@ -115,7 +115,7 @@ def test_message_is_published_delivered_and_acked(site: Site) -> None:
 
 
 def test_release_expiry_and_leave_end_a_lease_each_in_its_own_way(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit", credit=3)
     site.publish(topic, b"a", b"b", b"c")
     site.seat.set_credit(0)
@@ -132,7 +132,7 @@ def test_release_expiry_and_leave_end_a_lease_each_in_its_own_way(site: Site) ->
 
 
 def test_dead_letter_is_told_where_it_failed(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
     site.publish(topic, b"a")
     site.seat.release([1], 0)
@@ -144,7 +144,7 @@ def test_dead_letter_is_told_where_it_failed(site: Site) -> None:
 
 
 def test_what_is_not_delivered_is_counted_by_reason(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(rate=5))
+    topic = site.node.create_topic("t", TopicSettings(rate=5)).now()
     none = SubscriptionSettings(traffic=TrafficSettings(allowed=("no-such",), is_default=False))
     site.consume(topic, "filtered", none)
     site.publish(topic, b"a", b"b")
@@ -155,7 +155,7 @@ def test_what_is_not_delivered_is_counted_by_reason(site: Site) -> None:
         for event in like_these(history(site), "discarded", topic="t")
     }
     assert told == {(None, "rate_limited"): 4, ("filtered", "filtered"): 2}
-    topic.create_subscription("emptied", earliest=True)
+    topic.create_subscription("emptied", earliest=True).now()
     topic.subscription("emptied").empty()
     (last,) = like_these(history(site), "discarded", subscription="emptied")
     assert (last["reason"], last["count"], last["one_in"]) == ("removed", 2, 1)
@@ -171,8 +171,8 @@ def test_invented_names_do_not_fill_the_memory(site: Site) -> None:
 
 
 def test_lease_that_somebody_polled_for_is_told_too(site: Site) -> None:
-    topic = site.node.create_topic("t")
-    subscription = topic.subscribe("audit")
+    topic = site.node.create_topic("t").now()
+    subscription = topic.subscribe("audit").now()
     got: list[Delivery] = []
     subscription.holder("api").look(10, SECOND, got.extend)
     site.publish(topic, b"a")
@@ -183,7 +183,7 @@ def test_lease_that_somebody_polled_for_is_told_too(site: Site) -> None:
 
 
 def test_rows_of_every_shard_are_told(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(shards=4))
+    topic = site.node.create_topic("t", TopicSettings(shards=4)).now()
     got = site.consume(topic, "audit")
     keys = [b"%d" % number for number in range(40)]
     assert site.offer(topic, *keys, key=keys) == [None]
@@ -202,8 +202,8 @@ def test_rows_of_every_shard_are_told(site: Site) -> None:
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_of_a_message_everything_is_told_or_nothing(sizes: list[int], random: Any) -> None:
     site = site_of(EventsConfig(one_in=4))
-    topic = site.node.create_topic("t", TopicSettings(shards=2))
-    subscription = topic.subscribe("audit")
+    topic = site.node.create_topic("t", TopicSettings(shards=2)).now()
+    subscription = topic.subscribe("audit").now()
     got: list[int] = []
     seat = topic.attach(subscription, lambda deliveries: got.extend(_ids(deliveries)))
     seat.set_credit(2000)
@@ -230,7 +230,7 @@ def _ids(deliveries: list[Delivery]) -> list[int]:
 
 def test_one_message_in_so_many_is_told() -> None:
     site = site_of(EventsConfig(one_in=10))
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     for _ in range(10):
         site.publish(topic, *[b"x"] * 100)
     assert len(rows_of(history(site), "published")) == pytest.approx(100, abs=2)
@@ -238,7 +238,7 @@ def test_one_message_in_so_many_is_told() -> None:
 
 def test_events_above_the_rate_are_dropped_and_counted() -> None:
     site = site_of(EventsConfig(mode="full", rate_max=150))
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.publish(topic, *[b"x"] * 100)
     site.publish(topic, *[b"x"] * 100)
     site.publish(topic, *[b"x"] * 100)
@@ -250,7 +250,7 @@ def test_events_above_the_rate_are_dropped_and_counted() -> None:
 
 
 def test_long_run_is_told_in_several_messages_of_bounded_size(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit", credit=20_000)
     for _ in range(3):
         site.publish(topic, *[b"x"] * 3000)
@@ -265,7 +265,7 @@ def test_long_run_is_told_in_several_messages_of_bounded_size(site: Site) -> Non
 
 def test_switched_off_nothing_is_hooked_in_and_no_topic_made() -> None:
     site = site_of(EventsConfig(mode="off"))
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit")
     site.publish(topic, b"x")
     subscription = topic.subscription("audit")
@@ -278,9 +278,9 @@ def test_switched_off_nothing_is_hooked_in_and_no_topic_made() -> None:
 
 
 def test_topics_of_the_node_itself_are_not_told(site: Site) -> None:
-    own = site.node.create_topic("_penstock.other")
+    own = site.node.create_topic("_penstock.other").now()
     site.publish(own, b"x")
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.publish(topic, b"x")
     history(site)
     got = site.consume(site.node.topic(TOPIC), "reader")
@@ -294,7 +294,7 @@ def test_topics_of_the_node_itself_are_not_told(site: Site) -> None:
 
 
 def test_full_disk_costs_events_and_nobody_else_anything(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(durability="memory"))
+    topic = site.node.create_topic("t", TopicSettings(durability="memory")).now()
     got = site.consume(topic, "audit")
     site.publish(topic, b"first")
     told = len(history(site))
@@ -312,7 +312,7 @@ def test_full_disk_costs_events_and_nobody_else_anything(site: Site) -> None:
 
 
 def test_disk_that_is_full_before_the_topic_exists_costs_events_only(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(durability="memory"))
+    topic = site.node.create_topic("t", TopicSettings(durability="memory")).now()
     site.machine.fill()
     site.publish(topic, b"x")
     assert history(site) == []
@@ -324,7 +324,7 @@ def test_disk_that_is_full_before_the_topic_exists_costs_events_only(site: Site)
 
 def test_history_is_bounded_by_its_retention() -> None:
     site = site_of(EventsConfig(mode="full", retention_bytes=256 << 10))
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     for _ in range(30):
         site.publish(topic, *[b"x"] * 1000)
         site.machine.run(1.5)
@@ -336,10 +336,10 @@ def test_history_is_bounded_by_its_retention() -> None:
 
 
 def test_topic_that_somebody_deleted_is_made_again(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.publish(topic, b"x")
     history(site)
-    site.node.delete_topic(TOPIC)
+    site.node.delete_topic(TOPIC).now()
     site.publish(topic, b"y")
     assert rows_of(history(site), "published") == [(0, 1)]
 
@@ -347,7 +347,7 @@ def test_topic_that_somebody_deleted_is_made_again(site: Site) -> None:
 def test_failing_part_is_logged_once_a_second_with_a_count(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
 
     def fail(_: object) -> bool:
         raise RuntimeError("a bug in one topic")
@@ -365,7 +365,7 @@ def test_failing_part_is_logged_once_a_second_with_a_count(
 
 
 def test_last_events_are_written_when_the_node_ends_and_found_when_it_starts_again(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit", credit=1)
     site.publish(topic, b"a", b"b")
     site.node.stop()
@@ -380,13 +380,13 @@ def test_last_events_are_written_when_the_node_ends_and_found_when_it_starts_aga
 
 
 def test_what_consumers_hold_at_the_end_is_told_as_released(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit")
-    gone = site.node.create_topic("gone")
+    gone = site.node.create_topic("gone").now()
     site.publish(topic, b"a")
     site.consume(gone, "audit")
     site.publish(gone, b"b")
-    site.node.delete_topic("gone")
+    site.node.delete_topic("gone").now()
     site.node.close()
     site.start()
     events = written(site)
@@ -396,7 +396,7 @@ def test_what_consumers_hold_at_the_end_is_told_as_released(site: Site) -> None:
 
 def test_chosen_before_a_crash_is_chosen_after_it() -> None:
     site = site_of(EventsConfig(one_in=5, flush_interval_ns=50 * MILLISECOND))
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.publish(topic, *[b"x"] * 200)
     published = rows_of(history(site), "published")
     site.start()
@@ -415,9 +415,9 @@ class Play:
     def __init__(self, random: Any, order: str, max_attempts: int) -> None:
         self.random = random
         self.site = site_of(EventsConfig(mode="full", rate_max=1 << 30))
-        self.topic: Topic = self.site.node.create_topic("t", TopicSettings(shards=2))
+        self.topic: Topic = self.site.node.create_topic("t", TopicSettings(shards=2)).now()
         chosen = msgspec.convert({"max_attempts": max_attempts, "order": order, "key_run": 3}, SubscriptionSettings)
-        self.subscription: Subscription = self.topic.subscribe("audit", chosen)
+        self.subscription: Subscription = self.topic.subscribe("audit", chosen).now()
         self.held: dict[Seat, list[int]] = {}
         self.published = 0
 

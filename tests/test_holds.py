@@ -41,15 +41,15 @@ def site() -> Site:
 
 
 def test_retention_drops_what_nobody_holds(site: Site) -> None:
-    topic = site.node.create_topic("t", SHORT)
+    topic = site.node.create_topic("t", SHORT).now()
     site.fill(topic)
     site.machine.run(60)
     assert topic.shards[0].start > 0
 
 
 def test_hold_keeps_rows_from_its_offset_on_until_it_runs_out(site: Site) -> None:
-    topic = site.node.create_topic("t", SHORT)
-    site.node.holds.hold("query", topic.record, [0], 2 * HOUR_S * SECOND)
+    topic = site.node.create_topic("t", SHORT).now()
+    site.node.holds.hold("query", topic.record, [0], 2 * HOUR_S * SECOND).now()
     site.fill(topic)
     site.machine.run(HOUR_S)
     assert topic.shards[0].start == 0
@@ -59,20 +59,20 @@ def test_hold_keeps_rows_from_its_offset_on_until_it_runs_out(site: Site) -> Non
 
 
 def test_hold_moves_with_its_reader_and_ends_when_it_says_so(site: Site) -> None:
-    topic = site.node.create_topic("t", SHORT)
-    site.node.holds.hold("query", topic.record, [0], HOUR_S * SECOND)
+    topic = site.node.create_topic("t", SHORT).now()
+    site.node.holds.hold("query", topic.record, [0], HOUR_S * SECOND).now()
     site.fill(topic)
-    site.node.holds.hold("query", topic.record, [4], HOUR_S * SECOND)
+    site.node.holds.hold("query", topic.record, [4], HOUR_S * SECOND).now()
     site.machine.run(60)
     assert 0 < topic.shards[0].start <= 4
-    assert site.node.holds.release("query") == 1
+    assert site.node.holds.release("query").now() == 1
     site.machine.run(60)
     assert topic.shards[0].start > 4
 
 
 def test_hold_survives_a_crash(site: Site) -> None:
-    topic = site.node.create_topic("t", SHORT)
-    site.node.holds.hold("query", topic.record, [0], HOUR_S * SECOND)
+    topic = site.node.create_topic("t", SHORT).now()
+    site.node.holds.hold("query", topic.record, [0], HOUR_S * SECOND).now()
     site.fill(topic)
     site.start()
     site.machine.run(60)
@@ -80,18 +80,18 @@ def test_hold_survives_a_crash(site: Site) -> None:
 
 
 def test_hold_on_a_deleted_topic_does_not_hold_its_successor(site: Site) -> None:
-    old = site.node.create_topic("t", SHORT)
-    site.node.holds.hold("query", old.record, [0], HOUR_S * SECOND)
-    site.node.delete_topic("t")
-    topic = site.node.create_topic("t", SHORT)
+    old = site.node.create_topic("t", SHORT).now()
+    site.node.holds.hold("query", old.record, [0], HOUR_S * SECOND).now()
+    site.node.delete_topic("t").now()
+    topic = site.node.create_topic("t", SHORT).now()
     site.fill(topic)
     site.machine.run(60)
     assert topic.shards[0].start > 0
 
 
 def test_hold_that_makes_no_sense_is_refused(site: Site) -> None:
-    topic = site.node.create_topic("t", SHORT)
+    topic = site.node.create_topic("t", SHORT).now()
     with pytest.raises(Refusal, match="takes 1 offsets, one per shard"):
-        site.node.holds.hold("query", topic.record, [0, 0], SECOND)
+        site.node.holds.hold("query", topic.record, [0, 0], SECOND).now()
     with pytest.raises(Refusal, match="a hold lasts"):
-        site.node.holds.hold("query", topic.record, [0], 0)
+        site.node.holds.hold("query", topic.record, [0], 0).now()

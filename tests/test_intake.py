@@ -44,7 +44,7 @@ def failing_syncs(site: Site) -> Iterator[None]:
 
 
 def test_message_that_a_failed_sync_took_back_is_stored_when_it_is_published_again(site: Site) -> None:
-    topic = site.node.create_topic("t", FSYNC)
+    topic = site.node.create_topic("t", FSYNC).now()
     got = site.consume(topic, "audit")
     with failing_syncs(site):
         (error,) = site.offer(topic, b"pay 5", dedup=[b"payment 7"])
@@ -59,7 +59,7 @@ def test_message_that_a_failed_sync_took_back_is_stored_when_it_is_published_aga
 def test_publisher_that_tries_again_after_a_failed_sync_is_refused_until_the_disk_is_well_and_then_believed(
     site: Site,
 ) -> None:
-    topic = site.node.create_topic("t", FSYNC)
+    topic = site.node.create_topic("t", FSYNC).now()
     got = site.consume(topic, "audit")
     told: list[BaseException | None] = []
 
@@ -83,7 +83,7 @@ def test_publisher_that_tries_again_after_a_failed_sync_is_refused_until_the_dis
 
 
 def test_rows_that_a_failed_sync_took_back_are_refused_and_not_published(site: Site) -> None:
-    topic = site.node.create_topic("t", FSYNC)
+    topic = site.node.create_topic("t", FSYNC).now()
     assert site.offer(topic, b"kept", dedup=[b"a"]) == [None]
     with failing_syncs(site):
         site.offer(topic, b"lost", b"lost too", b"kept", dedup=[b"b", b"c", b"a"])
@@ -93,8 +93,8 @@ def test_rows_that_a_failed_sync_took_back_are_refused_and_not_published(site: S
 
 
 def test_dead_letter_that_a_failed_sync_took_back_is_buried_again(site: Site) -> None:
-    topic = site.node.create_topic("t")
-    site.node.create_topic("t.dead", FSYNC)
+    topic = site.node.create_topic("t").now()
+    site.node.create_topic("t.dead", FSYNC).now()
     got = site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
     site.publish(topic, b"poison")
     subscription = topic.subscription("audit")
@@ -109,7 +109,7 @@ def test_dead_letter_that_a_failed_sync_took_back_is_buried_again(site: Site) ->
 
 
 def test_publisher_whose_callback_fails_costs_the_others_nothing(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     told: list[str] = []
 
     def fail(receipt: Receipt | None, error: BaseException | None) -> None:
@@ -125,7 +125,7 @@ def test_publisher_whose_callback_fails_costs_the_others_nothing(site: Site) -> 
 
 
 def test_idempotent_batch_with_keys_is_spread_by_key_and_stored_once_also_after_a_restart(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(shards=4))
+    topic = site.node.create_topic("t", TopicSettings(shards=4)).now()
     keys: list[bytes | None] = [b"key %d" % (row % 7) if row % 5 else None for row in range(40)]
     bodies = [b"%d" % row for row in range(40)]
 
@@ -157,7 +157,7 @@ def test_idempotent_batch_with_keys_is_spread_by_key_and_stored_once_also_after_
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_sequence_is_known_however_short_the_window_for_keys_is(site: Site, restart: bool) -> None:
-    topic = site.node.create_topic("t", TopicSettings(dedup_window_ns=0))
+    topic = site.node.create_topic("t", TopicSettings(dedup_window_ns=0)).now()
     for body in (b"first", b"second", b"first"):
         if restart:
             site.start()
@@ -170,7 +170,7 @@ def test_sequence_is_known_however_short_the_window_for_keys_is(site: Site, rest
 
 
 def test_message_due_beyond_the_limit_is_refused_and_counted_with_everything_beside_it(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(max_due_ns=60 * SECOND))
+    topic = site.node.create_topic("t", TopicSettings(max_due_ns=60 * SECOND)).now()
     now_ns = site.machine.clock.now()
     (error,) = site.offer(topic, b"near", b"far", due=[None, now_ns + 61 * SECOND])
     assert isinstance(error, Refusal)
@@ -181,7 +181,10 @@ def test_message_due_beyond_the_limit_is_refused_and_counted_with_everything_bes
 
 
 def test_due_times_are_not_limited_where_the_limit_is_0_and_to_a_year_where_nobody_chose(site: Site) -> None:
-    free, usual = site.node.create_topic("free", TopicSettings(max_due_ns=0)), site.node.create_topic("usual")
+    free, usual = (
+        site.node.create_topic("free", TopicSettings(max_due_ns=0)).now(),
+        site.node.create_topic("usual").now(),
+    )
     far = [site.machine.clock.now() + 366 * 24 * 3600 * SECOND]
     assert site.offer(free, b"x", due=far) == [None]
     (error,) = site.offer(usual, b"x", due=far)

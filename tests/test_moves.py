@@ -51,8 +51,8 @@ def stored(site: Site, name: str) -> int:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dead_letter_is_synced_before_its_message_is_finished(seed: int, durability: Durability) -> None:
     site = Site(seed=seed)
-    topic = site.node.create_topic("orders", TopicSettings(durability="fsync"))
-    site.node.create_topic("orders.dead", TopicSettings(durability=durability))
+    topic = site.node.create_topic("orders", TopicSettings(durability="fsync")).now()
+    site.node.create_topic("orders.dead", TopicSettings(durability=durability)).now()
     bury(site, topic, b"poison")
     site.lose_power()
     assert site.node.topic("orders").subscription("audit").counts()["dead_lettered"] == 1
@@ -62,7 +62,7 @@ def test_dead_letter_is_synced_before_its_message_is_finished(seed: int, durabil
 @pytest.mark.parametrize("seed", SEEDS)
 def test_redriven_letter_is_synced_before_it_is_finished(seed: int) -> None:
     site = Site(seed=seed)
-    topic = site.node.create_topic("orders")
+    topic = site.node.create_topic("orders").now()
     bury(site, topic, b"poison")
     site.machine.run(5)
     before = stored(site, "orders")
@@ -78,9 +78,9 @@ def test_redriven_letter_is_synced_before_it_is_finished(seed: int) -> None:
 
 def test_dead_letter_that_cannot_be_synced_leaves_its_message_where_it_is() -> None:
     site = Site()
-    topic = site.node.create_topic("orders")
-    site.node.create_topic("orders.dead", TopicSettings(durability="os"))
-    subscription = topic.subscribe("audit", SubscriptionSettings(max_attempts=1))
+    topic = site.node.create_topic("orders").now()
+    site.node.create_topic("orders.dead", TopicSettings(durability="os")).now()
+    subscription = topic.subscribe("audit", SubscriptionSettings(max_attempts=1)).now()
     site.consume(topic, "audit")
     site.publish(topic, b"poison")
     site.machine.fail_syncs(of=".arrows")
@@ -95,7 +95,7 @@ def test_dead_letter_that_cannot_be_synced_leaves_its_message_where_it_is() -> N
 
 def test_dead_letters_of_a_topic_in_memory_wait_for_no_disk() -> None:
     site = Site()
-    topic = site.node.create_topic("orders")
-    site.node.create_topic("orders.dead", TopicSettings(durability="memory"))
+    topic = site.node.create_topic("orders").now()
+    site.node.create_topic("orders.dead", TopicSettings(durability="memory")).now()
     bury(site, topic, b"poison")
     assert stored(site, "orders.dead") == 1

@@ -30,7 +30,7 @@ def fail(*_: object, **__: object) -> bool:
 def test_topic_whose_tick_fails_does_not_end_the_housekeeping_of_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, sound = site.node.create_topic("broken"), site.node.create_topic("sound")
+    broken, sound = site.node.create_topic("broken").now(), site.node.create_topic("sound").now()
     site.consume(sound, "audit")
     site.publish(broken, b"x")
     monkeypatch.setattr(broken, "tick", fail)
@@ -44,8 +44,8 @@ def test_topic_whose_tick_fails_does_not_end_the_housekeeping_of_others(
 def test_topic_whose_retention_fails_does_not_keep_the_others_from_theirs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.node.create_topic("broken")
-    sound = site.node.create_topic("sound")
+    site.node.create_topic("broken").now()
+    sound = site.node.create_topic("sound").now()
     looks: list[int] = []
     monkeypatch.setattr(site.node.topic("broken"), "retain", fail)
     monkeypatch.setattr(sound, "retain", lambda: looks.append(1))
@@ -56,8 +56,8 @@ def test_topic_whose_retention_fails_does_not_keep_the_others_from_theirs(
 def test_cursor_that_fails_when_a_row_is_due_does_not_silence_the_alarm(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = site.node.create_topic("t")
-    topic.create_subscription("broken")
+    topic = site.node.create_topic("t").now()
+    topic.create_subscription("broken").now()
     got = site.consume(topic, "sound")
     now_ns = site.machine.clock.now()
     site.publish(topic, b"first", due_ns=now_ns + SECOND)
@@ -69,7 +69,7 @@ def test_cursor_that_fails_when_a_row_is_due_does_not_silence_the_alarm(
 
 
 def test_topic_that_cannot_be_closed_leaves_the_others_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken, sound = site.node.create_topic("broken"), site.node.create_topic("sound")
+    broken, sound = site.node.create_topic("broken").now(), site.node.create_topic("sound").now()
     monkeypatch.setattr(broken, "close", fail)
     site.node.close()
     assert sound.deleted
@@ -78,7 +78,7 @@ def test_topic_that_cannot_be_closed_leaves_the_others_closed(site: Site, monkey
 
 def test_files_of_a_quiet_topic_are_removed_when_their_time_has_come(site: Site) -> None:
     settings = TopicSettings(segment_bytes=4096, retention_bytes=0, retention_age_ns=60 * SECOND)
-    topic = site.node.create_topic("t", settings)
+    topic = site.node.create_topic("t", settings).now()
     site.consume(topic, "audit")
     for _ in range(20):
         site.publish(topic, bytes(2000))
@@ -91,7 +91,7 @@ def test_files_of_a_quiet_topic_are_removed_when_their_time_has_come(site: Site)
 
 
 def test_stopping_node_hands_nothing_to_consumers_that_come_or_drain_now(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", credit=0)
     subscription = topic.subscription("audit")
     site.publish(topic, b"one")
@@ -106,7 +106,7 @@ def test_stopping_node_hands_nothing_to_consumers_that_come_or_drain_now(site: S
 
 
 def test_consumer_of_a_stopping_node_may_finish_what_it_holds(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", credit=1)
     site.publish(topic, b"one", b"two")
     site.node.stop()
@@ -119,7 +119,7 @@ def test_consumer_of_a_stopping_node_may_finish_what_it_holds(site: Site) -> Non
 def test_all_topics_together_keep_no_more_of_the_log_in_memory_than_the_node_may(site: Site) -> None:
     config = Config(data_dir="data", node=NodeConfig(cache_bytes=1 << 20))
     site.node = Node(config, site.machine.clock, site.machine.disk, Random(1))
-    topics = [site.node.create_topic(f"t{number}") for number in range(5)]
+    topics = [site.node.create_topic(f"t{number}").now() for number in range(5)]
     for topic in topics:
         for _ in range(8):
             site.publish(topic, bytes(60_000))
@@ -130,7 +130,7 @@ def test_all_topics_together_keep_no_more_of_the_log_in_memory_than_the_node_may
 
 def test_jump_of_the_wall_clock_ages_no_history_out() -> None:
     site = Site()
-    topic = site.node.create_topic("orders", TopicSettings(retention_age_ns=24 * HOUR_NS))
+    topic = site.node.create_topic("orders", TopicSettings(retention_age_ns=24 * HOUR_NS)).now()
     got = site.consume(topic, "audit")
     site.publish(topic, b"one")
     assert got == [b"one"]
@@ -146,8 +146,8 @@ def test_jump_of_the_wall_clock_ages_no_history_out() -> None:
 
 def test_jump_of_the_wall_clock_ends_no_hold_and_sweeps_no_stage() -> None:
     site = Site()
-    topic = site.node.create_topic("orders")
-    site.node.holds.hold("spark", topic.record, (0,), 600 * SECOND)
+    topic = site.node.create_topic("orders").now()
+    site.node.holds.hold("spark", topic.record, (0,), 600 * SECOND).now()
     writer = site.node.staging.writer("q", 0, "a", "orders", pa.schema([("body", pa.binary())]))
     writer.finish()
     site.node.staging.add("q", 0, "a", site.node.clock.now())

@@ -45,7 +45,7 @@ def sums(topic: Topic, name: str) -> dict[str, int]:
 
 
 def test_publishes_beyond_the_quota_are_refused_and_taken_again_after_acks(site: Site) -> None:
-    topic = site.node.create_topic("t", REFUSING)
+    topic = site.node.create_topic("t", REFUSING).now()
     got = site.consume(topic, "audit", credit=1000)
     taken = fill(site, topic)
     assert 90 < len(taken) < 105
@@ -63,7 +63,7 @@ def test_publishes_beyond_the_quota_are_refused_and_taken_again_after_acks(site:
 
 
 def test_history_that_nobody_needs_gives_way_before_anything_is_refused(site: Site) -> None:
-    topic = site.node.create_topic("t", REFUSING)
+    topic = site.node.create_topic("t", REFUSING).now()
     got = site.consume(topic, "audit", credit=1)
     for number in range(500):
         assert site.offer(topic, BODY) == [None]
@@ -76,17 +76,17 @@ def test_history_that_nobody_needs_gives_way_before_anything_is_refused(site: Si
 
 
 def test_topic_without_a_subscription_is_refused_too(site: Site) -> None:
-    topic = site.node.create_topic("t", REFUSING)
+    topic = site.node.create_topic("t", REFUSING).now()
     taken = fill(site, topic)
     assert topic.depth() == len(taken)
-    topic.empty()
+    topic.empty().now()
     site.machine.run(1)
     assert len(fill(site, topic, 50)) == 50
 
 
 def test_oldest_unread_go_and_are_counted_where_the_user_chose_that(site: Site) -> None:
-    topic = site.node.create_topic("t", DROPPING)
-    topic.create_subscription("idle")
+    topic = site.node.create_topic("t", DROPPING).now()
+    topic.create_subscription("idle").now()
     got = site.consume(topic, "slow", credit=20)
     assert len(fill(site, topic, 400)) == 400
     kept = topic.shards[0].rows_between(0, topic.shards[0].end)
@@ -100,9 +100,9 @@ def test_oldest_unread_go_and_are_counted_where_the_user_chose_that(site: Site) 
 
 
 def test_rows_that_every_subscription_finished_are_dropped_without_being_counted(site: Site) -> None:
-    topic = site.node.create_topic("t", DROPPING)
+    topic = site.node.create_topic("t", DROPPING).now()
     site.consume(topic, "quick", credit=1000)
-    topic.create_subscription("idle")
+    topic.create_subscription("idle").now()
     for number in range(400):
         assert site.offer(topic, BODY) == [None]
         site.seat.ack([number + 1])
@@ -112,8 +112,8 @@ def test_rows_that_every_subscription_finished_are_dropped_without_being_counted
 
 
 def test_sums_hold_across_a_restart_after_drops(site: Site) -> None:
-    topic = site.node.create_topic("t", DROPPING)
-    topic.create_subscription("idle")
+    topic = site.node.create_topic("t", DROPPING).now()
+    topic.create_subscription("idle").now()
     fill(site, topic, 400)
     site.machine.run(5)
     before = sums(topic, "idle")
@@ -125,8 +125,8 @@ def test_sums_hold_across_a_restart_after_drops(site: Site) -> None:
 
 
 def test_shards_share_the_quota_of_their_topic(site: Site) -> None:
-    topic = site.node.create_topic("t", msgspec.structs.replace(REFUSING, shards=4))
-    topic.create_subscription("idle")
+    topic = site.node.create_topic("t", msgspec.structs.replace(REFUSING, shards=4)).now()
+    topic.create_subscription("idle").now()
     taken = 0
     for number in range(200):
         taken += site.offer(topic, BODY, key=[b"%d" % number]) == [None]
@@ -136,35 +136,35 @@ def test_shards_share_the_quota_of_their_topic(site: Site) -> None:
 
 
 def test_quota_may_change_while_messages_flow(site: Site) -> None:
-    topic = site.node.create_topic("t")
-    topic.create_subscription("idle")
+    topic = site.node.create_topic("t").now()
+    topic.create_subscription("idle").now()
     assert len(fill(site, topic, 300)) == 300
-    topic.update(msgspec.structs.replace(topic.settings, quota_bytes=QUOTA))
+    topic.update(msgspec.structs.replace(topic.settings, quota_bytes=QUOTA)).now()
     assert isinstance(site.offer(topic, BODY)[0], Refusal)
-    topic.update(msgspec.structs.replace(topic.settings, quota_full="drop"))
+    topic.update(msgspec.structs.replace(topic.settings, quota_full="drop")).now()
     site.machine.run(5)
     assert site.offer(topic, BODY) == [None]
     assert topic.stored_bytes() <= QUOTA
-    topic.update(msgspec.structs.replace(topic.settings, quota_bytes=0, quota_full="refuse"))
+    topic.update(msgspec.structs.replace(topic.settings, quota_bytes=0, quota_full="refuse")).now()
     assert len(fill(site, topic, 300)) == 300
 
 
 def test_all_topics_together_store_no_more_than_the_node_may() -> None:
     site = Site(Config(data_dir="data", node=NodeConfig(quota_bytes=QUOTA)))
-    topics = [site.node.create_topic(f"t{number}") for number in range(3)]
+    topics = [site.node.create_topic(f"t{number}").now() for number in range(3)]
     taken = [fill(site, topic, 60) for topic in topics]
     assert 85 < sum(map(len, taken)) < 105
     (error,) = site.offer(topics[0], BODY)
     assert isinstance(error, Refusal)
     assert "the node holds its node.quota_bytes of 1MiB" in str(error)
-    site.node.delete_topic("t1")
+    site.node.delete_topic("t1").now()
     site.machine.run(1)
     assert len(fill(site, topics[2], 30)) == 30
 
 
 def test_history_of_one_topic_gives_way_to_another_where_the_node_is_full() -> None:
     site = Site(Config(data_dir="data", node=NodeConfig(quota_bytes=QUOTA)))
-    old, new = site.node.create_topic("old"), site.node.create_topic("new")
+    old, new = site.node.create_topic("old").now(), site.node.create_topic("new").now()
     site.consume(old, "audit", credit=1000)
     taken = fill(site, old)
     site.seat.ack([number + 1 for number in taken])
@@ -176,21 +176,21 @@ def test_history_of_one_topic_gives_way_to_another_where_the_node_is_full() -> N
 
 def test_node_counts_what_is_there_when_it_starts() -> None:
     site = Site(Config(data_dir="data", node=NodeConfig(quota_bytes=QUOTA)))
-    fill(site, site.node.create_topic("t"))
+    fill(site, site.node.create_topic("t").now())
     site.start()
     assert isinstance(site.offer(site.node.topic("t"), BODY)[0], Refusal)
 
 
 def test_dropped_files_stay_for_readers_only_while_there_is_room(site: Site) -> None:
-    topic = site.node.create_topic("t", DROPPING)
+    topic = site.node.create_topic("t", DROPPING).now()
     fill(site, topic, 300)
     site.machine.run(1)
     assert on_disk(site) <= QUOTA
-    roomy = site.node.create_topic("roomy", TopicSettings(quota_bytes=8 * QUOTA, segment_bytes=1 << 16))
+    roomy = site.node.create_topic("roomy", TopicSettings(quota_bytes=8 * QUOTA, segment_bytes=1 << 16)).now()
     site.consume(roomy, "audit", credit=1000)
     fill(site, roomy, 100)
     site.seat.ack(list(range(1, 101)))
-    roomy.update(msgspec.structs.replace(roomy.settings, retention_bytes=0))
+    roomy.update(msgspec.structs.replace(roomy.settings, retention_bytes=0)).now()
     before = on_disk(site)
     site.machine.run(60)
     assert roomy.stored_bytes() < 1 << 17
@@ -200,14 +200,14 @@ def test_dropped_files_stay_for_readers_only_while_there_is_room(site: Site) -> 
 def test_quiet_topic_keeps_no_room_that_others_need() -> None:
     site = Site(Config(data_dir="data", node=NodeConfig(quota_bytes=QUOTA)))
     for number in range(20):
-        site.publish(site.node.create_topic(f"t{number}"), b"x")
+        site.publish(site.node.create_topic(f"t{number}").now(), b"x")
     site.machine.run(1)
     stored = sum(topic.stored_bytes() for topic in site.node.topics.values())
     assert site.node.quota.used == stored
 
 
 def test_message_larger_than_the_quota_is_refused_and_drops_nothing_in_vain(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(quota_bytes=100_000, quota_full="drop"))
+    topic = site.node.create_topic("t", TopicSettings(quota_bytes=100_000, quota_full="drop")).now()
     site.publish(topic, b"x")
     (error,) = site.offer(topic, bytes(200_000))
     assert isinstance(error, Refusal)
@@ -218,7 +218,7 @@ def test_message_larger_than_the_quota_is_refused_and_drops_nothing_in_vain(site
 def test_publishers_that_try_again_at_once_do_not_have_history_looked_through_each_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = site.node.create_topic("t", REFUSING)
+    topic = site.node.create_topic("t", REFUSING).now()
     fill(site, topic)
     site.machine.run(1)
     looks: list[int] = []

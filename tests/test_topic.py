@@ -20,38 +20,38 @@ def site() -> Site:
 
 
 def test_second_pause_lets_nothing_through(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit")
-    topic.pause(paused=True)
+    topic.pause(paused=True).now()
     site.publish(topic, b"held")
-    topic.pause(paused=True)
+    topic.pause(paused=True).now()
     site.machine.run()
     assert got == []
-    topic.pause(paused=False)
+    topic.pause(paused=False).now()
     site.machine.run()
     assert got == [b"held"]
 
 
 def test_rows_of_a_paused_topic_that_wait_for_their_time_stay_behind_the_gate(site: Site) -> None:
-    topic = site.node.create_topic("t")
-    topic.pause(paused=True)
+    topic = site.node.create_topic("t").now()
+    topic.pause(paused=True).now()
     site.publish(topic, b"later", due_ns=site.machine.clock.now() + 200_000_000)
     got = site.consume(topic, "audit")
     site.machine.run(1)
     assert got == []
-    topic.pause(paused=False)
+    topic.pause(paused=False).now()
     site.machine.run()
     assert got == [b"later"]
 
 
 def test_topic_deleted_on_a_disk_that_fills_up_meanwhile_is_gone_in_memory_too(site: Site) -> None:
-    topic = site.node.create_topic("t")
-    topic.create_subscription("a")
-    topic.create_subscription("b")
+    topic = site.node.create_topic("t").now()
+    topic.create_subscription("a").now()
+    topic.create_subscription("b").now()
     for room in range(400):
         site.machine.platter.capacity_bytes = site.machine.platter.used_bytes + room
         try:
-            site.node.delete_topic("t")
+            site.node.delete_topic("t").now()
         except Refusal:
             assert site.node.topic("t") is topic
             continue
@@ -60,11 +60,11 @@ def test_topic_deleted_on_a_disk_that_fills_up_meanwhile_is_gone_in_memory_too(s
     site.machine.make_room()
     site.start()
     assert "t" not in site.node.topics
-    assert site.node.create_topic("t").subscriptions == {}
+    assert site.node.create_topic("t").now().subscriptions == {}
 
 
 def test_last_consumer_of_an_ephemeral_subscription_may_leave_when_the_disk_is_full(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
     site.machine.fill()
     site.seat.close()
@@ -74,7 +74,7 @@ def test_last_consumer_of_an_ephemeral_subscription_may_leave_when_the_disk_is_f
 
 
 def test_subscription_after_a_restart_does_not_get_what_an_ephemeral_one_had(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
     site.publish(topic, b"before")
     assert got == [b"before"]
@@ -86,7 +86,7 @@ def test_subscription_after_a_restart_does_not_get_what_an_ephemeral_one_had(sit
 
 
 def test_acks_survive_a_power_loss_once_the_journal_had_its_two_seconds(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(durability="fsync"))
+    topic = site.node.create_topic("t", TopicSettings(durability="fsync")).now()
     site.consume(topic, "audit")
     site.publish(topic, b"one")
     assert site.seat.ack([1]) == []
@@ -97,7 +97,7 @@ def test_acks_survive_a_power_loss_once_the_journal_had_its_two_seconds(site: Si
 
 
 def test_acks_held_back_by_a_full_disk_are_written_when_there_is_room(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     site.consume(topic, "audit")
     site.publish(topic, b"one")
     site.machine.fill()
@@ -110,7 +110,7 @@ def test_acks_held_back_by_a_full_disk_are_written_when_there_is_room(site: Site
 
 
 def test_rows_that_become_due_while_the_clock_is_read_are_all_delivered(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", credit=1000)
     clock = site.machine.clock
     start_ns = clock.now()
@@ -132,7 +132,7 @@ def test_rows_that_become_due_while_the_clock_is_read_are_all_delivered(site: Si
 def test_row_that_waits_for_one_that_dies_goes_out_when_that_one_is_buried(
     site: Site, order: Literal["key", "shard"]
 ) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", SubscriptionSettings(order=order, max_attempts=1))
     assert site.offer(topic, b"poison", b"next", key=[b"k", b"k"]) == [None]
     assert got == [b"poison"]
@@ -142,13 +142,13 @@ def test_row_that_waits_for_one_that_dies_goes_out_when_that_one_is_buried(
 
 
 def test_consumer_that_cannot_be_served_goes_and_its_messages_go_to_others(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     evicted: list[str] = []
 
     def fail(deliveries: list[Delivery]) -> None:
         raise RuntimeError("a bug in a dialect")
 
-    subscription = topic.subscribe("audit")
+    subscription = topic.subscribe("audit").now()
     broken = topic.attach(subscription, fail, lease_ns=60_000_000_000, evict=lambda: evicted.append("gone"))
     broken.set_credit(10)
     assert site.offer(topic, b"one") == [None]
@@ -158,7 +158,7 @@ def test_consumer_that_cannot_be_served_goes_and_its_messages_go_to_others(site:
 
 
 def test_follower_and_eviction_and_poll_that_fail_are_bugs_of_their_own(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
 
     def fail(*_: object) -> None:
         raise RuntimeError("a bug in a dialect")
@@ -167,21 +167,21 @@ def test_follower_and_eviction_and_poll_that_fail_are_bugs_of_their_own(site: Si
     got = site.consume(topic, "audit", evict=fail)
     site.publish(topic, b"one")
     assert (got, site.node.bugs) == ([b"one"], 1)
-    subscription = topic.subscribe("polled")
+    subscription = topic.subscribe("polled").now()
     subscription.holder("api").look(1, 60_000_000_000, fail)
     site.publish(topic, b"two")
     assert site.node.bugs == 3
     answers: list[int] = []
     subscription.holder("api").look(1, 60_000_000_000, lambda deliveries: answers.append(len(deliveries)))
     assert answers == [1]  # what nobody got the receipt of is there at once
-    topic.delete_subscription("audit")
+    topic.delete_subscription("audit").now()
     assert "audit" not in topic.subscriptions
     assert site.node.bugs == 4
 
 
 @pytest.mark.parametrize("way", ["empty", "remove", "ack_up_to"])
 def test_ordered_subscription_goes_on_after_a_delayed_row_was_finished_otherwise(site: Site, way: str) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
     site.publish(topic, b"one")
     subscription = topic.subscription("audit")
@@ -197,7 +197,7 @@ def test_ordered_subscription_goes_on_after_a_delayed_row_was_finished_otherwise
 
 
 def test_ordered_subscription_waits_for_a_delayed_row_also_after_a_restart(site: Site) -> None:
-    topic = site.node.create_topic("t")
+    topic = site.node.create_topic("t").now()
     got = site.consume(topic, "audit", SubscriptionSettings(order="shard"))
     site.publish(topic, b"one", b"two")
     assert site.seat.release([1], 10 * SECOND) == []
@@ -213,7 +213,7 @@ def test_ordered_subscription_waits_for_a_delayed_row_also_after_a_restart(site:
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("number", [-1, 3])
 def test_shard_that_does_not_exist_is_refused(site: Site, shards: int, number: int) -> None:
-    topic = site.node.create_topic("t", TopicSettings(shards=shards))
+    topic = site.node.create_topic("t", TopicSettings(shards=shards)).now()
     told: list[BaseException | None] = []
     topic.publish(Rows.of([b"x"], "test"), site, lambda _, error: told.append(error), number)
     site.machine.run()
@@ -221,7 +221,7 @@ def test_shard_that_does_not_exist_is_refused(site: Site, shards: int, number: i
     assert topic.published == 0
     with pytest.raises(Refusal, match=f"there is no shard {number}"):
         topic.shard(number)
-    subscription = topic.subscribe("audit")
+    subscription = topic.subscribe("audit").now()
     with pytest.raises(Refusal, match=f"there is no shard {number}"):
         topic.attach(subscription, lambda _: None, shard=number)
     with pytest.raises(Refusal, match=f"there is no shard {number}"):
@@ -230,9 +230,9 @@ def test_shard_that_does_not_exist_is_refused(site: Site, shards: int, number: i
 
 
 def test_ephemeral_topic_that_was_emptied_stays_empty_after_a_pause(site: Site) -> None:
-    topic = site.node.create_topic("t", TopicSettings(ephemeral=True))
+    topic = site.node.create_topic("t", TopicSettings(ephemeral=True)).now()
     site.publish(topic, b"before")
-    topic.empty()
-    topic.pause(paused=True)
-    topic.pause(paused=False)
+    topic.empty().now()
+    topic.pause(paused=True).now()
+    topic.pause(paused=False).now()
     assert site.consume(topic, "audit") == []

@@ -97,6 +97,12 @@ class Answer(Generic[T]):
         self.then(told)
         return asked
 
+    def settled(self) -> Answer[None]:
+        """Return the answer that this one was given, whatever it is."""
+        settled: Answer[None] = Answer()
+        self.then(lambda _, __: settled.give(None))
+        return settled
+
     def now(self) -> T:
         """Return, or raise, what must be there already: with the embedded registry it is."""
         if not self.is_given:
@@ -126,3 +132,29 @@ class Answer(Generic[T]):
         told, self._told = self._told, []
         for each in told:
             each(self._value, self._error)
+
+
+class Underway(Generic[T]):
+    """Answers that have not come yet, by name."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Answer[T]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._answers
+
+    def get(self, name: str) -> Answer[T] | None:
+        """Return the answer that is waited for under this name."""
+        return self._answers.get(name)
+
+    def add(self, name: str, answer: Answer[T]) -> Answer[T]:
+        """Keep an answer under a name until it comes, and return it."""
+
+        def came(_: T | None, __: Exception | None) -> None:
+            if self._answers.get(name) is answer:
+                del self._answers[name]
+
+        if not answer.is_given:
+            self._answers[name] = answer
+            answer.then(came)
+        return answer

@@ -10,7 +10,7 @@ follow it in its query; one that is taken for written has the rows of the one th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from struct import pack
@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.answer import Answer
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.intake.mark import BITS, mark
@@ -33,6 +34,7 @@ from penstock.times import shown
 if TYPE_CHECKING:
     from penstock.log.shard import Shard
     from penstock.node import Node
+    from penstock.topic import Topic
 
 KEYS = "commit/"
 #: What committed rows say of where they came from.
@@ -143,6 +145,8 @@ class Commits:
         self._node = node
         #: By the record's key.
         self._running: dict[str, _Run] = {}
+        #: Commits that are being written down.
+        self._beginning: dict[str, Answer[CommitRecord]] = {}
         #: Batches committed since the node started.
         self.committed = 0
 
@@ -168,8 +172,9 @@ class Commits:
             asked = _Asked(query, batch, tuple(attempts), names, any_rows, done)
             record = self._before(asked)
             if record is None or (record.done and batch > record.batch):
-                record = self._begin(asked, record)
-            elif record.done:
+                self._begin(asked, record)
+                return
+            if record.done:
                 self._repeated(asked, record)
                 return
             elif record.batch != batch:
@@ -178,11 +183,15 @@ class Commits:
         except Refusal as refusal:
             done(None, refusal)
             return
+        self._join(asked, record)
+
+    def _join(self, asked: _Asked, record: CommitRecord) -> None:
+        """Wait for a commit with others who do."""
         run = self._running.get(record.key) or self._start(record)
         if asked.attempts == record.attempts:
-            run.waiting.append(done)
+            run.waiting.append(asked.done)
         else:  # What others staged was promised. Once it is there, these rows are held against it.
-            run.spared.update(names)
+            run.spared.update(asked.names)
             run.waiting.append(partial(self._after, asked))
 
     def _after(self, asked: _Asked, answer: tuple[int, bool] | None, error: BaseException | None) -> None:
@@ -204,7 +213,7 @@ class Commits:
             if not record.done:
                 needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
             elif now_ns - record.changed_ns > FORGET_NS:
-                self._node.catalog.remove(record.key).now()
+                self._node.catalog.remove([record.key])
         swept = self._node.staging.sweep(now_ns, needed)
         if swept:
             self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")
@@ -236,21 +245,44 @@ class Commits:
                 return None  # it was written to a topic that was deleted
         return record
 
-    def _begin(self, asked: _Asked, last: CommitRecord | None) -> CommitRecord:
-        topic = self._node.staging.topic(asked.names)
-        record = CommitRecord(
-            query=asked.query,
-            batch=asked.batch,
-            attempts=asked.attempts,
-            topic=topic,
-            incarnation=0 if topic is None else self._node.topic(topic, create=True).record.incarnation,
-            mark=0,
-            past=last.past if last is not None else (),
-        )
-        self._put(record)
-        if last is not None and last.key != record.key:  # an old one, which this one follows
-            self._node.catalog.remove(last.key).now()
-        return record
+    def _begin(self, asked: _Asked, last: CommitRecord | None) -> None:
+        """Write a commit down, then start it; one at a time of a query and topic."""
+        name = self._node.staging.topic(asked.names)
+        key = _key(asked.query, name)
+        if key in self._beginning:
+            again = partial(self.commit, asked.query, asked.batch, list(asked.attempts), any_rows=asked.any_rows)
+            self._beginning[key].then(lambda _, __: again(asked.done))
+            return
+
+        def write(topic: Topic | None) -> Answer[CommitRecord]:
+            record = CommitRecord(
+                query=asked.query,
+                batch=asked.batch,
+                attempts=asked.attempts,
+                topic=name,
+                incarnation=0 if topic is None else topic.record.incarnation,
+                mark=0,
+                past=last.past if last is not None else (),
+            )
+            old = last is not None and last.key != record.key  # one which this one follows
+            return self._put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
+
+        def told(record: CommitRecord | None, error: Exception | None) -> None:
+            self._beginning.pop(key, None)
+            if record is None:
+                asked.done(None, error)
+            else:
+                self._join(asked, record)
+
+        begun: Answer[CommitRecord] = self._topic(name).then_ask(write)
+        self._beginning[key] = begun
+        begun.then(told)
+
+    def _topic(self, name: str | None) -> Answer[Topic | None]:
+        if name is None:
+            return Answer.of(None)
+        topic: Answer[Topic | None] = self._node.obtain(name).then_make(lambda found: found)
+        return topic
 
     def _repeated(self, asked: _Asked, record: CommitRecord) -> None:
         """Answer for a batch that was committed before, if it is that one."""
@@ -310,9 +342,18 @@ class Commits:
         now = self._record(record.key)
         if now is not None and now.done and now.batch == asked.batch and now.attempts != asked.attempts:
             # Its attempts go; the driver may not hear this and ask again.
-            self._put(msgspec.structs.replace(now, attempts=asked.attempts))
-        self._node.staging.remove(asked.names)
-        asked.done((rows, True), None)
+            put = self._put(msgspec.structs.replace(now, attempts=asked.attempts))
+        else:
+            put = Answer.of(None)
+
+        def told(_: None, error: Exception | None) -> None:
+            if error is not None:
+                asked.done(None, error)
+            else:
+                self._node.staging.remove(asked.names)
+                asked.done((rows, True), None)
+
+        put.then(told)
 
     # --- what is under way ----------------------------------------------------------------------------------------
 
@@ -341,9 +382,9 @@ class Commits:
         entry = self._node.catalog.registry.get(key)
         return _decoded(entry.value) if entry else None
 
-    def _put(self, record: CommitRecord) -> None:
+    def _put(self, record: CommitRecord, replaced: Sequence[str] = ()) -> Answer[None]:
         record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
-        self._node.catalog.put(record.key, msgspec.msgpack.encode(record)).now()
+        return self._node.catalog.put(record.key, msgspec.msgpack.encode(record), replaced)
 
 
 def _decoded(value: bytes) -> CommitRecord:
@@ -390,7 +431,7 @@ class _Run:
         self,
         node: Node,
         record: CommitRecord,
-        put: Callable[[CommitRecord], None],
+        put: Callable[[CommitRecord], Answer[None]],
         finished: Callable[[CommitRecord], None],
     ) -> None:
         self.waiting: list[Committed] = []
@@ -443,13 +484,24 @@ class _Run:
     # --- append ---------------------------------------------------------------------------------------------------
 
     def _append(self, piece: Piece) -> None:
+        """Append a batch once all its topics are there."""
+        groups = list(_by_topic(piece.batch))
+        missing = next((name for name, _ in groups if name not in self._node.topics), None)
+        if missing is None:
+            self._append_to(piece, groups)
+        else:
+            self._node.obtain(missing).then(
+                lambda _, error: self._append(piece) if error is None else self._fail(error)
+            )
+
+    def _append_to(self, piece: Piece, groups: list[tuple[str, Rows]]) -> None:
         self._failure = None
         self._left = 1
         place, batch, _ = piece
         asked = home_of(batch.schema)
         try:
-            for name, rows in _by_topic(batch):
-                topic = self._node.topic(name, create=True)
+            for name, rows in groups:
+                topic = self._node.topic(name)
                 if self._record.topic is not None and topic.record.incarnation != self._incarnation:
                     self._begin_anew(topic.record.incarnation)
                     return
@@ -534,10 +586,11 @@ class _Run:
 
     def _note(self) -> None:
         """Write down how far it got, and go on."""
-        try:
-            self._put(self._progress())
-        except Refusal as refusal:
-            self._fail(refusal)
+        self._put(self._progress()).then(self._noted)
+
+    def _noted(self, _: None, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(error)
         else:
             self._next()
 
@@ -555,10 +608,11 @@ class _Run:
     def _finish(self) -> None:
         past = Past(self._record.batch, self._rows, self._mark, self._node.clock.now())
         record = msgspec.structs.replace(self._progress(), done=True, past=(*self._record.past, past)[-PAST_MAX:])
-        try:
-            self._put(record)
-        except Refusal as refusal:
-            self._fail(refusal)
+        self._put(record).then(partial(self._written, record))
+
+    def _written(self, record: CommitRecord, _: None, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(error)
             return
         self._finished(record)
         for done in self.waiting:
@@ -576,12 +630,7 @@ class _Run:
             self._sync_then(self._note_failed, self._again)
 
     def _note_failed(self) -> None:
-        try:
-            self._put(self._progress())
-        except Refusal as refusal:
-            self._again(refusal)
-        else:
-            self._again(None)
+        self._put(self._progress()).then(lambda _, error: self._again(error))
 
     def _again(self, _: BaseException | None) -> None:
         clock = self._node.clock

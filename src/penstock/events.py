@@ -19,7 +19,6 @@ from penstock.clock import SECOND, Timer
 from penstock.config.tree import EventsConfig
 from penstock.delivery.recorder import Attempts, Return
 from penstock.delivery.source import Delivery
-from penstock.errors import Refusal
 from penstock.filters.sampler import BITS, STEP, Sampler, base_of
 from penstock.intake.ledger import OTHER_TOPICS
 from penstock.intake.receipt import Receipt
@@ -28,6 +27,7 @@ from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
     from penstock.node import Node
+    from penstock.topic import Topic
 
 #: Names of topics that the node makes for itself begin so.
 PREFIX = "_penstock."
@@ -234,13 +234,14 @@ class Events:
                 "tag": [message.event for message in messages],
             },
         )
-        try:
-            topic = self._node.topic(TOPIC, create=True)
-        except Refusal as refusal:
-            self._published(events, None, refusal)
-            return
-        # A stopping node takes nothing more from anybody else.
-        topic.intake.take(rows, self, partial(self._published, events))
+
+        def told(topic: Topic | None, error: Exception | None) -> None:
+            if topic is None:
+                self._published(events, None, error)
+            else:  # A stopping node takes nothing more from anybody else.
+                topic.intake.take(rows, self, partial(self._published, events))
+
+        self._node.obtain(TOPIC).then(told)
 
     def _published(self, events: int, receipt: Receipt | None, error: BaseException | None) -> None:
         if error is None:

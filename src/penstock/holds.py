@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import SteadyTime
 from penstock.errors import Refusal
 from penstock.registry.catalog import Catalog
@@ -47,12 +48,13 @@ class Holds:
     def __len__(self) -> int:
         return len(self._records)
 
-    def hold(self, name: str, topic: TopicRecord, offsets: Sequence[int], ttl_ns: int) -> None:
+    def hold(self, name: str, topic: TopicRecord, offsets: Sequence[int], ttl_ns: int) -> Answer[None]:
         """Keep a topic from these offsets on, or renew that."""
         if len(offsets) != topic.settings.shards or any(offset < 0 for offset in offsets):
-            raise Refusal("bad_offset", f"topic {topic.name} takes {topic.settings.shards} offsets, one per shard")
+            text = f"topic {topic.name} takes {topic.settings.shards} offsets, one per shard"
+            return Answer.refused(Refusal("bad_offset", text))
         if not 0 < ttl_ns <= TTL_NS_MAX:
-            raise Refusal("bad_request", f"a hold lasts 1 ms to {TTL_NS_MAX // 1_000_000} ms")
+            return Answer.refused(Refusal("bad_request", f"a hold lasts 1 ms to {TTL_NS_MAX // 1_000_000} ms"))
         record = HoldRecord(
             name=name,
             topic=topic.name,
@@ -61,11 +63,11 @@ class Holds:
             until_ns=self._clock.now() + ttl_ns,
         )
         key = _key(name, topic.name)
-        self._catalog.put(key, msgspec.msgpack.encode(record)).now()
-        self._records[key] = record
+        put = self._catalog.put(key, msgspec.msgpack.encode(record))
+        return put.then_make(lambda _: self._records.update({key: record}))
 
-    def release(self, name: str) -> int:
-        """End all holds of a name; return how many there were."""
+    def release(self, name: str) -> Answer[int]:
+        """End all holds of a name; answer with how many there were."""
         return self._drop([key for key, record in self._records.items() if record.name == name])
 
     def floors(self, topic: TopicRecord) -> list[tuple[int, ...]]:
@@ -77,16 +79,16 @@ class Holds:
             if record.incarnation == topic.incarnation and record.topic == topic.name and record.until_ns > now_ns
         ]
 
-    def sweep(self) -> int:
-        """Forget what ran out; return how many."""
+    def sweep(self) -> Answer[int]:
+        """Forget what ran out; answer with how many that were."""
         now_ns = self._clock.now()
         return self._drop([key for key, record in self._records.items() if record.until_ns <= now_ns])
 
-    def _drop(self, keys: list[str]) -> int:
-        for key in keys:
-            self._catalog.remove(key).now()
-            del self._records[key]
-        return len(keys)
+    def _drop(self, keys: list[str]) -> Answer[int]:
+        return self._catalog.remove(keys).then_make(lambda _: sum(self._forget(key) for key in keys))
+
+    def _forget(self, key: str) -> bool:
+        return self._records.pop(key, None) is not None
 
 
 def _key(name: str, topic: str) -> str:

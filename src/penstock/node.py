@@ -13,6 +13,7 @@ from functools import partial
 from random import Random
 from typing import Literal, NamedTuple
 
+from penstock.answer import Answer, Underway
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.commits import Commits
 from penstock.config import Config
@@ -35,7 +36,8 @@ from penstock.pipelines import Pipelines
 from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
-from penstock.registry.records import RoutingMapping
+from penstock.registry.records import RoutingMapping, TopicRecord
+from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
 from penstock.rescue.labels import Labels
 from penstock.settings import TopicSettings
@@ -74,7 +76,9 @@ class Served(NamedTuple):
 class Node:
     """A running node without its listeners."""
 
-    def __init__(self, config: Config, clock: Clock, disk: Disk, random: Random) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, disk: Disk, random: Random, registry: Registry | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
         self.disk = disk
@@ -99,12 +103,15 @@ class Node:
         self.served: dict[str, Served] = {}
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
+        #: Topics that are being made, and names that are being freed, while the registry does not answer.
+        self._coming: Underway[Topic] = Underway()
+        self._going: Underway[None] = Underway()
         self._active: dict[Topic, None] = {}
         self._ticker: Timer | None = None
         self._shared_ns = clock.monotonic()
         disk.make(config.data_dir)
         self.directories = Directories(disk, config.data_dir)
-        self.catalog = Catalog(self._registry(), clock, random)
+        self.catalog = Catalog(registry or self._registry(), clock, random)
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
@@ -139,21 +146,15 @@ class Node:
         counted = self.catalog.subscriptions_counted()
         if numbers[1] > counted:
             self._check_age(counted)
-        self.catalog.count_from(*numbers).now()
+        self.catalog.count_from(*numbers)
         known = set()
         for record in self.catalog.topics():
             if record.settings.ephemeral:
-                self.catalog.delete_topic(record.name).now()
+                self._going.add(record.name, self.catalog.delete_topic(record.name).settled())
                 continue
             known.add(str(record.number))
             topic = self.topics[record.name] = Topic(self, record, self.directories.of(record.number))
-            passing = [each for each in self.catalog.subscriptions(record) if each.settings.ephemeral]
-            if passing and not topic.subscriptions:  # the last ones went with their consumers: the next begins anew
-                topic.empty()
-            for each in passing:
-                for shard in topic.shards:
-                    shard.journal(f"s{each.number}")[0].remove()
-                self.catalog.delete_subscription(record, each.name).now()
+            topic.forget_passing()
         self._remove_deleted()
         for name in self.disk.list(self.directories.topics):
             if name not in known:
@@ -178,10 +179,7 @@ class Node:
             for each in deleted:
                 self.directories.remove(each)
             self.directories.sync()
-            try:
-                self.catalog.forget_deleted([each.number for each in deleted]).now()
-            except Refusal:
-                pass  # a full disk: there is time
+            self.catalog.forget_deleted([each.number for each in deleted])  # if it is refused, there is time
 
     def now(self) -> Instant:
         """Return this instant on both clocks."""
@@ -194,45 +192,79 @@ class Node:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def topic(self, name: str, *, create: bool = False, settings: TopicSettings | None = None) -> Topic:
-        """Return a topic; with `create` it is made if there is none of this name."""
+    def topic(self, name: str) -> Topic:
+        """Return a topic that must exist."""
         topic = self.topics.get(name)
         if topic is None:
-            if not create:
-                raise Refusal("not_found", f"there is no topic {name!r}")
-            topic = self.create_topic(name, settings)
+            raise Refusal("not_found", f"there is no topic {name!r}")
         return topic
 
-    def create_topic(self, name: str, settings: TopicSettings | None = None) -> Topic:
-        """Make a topic; what is not chosen comes from the node's configuration."""
+    def obtain(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+        """Answer with a topic, made if there is none of this name; what is not chosen is as configured."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return Answer.of(topic)
+        return self._coming.get(name) or self._make(name, settings)
+
+    def create_topic(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+        """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
+        if name in self._coming:
+            return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
+        return self._make(name, settings)
+
+    def _make(self, name: str, settings: TopicSettings | None) -> Answer[Topic]:
         if self.stopping:
-            raise Refusal("stopping", "the node is stopping")
+            return Answer.refused(Refusal("stopping", "the node is stopping"))
         if name == EVENTS and self.events is not None:  # whoever asks for it first
             settings = self.events.settings()
-        if name not in self.topics and self.catalog.topic(name) is not None:
-            self.catalog.delete_topic(name).now()  # could not be made, and at that time not undone either
-        record = self.catalog.create_topic(name, settings or self.config.topic.settings()).now()
+        chosen = settings or self.config.topic.settings()
+        return self._coming.add(name, self._recorded(name, chosen).then_make(self._open))
+
+    def _recorded(self, name: str, settings: TopicSettings) -> Answer[TopicRecord]:
+        """Answer with the record of a topic that is not open."""
+        going = self._going.get(name)
+        if going is not None:  # first one, then the other, whatever becomes of the first
+            return going.settled().then_ask(lambda _: self._recorded(name, settings))
+        left = None if name in self.topics else self.catalog.topic(name)
+        if left is not None and left.settings == settings:
+            return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
+        if left is not None:
+            return self.catalog.delete_topic(name).then_ask(lambda _: self.catalog.create_topic(name, settings))
+        return self.catalog.create_topic(name, settings)
+
+    def _open(self, record: TopicRecord) -> Topic:
+        """Put a topic to work that the registry knows."""
+        name = record.name
+        if self.stopping:
+            raise Refusal("stopping", "the node is stopping")
         try:
             topic = self.topics[name] = Topic(self, record, self.directories.of(record.number))
         except Exception as error:
-            self.catalog.delete_topic(name).now()  # what was made of it goes with the next sweep
+            # What was made of it goes with the next sweep.
+            self._going.add(name, self.catalog.delete_topic(name).settled())
             raise unmade(f"topic {name}", error) from error
         _log.info("topic %s created", name)
         self.tell("created", topic)
         return topic
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str) -> Answer[None]:
         """Drop a topic with everything in it."""
-        topic = self.topic(name)
-        self.catalog.delete_topic(name).now()
-        del self.topics[name]
+        topic = self.topics.get(name)
+        if topic is None:
+            return Answer.refused(Refusal("not_found", f"there is no topic {name!r}"))
+        return self._going.add(name, self.catalog.delete_topic(name).then_make(lambda _: self._drop(topic)))
+
+    def _drop(self, topic: Topic) -> None:
+        if self.topics.get(topic.name) is not topic:
+            return
+        del self.topics[topic.name]
         self._active.pop(topic, None)
         try:
             topic.delete()
             self.disk.remove(topic.path)
         except OSError as error:
-            _log.warning("what is left of topic %s on disk goes later: %s", name, error)
-        _log.info("topic %s deleted", name)
+            _log.warning("what is left of topic %s on disk goes later: %s", topic.name, error)
+        _log.info("topic %s deleted", topic.name)
         self.tell("deleted", topic)
 
     def tell(self, event: Change, topic: Topic, subscription: Subscription | None = None) -> None:
@@ -245,12 +277,14 @@ class Node:
 
     def publish_dead(self, name: str, rows: Rows, done: Published) -> None:
         """Publish to a dead-letter topic; `done` hears once the letters are synced, whoever made it and however."""
-        try:
-            topic = self.topic(name, create=True, settings=TopicSettings(durability="fsync"))
-        except Refusal as refusal:
-            done(None, refusal)
-            return
-        topic.publish_synced(rows, self, done)
+
+        def told(topic: Topic | None, error: Exception | None) -> None:
+            if topic is None:
+                done(None, error)
+            else:
+                topic.publish_synced(rows, self, done)
+
+        self.obtain(name, TopicSettings(durability="fsync")).then(told)
 
     def make_room(self, size: int, asking: Topic) -> None:
         """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""

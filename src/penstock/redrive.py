@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import SECOND
 from penstock.delivery.dead import move_key, redriven, told
 from penstock.delivery.seat import Seat
@@ -68,17 +69,33 @@ class _Letter(NamedTuple):
         return id_of(self.shard, self.batch.first + self.row)
 
 
-def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable[[Redriven], None]) -> None:
-    """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once."""
+def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable[[Redriven], None]) -> Answer[None]:
+    """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once.
+
+    The answer is that it began, or why it cannot.
+    """
     if to is not None and node.topic(to) is topic:
         raise Refusal("bad_request", f"letters of topic {topic.name} cannot be moved to itself")
+    _check_free(node, topic)
+    found = topic.subscriptions.get(NAME)
+
+    def begin(subscription: Subscription) -> Answer[None]:
+        if subscription.settings.paused or topic.settings.paused:
+            raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
+        put = node.catalog.put(_key(topic), msgspec.msgpack.encode(Intent(to)))
+        return put.then_make(lambda _: start(subscription))
+
+    def start(subscription: Subscription) -> None:
+        _check_free(node, topic)
+        Redrive(node, topic, subscription, to, limit, done).begin()
+
+    made = Answer.of(found) if found is not None else topic.create_subscription(NAME, earliest=True)
+    return made.then_ask(begin)
+
+
+def _check_free(node: Node, topic: Topic) -> None:
     if topic.name in node.redrives:
         raise Refusal("conflict", f"a redrive of topic {topic.name} is under way; wait for its end")
-    subscription = topic.subscriptions.get(NAME) or topic.create_subscription(NAME, earliest=True)
-    if subscription.settings.paused or topic.settings.paused:
-        raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
-    node.catalog.put(_key(topic), msgspec.msgpack.encode(Intent(to))).now()
-    Redrive(node, topic, subscription, to, limit, done).begin()
 
 
 def resume(node: Node) -> None:
@@ -88,7 +105,7 @@ def resume(node: Node) -> None:
         topic = by_key.get(key)
         subscription = topic.subscriptions.get(NAME) if topic is not None else None
         if topic is None or subscription is None:
-            node.catalog.remove(key).now()
+            node.catalog.remove([key])
             continue
         intent = msgspec.msgpack.decode(entry.value, type=Intent)
         Redrive(node, topic, subscription, intent.to, 0, _unheard).begin()
@@ -250,7 +267,7 @@ class Redrive:
             return False
         if self._node.redrives.pop(self._topic.name, None) is not None:
             if not self._node.stopping:
-                self._node.catalog.remove(_key(self._topic)).now()
+                self._node.catalog.remove([_key(self._topic)])
             self._tell(f"topic {self._topic.name} went away")
         return True
 
@@ -259,7 +276,7 @@ class Redrive:
             for seat in self._subscription.named.values():
                 seat.release(self._kept)
         del self._node.redrives[self._topic.name]
-        self._node.catalog.remove(_key(self._topic)).now()
+        self._node.catalog.remove([_key(self._topic)])
         self._tell(self._problem)
 
     def _tell(self, problem: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import msgspec
 import numpy as np
 
+from penstock.answer import Answer, Underway
 from penstock.clock import SECOND
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dead import Origin, dead_letters
@@ -57,6 +58,9 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         #: The same, as it may be walked while some come and go.
         self._open: tuple[Subscription, ...] = ()
+        #: Subscriptions that are being made, and names that are being freed, while the registry does not answer.
+        self._coming: Underway[Subscription] = Underway()
+        self._going: Underway[None] = Underway()
         self._clock = node.clock
         config = node.config.node
         node.disk.make(path)
@@ -279,52 +283,86 @@ class Topic:
         if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
             return
         if subscription.settings.ephemeral and not subscription.seats:
-            try:
-                self.delete_subscription(subscription.name)
-            except Refusal:
-                return  # a full disk: it goes when the next one leaves, or at the next start
+            self.delete_subscription(subscription.name)  # if it is refused, it goes with the next one, or at a start
 
     # --- subscriptions --------------------------------------------------------------------------------------------
 
-    def subscribe(self, name: str, settings: SubscriptionSettings | None = None) -> Subscription:
-        """Return a subscription, made now if there is none of this name."""
+    def subscribe(self, name: str, settings: SubscriptionSettings | None = None) -> Answer[Subscription]:
+        """Answer with a subscription, made if there is none of this name."""
         subscription = self.subscriptions.get(name)
-        return subscription if subscription is not None else self.create_subscription(name, settings)
+        if subscription is not None:
+            return Answer.of(subscription)
+        return self._coming.get(name) or self.create_subscription(name, settings)
 
     def create_subscription(
         self, name: str, settings: SubscriptionSettings | None = None, *, earliest: bool = False
-    ) -> Subscription:
+    ) -> Answer[Subscription]:
         """Make a subscription: the first gets what the topic kept for it, later ones begin at the end (ruling 14).
 
         With `earliest` it gets everything that is kept.
         """
-        self._check_alive()
-        if earliest:
-            starts = tuple(shard.start for shard in self.shards)
-        elif self.subscriptions:
-            starts = tuple(shard.end for shard in self.shards)
-        else:
-            starts = tuple(
-                max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
-            )
+        if self.deleted or name in self._coming:
+            code, why = ("gone", "was deleted") if self.deleted else ("conflict", f"is getting a subscription {name}")
+            return Answer.refused(Refusal(code, f"topic {self.name} {why}"))
         settings = settings or SubscriptionSettings()
         if self.settings.ordered and settings.order == "none":
             settings = msgspec.structs.replace(settings, order="shard")
-        policy_of(settings)  # refuses one that is not there
-        catalog = self.node.catalog
-        if name not in self.subscriptions and catalog.subscription(self.record, name) is not None:
-            catalog.delete_subscription(self.record, name).now()  # neither made nor undone at that time
-        record = catalog.create_subscription(self.record, name, settings, starts).now()
-        now = self.node.now()
-        due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, starts, strict=True)]
         try:
+            policy_of(settings)
+        except Refusal as refusal:  # one that is not there
+            return Answer.refused(refusal)
+        recorded = self._recorded(name, settings, self._starts(earliest=earliest))
+        return self._coming.add(name, recorded.then_make(self._created))
+
+    def _starts(self, *, earliest: bool) -> tuple[int, ...]:
+        if earliest:
+            return tuple(shard.start for shard in self.shards)
+        if self.subscriptions:
+            return tuple(shard.end for shard in self.shards)
+        return tuple(
+            max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
+        )
+
+    def _recorded(
+        self, name: str, settings: SubscriptionSettings, starts: tuple[int, ...]
+    ) -> Answer[SubscriptionRecord]:
+        """Answer with the record of a subscription that is not open."""
+        catalog, going = self.node.catalog, self._going.get(name)
+        if going is not None:  # first one, then the other, whatever becomes of the first
+            return going.settled().then_ask(lambda _: self._recorded(name, settings, starts))
+        left = None if name in self.subscriptions else catalog.subscription(self.record, name)
+        if left is not None and left.settings == settings:
+            return Answer.of(left)  # its answer was lost, or it could neither be opened nor undone
+        if left is None:
+            return catalog.create_subscription(self.record, name, settings, starts)
+        removed = catalog.delete_subscription(self.record, name)
+        return removed.then_ask(lambda _: catalog.create_subscription(self.record, name, settings, starts))
+
+    def _created(self, record: SubscriptionRecord) -> Subscription:
+        """Put a subscription to work that the registry knows since now."""
+        self._check_alive()
+        now = self.node.now()
+        try:
+            due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, record.starts, strict=True)]
             subscription = self._open_subscription(record, due)
         except Exception as error:
-            self.subscriptions.pop(name, None)
-            catalog.delete_subscription(self.record, name).now()
-            raise unmade(f"subscription {name} of topic {self.name}", error) from error
+            self.subscriptions.pop(record.name, None)
+            self._open = tuple(self.subscriptions.values())
+            undone = self.node.catalog.delete_subscription(self.record, record.name)
+            self._going.add(record.name, undone.settled())
+            raise unmade(f"subscription {record.name} of topic {self.name}", error) from error
         self.node.tell("created", self, subscription)
         return subscription
+
+    def forget_passing(self) -> None:
+        """Drop, at a start, the subscriptions that lived as long as their consumers."""
+        passing = [each for each in self.node.catalog.subscriptions(self.record) if each.settings.ephemeral]
+        if passing and not self.subscriptions:  # the last ones went: the next begins anew
+            self.empty()
+        for each in passing:
+            for shard in self.shards:
+                shard.journal(f"s{each.number}")[0].remove()
+            self._going.add(each.name, self.node.catalog.delete_subscription(self.record, each.name).settled())
 
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
         subscription = Subscription(record.name, record.number, record.settings, self)
@@ -369,22 +407,34 @@ class Topic:
             for cursor in self.subscriptions[name].cursors:
                 cursor.use_rules(rules)
 
-    def update_subscription(self, name: str, settings: SubscriptionSettings) -> Subscription:
+    def update_subscription(self, name: str, settings: SubscriptionSettings) -> Answer[Subscription]:
         """Change what a subscription does from now on."""
-        subscription = self.subscription(name)
-        policy_of(settings)
-        self.node.catalog.update_subscription(self.record, name, settings).now()
-        subscription.configure(settings)
-        self.apply_rules()
-        subscription.pump()
-        return subscription
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            return Answer.refused(self._no_subscription(name))
+
+        try:
+            policy_of(settings)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+
+        def updated(record: SubscriptionRecord) -> Subscription:
+            subscription.configure(record.settings)
+            self.apply_rules()
+            subscription.pump()
+            return subscription
+
+        return self.node.catalog.update_subscription(self.record, name, settings).then_make(updated)
 
     def subscription(self, name: str) -> Subscription:
         """Return a subscription that must exist."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            raise Refusal("not_found", f"topic {self.name} has no subscription {name!r}")
+            raise self._no_subscription(name)
         return subscription
+
+    def _no_subscription(self, name: str) -> Refusal:
+        return Refusal("not_found", f"topic {self.name} has no subscription {name!r}")
 
     def attach(
         self,
@@ -407,13 +457,24 @@ class Topic:
         subscription.join(seat)
         return seat
 
-    def delete_subscription(self, name: str) -> None:
+    def delete_subscription(self, name: str) -> Answer[None]:
         """Drop a subscription and hang up on its consumers."""
-        subscription = self.subscription(name)
-        if len(self.subscriptions) == 1:  # first, because it may be refused; it means nothing while there is one
-            self._set_orphan_from(tuple(shard.end for shard in self.shards))
-        self.node.catalog.delete_subscription(self.record, name).now()
-        del self.subscriptions[name]
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            return Answer.refused(self._no_subscription(name))
+        ends = None
+        if len(self.subscriptions) == 1:  # what comes from now on is kept for the next one
+            ends = tuple(shard.end for shard in self.shards)
+            if self.settings.ephemeral:
+                self.record, ends = msgspec.structs.replace(self.record, orphan_from=ends), None
+        deleted = self.node.catalog.delete_subscription(self.record, name, ends)
+        return self._going.add(name, deleted.then_make(lambda _: self._drop(subscription)))
+
+    def _drop(self, subscription: Subscription) -> None:
+        if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
+            return
+        self._follow_record()
+        del self.subscriptions[subscription.name]
         self._open = tuple(self.subscriptions.values())
         self._close_subscription(subscription, forget=True)
         self.node.tell("deleted", self, subscription)
@@ -425,40 +486,48 @@ class Topic:
             if seat.evict is not None:
                 self._guarded(seat.evict)
 
-    def _set_orphan_from(self, offsets: tuple[int, ...]) -> None:
-        if not self.settings.ephemeral:
-            self.record = self.node.catalog.update_topic(self.name, orphan_from=offsets).now()
-        else:
-            self.record = msgspec.structs.replace(self.record, orphan_from=offsets)
-
     # --- pause, empty, retention ----------------------------------------------------------------------------------
 
-    def pause(self, *, paused: bool) -> None:
+    def pause(self, *, paused: bool) -> Answer[None]:
         """Keep what comes from now on in the topic, or let it flow again."""
         if paused and self.record.gate is not None:
-            return  # a second pause must not let through what came since the first
+            return Answer.of(None)  # a second pause must not let through what came since the first
         settings = msgspec.structs.replace(self.settings, paused=paused)
         gate = tuple(shard.end for shard in self.shards) if paused else None
-        # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
-        kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, settings=settings, gate=gate, orphan_from=kept).now()
+        if gate is not None:  # at once, so that nothing passes while the registry is asked
+            self._gate(gate)
+        changed = self._change(settings=settings, gate=gate)
+        changed.then(lambda _, __: self._gate(self.record.gate))
+        return changed.then_make(lambda _: self.pump_all())
+
+    def _gate(self, gate: tuple[int, ...] | None) -> None:
         for subscription in self.subscriptions.values():
             for cursor in subscription.cursors:
                 cursor.position.gate = gate[cursor.source.number] if gate is not None else None
-        self.pump_all()
 
-    def update(self, settings: TopicSettings) -> None:
+    def update(self, settings: TopicSettings) -> Answer[None]:
         """Change settings that may change while messages flow."""
+        problem = ""
         if settings.durability != self.settings.durability:
-            raise Refusal("bad_request", f"topic {self.name} is {self.settings.durability!r} for good; make a new one")
-        if settings.paused != self.settings.paused:
-            raise Refusal("bad_request", "use pause and resume for that")
-        if settings.extend == "off" != self.settings.extend:
-            raise Refusal("bad_request", f"topic {self.name} takes headers, for good; make a new one")
+            problem = f"topic {self.name} is {self.settings.durability!r} for good; make a new one"
+        elif settings.paused != self.settings.paused:
+            problem = "use pause and resume for that"
+        elif settings.extend == "off" != self.settings.extend:
+            problem = f"topic {self.name} takes headers, for good; make a new one"
+        if problem:
+            return Answer.refused(Refusal("bad_request", problem))
+        extend_from = None
         if settings.extend != "off" and self.settings.extend == "off":
-            self._weigh_headers()
-        kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, settings=settings, orphan_from=kept).now()
+            # From here on rows weigh as those of an extend topic; nothing before it changes its weight.
+            extend_from = tuple(shard.end for shard in self.shards)
+            for shard, end in zip(self.shards, extend_from, strict=True):
+                shard.weigh_headers, shard.headers_from = True, end
+        changed = self._change(settings=settings, extend_from=extend_from)
+        changed.then(lambda _, __: self._weigh_headers())
+        return changed.then_make(lambda _: self._updated())
+
+    def _updated(self) -> None:
+        settings = self.settings
         self.intake.configure(settings)
         self.storage.quota.bytes_max = settings.quota_bytes
         for shard in self.shards:
@@ -466,17 +535,43 @@ class Topic:
         self.node.tell("changed", self)
 
     def _weigh_headers(self) -> None:
-        """Note from where on rows weigh as those of an extend topic; nothing before it changes its weight."""
-        offsets = tuple(shard.end for shard in self.shards)
-        kept = self.record.orphan_from
-        self.record = self.node.catalog.update_topic(self.name, extend_from=offsets, orphan_from=kept).now()
         for shard in self.shards:
-            shard.weigh_headers, shard.headers_from = True, shard.end
+            shard.weigh_headers = self.settings.extend != "off"
+            shard.headers_from = self.headers_from(shard.number)
 
-    def empty(self) -> None:
+    def _change(
+        self,
+        *,
+        settings: TopicSettings | None = None,
+        gate: tuple[int, ...] | msgspec.UnsetType | None = msgspec.UNSET,
+        orphan_from: tuple[int, ...] | None = None,
+        extend_from: tuple[int, ...] | None = None,
+    ) -> Answer[None]:
+        """Change the topic's record; it is up to date here when the answer is told."""
+        # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
+        kept = orphan_from or (self.record.orphan_from if self.settings.ephemeral else None)
+        changed = self.node.catalog.update_topic(
+            self.name, settings=settings, gate=gate, orphan_from=kept, extend_from=extend_from
+        )
+        return changed.then_make(lambda _: self._follow_record())
+
+    def _follow_record(self) -> None:
+        """Take the record as the registry has it: answers may come in another order than the changes were made."""
+        record = self.node.catalog.topic(self.name)
+        if record is not None and record.number == self.record.number:
+            kept = self.record.orphan_from if self.settings.ephemeral else record.orphan_from
+            self.record = msgspec.structs.replace(record, orphan_from=kept)
+
+    def empty(self) -> Answer[None]:
         """Let go of what no subscription has yet: all of it if there is none, else what a pause keeps back."""
         ends = tuple(shard.end for shard in self.shards)
-        self._set_orphan_from(ends)
+        if self.settings.ephemeral:
+            self.record = msgspec.structs.replace(self.record, orphan_from=ends)
+            self._skip_to(ends)
+            return Answer.of(None)
+        return self._change(orphan_from=ends).then_make(lambda _: self._skip_to(ends))
+
+    def _skip_to(self, ends: tuple[int, ...]) -> None:
         if self.record.gate is None:
             return
         for subscription in self.subscriptions.values():

@@ -59,7 +59,7 @@ def test_the_topic_is_bounded_and_comes_back_when_it_is_deleted(node: Node, cloc
         24 * HOUR_NS,
         True,
     )
-    node.delete_topic(TOPIC)
+    node.delete_topic(TOPIC).now()
     clock.advance(SECOND)
     assert published(node) > 0
     batch = node.topics[TOPIC].shards[0].read(0)

@@ -11,8 +11,8 @@ from tests.nsq.parts import Broker
 @pytest.mark.parametrize("killed", [False, True])
 def test_rows_that_another_broker_began_go_on_as_it_left_them(tmp_path: Path, killed: bool) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.topic("orders", create=True)
-    subscription = topic.create_subscription("audit")
+    topic = broker.node.obtain("orders").now()
+    subscription = topic.create_subscription("audit").now()
     broker.client().pub("orders", *(b"%d" % number for number in range(8)))
     wanted = np.array([True, False, True, False, True])
     subscription.cursors[0].adopt(wanted, np.array([0, 9, 3, 0, 0]))

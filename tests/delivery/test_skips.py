@@ -192,18 +192,18 @@ def test_emptying_a_paused_topic_drops_what_the_pause_keeps_back(tmp_path: Path,
     quick.fin(*quick.messages())
     quick.hang_up()
     topic = broker.node.topic("t")
-    topic.pause(paused=True)
+    topic.pause(paused=True).now()
     producer.pub("t", b"gone", b"gone too")
     producer.send(dpub("t", 500, b"gone as well"))
     assert depths(broker) == (3, 1)
-    topic.empty()
+    topic.empty().now()
     assert depths(broker) == (0, 1)
     producer.pub("t", b"after")
     if killed:
         broker.kill()
         topic = broker.node.topic("t")
     assert depths(broker)[0] == 1
-    topic.pause(paused=False)
+    topic.pause(paused=False).now()
     broker.advance(1)
     for channel in ("quick", "slow"):
         client = broker.client()
@@ -221,15 +221,15 @@ def test_emptying_a_paused_topic_twice_and_a_channel_between(tmp_path: Path) -> 
     producer = broker.client()
     producer.pub("t", b"a")
     topic = broker.node.topic("t")
-    topic.pause(paused=True)
+    topic.pause(paused=True).now()
     producer.pub("t", b"b")
-    topic.empty()
+    topic.empty().now()
     producer.pub("t", b"c")
     topic.subscription("ch").empty()
     assert depths(broker) == (1, 0)
-    topic.empty()
+    topic.empty().now()
     producer.pub("t", b"d")
-    topic.pause(paused=False)
+    topic.pause(paused=False).now()
     consumer = broker.client()
     consumer.sub("t", "ch", 10)
     assert [message.body for message in consumer.messages()] == [b"d"]
@@ -238,8 +238,8 @@ def test_emptying_a_paused_topic_twice_and_a_channel_between(tmp_path: Path) -> 
 
 def test_a_channel_is_emptied_of_rows_that_are_on_disk_only(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(segment_bytes=64 << 10))
-    topic.subscribe("ch")
+    topic = broker.node.create_topic("t", TopicSettings(segment_bytes=64 << 10)).now()
+    topic.subscribe("ch").now()
     producer = broker.client()
     for number in range(40):
         producer.send(b"".join(pub("t", b"%d" % number * 500) for _ in range(10)))

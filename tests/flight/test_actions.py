@@ -93,7 +93,7 @@ def test_subscription_seeks_by_offset_and_by_time(flown: Flown) -> None:
 def test_what_cannot_be_done_is_refused(flown: Flown, action: str, body: dict[str, object], error: str) -> None:
     flown.put("t", many(3))
     flown.act("create-topic", name="wide", settings={"shards": 2})
-    flown.do(lambda: flown.node.topics["t"].subscribe("s"))
+    flown.do(lambda: flown.node.topics["t"].subscribe("s").now())
     with pytest.raises(flight.FlightServerError, match=error):
         flown.act(action, **body)
     assert flown.bodies("t") == [b"body 0", b"body 1", b"body 2"]

@@ -288,7 +288,7 @@ def test_exchange_ends_when_its_topic_or_subscription_is_deleted(flown: Flown) -
         if action == "topic":
             flown.act("delete-topic", name="t")
         else:
-            flown.do(lambda: flown.node.topics["t"].delete_subscription("s"))
+            flown.do(lambda: flown.node.topics["t"].delete_subscription("s").now())
         said = held.next()
         assert isinstance(said, Notice)
         assert said.end == "gone: subscription s of topic t was deleted"

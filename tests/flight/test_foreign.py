@@ -71,6 +71,6 @@ def test_go_is_told_what_is_wrong(reader: Path, flown: Flown, tmp_path: Path) ->
     assert done.returncode == 1
     assert "not_found: there is no topic 'none'" in done.stderr
     with Flown(tmp_path / "guarded", token="secret") as node:
-        node.do(lambda: node.node.create_topic("t"))
+        node.do(lambda: node.node.create_topic("t").now())
         assert "Unauthenticated" in run(reader, node, "t").stderr
         assert rows(run(reader, node, "-token=secret", "t")) == []

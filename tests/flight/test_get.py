@@ -231,7 +231,7 @@ def test_rows_kept_for_a_subscription_alone_are_lost_to_readers(flown: Flown) ->
     settings = {"retention_bytes": 0, "retention_age_ns": 0, "segment_bytes": 1 << 16}
     flown.act("create-topic", name="t", settings=settings)
     topic = flown.node.topics["t"]
-    flown.do(lambda: topic.create_subscription("s"))
+    flown.do(lambda: topic.create_subscription("s").now())
     flown.put("t", body_batch(b"later", due=pa.array([flown.clock.now() + 3600 * 10**9])))
     for _ in range(10):
         flown.put("t", many(1000))

@@ -393,7 +393,7 @@ def test_publishes_over_tls_take_the_same_way(tmp_path: Path) -> None:
     tls: dict[str, Any] = {"tls_cert": str(made.server), "tls_key": str(made.server_key)}
     with Served(tmp_path, nsq=NSQ, **tls) as served:
         secure = served.nsq_running.http["nsq.https_port"]
-        served.do(lambda: served.node.topic("t", create=True))
+        served.do(lambda: served.node.obtain("t").now())
         sock = socket.create_connection(("127.0.0.1", served.ports["nsq.https_port"]))
         wrapped: ssl.SSLSocket = made.client_context().wrap_socket(sock, server_hostname="localhost")
         with Client(wrapped) as client:

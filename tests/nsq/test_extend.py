@@ -33,12 +33,12 @@ def extending(broker: Broker, command: str = "SUB t ch", rdy: int = 100, **ident
 
 
 def make(broker: Broker, extend: str, name: str = "t", shards: int = 1) -> None:
-    broker.node.create_topic(name, TopicSettings(extend=extend, shards=shards))  # type: ignore[arg-type]
+    broker.node.create_topic(name, TopicSettings(extend=extend, shards=shards)).now()  # type: ignore[arg-type]
 
 
 def upgrade(broker: Broker, name: str = "t") -> None:
     topic = broker.node.topic(name)
-    topic.update(msgspec.structs.replace(topic.settings, extend="on"))
+    topic.update(msgspec.structs.replace(topic.settings, extend="on")).now()
 
 
 def test_a_header_comes_out_as_it_went_in_with_raw_ids(broker: Broker) -> None:
@@ -94,7 +94,7 @@ def test_a_partition_the_topic_does_not_have_is_refused(broker: Broker) -> None:
             assert client.replies()[0].startswith("E_TOPIC_NOT_EXIST ")
             assert client.closed
         assert "t" not in broker.node.topics
-        broker.node.topic("there", create=True)
+        broker.node.obtain("there").now()
 
 
 def test_a_publish_goes_to_the_partition_it_names(broker: Broker) -> None:
@@ -191,7 +191,7 @@ def test_an_upgrade_cannot_be_taken_back(broker: Broker) -> None:
     upgrade(broker)
     topic = broker.node.topic("t")
     with pytest.raises(Exception, match="for good"):
-        topic.update(msgspec.structs.replace(topic.settings, extend="off"))
+        topic.update(msgspec.structs.replace(topic.settings, extend="off")).now()
 
 
 def test_a_client_of_the_extension_may_not_read_a_normal_topic(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_nsq_case_57_headers_that_break_the_rules(tmp_path: Path) -> None:
 
 
 def test_a_topic_may_have_its_own_rules_for_headers(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="on", header_rules="lenient"))
+    broker.node.create_topic("t", TopicSettings(extend="on", header_rules="lenient")).now()
     producer = broker.client()
     assert producer.pub_ext("t", {"a b": 5}) == ["OK"]
     assert producer.pub_ext("u", {"a b": 5})[0].startswith("E_INVALID_JSON_HEADER ")
@@ -434,7 +434,7 @@ def test_reserved_headers_fill_their_columns(broker: Broker) -> None:
 
 
 def test_a_header_with_a_due_time_beyond_the_limit_costs_its_own_message_alone(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(max_due_ns=60_000_000_000))
+    broker.node.create_topic("t", TopicSettings(max_due_ns=60_000_000_000)).now()
     producer = broker.client()
     far = {"##due_ms": str(broker.clock.now() // 1_000_000 + 61_000)}
     producer.send(pub_ext("t", {}, b"one") + pub_ext("t", far, b"two") + pub_ext("t", {}, b"three"))
@@ -463,7 +463,7 @@ def assert_contiguous(messages: list[Extended]) -> None:
 @pytest.mark.parametrize("word", ["SUB t ch", "SUB_ADVANCED t ch 0", "SUB t ch 0"])
 def test_a_topic_that_keeps_its_order_must_be_asked_for_it(tmp_path: Path, word: str) -> None:
     broker = Broker(tmp_path)
-    broker.node.create_topic("t", TopicSettings(extend="off", ordered=True))
+    broker.node.create_topic("t", TopicSettings(extend="off", ordered=True)).now()
     client = broker.client()
     client.send(word.encode() + b"\n")
     name = word.split()[0]
@@ -474,11 +474,11 @@ def test_a_topic_that_keeps_its_order_must_be_asked_for_it(tmp_path: Path, word:
 
 def test_a_topic_that_keeps_its_order_is_read_in_order_by_everybody(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off", ordered=True))
+    topic = broker.node.create_topic("t", TopicSettings(extend="off", ordered=True)).now()
     client = broker.client()
     client.send(b"SUB_ORDERED t ch 0\nRDY 5\n")
     assert client.replies() == ["OK"]
-    assert topic.subscribe("other").settings.order == "shard"
+    assert topic.subscribe("other").now().settings.order == "shard"
     broker.kill()
     assert broker.node.topic("t").settings.ordered
     client = broker.client()
@@ -657,18 +657,18 @@ def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> None:
 def test_no_channel_is_made_where_that_is_switched_off(tmp_path: Path, word: str) -> None:
     command = f"{word} t ch 0\n".encode()
     broker = Broker(tmp_path / "off", auto_create="off")
-    broker.node.create_topic("t")
+    broker.node.create_topic("t").now()
     client = broker.client()
     client.send(command)
     assert client.replies() == [f"E_SUB_CHANNEL_NOT_REGISTERED {word} t has no channel ch; make it first"]
     assert client.closed
     assert broker.node.topic("t").subscriptions == {}
-    broker.node.topic("t").subscribe("ch", SubscriptionSettings())
+    broker.node.topic("t").subscribe("ch", SubscriptionSettings()).now()
     client = broker.client()
     client.send(command)
     assert client.replies() == ["OK"]
     broker = Broker(tmp_path / "channels", auto_create="channels")
-    broker.node.create_topic("t")
+    broker.node.create_topic("t").now()
     client = broker.client()
     client.send(command)
     assert client.replies() == ["OK"]
@@ -676,7 +676,7 @@ def test_no_channel_is_made_where_that_is_switched_off(tmp_path: Path, word: str
 
 def test_a_subscriber_with_a_partition_reads_that_shard_alone(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    broker.node.create_topic("t", TopicSettings(shards=2, extend="off"))
+    broker.node.create_topic("t", TopicSettings(shards=2, extend="off")).now()
     one, all_ = broker.client(), broker.client()
     for client, command in ((one, b"SUB t ch 1\n"), (all_, b"SUB t ch\n")):
         client.identify()

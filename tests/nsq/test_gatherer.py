@@ -160,7 +160,7 @@ class Sealed(Layered):
 def test_small_frames_of_one_turn_are_sealed_together(tmp_path: Path, size: int, writes: int) -> None:
     files = certificates()
     broker = Broker(tmp_path, tls_cert=str(files.server), tls_key=str(files.server_key))
-    broker.node.create_topic("t", TopicSettings(shards=8, extend="off"))
+    broker.node.create_topic("t", TopicSettings(shards=8, extend="off")).now()
     producer = broker.client()
     for shard in range(8):
         producer.send(b"PUB t %d\n\0\0\0\1x" % shard)

@@ -228,20 +228,20 @@ def test_nsq_case_18_paused_channel(broker: Broker) -> None:
     consumer = subscribed(broker)
     topic = broker.node.topic("t")
     settings = channel_of(broker).settings
-    topic.update_subscription("ch", type(settings)(paused=True))
+    topic.update_subscription("ch", type(settings)(paused=True)).now()
     broker.client().pub("t", b"hello")
     assert consumer.messages() == []
-    topic.update_subscription("ch", settings)
+    topic.update_subscription("ch", settings).now()
     assert len(consumer.messages()) == 1
 
 
 def test_nsq_case_19_paused_topic_keeps_messages_to_itself(broker: Broker) -> None:
     subscribed(broker, rdy=0)
     topic = broker.node.topic("t")
-    topic.pause(paused=True)
+    topic.pause(paused=True).now()
     broker.client().pub("t", b"hello")
     assert (topic.depth(), channel_of(broker).depth()) == (1, 0)
-    topic.pause(paused=False)
+    topic.pause(paused=False).now()
     assert (topic.depth(), channel_of(broker).depth()) == (0, 1)
 
 
@@ -279,7 +279,7 @@ def test_nsq_case_27_consumers_of_a_channel_are_bounded(tmp_path: Path) -> None:
 
 def test_nsq_case_28_publish_after_the_last_channel_is_gone(broker: Broker) -> None:
     consumer = subscribed(broker)
-    broker.node.topic("t").delete_subscription("ch")
+    broker.node.topic("t").delete_subscription("ch").now()
     assert consumer.closed
     broker.client().pub("t", b"hello")
     assert broker.node.topic("t").depth() == 1
@@ -480,7 +480,7 @@ def test_client_that_cannot_be_served_is_hung_up_on_and_the_publisher_hears_noth
 
 
 def test_delays_beyond_what_the_topic_allows_are_refused(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="off", max_due_ns=60_000_000_000))
+    broker.node.create_topic("t", TopicSettings(extend="off", max_due_ns=60_000_000_000)).now()
     consumer = subscribed(broker)
     producer = broker.client()
     producer.pub("t", b"hello")
@@ -496,7 +496,7 @@ def test_delays_beyond_what_the_topic_allows_are_refused(broker: Broker) -> None
 
 
 def test_full_topic_refuses_and_the_connection_lives(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="off", quota_bytes=100_000))
+    broker.node.create_topic("t", TopicSettings(extend="off", quota_bytes=100_000)).now()
     producer = broker.client()
     producer.send(pub("t", bytes(90_000)))
     assert producer.replies() == ["OK"]

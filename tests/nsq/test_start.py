@@ -78,7 +78,7 @@ def position(topic: Topic, offset: int) -> Position:
 def test_position_of_a_row_plus_its_size_is_the_next_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     for extend in EXTENDS:
-        topic = broker.node.create_topic(extend, TopicSettings(extend=extend))
+        topic = broker.node.create_topic(extend, TopicSettings(extend=extend)).now()
         publish(broker, topic, b"a", b"bbb")
         publish(broker, topic, *[b"x" * number for number in range(1, 40)], header=b'{"a":"b"}')
         publish(broker, topic, b"last")
@@ -95,7 +95,7 @@ def test_position_of_a_row_plus_its_size_is_the_next_rows(tmp_path: Path) -> Non
 
 def test_byte_position_finds_its_row(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off"))
+    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
     for size in range(1, 60):
         publish(broker, topic, *[b"x" * size] * (size % 20 + 1))
     shard = topic.shards[0]
@@ -108,7 +108,7 @@ def test_byte_position_finds_its_row(tmp_path: Path) -> None:
 
 def test_byte_position_on_disk_is_found_without_stopping_the_loop(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off"))
+    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
     for _ in range(50):
         publish(broker, topic, *[b"x" * 70] * 100)
     broker.kill()
@@ -121,7 +121,7 @@ def test_byte_position_on_disk_is_found_without_stopping_the_loop(tmp_path: Path
 
 def test_times_and_counts_find_their_row(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off"))
+    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
     for _ in range(10):
         publish(broker, topic, b"a", b"b")
         broker.advance(10)
@@ -137,7 +137,7 @@ def test_times_and_counts_find_their_row(tmp_path: Path) -> None:
 
 def test_place_in_one_partition_needs_its_number(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(shards=2))
+    topic = broker.node.create_topic("t", TopicSettings(shards=2)).now()
     assert found(Start("special", -1), topic, [0, 1]) == [(0, 0), (1, 0)]
     for start in (Start("virtual_queue", 0), Start("msgcount", 0)):
         with pytest.raises(Refusal, match="partition"):
@@ -147,7 +147,7 @@ def test_place_in_one_partition_needs_its_number(tmp_path: Path) -> None:
 
 def test_positions_of_a_batch_begin_with_its_weight(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off"))
+    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
     publish(broker, topic, b"abc")
     publish(broker, topic, b"de", b"f")
     batch = topic.shards[0].read(1)

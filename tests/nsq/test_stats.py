@@ -131,10 +131,10 @@ def test_deferred_messages_that_a_pause_keeps_back_are_the_topics(broker: Watche
     client = broker.client()
     client.sub("t", "ch")
     client.pub("t", b"x")
-    broker.node.topic("t").pause(paused=True)
+    broker.node.topic("t").pause(paused=True).now()
     client.send(dpub("t", 500_000, b"later"))
     assert (broker.channel()["deferred_count"], broker.channel()["depth"], broker.topic()["depth"]) == (0, 1, 1)
-    broker.node.topic("t").pause(paused=False)
+    broker.node.topic("t").pause(paused=False).now()
     assert (broker.channel()["deferred_count"], broker.channel()["depth"], broker.topic()["depth"]) == (1, 1, 0)
 
 
@@ -245,16 +245,16 @@ def test_backend_depth_is_what_is_on_disk(broker: Watched) -> None:
 
 
 def test_names_that_nsq_cannot_spell_are_not_listed(broker: Watched) -> None:
-    broker.node.create_topic("order events")
-    broker.node.create_topic("t").create_subscription("à la carte")
+    broker.node.create_topic("order events").now()
+    broker.node.create_topic("t").now().create_subscription("à la carte").now()
     assert [(topic["topic_name"], topic["channels"]) for topic in broker.stats()["topics"]] == [("t", [])]
     assert broker.stats("order events")["topics"] is None
 
 
 def test_consumer_of_another_dialect_is_shown_too(broker: Watched) -> None:
 
-    topic = broker.node.create_topic("t")
-    subscription = topic.create_subscription("ch")
+    topic = broker.node.create_topic("t").now()
+    subscription = topic.create_subscription("ch").now()
     topic.attach(subscription, lambda deliveries: None, name="elsewhere")
     assert [client["client_id"] for client in broker.channel()["clients"]] == ["elsewhere"]
 
@@ -266,9 +266,11 @@ def test_text_is_laid_out_as_by_nsqd(broker: Watched) -> None:
     client.pub("one", b"x", b"y")
     client.send(b"RDY 0\n")
     broker.client().sub("two", "paused-channel")
-    broker.node.topics["two"].pause(paused=True)
+    broker.node.topics["two"].pause(paused=True).now()
     settings = broker.node.topics["two"].subscriptions["paused-channel"].settings
-    broker.node.topics["two"].update_subscription("paused-channel", msgspec.structs.replace(settings, paused=True))
+    broker.node.topics["two"].update_subscription(
+        "paused-channel", msgspec.structs.replace(settings, paused=True)
+    ).now()
     broker.advance(62.5)
     text = printout(broker.observer.stats(), broker.node.started_ns, broker.clock.now())
     lines = re.sub(r"\t\d+", "\t0", text).split("\n")

@@ -135,7 +135,7 @@ def test_topic_that_began_anew_counts_from_zero(tmp_path: Path, ear: Ear) -> Non
     broker.client().pub("t", b"x", b"y", b"z")
     broker.advance(1)
     ear.heard()
-    broker.node.delete_topic("t")
+    broker.node.delete_topic("t").now()
     broker.client().pub("t", b"x", b"y")
     broker.advance(1)
     assert ear.heard()["topic.t.message_count"] == "2|c"
@@ -177,7 +177,7 @@ def test_latencies_are_sent_in_nanoseconds(tmp_path: Path, ear: Ear) -> None:
 def test_packets_leave_in_small_groups(tmp_path: Path, ear: Ear) -> None:
     broker, statsd = start(tmp_path, ear, statsd_interval_ns=10**9, statsd_mem_stats=False)
     for number in range(500):
-        broker.node.create_topic(f"topic-with-a-rather-long-name-{number}")
+        broker.node.create_topic(f"topic-with-a-rather-long-name-{number}").now()
     broker.advance(1)
     first = ear.packets()
     assert len(first) == BURST_PACKETS

@@ -166,7 +166,7 @@ def test_bytes_sent_behind_identify_belong_to_the_layer(tmp_path: Path) -> None:
 def test_replies_still_waited_for_leave_before_the_layers_come(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     settings = msgspec.structs.replace(broker.config.topic.settings(), durability="fsync")
-    broker.node.create_topic("t", settings)
+    broker.node.create_topic("t", settings).now()
     broker.disk.eager = False
     client = broker.client()
     body = msgspec.json.encode({"feature_negotiation": True, "snappy": True})

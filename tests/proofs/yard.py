@@ -164,17 +164,19 @@ def fill(path: Path) -> tuple[Yard, Truth]:
     yard = Yard(path)
     node = yard.node
     small = 3000
-    orders = node.create_topic("orders", TopicSettings(shards=2, segment_bytes=small))
-    ledger = node.create_topic("ledger", TopicSettings(durability="fsync", segment_bytes=small, compression="zstd"))
-    later = node.create_topic("later", TopicSettings(segment_bytes=small))
-    node.create_topic("passing", TopicSettings(durability="memory"))
-    node.create_topic("empty")
-    node.create_topic("copies", TopicSettings(segment_bytes=small))
+    orders = node.create_topic("orders", TopicSettings(shards=2, segment_bytes=small)).now()
+    ledger = node.create_topic(
+        "ledger", TopicSettings(durability="fsync", segment_bytes=small, compression="zstd")
+    ).now()
+    later = node.create_topic("later", TopicSettings(segment_bytes=small)).now()
+    node.create_topic("passing", TopicSettings(durability="memory")).now()
+    node.create_topic("empty").now()
+    node.create_topic("copies", TopicSettings(segment_bytes=small)).now()
     node.catalog.set_mapping({"canary": 3, "batch": 7})
     for topic, names in ((orders, ("audit", "ship")), (ledger, ("books",)), (later, ("alarm",))):
         for name in names:
-            topic.create_subscription(name, earliest=True)
-    orders.create_subscription("strict", SubscriptionSettings(max_attempts=1), earliest=True)
+            topic.create_subscription(name, earliest=True).now()
+    orders.create_subscription("strict", SubscriptionSettings(max_attempts=1), earliest=True).now()
     for number in range(12):
         bodies = [b"order %d of %d" % (part, number) for part in range(4)]
         keys: Column = [b"key %d" % part for part in range(4)]
@@ -185,7 +187,7 @@ def fill(path: Path) -> tuple[Yard, Truth]:
             yard.publish(later, b"now %d" % number, b"later %d" % number, due=due, headers=[b'{"a": 1}', None])
         yard.run(1)
     finished = _deliver(yard, orders, ledger)
-    node.holds.hold("query", orders.record, [3, 0], 24 * HOUR_NS)
+    node.holds.hold("query", orders.record, [3, 0], 24 * HOUR_NS).now()
     yard.run(3)
     for number in range(3):  # what comes after the last segments were closed
         yard.publish(orders, b"last %d" % number, shard=0)

@@ -59,7 +59,7 @@ def test_topics_without_a_registry_keep_the_node_from_starting(
 ) -> None:
     site = Site(Config(data_dir="data", node=NodeConfig(recovery=recovery)))
     for name in ("a", "b", "c"):
-        site.publish(site.node.create_topic(name), name.encode())
+        site.publish(site.node.create_topic(name).now(), name.encode())
     put_back(site, content)
     with pytest.raises(CorruptionError, match=r"holds 3 topics.*`penstock registry rebuild --data data`"):
         site.start()
@@ -67,7 +67,7 @@ def test_topics_without_a_registry_keep_the_node_from_starting(
 
 
 def test_a_flipped_bit_in_the_last_change_keeps_the_node_from_starting(site: Site) -> None:
-    site.publish(site.node.create_topic("a"), b"one")
+    site.publish(site.node.create_topic("a").now(), b"one")
     content = bytearray(saved(site))
     content[-20] ^= 1
     put_back(site, bytes(content))
@@ -79,11 +79,11 @@ def test_a_flipped_bit_in_the_last_change_keeps_the_node_from_starting(site: Sit
 def test_an_older_registry_loses_no_topic_and_gives_no_number_again(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.publish(site.node.create_topic("a"), b"one")
+    site.publish(site.node.create_topic("a").now(), b"one")
     older = saved(site)
-    b = site.node.create_topic("b")
+    b = site.node.create_topic("b").now()
     site.publish(b, b"two")
-    b.create_subscription("audit")
+    b.create_subscription("audit").now()
     site.machine.run(1)
     put_back(site, older)
     site.start()
@@ -94,9 +94,9 @@ def test_an_older_registry_loses_no_topic_and_gives_no_number_again(
     said = "data/lost/2 holds topic 'b', which the registry does not know"
     assert said in caplog.text
     assert said in site.node.lost()[0]
-    c = site.node.create_topic("c")
+    c = site.node.create_topic("c").now()
     assert c.record.number == 3
-    assert c.create_subscription("s").number == 2
+    assert c.create_subscription("s").now().number == 2
     assert bodies(site, "a") == [b"one"]
     # It stays there, and is named, until somebody takes it back or removes it.
     site.start()
@@ -106,9 +106,9 @@ def test_an_older_registry_loses_no_topic_and_gives_no_number_again(
 
 
 def test_a_registry_from_before_a_subscription_of_a_known_topic_keeps_the_node_from_starting(site: Site) -> None:
-    topic = site.node.create_topic("a")
+    topic = site.node.create_topic("a").now()
     older = saved(site)
-    topic.create_subscription("audit")
+    topic.create_subscription("audit").now()
     site.publish(topic, b"one")
     site.machine.run(1)
     newest = saved(site)
@@ -122,7 +122,7 @@ def test_a_registry_from_before_a_subscription_of_a_known_topic_keeps_the_node_f
 
 
 def test_a_label_that_is_no_text_costs_nothing(site: Site) -> None:
-    site.publish(site.node.create_topic("a"), b"one")
+    site.publish(site.node.create_topic("a").now(), b"one")
     site.node.close()
     site.machine.platter.files["data/topics/1/topic.json"].data[12] = 0xFF
     site.start()
@@ -132,15 +132,15 @@ def test_a_label_that_is_no_text_costs_nothing(site: Site) -> None:
 def test_a_second_directory_of_the_same_number_gets_a_name_of_its_own(site: Site) -> None:
     for name in ("2", "2.2"):
         site.machine.disk.make(f"data/lost/{name}")
-    site.node.create_topic("a")
+    site.node.create_topic("a").now()
     site.machine.disk.make("data/topics/2")
     site.start()
     assert site.machine.disk.list("data/lost") == ["2", "2.2", "2.3"]
 
 
 def test_a_deleted_topic_is_gone_with_its_data_and_leaves_nothing_behind(site: Site) -> None:
-    site.publish(site.node.create_topic("a"), b"one")
-    site.node.delete_topic("a")
+    site.publish(site.node.create_topic("a").now(), b"one")
+    site.node.delete_topic("a").now()
     assert topics(site) == []
     assert [each.number for each in site.node.catalog.deleted()] == [1]
     site.machine.run(site.node.config.node.retention_check_ns / 1e9 + 1)
@@ -152,11 +152,11 @@ def test_a_deleted_topic_is_gone_with_its_data_and_leaves_nothing_behind(site: S
 def test_a_deletion_that_dies_anywhere_is_finished_or_never_began(site: Site) -> None:
     for step in range(1, 200):
         site = Site()
-        site.publish(site.node.create_topic("kept", TopicSettings(durability="fsync")), b"one")
-        site.publish(site.node.create_topic("gone", TopicSettings(shards=2, durability="fsync")), b"two")
+        site.publish(site.node.create_topic("kept", TopicSettings(durability="fsync")).now(), b"one")
+        site.publish(site.node.create_topic("gone", TopicSettings(shards=2, durability="fsync")).now(), b"two")
         site.machine.platter.fuse = step
         try:
-            site.node.delete_topic("gone")
+            site.node.delete_topic("gone").now()
         except Died:
             pass
         over = site.machine.platter.fuse is not None
@@ -174,7 +174,7 @@ def test_a_deletion_that_dies_anywhere_is_finished_or_never_began(site: Site) ->
 
 
 def test_a_directory_that_is_another_topic_than_the_deleted_one_is_kept(site: Site) -> None:
-    topic = site.node.create_topic("a")
+    topic = site.node.create_topic("a").now()
     site.publish(topic, b"one")
     site.node.catalog.delete_topic("a").now()
     found = label.read(site.machine.disk, topic.path)
@@ -186,7 +186,7 @@ def test_a_directory_that_is_another_topic_than_the_deleted_one_is_kept(site: Si
 
 
 def test_the_journals_of_passing_subscriptions_go_with_them(site: Site) -> None:
-    topic = site.node.create_topic("a")
+    topic = site.node.create_topic("a").now()
     site.publish(topic, b"one")
     site.consume(topic, "passing", SubscriptionSettings(ephemeral=True))
     site.seat.ack([1])
@@ -228,10 +228,10 @@ def test_a_topic_whose_files_cannot_be_made_is_undone(
     with monkeypatch.context() as patch:
         Failing(patch, word, number)
         with pytest.raises(Refusal, match="topic a could not be made") as caught:
-            site.node.create_topic("a")
+            site.node.create_topic("a").now()
     assert caught.value.code == code
     assert (site.node.topics, site.node.catalog.topics()) == ({}, [])
-    topic = site.node.create_topic("a")
+    topic = site.node.create_topic("a").now()
     site.publish(topic, b"one")
     assert topic.record.number == 2
     site.start()
@@ -247,9 +247,9 @@ def test_a_topic_that_could_not_even_be_undone_can_be_created_later(
         Failing(patch, "topics/1", errno.ENOSPC)
         patch.setattr(site.node.catalog, "delete_topic", refuse)
         with pytest.raises(Refusal):
-            site.node.create_topic("a")
+            site.node.create_topic("a").now()
     assert [record.name for record in site.node.catalog.topics()] == ["a"]
-    site.publish(site.node.create_topic("a"), b"one")
+    site.publish(site.node.create_topic("a").now(), b"one")
     assert bodies(site, "a") == [b"one"]
 
 
@@ -258,11 +258,11 @@ def refuse(*_: object) -> None:
 
 
 def test_a_subscription_whose_journal_cannot_be_read_is_undone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = site.node.create_topic("a")
+    topic = site.node.create_topic("a").now()
     with monkeypatch.context() as patch:
         patch.setattr(type(topic.shards[0]), "journal", too_many)
         with pytest.raises(Refusal, match="subscription s of topic a could not be made") as caught:
-            topic.create_subscription("s")
+            topic.create_subscription("s").now()
     assert caught.value.code == "unavailable"
     assert (topic.subscriptions, site.node.catalog.subscriptions(topic.record)) == ({}, [])
     site.publish(topic, b"one")

@@ -20,11 +20,11 @@ from tests.site import Site
 def site() -> Site:
     """A node with two topics, one of them with subscriptions, that was stopped cleanly."""
     site = Site()
-    orders = site.node.create_topic("orders", TopicSettings(shards=3, durability="fsync", rate=77))
+    orders = site.node.create_topic("orders", TopicSettings(shards=3, durability="fsync", rate=77)).now()
     site.consume(orders, "audit", SubscriptionSettings(max_attempts=5), credit=1)
-    orders.create_subscription("late")
+    orders.create_subscription("late").now()
     site.publish(orders, b"one", b"two")
-    topic = site.node.create_topic("plain")
+    topic = site.node.create_topic("plain").now()
     site.publish(topic, b"three")
     site.node.catalog.set_mapping({"gold": 3}).now()
     site.machine.run(1)
@@ -53,8 +53,8 @@ def test_everything_is_as_before(site: Site) -> None:
     assert records(site) == before
     assert site.consume(site.node.topic("orders"), "late") == [b"one", b"two"]
     assert bodies(site, "plain") == [b"three"]
-    assert site.node.create_topic("next").record.number == 3
-    assert site.node.topic("next").create_subscription("s").number == 4
+    assert site.node.create_topic("next").now().record.number == 3
+    assert site.node.topic("next").create_subscription("s").now().number == 4
 
 
 def test_what_a_damaged_registry_still_tells_is_kept_and_the_file_too(site: Site) -> None:
@@ -86,8 +86,8 @@ def test_a_healthy_registry_is_left_alone_unless_forced(site: Site) -> None:
 
 def test_what_an_older_registry_did_not_know_is_taken_back(site: Site) -> None:
     older = saved(site)
-    topic = site.node.create_topic("young")
-    topic.create_subscription("audit")
+    topic = site.node.create_topic("young").now()
+    topic.create_subscription("audit").now()
     site.publish(topic, b"four")
     site.machine.run(1)
     before = records(site)
@@ -107,7 +107,7 @@ def test_what_an_older_registry_did_not_know_is_taken_back(site: Site) -> None:
 def test_a_subscription_that_an_older_registry_did_not_know_is_taken_back(site: Site) -> None:
     topic = site.node.topic("plain")
     older = saved(site)
-    topic.create_subscription("audit", earliest=True)
+    topic.create_subscription("audit", earliest=True).now()
     site.publish(topic, b"five")
     site.machine.run(1)
     before = records(site)
@@ -123,11 +123,11 @@ def test_a_subscription_that_an_older_registry_did_not_know_is_taken_back(site: 
 
 def test_a_lost_topic_whose_name_or_number_is_taken_gets_others(site: Site) -> None:
     older = saved(site)
-    site.publish(site.node.create_topic("young"), b"old")
+    site.publish(site.node.create_topic("young").now(), b"old")
     site.machine.run(1)
     put_back(site, older)
     site.start()
-    site.publish(site.node.create_topic("young"), b"new")
+    site.publish(site.node.create_topic("young").now(), b"new")
     site.node.close()
     site.machine.start()
     # A version that counted again from what the registry knew would have given number 3 twice.
@@ -195,9 +195,9 @@ def test_a_deleted_topic_does_not_come_back(site: Site) -> None:
 
 def test_a_change_of_a_topic_is_on_its_label_soon_after(site: Site) -> None:
     orders = site.node.topic("orders")
-    orders.pause(paused=True)
-    orders.delete_subscription("late")
-    orders.update_subscription("audit", SubscriptionSettings(max_attempts=9))
+    orders.pause(paused=True).now()
+    orders.delete_subscription("late").now()
+    orders.update_subscription("audit", SubscriptionSettings(max_attempts=9)).now()
     site.machine.run(1)
     found = label.read(site.machine.disk, orders.path)
     assert found is not None

@@ -80,7 +80,7 @@ class Operator(Actor):
         book = self.world.book
         model = book.topic(name)
         model.doubtful = True
-        topic = node.create_topic(name, settings)
+        topic = node.create_topic(name, settings).now()
         book.bind(name, topic.record.number, settings)
         model.doubtful = False
         book.record("create", name, settings.durability, settings.shards, settings.segment_bytes, settings.extend)
@@ -97,7 +97,7 @@ class Operator(Actor):
 
     def _pause_topic(self, node: Node, topic: Topic, model: TopicModel) -> None:
         self.world.book.record("pause", topic.name)
-        topic.pause(paused=True)
+        topic.pause(paused=True).now()
         model.gate_ns = self.world.book.now_ns if model.gate_ns is None else model.gate_ns
         self._upheaval(model)
 
@@ -105,7 +105,7 @@ class Operator(Actor):
         self.world.book.record("resume", topic.name)
         gate_ns, model.gate_ns = model.gate_ns, None
         try:
-            topic.pause(paused=False)
+            topic.pause(paused=False).now()
         except Refusal:
             model.gate_ns = gate_ns
             raise
@@ -123,7 +123,7 @@ class Operator(Actor):
             if subscription is not None and subscription.topic is model and connection.fragile:
                 subscription.hidden = True
         try:
-            topic.update(settings)
+            topic.update(settings).now()
         finally:
             book.bind(topic.name, topic.record.number, topic.settings)
 
@@ -146,7 +146,7 @@ class Operator(Actor):
         here = [subscription for name, subscription in model.subscriptions.items() if name in topic.subscriptions]
         for subscription in here:
             self._empty_behind(subscription, done=False)
-        topic.empty()
+        topic.empty().now()
         for subscription in here:
             self._empty_behind(subscription, done=True)
         book.orphan(model)
@@ -163,7 +163,7 @@ class Operator(Actor):
 
     def _delete_topic(self, node: Node, topic: Topic, model: TopicModel) -> None:
         self.world.book.record("delete", topic.name)
-        node.delete_topic(topic.name)
+        node.delete_topic(topic.name).now()
         self.world.book.drop_topic(model)
 
     # --- subscriptions --------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Operator(Actor):
         book.record("subscribe", topic_name, name, *rules)
         model = book.make_subscription(book.topic(topic_name), name, settings)
         model.doubtful = True
-        topic.create_subscription(name, settings)
+        topic.create_subscription(name, settings).now()
         model.doubtful = False
 
     def _change(self, topic: Topic, model: SubscriptionModel, settings: SubscriptionSettings) -> None:
@@ -185,7 +185,7 @@ class Operator(Actor):
         model.upheaval_ns = book.now_ns
         model.paused_ns = book.now_ns if settings.paused else None
         try:
-            topic.update_subscription(model.name, settings)
+            topic.update_subscription(model.name, settings).now()
         except Refusal:
             model.paused_ns = paused_ns
             book.adopt(model, before)
@@ -216,7 +216,7 @@ class Operator(Actor):
 
     def _delete(self, topic: Topic, model: SubscriptionModel) -> None:
         self.world.book.record("delete", topic.name, model.name)
-        topic.delete_subscription(model.name)
+        topic.delete_subscription(model.name).now()
         self.world.book.drop_subscription(model)
 
     def _empty(self, topic: Topic, model: SubscriptionModel) -> None:

@@ -66,7 +66,8 @@ class Peeked(msgspec.Struct):
 async def publish(call: Call[PublishQuery, bytes]) -> Published:
     """Publish messages, one JSON object a line: all of them, or none."""
     node, context = call.node, call.context
-    topic = node.topic(call.names["topic"], create=call.query.create)
+    name = call.names["topic"]
+    topic = await node.obtain(name) if call.query.create else node.topic(name)
     shard = call.query.shard
     if shard is not None:
         topic.shard(shard)

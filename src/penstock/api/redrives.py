@@ -39,7 +39,7 @@ async def redrive_topic(call: Call[Nothing, RedriveBody]) -> RedriveInfo:
         if not ended.done():
             ended.set_result(result)
 
-    redrive(call.node, topic, call.body.to, call.body.max, done)
+    await redrive(call.node, topic, call.body.to, call.body.max, done)
     result = await ended
     return RedriveInfo(result.moved, result.topics, result.left, result.problem)
 

@@ -102,7 +102,7 @@ async def create_subscription(call: Call[Nothing, SubscriptionBody]) -> Subscrip
     """Make a subscription."""
     topic = call.topic()
     settings = inward(call.body.settings, SubscriptionSettings())
-    return _info(topic, topic.create_subscription(call.body.name, settings))
+    return _info(topic, await topic.create_subscription(call.body.name, settings))
 
 
 async def show_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
@@ -114,29 +114,29 @@ async def change_subscription(call: Call[Nothing, SubscriptionChange]) -> Subscr
     """Change settings of a subscription."""
     topic, subscription = call.subscription()
     settings = inward(call.body.settings, subscription.settings)
-    return _info(topic, topic.update_subscription(subscription.name, settings))
+    return _info(topic, await topic.update_subscription(subscription.name, settings))
 
 
 async def delete_subscription(call: Call[Nothing, None]) -> None:
     """Drop a subscription and hang up on its consumers."""
     topic, subscription = call.subscription()
-    topic.delete_subscription(subscription.name)
+    await topic.delete_subscription(subscription.name)
 
 
 async def pause_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
     """Hand out nothing more."""
-    return _paused(call, paused=True)
+    return await _paused(call, paused=True)
 
 
 async def resume_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
     """Hand out again."""
-    return _paused(call, paused=False)
+    return await _paused(call, paused=False)
 
 
-def _paused(call: Call[Nothing, None], *, paused: bool) -> SubscriptionInfo:
+async def _paused(call: Call[Nothing, None], *, paused: bool) -> SubscriptionInfo:
     topic, subscription = call.subscription()
     settings = msgspec.structs.replace(subscription.settings, paused=paused)
-    return _info(topic, topic.update_subscription(subscription.name, settings))
+    return _info(topic, await topic.update_subscription(subscription.name, settings))
 
 
 async def empty_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:

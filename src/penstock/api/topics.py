@@ -109,9 +109,9 @@ async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
     """Make a topic; what is not chosen comes from the node's configuration."""
     settings = inward(call.body.settings, call.node.config.topic.settings())
     # A pause is more than a setting: it notes where the topic stood.
-    topic = call.node.create_topic(call.body.name, msgspec.structs.replace(settings, paused=False))
+    topic = await call.node.create_topic(call.body.name, msgspec.structs.replace(settings, paused=False))
     if settings.paused:
-        topic.pause(paused=True)
+        await topic.pause(paused=True)
     return info(topic)
 
 
@@ -124,32 +124,32 @@ async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
     """Change settings of a topic."""
     topic = call.topic()
     settings = inward(call.body.settings, topic.settings)
-    topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
+    await topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
     if settings.paused != topic.settings.paused:
-        topic.pause(paused=settings.paused)
+        await topic.pause(paused=settings.paused)
     return info(topic)
 
 
 async def delete_topic(call: Call[Nothing, None]) -> None:
     """Drop a topic with everything in it."""
-    call.node.delete_topic(call.topic().name)
+    await call.node.delete_topic(call.topic().name)
 
 
 async def pause_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Keep what comes from now on in the topic."""
-    call.topic().pause(paused=True)
+    await call.topic().pause(paused=True)
     return info(call.topic())
 
 
 async def resume_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Let messages flow to the subscriptions again."""
-    call.topic().pause(paused=False)
+    await call.topic().pause(paused=False)
     return info(call.topic())
 
 
 async def empty_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Let go of what no subscription has yet."""
-    call.topic().empty()
+    await call.topic().empty()
     return info(call.topic())
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.cli.beside import DEMO_TOPIC as TOPIC
 from penstock.clock import SECOND, Timer
-from penstock.errors import Refusal
 from penstock.message import Rows
 
 if TYPE_CHECKING:
@@ -118,20 +118,22 @@ class Demo:
     def _beat(self) -> None:
         clock = self._node.clock
         self._timer = clock.call_at(clock.monotonic() + BEAT_NS, self._beat)
-        try:
-            topic = self._topic()
-        except Refusal as refusal:  # a full disk: there will be a next second
-            _log.debug("nothing is published to %s: %s", TOPIC, refusal)
+        self._topic().then(self._publish)
+
+    def _publish(self, topic: Topic | None, error: Exception | None) -> None:
+        if topic is None:  # a full disk: there will be a next second
+            _log.debug("nothing is published to %s: %s", TOPIC, error)
             return
+        clock = self._node.clock
         said = lines(clock.now(), self._random)
         rows = Rows.of([line.text.encode() for line in said], SOURCE, {"traffic": [line.traffic for line in said]})
         topic.publish(rows, self, lambda receipt, error: None)  # the ledger counts what is refused
 
-    def _topic(self) -> Topic:
+    def _topic(self) -> Answer[Topic]:
         settings = msgspec.structs.replace(
             self._node.config.topic.settings(),
             retention_bytes=RETENTION_BYTES,
             retention_age_ns=RETENTION_NS,
             retention_hard=True,
         )
-        return self._node.topic(TOPIC, create=True, settings=settings)
+        return self._node.obtain(TOPIC, settings)

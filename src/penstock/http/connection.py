@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from penstock.answer import Answer
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.http import plain
@@ -392,6 +393,14 @@ class Connection(asyncio.Protocol):
             assert request.route is not None
             answer = request.route.handle(request)
         except Exception as error:  # also a bug: it costs one request
+            answer = self._refuse(request, error)
+        if isinstance(answer, Answer):
+            answer.then(partial(self._told, request))
+        elif answer is not None:
+            request.answer(answer)
+
+    def _told(self, request: Request, answer: Response | None, error: Exception | None) -> None:
+        if error is not None:
             answer = self._refuse(request, error)
         if answer is not None:
             request.answer(answer)

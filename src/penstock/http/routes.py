@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.answer import Answer
 from penstock.errors import Refusal
 from penstock.http.request import NO_NAMES, Request
 from penstock.http.response import Response
 
-#: Returns the answer, or None and gives it to the request later; raises what the application has words for.
-Handle = Callable[[Request], Response | None]
+#: Returns the response, now or later, or None and gives it to the request itself; raises what the application has words
+#: for.
+Handle = Callable[[Request], Response | Answer[Response] | Answer[Response | None] | None]
 
 
 class Route(NamedTuple):

@@ -60,6 +60,8 @@ class Catalog:
         self.registry = registry
         self._clock = clock
         self._random = random
+        #: The largest numbers that were seen elsewhere, by counter.
+        self._seen: dict[str, int] = {}
 
     def topics(self) -> list[TopicRecord]:
         """Return all topics, by name."""
@@ -156,26 +158,16 @@ class Catalog:
     def forget_deleted(self, numbers: Sequence[int]) -> Answer[None]:
         """Forget deleted topics of which nothing is left on disk, for good, and what is left of them here."""
         left = [key for number in numbers for key in self.registry.list(f"{SUBSCRIPTIONS}{number}/")]
-        return self._remove([*left, *(f"{DELETED}{number}" for number in numbers)])
+        return self.remove([*left, *(f"{DELETED}{number}" for number in numbers)])
 
     def subscriptions_counted(self) -> int:
         """Return the largest number that a subscription was ever given, as far as is known here."""
         entry = self.registry.get(SUBSCRIPTION_COUNTER)
         return int(entry.value) if entry else 0
 
-    def count_from(self, topic_number: int, subscription_number: int) -> Answer[None]:
+    def count_from(self, topic_number: int, subscription_number: int) -> None:
         """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
-
-        def compose() -> Draft[None]:
-            puts, guards = {}, {}
-            for counter, least in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
-                entry = self.registry.get(counter)
-                if least > (int(entry.value) if entry else 0):
-                    puts[counter] = b"%d" % least
-                    guards[counter] = entry.revision if entry else 0
-            return Draft(None, puts, (), guards)
-
-        return self.attempt(compose)
+        self._seen = {TOPIC_COUNTER: topic_number, SUBSCRIPTION_COUNTER: subscription_number}
 
     def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
         """Return the subscriptions of a topic, by name."""
@@ -234,25 +226,40 @@ class Catalog:
 
         return self.attempt(compose)
 
-    def delete_subscription(self, topic: TopicRecord, name: str) -> Answer[SubscriptionRecord]:
-        """Remove a subscription and answer with what it was."""
-        key = _subscriptions_of(topic) + name
+    def delete_subscription(
+        self, topic: TopicRecord, name: str, orphan_from: Sequence[int] | None = None
+    ) -> Answer[SubscriptionRecord]:
+        """Remove a subscription and answer with what it was; the next may begin elsewhere from then on."""
+        key, topic_key = _subscriptions_of(topic) + name, TOPICS + topic.name
 
         def compose() -> Draft[SubscriptionRecord]:
             entry = self.registry.get(key)
             if entry is None:
                 raise Refusal("not_found", f"topic {topic.name} has no subscription {name}")
-            return Draft(decoded(entry.value, SubscriptionRecord, key), {}, [key], {key: entry.revision})
+            puts, guards = {}, {key: entry.revision}
+            current = self.registry.get(topic_key)
+            if orphan_from is not None and current is not None:
+                record = decoded(current.value, TopicRecord, topic_key)
+                record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
+                puts[topic_key], guards[topic_key] = encoded(record), current.revision
+            return Draft(decoded(entry.value, SubscriptionRecord, key), puts, [key], guards, proof=(key,))
 
         return self.attempt(compose)
 
-    def put(self, key: str, value: bytes) -> Answer[None]:
-        """Set what others keep here, over whatever is there."""
-        return self.attempt(lambda: Draft(None, {key: value}, (), self._guard(key)))
+    def put(self, key: str, value: bytes, replaced: Sequence[str] = ()) -> Answer[None]:
+        """Set what others keep here, over whatever is there, and remove what it takes the place of."""
+        return self.attempt(lambda: Draft(None, {key: value}, replaced, self._guard(key), proof=(key,)))
 
-    def remove(self, key: str) -> Answer[None]:
-        """Remove what others keep here, if it is there."""
-        return self.attempt(lambda: Draft(None, {}, [key] if self.registry.get(key) else [], self._guard(key)))
+    def remove(self, keys: Sequence[str]) -> Answer[None]:
+        """Remove any number of keys, some at a time; some may be gone already."""
+        some, rest = keys[:REMOVE_KEYS_MAX], keys[REMOVE_KEYS_MAX:]
+
+        def compose() -> Draft[None]:
+            there = {key: entry.revision for key in some if (entry := self.registry.get(key))}
+            return Draft(None, {}, list(there), there)
+
+        removed = self.attempt(compose)
+        return removed.then_ask(lambda _: self.remove(rest)) if rest else removed
 
     def attempt(self, compose: Compose[T]) -> Answer[T]:
         """Make a change that is composed from what the registry shows, until it is known what became of it."""
@@ -301,19 +308,8 @@ class Catalog:
     def _next_number(self, counter: str) -> tuple[int, dict[str, bytes], dict[str, int]]:
         """Return a number, what to put together with what gets it, and the guard of that."""
         entry = self.registry.get(counter)
-        number = int(entry.value) + 1 if entry else 1
+        number = max(int(entry.value) if entry else 0, self._seen.get(counter, 0)) + 1
         return number, {counter: b"%d" % number}, {counter: entry.revision if entry else 0}
-
-    def _remove(self, keys: Sequence[str]) -> Answer[None]:
-        """Remove any number of keys, some at a time."""
-        some, rest = keys[:REMOVE_KEYS_MAX], keys[REMOVE_KEYS_MAX:]
-
-        def compose() -> Draft[None]:
-            there = {key: entry.revision for key in some if (entry := self.registry.get(key))}
-            return Draft(None, {}, list(there), there)
-
-        removed = self.attempt(compose)
-        return removed.then_ask(lambda _: self._remove(rest)) if rest else removed
 
     def _guard(self, key: str) -> dict[str, int]:
         entry = self.registry.get(key)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.answer import Answer
 from penstock.dialects.nsq.lookup.directory import Meta
 from tests.nsq.lookup.parts import Service
 
@@ -25,17 +26,21 @@ class OneNode:
     def meta(self, topic: str) -> Meta | None:
         return self.topics.get(topic)
 
-    def create(self, topic: str, meta: Meta) -> None:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         self.topics[topic] = meta
+        return Answer.of(None)
 
-    def upgrade(self, topic: str) -> None:
+    def upgrade(self, topic: str) -> Answer[None]:
         self.topics[topic] = Meta(extend_support=True)
+        return Answer.of(None)
 
-    def replicate(self, topic: str, replicas: int) -> None:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         self.topics[topic] = msgspec.structs.replace(self.topics[topic], replica=replicas)
+        return Answer.of(None)
 
-    def delete(self, topic: str) -> None:
+    def delete(self, topic: str) -> Answer[None]:
         self.topics.pop(topic, None)
+        return Answer.of(None)
 
 
 def test_ping_and_info(service: Service) -> None:

@@ -154,9 +154,9 @@ def test_nsq_case_35_a_producer_appears_and_disappears_in_one_process(broker: Br
     broker.client().sub("t", "ch")
     assert service.get("/lookup?topic=t")["channels"] == ["ch"]
     assert service.get("/debug")["channel:t:ch"][0]["broadcast_address"] == "me"
-    broker.node.topic("t").delete_subscription("ch")
+    broker.node.topic("t").delete_subscription("ch").now()
     assert service.get("/lookup?topic=t")["channels"] == []
-    broker.node.delete_topic("t")
+    broker.node.delete_topic("t").now()
     assert addresses(service, "t") == []
     assert service.get("/topics") == {"topics": []}
     assert broker.node.bugs == 0
@@ -164,7 +164,7 @@ def test_nsq_case_35_a_producer_appears_and_disappears_in_one_process(broker: Br
 
 def test_topics_from_before_the_start_are_announced(broker: Broker, network: FakeNetwork) -> None:
     broker.client().sub("old", "ch")
-    broker.node.create_topic("weird name")
+    broker.node.create_topic("weird name").now()
     service = beside(broker, network)
     assert service.get("/topics") == {"topics": ["old"]}
     assert service.get("/channels?topic=old") == {"channels": ["ch"]}
@@ -179,7 +179,7 @@ def test_the_node_stays_listed_however_long_it_runs(broker: Broker, network: Fak
 
 def test_every_shard_is_a_partition(broker: Broker, network: FakeNetwork) -> None:
     service = beside(broker, network)
-    broker.node.create_topic("t", TopicSettings(shards=3, extend="on"))
+    broker.node.create_topic("t", TopicSettings(shards=3, extend="on")).now()
     found = service.get("/lookup?topic=t&metainfo=true")
     assert sorted(found["partitions"]) == ["0", "1", "2"]
     assert (found["meta"]["partition_num"], found["meta"]["extend_support"]) == (3, True)
@@ -231,14 +231,14 @@ def test_an_upgrade_asked_of_the_service_is_the_upgrade_of_the_topic(broker: Bro
 
 def test_a_service_elsewhere_sees_every_shard_as_a_partition(broker: Broker, network: FakeNetwork) -> None:
     service = network.services["lookup"]
-    broker.node.create_topic("old", TopicSettings(shards=2, extend="on")).subscribe("ch")
+    broker.node.create_topic("old", TopicSettings(shards=2, extend="on")).now().subscribe("ch").now()
     me = msgspec.structs.replace(ME, distributed_id="me:4150")
     registrar = Registrar(broker.node, me, None, network)
     registrar.start([PLACE])
-    broker.node.create_topic("early", TopicSettings(shards=2))  # before the service has answered
+    broker.node.create_topic("early", TopicSettings(shards=2)).now()  # before the service has answered
     broker.clock.run()
-    topic = broker.node.create_topic("t", TopicSettings(shards=3, extend="on"))
-    topic.subscribe("a")
+    topic = broker.node.create_topic("t", TopicSettings(shards=3, extend="on")).now()
+    topic.subscribe("a").now()
     broker.clock.run()
 
     def partitions(name: str) -> list[str]:
@@ -250,8 +250,8 @@ def test_a_service_elsewhere_sees_every_shard_as_a_partition(broker: Broker, net
     network.cut()
     broker.advance(20)
     assert (partitions("t"), addresses(service, "t")) == (["0", "1", "2"], ["me"])
-    topic.delete_subscription("a")
-    broker.node.delete_topic("t")
+    topic.delete_subscription("a").now()
+    broker.node.delete_topic("t").now()
     broker.clock.run()
     assert addresses(service, "t") == []
     assert registrar.links[0].connected
@@ -273,7 +273,7 @@ def test_known_channels_exist_before_the_first_message(broker: Broker, network: 
 def test_a_topic_made_again_gets_no_channels_back_that_were_deleted_here(broker: Broker, network: FakeNetwork) -> None:
     beside(broker, network)
     broker.client().sub("t", "ch")
-    broker.node.delete_topic("t")
+    broker.node.delete_topic("t").now()
     broker.client().pub("t", b"x")
     assert broker.node.topic("t").subscriptions == {}
 
@@ -300,7 +300,7 @@ def test_nsq_case_35_a_producer_appears_and_disappears_elsewhere(
     broker.client().sub("t", "ch")
     assert addresses(service, "t") == ["me"]
     assert service.get("/channels?topic=t") == {"channels": ["ch"]}
-    broker.node.delete_topic("t")
+    broker.node.delete_topic("t").now()
     broker.clock.run()
     assert addresses(service, "t") == []
     assert service.get("/topics") == {"topics": ["t"]}
@@ -313,7 +313,7 @@ def test_a_connect_tells_every_channel_and_topics_without_one(
     broker.client().sub("t", "a")
     broker.client().sub("t", "b")
     broker.client().pub("bare", b"x")
-    broker.node.create_topic("weird name")
+    broker.node.create_topic("weird name").now()
     elsewhere(broker, network)
     assert service.get("/topics") == {"topics": ["bare", "t"]}
     assert service.get("/channels?topic=t") == {"channels": ["a", "b"]}
@@ -351,7 +351,7 @@ def test_a_lost_connection_comes_back_soon_with_what_changed_meanwhile(
     broker.client().sub("t", "ch")
     network.cut()
     assert addresses(service, "t") == []
-    broker.node.delete_topic("gone")
+    broker.node.delete_topic("gone").now()
     broker.client().sub("new", "ch")
     broker.advance(0.25)
     assert registrar.links[0].connected
@@ -412,7 +412,7 @@ def test_an_answer_for_a_topic_that_went_makes_nothing(broker: Broker, service: 
     service.post("/channel/create?topic=t&channel=a")
     network.slow = True
     broker.client().pub("t", b"one")
-    broker.node.delete_topic("t")
+    broker.node.delete_topic("t").now()
     network.asked.pop()()
     assert "t" not in broker.node.topics
     assert broker.node.bugs == 0
@@ -425,14 +425,14 @@ def test_what_a_topic_was_made_with_reaches_a_service_elsewhere(
         told = service.get(f"/lookup?topic={topic}&metainfo=true")["meta"]
         return told["extend_support"], told["partition_num"], told["ordered"]
 
-    broker.node.create_topic("before", TopicSettings(extend="on", shards=3, ordered=True))
+    broker.node.create_topic("before", TopicSettings(extend="on", shards=3, ordered=True)).now()
     elsewhere(broker, network)
     assert meta("before") == (True, 3, True)
     broker.client().pub("plain", b"x")
     broker.client().pub_ext("extended", {}, b"x")
     assert (meta("plain"), meta("extended")) == ((False, 1, False), (True, 1, False))
     plain = broker.node.topic("plain")
-    plain.update(msgspec.structs.replace(plain.settings, extend="on"))
+    plain.update(msgspec.structs.replace(plain.settings, extend="on")).now()
     broker.clock.run()
     assert meta("plain") == (True, 1, False)
     network.cut()

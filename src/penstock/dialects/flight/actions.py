@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow.flight as flight
 
+from penstock.answer import Answer
 from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
+from penstock.dialects.flight.bridge import Settle
 from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
 from penstock.dialects.flight.service import Service
@@ -95,12 +97,17 @@ def create_topic(service: Service, document: NewTopic) -> TopicInfo:
         raise Refusal("bad_request", f"these settings cannot be used: {error}") from None
     if settings.paused:
         raise Refusal("bad_request", "a topic is paused once it exists, not when it is made")
-    return service.bridge.call(lambda: topic_info(service.node.create_topic(document.name, settings)))
+    create = service.node.create_topic
+
+    def begin(settle: Settle[TopicInfo]) -> None:
+        create(document.name, settings).then_make(topic_info).then(settle)
+
+    return service.bridge.ask(begin)
 
 
 def delete_topic(service: Service, document: TopicName) -> object:
     """Drop a topic with everything in it."""
-    service.bridge.call(partial(service.node.delete_topic, document.name))
+    service.bridge.ask(lambda settle: service.node.delete_topic(document.name).then(settle))
     return {}
 
 
@@ -157,19 +164,20 @@ def abort(service: Service, document: Commit) -> object:
 def hold(service: Service, document: Hold) -> object:
     """Keep rows from these offsets on against retention for a while; again to renew it."""
 
-    def place() -> None:
+    def place() -> Answer[None]:
         record = service.topic(document.topic).record
         if document.incarnation and record.incarnation != document.incarnation:
             raise Refusal("gone", f"topic {document.topic} was deleted and made anew")
-        service.node.holds.hold(document.name, record, document.offsets, document.ttl_ms * MILLISECOND)
+        return service.node.holds.hold(document.name, record, document.offsets, document.ttl_ms * MILLISECOND)
 
-    service.bridge.call(place)
+    service.bridge.ask(lambda settle: place().then(settle))
     return {}
 
 
 def release_hold(service: Service, document: HoldName) -> object:
     """End all holds of a name."""
-    service.bridge.call(partial(service.node.holds.release, document.name))
+    release = service.node.holds.release
+    service.bridge.ask(lambda settle: release(document.name).then_make(lambda _: None).then(settle))
     return {}
 
 

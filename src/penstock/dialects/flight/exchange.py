@@ -15,10 +15,12 @@ from typing import TypeAlias
 import msgspec
 import pyarrow.flight as flight
 
+from penstock.answer import Answer
 from penstock.client.wire import Notice, Order, Subscribe, decoded, encoded
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
 from penstock.dialect import Peer
 from penstock.dialects.flight.faults import GONE
@@ -50,7 +52,7 @@ def consume(
 ) -> None:
     """Serve one consumer until it or the node ends."""
     exchange = Exchange(service, document, peer)
-    service.bridge.call(exchange.join)
+    service.bridge.ask(lambda settle: exchange.join().then(settle))
     thread = Thread(target=exchange.write, args=(writer,), name="flight-exchange", daemon=True)
     try:
         writer.begin(exchange.schema)
@@ -91,21 +93,29 @@ class Exchange:
 
     # --- on the loop ----------------------------------------------------------------------------------------------
 
-    def join(self) -> None:
+    def join(self) -> Answer[None]:
         """Become a consumer of the subscription."""
         service, document = self._service, self._document
         service.check_open()
         if len(service.exchanges) >= service.exchanges_max:
             text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
             raise Refusal("rate_limited", f"{text}: close one, or raise it")
-        topic = service.topic(document.topic, create=document.create)
+        found = service.obtain(document.topic, create=document.create)
+        return found.then_ask(lambda topic: self._subscribe(topic).then_make(partial(self._sit_down, topic)))
+
+    def _subscribe(self, topic: Topic) -> Answer[Subscription]:
+        document = self._document
         if document.shard is not None:
             topic.shard(document.shard)
-        subscription = topic.subscriptions.get(document.subscription)
-        if subscription is None:
-            if not document.create:
-                topic.subscription(document.subscription)
-            subscription = topic.create_subscription(document.subscription, earliest=document.earliest)
+        if document.subscription in topic.subscriptions or not document.create:
+            return Answer.of(topic.subscription(document.subscription))
+        return topic.create_subscription(document.subscription, earliest=document.earliest)
+
+    def _sit_down(self, topic: Topic, subscription: Subscription) -> None:
+        service, document = self._service, self._document
+        service.check_open()
+        if self._ended:
+            raise Refusal("gone", "the client is gone")
         settings = subscription.settings
         lease_ns = settings.lease_ns if document.lease_ms is None else document.lease_ms * MILLISECOND
         if not 0 < lease_ns <= settings.lease_max_ns:

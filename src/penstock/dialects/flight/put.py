@@ -25,6 +25,7 @@ from penstock.dialects.flight.service import Publisher, Service
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
+from penstock.topic import Topic
 
 #: A batch may name this many topics.
 TOPICS_MAX = 1000
@@ -99,11 +100,13 @@ class Topics:
             raise Refusal("bad_request", f"a batch names {len(names)} topics, more than {TOPICS_MAX}; send several")
         for name in names:
             if name not in self._known:
-                self._service.bridge.call(partial(self._check, name))
+                self._service.bridge.ask(partial(self._check, name))
                 self._known.add(name)
 
-    def _check(self, name: str) -> None:
-        topic = self._service.topic(name, create=self._create)
+    def _check(self, name: str, settle: Settle[None]) -> None:
+        self._service.obtain(name, create=self._create).then_make(self._check_shard).then(settle)
+
+    def _check_shard(self, topic: Topic) -> None:
         if self._shard is not None:
             topic.shard(self._shard)
 
@@ -161,7 +164,13 @@ class _Stream:
     def _offer(self, parts: list[Part], settle: Settle[Future[list[Place]]]) -> None:
         """Publish on the loop; settles once the log has the rows, with the future of their durability."""
         document, node = self._document, self._service.node
-        topics = [self._service.topic(name, create=document.create) for name, _, _ in parts]
+        missing = next((name for name, _, _ in parts if name not in node.topics), None)
+        if missing is not None:  # deleted since it was made for this stream
+            again = partial(self._offer, parts, settle)
+            made = self._service.obtain(missing, create=document.create)
+            made.then(lambda _, error: again() if error is None else settle(None, error))
+            return
+        topics = [node.topic(name) for name, _, _ in parts]
         stored: Future[list[Place]] = Future()
         gathering = _Gathering(parts, stored)
         for number, (topic, (_, rows, _)) in enumerate(zip(topics, parts, strict=True)):

@@ -16,6 +16,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.answer import Answer
 from penstock.config import Config
 from penstock.dialect import Peer
 from penstock.dialects.flight.bridge import STOPPING, Bridge
@@ -62,9 +63,13 @@ class Service:
         """Return the publisher of a connection: always the same one, so that its messages keep their order."""
         return self._publishers[crc32(peer.encode()) % PUBLISHERS]
 
-    def topic(self, name: str, *, create: bool = False) -> Topic:
-        """Return a topic; on the loop only."""
-        return self.node.topic(name, create=create)
+    def topic(self, name: str) -> Topic:
+        """Return a topic that must exist; on the loop only."""
+        return self.node.topic(name)
+
+    def obtain(self, name: str, *, create: bool) -> Answer[Topic]:
+        """Answer with a topic, made if it may be; on the loop only."""
+        return self.node.obtain(name) if create else Answer.of(self.node.topic(name))
 
     def check_open(self) -> None:
         """Refuse to go on once the node stops."""

@@ -83,7 +83,7 @@ def _check_due(service: Service, document: Stage, batch: pa.RecordBatch) -> None
         column = batch.column("due")
         if document.topic is None:
             column = column.filter(pc.equal(batch.column(TOPIC), name))
-        check_due(name, column, service.topic(name, create=document.create).settings.max_due_ns, now_ns)
+        check_due(name, column, service.topic(name).settings.max_due_ns, now_ns)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

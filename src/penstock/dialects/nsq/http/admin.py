@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.config import Config
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.http import words
@@ -30,65 +31,58 @@ class Admin:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Response:
+    def create_topic(self, params: Params) -> Answer[Response]:
         """Make a topic unless it exists; with `extend=true` its messages may carry headers."""
         name = words.name(params, "topic", "INVALID_TOPIC")
         extend = words.switch(params, "extend", default=False)
-        self._node.topic(name, create=True, settings=topic_settings(self._config, name, extend=extend))
-        return EMPTY
+        return self._node.obtain(name, topic_settings(self._config, name, extend=extend)).then_make(_said)
 
-    def delete_topic(self, params: Params) -> Response:
+    def delete_topic(self, params: Params) -> Answer[Response]:
         """Drop a topic with its channels, and hang up on their clients."""
-        self._node.delete_topic(self._known(params).name)
-        return EMPTY
+        return self._node.delete_topic(self._known(params).name).then_make(_said)
 
-    def empty_topic(self, params: Params) -> Response:
+    def empty_topic(self, params: Params) -> Answer[Response]:
         """Let go of what no channel has yet."""
-        self._topic(params).empty()
-        return EMPTY
+        return self._topic(params).empty().then_make(_said)
 
-    def pause_topic(self, params: Params) -> Response:
+    def pause_topic(self, params: Params) -> Answer[Response]:
         """Keep what comes in the topic."""
-        self._known(params).pause(paused=True)
-        return EMPTY
+        return self._known(params).pause(paused=True).then_make(_said)
 
-    def unpause_topic(self, params: Params) -> Response:
+    def unpause_topic(self, params: Params) -> Answer[Response]:
         """Let the channels have it again."""
-        self._known(params).pause(paused=False)
-        return EMPTY
+        return self._known(params).pause(paused=False).then_make(_said)
 
     # --- channels -------------------------------------------------------------------------------------------------
 
-    def create_channel(self, params: Params) -> Response:
+    def create_channel(self, params: Params) -> Answer[Response]:
         """Make a channel unless it exists."""
         topic, channel = self.names(params)
-        topic.subscribe(channel, channel_settings(self._config, channel))
-        return EMPTY
+        return topic.subscribe(channel, channel_settings(self._config, channel)).then_make(_said)
 
-    def delete_channel(self, params: Params) -> Response:
+    def delete_channel(self, params: Params) -> Answer[Response]:
         """Drop a channel, and hang up on its clients."""
         topic, subscription = self.channel(params)
-        topic.delete_subscription(subscription.name)
-        return EMPTY
+        return topic.delete_subscription(subscription.name).then_make(_said)
 
-    def empty_channel(self, params: Params) -> Response:
+    def empty_channel(self, params: Params) -> Answer[Response]:
         """Let go of everything in a channel, also of what clients hold."""
         _, subscription = self.channel(params)
         subscription.empty()
-        return EMPTY
+        return Answer.of(EMPTY)
 
-    def pause_channel(self, params: Params) -> Response:
+    def pause_channel(self, params: Params) -> Answer[Response]:
         """Send nothing more to its clients."""
         return self._pause(params, paused=True)
 
-    def unpause_channel(self, params: Params) -> Response:
+    def unpause_channel(self, params: Params) -> Answer[Response]:
         """Send again."""
         return self._pause(params, paused=False)
 
-    def _pause(self, params: Params, *, paused: bool) -> Response:
+    def _pause(self, params: Params, *, paused: bool) -> Answer[Response]:
         topic, subscription = self.channel(params)
-        topic.update_subscription(subscription.name, msgspec.structs.replace(subscription.settings, paused=paused))
-        return EMPTY
+        settings = msgspec.structs.replace(subscription.settings, paused=paused)
+        return topic.update_subscription(subscription.name, settings).then_make(_said)
 
     # --- names ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +114,7 @@ class Admin:
             raise Fault(404, "TOPIC_NOT_FOUND")
         return topic
 
-    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Response]]] = {
+    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Answer[Response]]]] = {
         "/topic/create": create_topic,
         "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
         "/topic/delete": delete_topic,
@@ -133,3 +127,8 @@ class Admin:
         "/channel/pause": pause_channel,
         "/channel/unpause": unpause_channel,
     }
+
+
+def _said(_: object) -> Response:
+    """Return what is said when it is done."""
+    return EMPTY

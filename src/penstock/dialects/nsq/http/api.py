@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
 from penstock.dialect import Bound
@@ -160,30 +161,36 @@ class Http(App):
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    def pub(self, request: Request) -> None:
+    def pub(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message."""
         rows = self._message(request)
         params = words.params(request)
-        topic = self._topic(params)
-        if "defer" in params:
-            delay_ns = self._delay_ns(params["defer"])
-            if delay_ns:
-                rows.columns = {"due": [self.node.clock.now() + delay_ns]}
-        self._publish(request, topic, rows, _shard(topic, params))
 
-    def mpub(self, request: Request) -> Response | None:
+        def publish(topic: Topic) -> None:
+            if "defer" in params:
+                delay_ns = self._delay_ns(params["defer"])
+                if delay_ns:
+                    rows.columns = {"due": [self.node.clock.now() + delay_ns]}
+            self._publish(request, topic, rows, _shard(topic, params))
+
+        return self._topic(params).then_make(publish)
+
+    def mpub(self, request: Request) -> Answer[Response | None]:
         """Publish several messages: one a line, or each behind its length."""
         params = words.params(request)
-        topic = self._topic(params)
-        # A value that is neither true nor false counts as true, as in nsqd.
-        is_binary = "binary" in params and words.switch(params, "binary", default=True)
-        rows = self._packed(request.body) if is_binary else self._lines(request.body)
-        if not rows.count:
-            return OK
-        self._publish(request, topic, rows, _shard(topic, params))
-        return None
 
-    def pub_ext(self, request: Request) -> None:
+        def publish(topic: Topic) -> Response | None:
+            # A value that is neither true nor false counts as true, as in nsqd.
+            is_binary = "binary" in params and words.switch(params, "binary", default=True)
+            rows = self._packed(request.body) if is_binary else self._lines(request.body)
+            if not rows.count:
+                return OK
+            self._publish(request, topic, rows, _shard(topic, params))
+            return None
+
+        return self._topic(params).then_make(publish)
+
+    def pub_ext(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message with a header; traced if the header says so."""
         rows = self._message(request)
         params = words.params(request)
@@ -191,12 +198,15 @@ class Http(App):
         known = self.node.topics.get(params.get("topic", ""))
         reader = self._readers[known.settings.header_rules if known is not None else "node"]
         parsed = checked(header_of(params.get("ext"), request.headers), reader)
-        topic = self._extended_topic(params, extend=True)
-        rows.columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
-        stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
-        self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-    def pubtrace(self, request: Request) -> None:
+        def publish(topic: Topic) -> None:
+            rows.columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
+            stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
+            self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
+
+        return self._extended_topic(params, extend=True).then_make(publish)
+
+    def pubtrace(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message under a trace id, and tell where it went."""
         rows = self._message(request)
         params = words.params(request)
@@ -204,10 +214,13 @@ class Http(App):
         if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= _TRACE_MAX):
             raise Fault(400, "INVALID_TRACE_ID")
         trace = int(text)
-        topic = self._extended_topic(params)
         rows.columns = {"trace": [trace - (trace >> 63 << 64)]}
-        stored = partial(self._traced, request, topic, trace)
-        self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
+
+        def publish(topic: Topic) -> None:
+            stored = partial(self._traced, request, topic, trace)
+            self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
+
+        return self._extended_topic(params).then_make(publish)
 
     def _message(self, request: Request) -> Rows:
         if not request.body:
@@ -278,16 +291,13 @@ class Http(App):
             raise Fault(400, "INVALID_DEFER")
         return delay_ns
 
-    def _topic(self, params: Params, *, extend: bool = False) -> Topic:
+    def _topic(self, params: Params, *, extend: bool = False) -> Answer[Topic]:
         name = words.name(params, "topic", "INVALID_TOPIC")
-        topic = self.node.topics.get(name)
-        if topic is None:
-            if self._config.auto_create != "topics":
-                raise Fault(404, "TOPIC_NOT_FOUND")
-            topic = self.node.create_topic(name, topic_settings(self._tree, name, extend=extend))
-        return topic
+        if name not in self.node.topics and self._config.auto_create != "topics":
+            raise Fault(404, "TOPIC_NOT_FOUND")
+        return self.node.obtain(name, topic_settings(self._tree, name, extend=extend))
 
-    def _extended_topic(self, params: Params, *, extend: bool = False) -> Topic:
+    def _extended_topic(self, params: Params, *, extend: bool = False) -> Answer[Topic]:
         """Return the topic of a publish in Youzan's form, which has its own word for one that is not there."""
         try:
             return self._topic(params, extend=extend)
@@ -336,7 +346,7 @@ class Http(App):
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def _managed(self, handle: Callable[[Admin, Params], Response]) -> Callable[[Request], Response]:
+    def _managed(self, handle: Callable[[Admin, Params], Answer[Response]]) -> Callable[[Request], Answer[Response]]:
         return lambda request: handle(self._admin, words.params(request))
 
     def setoffset(self, request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
 from penstock.node import Node
 from penstock.topic import Topic
@@ -31,10 +32,10 @@ class NodeHost:
         found = self._node.topics.get(topic)
         return meta_of(found) if found is not None else None
 
-    def create(self, topic: str, meta: Meta) -> None:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
         if topic in self._node.topics:
-            return
+            return Answer.of(None)
         settings = msgspec.structs.replace(
             self._node.config.topic.settings(),
             shards=meta.partition_num,
@@ -44,21 +45,24 @@ class NodeHost:
         )
         if topic.endswith(EPHEMERAL):
             settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
-        self._node.create_topic(topic, settings)
+        return self._node.obtain(topic, settings).then_make(lambda _: None)
 
-    def upgrade(self, topic: str) -> None:
+    def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
         found = self._node.topics.get(topic)
         if found is not None and found.settings.extend == "off":
-            found.update(msgspec.structs.replace(found.settings, extend="on"))
+            return found.update(msgspec.structs.replace(found.settings, extend="on"))
+        return Answer.of(None)
 
-    def replicate(self, topic: str, replicas: int) -> None:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         """Remember how many copies of a topic were asked for."""
         found = self._node.topics.get(topic)
         if found is not None:
-            found.update(msgspec.structs.replace(found.settings, replicas=replicas))
+            return found.update(msgspec.structs.replace(found.settings, replicas=replicas))
+        return Answer.of(None)
 
-    def delete(self, topic: str) -> None:
+    def delete(self, topic: str) -> Answer[None]:
         """Drop a topic of the node, if it has it."""
         if topic in self._node.topics:
-            self._node.delete_topic(topic)
+            return self._node.delete_topic(topic)
+        return Answer.of(None)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, Fault, Params, document
@@ -36,16 +37,16 @@ class Host(Protocol):
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
 
-    def create(self, topic: str, meta: Meta) -> None:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
 
-    def upgrade(self, topic: str) -> None:
+    def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
 
-    def replicate(self, topic: str, replicas: int) -> None:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         """Remember how many copies of a topic were asked for."""
 
-    def delete(self, topic: str) -> None:
+    def delete(self, topic: str) -> Answer[None]:
         """Drop a topic of the node, if it has it."""
 
 
@@ -72,7 +73,9 @@ class Http(App):
             for path, (method, handle) in self.PATHS.items()
         )
 
-    def _answered(self, handle: Callable[[Http, Params], Response]) -> Callable[[Request], Response]:
+    def _answered(
+        self, handle: Callable[[Http, Params], Response | Answer[Response]]
+    ) -> Callable[[Request], Response | Answer[Response]]:
         return lambda request: handle(self, words.params(request))
 
     def begin(self, request: Request) -> None:
@@ -184,12 +187,11 @@ class Http(App):
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Response:
+    def create_topic(self, params: Params) -> Answer[Response]:
         """Remember a topic; asked in Youzan's form, make it on the node in this process too."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not any(word in params for word in EXTENDED):
-            self._directory.add_topic(topic)
-            return EMPTY
+            return Answer.of(self._know(topic))
         meta = Meta(
             partition_num=_number(params.get("partition_num", "1"), "INVALID_ARG_TOPIC_PARTITION_NUM", 1, 1024),
             replica=_number(params.get("replicator", "1"), "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX),
@@ -198,36 +200,42 @@ class Http(App):
             multi_part=_switch(params, "multipart"),
             disable_channel_auto_create=_switch(params, "disable_channel_auto_create"),
         )
-        if self._host is not None:
-            self._host.create(topic, meta)
+        made = Answer.of(None) if self._host is None else self._host.create(topic, meta)
+        return made.then_make(lambda _: self._know(topic, meta))
+
+    def _know(self, topic: str, meta: Meta | None = None) -> Response:
         self._directory.add_topic(topic, meta)
         return EMPTY
 
-    def update_meta(self, params: Params) -> Response:
+    def update_meta(self, params: Params) -> Answer[Response]:
         """Change what a topic is like; headers can be allowed, never forbidden again."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not self._directory.knows(topic):
             raise Fault(404, "TOPIC_NOT_FOUND")
-        meta = self._meta(topic)
+        meta, host, done = self._meta(topic), self._host, Answer.of(None)
         if "replicator" in params:
             replica = _number(params["replicator"], "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX)
-            if self._host is not None:
-                self._host.replicate(topic, replica)
+            if host is not None:
+                done = host.replicate(topic, replica)
             meta = msgspec.structs.replace(meta, replica=replica)
         if _switch(params, "upgradeext"):
-            if self._host is not None:
-                self._host.upgrade(topic)
+            if host is not None:
+                done = done.then_ask(lambda _: host.upgrade(topic))
             meta = msgspec.structs.replace(meta, extend_support=True)
-        self._directory.add_topic(topic, meta)
-        return EMPTY
+        return done.then_make(lambda _: self._know(topic, meta))
 
-    def delete_topic(self, params: Params) -> Response:
+    def delete_topic(self, params: Params) -> Answer[Response]:
         """Forget a topic; asked in Youzan's form (`partition=**`), drop it on the node in this process too."""
         topic = _topic(params)
+        gone = Answer.of(None)
         if params.get("partition") == "**" and self._host is not None:
-            self._host.delete(topic)
-        self._directory.remove_topic(topic)
-        return EMPTY
+            gone = self._host.delete(topic)
+
+        def forget(_: None) -> Response:
+            self._directory.remove_topic(topic)
+            return EMPTY
+
+        return gone.then_make(forget)
 
     def tombstone(self, params: Params) -> Response:
         """Hide a producer of a topic for a while, or show it again with `restore=true`."""
@@ -266,7 +274,7 @@ class Http(App):
         seen = self._directory.partitions(topic, self._clock.monotonic())
         return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))
 
-    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Response]]]] = {
+    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Response | Answer[Response]]]]] = {
         "/ping": ("GET", ping),
         "/info": ("GET", info),
         "/lookup": ("GET", lookup),

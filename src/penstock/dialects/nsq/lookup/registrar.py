@@ -19,7 +19,6 @@ from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.host import meta_of
 from penstock.dialects.nsq.lookup.link import PACE, Announced, Network, Pace, ServiceLink
 from penstock.dialects.nsq.topics import is_listed
-from penstock.errors import Refusal
 from penstock.node import Change, Node
 from penstock.settings import SubscriptionSettings
 from penstock.topic import Topic
@@ -151,10 +150,8 @@ class Registrar:
         for name in channels:
             if name.endswith(EPHEMERAL) or not _can_spell(name) or name in topic.subscriptions:
                 continue
-            try:
-                topic.create_subscription(name, settings, earliest=True)
-            except Refusal:  # the topic went meanwhile, or the node stops: nobody misses the channel
-                return
+            # If it is refused, the topic went meanwhile, or the node stops: nobody misses the channel.
+            topic.create_subscription(name, settings, earliest=True)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

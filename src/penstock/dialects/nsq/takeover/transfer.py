@@ -120,9 +120,8 @@ class Transfer:
         if topic is None:
             settings: TopicSettings = node.config.topic.settings()
             extend = "on" if self._backlog.extended else "off"
-            topic = node.create_topic(
-                name, msgspec.structs.replace(settings, extend=extend, paused=self._source.paused)
-            )
+            chosen = msgspec.structs.replace(settings, extend=extend, paused=self._source.paused)
+            topic = node.create_topic(name, chosen).now()  # nobody else uses this node
         elif self._backlog.extended and topic.settings.extend == "off":
             raise Refusal("conflict", f"topic {name} takes no headers, and messages in nsqd's files have some")
         elif self._source.paused and not topic.settings.paused:
@@ -137,7 +136,7 @@ class Transfer:
         topic, paused = self._topic, self._source.channels.get(name, False)
         subscription = topic.subscriptions.get(name)
         if subscription is None:
-            return topic.create_subscription(name, SubscriptionSettings(paused=paused))
+            return topic.create_subscription(name, SubscriptionSettings(paused=paused)).now()
         if paused and not subscription.settings.paused:
             self._done.notes.append(
                 f"channel {name} of {topic.name} was paused in nsqd; here it was there already and is left running"
@@ -147,7 +146,7 @@ class Transfer:
     def _close_gate(self) -> None:
         """Pause a topic that was paused in nsqd: what channels had is through, what only the topic had is not."""
         if self._topic.settings.paused:
-            self._topic.pause(paused=True)
+            self._topic.pause(paused=True).now()
 
     # --- messages -------------------------------------------------------------------------------------------------
 

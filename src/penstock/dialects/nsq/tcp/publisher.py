@@ -8,6 +8,7 @@ Invariant: each command gets one reply, and nothing of a command that is refused
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -149,13 +150,19 @@ class Publisher:
             topic = self._node.topics.get(name)
             if topic is None:
                 settings = topic_settings(self._node.config, name, extend=extend)
-                topic = self._node.create_topic(name, msgspec.structs.replace(settings, shards=shards))
+                made = self._node.obtain(name, msgspec.structs.replace(settings, shards=shards))
+                topic = self._session.need(made, self._not_created)
+            if topic is None:
+                return
             if len(topic.shards) < shards:
                 raise Refusal("conflict", f"topic {name} has {len(topic.shards)} partitions, for good")
         except Refusal as refusal:
-            self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(refusal))
+            self._not_created(refusal)
             return
         self._replies.send(OK)
+
+    def _not_created(self, why: Exception) -> None:
+        self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(why))
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
@@ -163,13 +170,19 @@ class Publisher:
         topic = self._topics.get(name)
         if topic is not None and not topic.deleted and shard < len(topic.shards):
             return topic
+        no_topic = partial(self._no_topic, word)
         try:
-            topic = self._topics[name] = self._service.topic(name, extend=extend, partition=shard)
+            topic = self._session.need(self._service.topic(name, extend=extend, partition=shard), no_topic)
         except Refusal as refusal:
-            code = "E_TOPIC_NOT_EXIST" if refusal.code == "not_found" else _failed(word)
-            self._session.fail(code, f"{word} failed {refusal}")
+            no_topic(refusal)
             return None
+        if topic is not None:
+            self._topics[name] = topic
         return topic
+
+    def _no_topic(self, word: str, why: Exception) -> None:
+        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else _failed(word)
+        self._session.fail(code, f"{word} failed {why}")
 
     def _publish(
         self, word: str, topic: Topic, rows: Rows, shard: int, replies: int, answer: Answer | None = None

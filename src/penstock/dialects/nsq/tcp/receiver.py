@@ -8,6 +8,7 @@ Invariant: the form of ids and frames is fixed at SUB.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -123,7 +124,10 @@ class Receiver:
             return
         agreed = self._session.agreed
         try:
-            topic = self._service.topic(place.topic, extend=agreed.extend_support, partition=place.partition)
+            asked = self._service.topic(place.topic, extend=agreed.extend_support, partition=place.partition)
+            topic = self._session.need(asked, partial(self._not_joined, word))
+            if topic is None:
+                return
             refused = _refused(topic.settings.extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
             if topic.settings.ordered and word != "SUB_ORDERED":
                 refused = "E_SUB_ORDER_IS_MUST", "keeps its order; use SUB_ORDERED"
@@ -134,8 +138,11 @@ class Receiver:
                 return
             self._join(word, topic, place)
         except Refusal as refusal:
-            code = "E_TOPIC_NOT_EXIST" if refusal.code == "not_found" else "E_SUB_FAILED"
-            self._session.fail(code, f"{word} failed {refusal}")
+            self._not_joined(word, refusal)
+
+    def _not_joined(self, word: str, why: Exception) -> None:
+        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else "E_SUB_FAILED"
+        self._session.fail(code, f"{word} failed {why}")
 
     def _checked(self, word: str, args: list[bytes]) -> Place | None:
         fail = self._session.fail
@@ -166,7 +173,10 @@ class Receiver:
         settings = channel_settings(self._node.config, place.channel)
         if word == "SUB_ORDERED":
             settings = msgspec.structs.replace(settings, order="shard")
-        subscription = topic.subscribe(place.channel, settings)
+        not_joined = partial(self._not_joined, word)
+        subscription = self._session.need(topic.subscribe(place.channel, settings), not_joined)
+        if subscription is None:
+            return
         most = self._config.max_channel_consumers
         if most and len(subscription.seats) >= most:
             raise Refusal("conflict", f"consumers for {place.topic}:{place.channel} exceeds limit of {most}")
@@ -174,7 +184,9 @@ class Receiver:
             if subscription.seats:
                 raise Refusal("conflict", f"channel {place.channel} is in use without order")
             changed = msgspec.structs.replace(subscription.settings, order="shard")
-            subscription = topic.update_subscription(place.channel, changed)
+            subscription = self._session.need(topic.update_subscription(place.channel, changed), not_joined)
+            if subscription is None:
+                return
         self.seat = topic.attach(
             subscription,
             self.deliver,

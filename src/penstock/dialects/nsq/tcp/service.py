@@ -5,6 +5,7 @@ Owns how a command finds its topic, and makes it if it may. Knows nothing of soc
 
 from __future__ import annotations
 
+from penstock.answer import Answer
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tls import server_context
@@ -33,8 +34,8 @@ class Service:
         """Return what reads headers by the rules of a topic."""
         return self._readers[topic.settings.header_rules]
 
-    def topic(self, name: str, *, extend: bool, partition: int = -1) -> Topic:
-        """Return a topic, made now if there is none of this name; with `extend` a new one may carry headers."""
+    def topic(self, name: str, *, extend: bool, partition: int = -1) -> Answer[Topic]:
+        """Answer with a topic, made if there is none of this name; with `extend` a new one may carry headers."""
         topic = self.node.topics.get(name)
         if topic is None:
             if self.config.auto_create != "topics":
@@ -42,10 +43,10 @@ class Service:
             settings = topic_settings(self.node.config, name, extend=extend)
             if partition >= settings.shards:
                 raise no_partition(name, settings.shards, partition)
-            return self.node.create_topic(name, settings)
+            return self.node.obtain(name, settings)
         if partition >= len(topic.shards):
             raise no_partition(name, len(topic.shards), partition)
-        return topic
+        return Answer.of(topic)
 
 
 def no_partition(name: str, shards: int, partition: int) -> Refusal:

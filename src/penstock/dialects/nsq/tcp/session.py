@@ -7,10 +7,11 @@ publishing half is in `publisher`, the consuming half in `receiver`; replies lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 
+from penstock.answer import Answer
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
@@ -25,6 +26,8 @@ from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.message import Buffer
 
 __all__ = ["EPHEMERAL", "Link", "Session"]
+
+T = TypeVar("T")
 
 #: Commands that need the auth server's word, where there is one: these name their topic first ...
 _PUBLISHING = frozenset(("PUB", "MPUB", "DPUB", "PUB_EXT", "MPUB_EXT", "PUB_TRACE", "MPUB_TRACE"))
@@ -72,6 +75,7 @@ class Session:
     """The protocol's state."""
 
     __slots__ = (
+        "_again",
         "_decoder",
         "_later",
         "_link",
@@ -99,6 +103,8 @@ class Session:
         #: Commands that were decoded and must wait for an answer from outside.
         self._waiting = False
         self._later: list[Command] = []
+        #: The command that waits shall be carried out again.
+        self._again = False
         self.name = name
         host = name.rpartition(":")[0]  # until it says who it is
         self.agreed = Agreed(host, host, heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
@@ -155,7 +161,7 @@ class Session:
                 part, method = self.COMMANDS[word]
                 method(getattr(self, part) if part else self, *command[1:])
                 if self._waiting:
-                    self._later = list(left)
+                    self._later = [command, *left] if self._again else list(left)
                     return
             if not self._decoder.stopped or self.closed:
                 break
@@ -169,6 +175,28 @@ class Session:
     def resume(self) -> None:
         """Say that the answer has come; the link calls `go_on`, not from inside the command that waited."""
         self._link.resume()
+
+    def need(self, answer: Answer[T], refused: Callable[[Exception], None]) -> T | None:
+        """Return what a command needs, or raise why it cannot be.
+
+        None means later: the command is then carried out again, or `refused`, and those behind it wait for that.
+        """
+        if answer.is_given:
+            return answer.now()
+
+        def told(_: T | None, error: Exception | None) -> None:
+            self._again = False
+            if self.closed:
+                return
+            if error is not None:
+                del self._later[0]
+                refused(error)
+            self.resume()
+
+        self._again = True
+        self.wait()
+        answer.then(told)
+        return None
 
     def go_on(self) -> None:
         """Carry out what was sent meanwhile."""
