@@ -95,9 +95,9 @@ def test_stopping_node_hands_nothing_to_consumers_that_come_or_drain_now(site: S
     got = site.consume(topic, "audit", credit=0)
     subscription = topic.subscription("audit")
     site.publish(topic, b"one")
-    site.seat.blocked = True
+    site.seat.block()
     site.node.stop()
-    site.seat.blocked = False  # its socket drained
+    site.seat.unblock()  # its socket drained
     site.seat.set_credit(5)
     site.machine.run()
     assert got == []

@@ -117,7 +117,8 @@ class Cursor:
 
     def more(self) -> bool:
         """Tell whether a look for rows may find some."""
-        return bool(self.ready) or self.position.ahead()
+        only = self.ready.only
+        return bool(only.again or only.fresh or (self.ready.many and self.ready)) or self.position.ahead()
 
     def lease_tip(self, batch: Batch, limit: int, holder: int, deadline_ns: int) -> bool:
         """Lease a batch that was just stored, whole, if it is all there is to hand out and nothing asks for a look."""

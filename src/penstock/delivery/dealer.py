@@ -115,20 +115,20 @@ class Dealer:
         if not line or self._busy or self._waking or self.paused:
             return
         seat = line[0]
+        room = 0 if seat.blocked or seat.gone else seat.credit - seat.in_flight
         if (
             seat.keep is None
             and (seat.shard is None or seat.shard == shard)
             and seat.owner is None
             and self._cursors[shard].lease_tip(
-                batch, seat.room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
+                batch, room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
             )
         ):
-            if seat.room <= batch.count:
+            if room <= batch.count:
                 line.popleft()
                 seat.queued = False
             elif len(line) > 1:
                 line.rotate(-1)
-            self._host.touch()
             self._busy = True
             try:
                 self._hand(seat, [Delivery(shard, batch, slice(0, batch.count), batch.count, 1)])
@@ -168,6 +168,8 @@ class Dealer:
 
     def can_give(self) -> bool:
         """Tell whether something may be there for somebody."""
+        if len(self._cursors) == 1:
+            return self._cursors[0].more()
         for cursor in self._cursors:  # noqa: SIM110 - any() would cost a generator for every message
             if cursor.more():
                 return True

@@ -213,11 +213,13 @@ def _gaps(start: int, first: Offsets, last: Offsets, end: int) -> Offsets:
 class JournalWriter:
     """What happened since the last frame, until it is written as the next."""
 
-    __slots__ = ("_acked", "_finished", "_journal", "_kept", "_named", "_written")
+    __slots__ = ("_acked", "_finished", "_journal", "_kept", "_named", "_written", "acked")
 
     def __init__(self, journal: JournalFile) -> None:
         self._journal = journal
         self._acked: list[int | Offsets] = []
+        #: Notes a row, or ascending rows, that a consumer finished; once a message, so it is the list's own method.
+        self.acked = self._acked.append
         self._kept: list[Entry] = []
         self._finished: list[Entry] = []
         #: Names that this file knows by their numbers.
@@ -229,10 +231,6 @@ class JournalWriter:
     def dirty(self) -> bool:
         """Whether there is something to write down."""
         return bool(self._acked or self._kept or self._finished)
-
-    def acked(self, offsets: int | Offsets) -> None:
-        """Note a row, or ascending rows, that a consumer finished."""
-        self._acked.append(offsets)
 
     def finished(self, op: int, offsets: Offsets) -> None:
         """Note rows that are done for another reason."""
@@ -257,7 +255,8 @@ class JournalWriter:
 
     def begin(self, offset: int) -> None:
         """Forget everything and begin anew at an offset, at once."""
-        self._acked, self._kept, self._finished, self._named = [], [], [], {}
+        self._acked.clear()
+        self._kept, self._finished, self._named = [], [], {}
         self._journal.append([(START, offset, offset, 0, 0)])
 
     def flush(self, held: int, snapshot: Snapshot, now: Instant) -> None:
@@ -281,7 +280,8 @@ class JournalWriter:
             entries = np.concatenate([np.array(entries, np.int64).reshape(-1, 5), apart])
         if len(entries):
             self._journal.append(entries)
-            self._kept, self._acked, self._finished = [], [], []  # not before: it may have failed
+            self._acked.clear()  # not before: it may have failed
+            self._kept, self._finished = [], []
             self._written += len(entries)
             # A snapshot looks at every row that is held, so it must pay for itself.
             if self._journal.bloated and self._written > held >> 3:

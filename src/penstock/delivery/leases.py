@@ -52,7 +52,8 @@ class Leases:
         run = held.runs.get(deadline_ns)
         if run is None:
             held.runs[deadline_ns] = [[first, count]]
-            self._watch(deadline_ns, holder)
+            if (deadline_ns, holder) not in self._known:
+                self._watch(deadline_ns, holder)
         else:
             last = run[-1]
             if isinstance(last, list) and last[0] + last[1] == first:
@@ -82,8 +83,9 @@ class Leases:
         held = self._held.get(holder)
         if held is not None:
             held.count -= count
-            if held.count <= 0:
-                del self._held[holder]
+            if held.count <= 0:  # the next message makes use of it
+                held.runs.clear()
+                held.rows = held.count = 0
 
     def of(self, holder: int) -> Offsets:
         """Return the rows a holder has out now, ascending."""
@@ -95,7 +97,7 @@ class Leases:
 
     def holders(self) -> list[int]:
         """Return who has rows out."""
-        return list(self._held)
+        return [holder for holder, held in self._held.items() if held.count]
 
     def expire(self, now_ns: int) -> list[tuple[int, Offsets]]:
         """Return (holder, rows) whose lease has ended; the caller moves them on and says `less`."""

@@ -128,7 +128,8 @@ class Pages:
         """Lease rows that were never seen: their first attempt."""
         at, end = first, first + count
         while at < end:
-            page = self._page_at(at)
+            number = at >> PAGE_BITS
+            page = self._pages[number] if number == self.current else self._page_at(at)
             low = at & PAGE_MASK
             high = min(PAGE_ROWS, low + end - at)
             if high - low == 1:

@@ -29,6 +29,8 @@ Deliver = Callable[[list[Delivery]], None]
 #: Up to so many acks are looked at one by one; from there on an array costs less.
 FEW = 4
 
+FULL, STEP = 1, 2
+
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
@@ -106,8 +108,8 @@ class Seat:
         self.closing = False
         self.credit = 0
         self.in_flight = 0
-        #: Its socket is full: no more until it drains.
-        self.blocked = False
+        #: Why it gets nothing for now: its socket is full, it is in the middle of a step.
+        self.blocked = 0
         #: It stands in the subscription's line of those with room.
         self.queued = False
         self.gone = False
@@ -130,11 +132,20 @@ class Seat:
 
     def block(self) -> None:
         """Take nothing more: what is sent does not leave."""
-        self.blocked = True
+        self.blocked |= FULL
 
     def unblock(self) -> None:
         """Take more again."""
-        self.blocked = False
+        self.blocked &= ~FULL
+        self._go_on()
+
+    def begin(self) -> None:
+        """Begin a step of several acts: until `end` it gets nothing, so none of them can mean what it has not seen."""
+        self.blocked |= STEP
+
+    def end(self) -> None:
+        """End a step, and get what there is."""
+        self.blocked &= ~STEP
         self._go_on()
 
     def set_closing(self) -> None:
@@ -146,10 +157,11 @@ class Seat:
 
     def _go_on(self) -> None:
         dealer = self.subscription.dealer
-        if not self.queued and self.room > 0:
+        if not self.queued and self.in_flight < self.credit and not (self.blocked or self.gone):
             self.queued = True
             dealer.line.append(self)
-        dealer.pump()
+        if dealer.line:
+            dealer.pump()
 
     # --- what it holds --------------------------------------------------------------------------------------------
 

@@ -140,9 +140,19 @@ class Exchange:
         seat = self._seat
         if seat is None or self._ended:
             return  # it will read why
+        seat.begin()
+        try:
+            refused = self._carry_out(seat, order)
+            if order.ping is not None:  # the answer means that what came before it is written down
+                seat.flush()
+            if refused or order.ping is not None:
+                self.queue.put(Notice(refused=runs_of(refused), pong=order.ping))
+        finally:
+            seat.end()
+
+    def _carry_out(self, seat: Seat, order: Order) -> list[int]:
+        """Do what an order says, as one step; return the ids that are not on lease here."""
         refused: list[int] = []
-        if order.credit is not None:  # first, so that what the rest brings back is counted against it
-            seat.set_credit(order.credit)
         if order.ack:
             refused += seat.ack(ids_of(order.ack))
         if order.extend:
@@ -152,10 +162,9 @@ class Exchange:
             delay_ns = order.delay_ms * MILLISECOND
             check_delay(self._document.topic, delay_ns, self._topic.settings.max_due_ns)
             refused += seat.release(ids_of(order.release), delay_ns)
-        if order.ping is not None:  # the answer means that what came before it is written down
-            seat.flush()
-        if refused or order.ping is not None:
-            self.queue.put(Notice(refused=runs_of(refused), pong=order.ping))
+        if order.credit is not None:
+            seat.set_credit(order.credit)
+        return refused
 
     def leave(self) -> None:
         """End the exchange."""

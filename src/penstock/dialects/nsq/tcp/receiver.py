@@ -202,7 +202,7 @@ class Receiver:
         details = word != "SUB"
         form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
         self.form = form if any(form) else PLAIN
-        self._session.subscribed(raw_ids=self.form.raw)
+        self._session.subscribed(self.seat, raw_ids=self.form.raw)
         if agreed.gather_ns:
             self._gatherer = self._session.gathered(agreed.output_buffer_size, agreed.gather_ns)
             self._send = self._gather

@@ -79,6 +79,7 @@ class Session:
         "_decoder",
         "_later",
         "_link",
+        "_stepping",
         "_waiting",
         "agreed",
         "closed",
@@ -105,6 +106,8 @@ class Session:
         self._later: list[Command] = []
         #: The command that waits shall be carried out again.
         self._again = False
+        #: In the middle of the commands of one read.
+        self._stepping = False
         self.name = name
         host = name.rpartition(":")[0]  # until it says who it is
         self.agreed = Agreed(host, host, heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
@@ -144,10 +147,24 @@ class Session:
             command = commands[0]
             part, method = self.COMMANDS[command[0]]  # type: ignore[index]
             method(getattr(self, part) if part else self, *command[1:])
+            if self._waiting and self._again:
+                self._later = [command]
         else:
             self._run(commands)
 
     def _run(self, commands: Iterable[Command]) -> None:
+        """Carry out several commands as one step: none can mean a message that another of them brings."""
+        self._stepping = True
+        if self.receiver.seat is not None:
+            self.receiver.seat.begin()
+        try:
+            self._each(commands)
+        finally:
+            self._stepping = False
+            if self.receiver.seat is not None:
+                self.receiver.seat.end()
+
+    def _each(self, commands: Iterable[Command]) -> None:
         while True:
             left = iter(commands)
             for command in left:
@@ -311,9 +328,11 @@ class Session:
     def nop(self, args: list[bytes]) -> None:
         """Show life."""
 
-    def subscribed(self, *, raw_ids: bool) -> None:
+    def subscribed(self, seat: Seat, *, raw_ids: bool) -> None:
         """Take note that SUB succeeded, and in which form ids come from now on."""
         self.state = "subscribed"
+        if self._stepping:
+            seat.begin()
         self._decoder.raw_ids = raw_ids
 
     def gathered(self, bytes_max: int, hold_ns: int) -> Gatherer:
