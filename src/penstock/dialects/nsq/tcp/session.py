@@ -147,7 +147,7 @@ class Session:
             command = commands[0]
             part, method = self.COMMANDS[command[0]]  # type: ignore[index]
             method(getattr(self, part) if part else self, *command[1:])
-            if self._waiting and self._again:
+            if self._again:  # it waits, and is carried out again
                 self._later = [command]
         else:
             self._run(commands)
