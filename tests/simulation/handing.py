@@ -109,8 +109,7 @@ def _check_row(book: Book, subscription: SubscriptionModel, row: Row, handed: Ha
 def _has_unseen(book: Book, subscription: SubscriptionModel) -> bool:
     """Tell whether frames may have been made that nobody saw: lost with a connection, or held up by a publish."""
     return subscription.hidden or any(
-        connection.subscription is subscription
-        and (connection.owes or connection.since_ns(book.now_ns) < book.now_ns)
+        connection.subscription is subscription and (connection.owes or connection.since_ns(book.now_ns) < book.now_ns)
         for connection in book.connections.values()
     )
 
