@@ -14,6 +14,7 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from penstock.answer import Answer, Underway
+from penstock.callers import Action, Caller
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.commits import Commits
 from penstock.config import Config
@@ -205,6 +206,20 @@ class Node:
         if topic is not None:
             return Answer.of(topic)
         return self._coming.get(name) or self._make(name, settings)
+
+    def reach(self, caller: Caller, action: Action, name: str) -> Topic:
+        """Return a topic that must exist to somebody who may do this with it."""
+        caller.check(action, name)
+        return self.topic(name)
+
+    def obtain_for(
+        self, caller: Caller, action: Action, name: str, settings: TopicSettings | None = None
+    ) -> Answer[Topic]:
+        """Answer with a topic for somebody who may do this with it, and may make it if there is none of this name."""
+        caller.check(action, name)
+        if name not in self.topics:
+            caller.check("create", name)
+        return self.obtain(name, settings)
 
     def create_topic(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
         """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""

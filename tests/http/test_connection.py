@@ -97,7 +97,7 @@ class Place:
         self.app = Echo()
         self.clock = FakeClock()
         self.memory = InputMemory(MEMORY)
-        self.listener = Listener(self.app, self.clock, self.memory)
+        self.listener = Listener("here", self.app, self.clock, self.memory)
 
     def line(self) -> Line:
         return Line(self.listener)

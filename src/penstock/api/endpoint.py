@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.api.context import Context
 from penstock.api.problem import JSON, unknown
+from penstock.callers import Action, Caller
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.http import Request
@@ -59,15 +60,31 @@ class Endpoint(NamedTuple):
     #: Asked without a token: what a load balancer needs.
     is_open: bool = False
     media_type: str = JSON
+    #: What is done to the topic in its path; None = GET reads it, all else changes it.
+    action: Action | None = None
+
+    @property
+    def does(self) -> Action:
+        """What is done to the topic in its path."""
+        return self.action or ("read" if self.method == "GET" else "change")
 
 
 class Call(Generic[Query, Body]):
     """One request, decoded."""
 
     def __init__(
-        self, context: Context, request: Request, names: Mapping[str, str], query: Query, body: Body, *, is_known: bool
+        self,
+        context: Context,
+        request: Request,
+        action: Action,
+        names: Mapping[str, str],
+        query: Query,
+        body: Body,
+        *,
+        is_known: bool,
     ) -> None:
         self.context = context
+        self.action = action
         self.names = names
         self.query = query
         self.body = body
@@ -83,9 +100,14 @@ class Call(Generic[Query, Body]):
         """The node that is asked."""
         return self.context.node
 
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        return self._request.caller
+
     def topic(self) -> Topic:
-        """Return the topic that the path names."""
-        return self.node.topic(self.names["topic"])
+        """Return the topic that the path names, to somebody who may do with it what is asked for here."""
+        return self.node.reach(self.caller, self.action, self.names["topic"])
 
     def subscription(self) -> tuple[Topic, Subscription]:
         """Return the subscription that the path names, with its topic."""
@@ -111,7 +133,7 @@ def decoded(context: Context, endpoint: Endpoint, request: Request, *, is_known:
     body: object = None
     if endpoint.body is not None:
         body = _command(request.body, endpoint.body) if issubclass(endpoint.body, msgspec.Struct) else request.body
-    return Call(context, request, names, query, body, is_known=is_known)
+    return Call(context, request, endpoint.does, names, query, body, is_known=is_known)
 
 
 def _unquoted(text: str) -> str:

@@ -229,11 +229,32 @@ def _finished(subscription: Subscription) -> int:
 
 
 _ONE = PREFIX + "/topics/{topic}/subscriptions/{subscription}"
-ENDPOINTS = (
-    Endpoint("POST", f"{_ONE}/lease", lease, "Lease messages, by long poll", Leased, body=LeaseBody),
-    Endpoint("POST", f"{_ONE}/ack", ack, "Finish leased messages", Results, body=ReceiptsBody),
-    Endpoint("POST", f"{_ONE}/extend", extend, "Let leases last longer", Results, body=ExtendBody),
-    Endpoint("POST", f"{_ONE}/release", release, "Give leased messages back", Results, body=ReleaseBody),
-    Endpoint("POST", f"{_ONE}/ack-up-to", ack_up_to, "Finish everything up to a message", Finished, body=UpToBody),
-    Endpoint("POST", f"{_ONE}/remove", remove, "Finish messages without a lease", Finished, body=RemoveBody),
+ENDPOINTS = tuple(
+    endpoint._replace(action="receive")
+    for endpoint in (
+        Endpoint("POST", f"{_ONE}/lease", lease, "Lease messages, by long poll", Leased, body=LeaseBody),
+        Endpoint("POST", f"{_ONE}/ack", ack, "Finish leased messages", Results, body=ReceiptsBody),
+        Endpoint("POST", f"{_ONE}/extend", extend, "Let leases last longer", Results, body=ExtendBody),
+        Endpoint(
+            "POST", f"{_ONE}/release", release, "Give leased messages back", Results, body=ReleaseBody, action="receive"
+        ),
+        Endpoint(
+            "POST",
+            f"{_ONE}/ack-up-to",
+            ack_up_to,
+            "Finish everything up to a message",
+            Finished,
+            body=UpToBody,
+            action="receive",
+        ),
+        Endpoint(
+            "POST",
+            f"{_ONE}/remove",
+            remove,
+            "Finish messages without a lease",
+            Finished,
+            body=RemoveBody,
+            action="receive",
+        ),
+    )
 )

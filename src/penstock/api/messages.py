@@ -67,7 +67,10 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     """Publish messages, one JSON object a line: all of them, or none."""
     node, context = call.node, call.context
     name = call.names["topic"]
-    topic = await node.obtain(name) if call.query.create else node.topic(name)
+    if call.query.create:
+        topic = await node.obtain_for(call.caller, "publish", name)
+    else:
+        topic = node.reach(call.caller, "publish", name)
     shard = call.query.shard
     if shard is not None:
         topic.shard(shard)

@@ -33,6 +33,8 @@ class RedriveInfo(msgspec.Struct):
 async def redrive_topic(call: Call[Nothing, RedriveBody]) -> RedriveInfo:
     """Move dead letters back; it goes on if the client hangs up, and after a crash nothing is moved twice."""
     topic = call.topic()
+    if call.body.to is not None:
+        call.caller.check("publish", call.body.to)
     ended: asyncio.Future[Redriven] = asyncio.get_running_loop().create_future()
 
     def done(result: Redriven) -> None:

@@ -44,7 +44,7 @@ async def serve(node: Node, config: Config, bound: Bound) -> ApiServer:
     """Start the admin API in the running loop."""
     context = Context(node, config)
     api = Api(context)
-    listener = Listener(api, node.clock, node.input_memory)
+    listener = Listener(bound.endpoint.key, api, node.clock, node.input_memory)
     await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
     context.lag.start()
     return ApiServer(context, api, listener, bound.port)

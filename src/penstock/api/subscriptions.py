@@ -190,7 +190,7 @@ def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
 async def list_consumers(call: Call[ConsumerQuery, None]) -> ConsumerList:
     """Show who is connected."""
     wanted = call.query
-    topics = call.node.topics.values() if wanted.topic is None else [call.node.topic(wanted.topic)]
+    topics = call.node.topics.values() if wanted.topic is None else [call.node.reach(call.caller, "read", wanted.topic)]
     return ConsumerList(
         [
             _consumer(topic, subscription, consumer)

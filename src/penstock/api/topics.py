@@ -102,13 +102,14 @@ async def list_topics(call: Call[PageQuery, None]) -> TopicPage:
     names = sorted(name for name in call.node.topics if name.startswith(query.prefix) and name > query.after)
     page = names[: query.limit]
     following = page[-1] if len(page) < len(names) else None
-    return TopicPage([_summary(call.node.topics[name]) for name in page], following)
+    return TopicPage([_summary(call.node.topics[name]) for name in page if call.caller.may("read", name)], following)
 
 
 async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
     """Make a topic; what is not chosen comes from the node's configuration."""
     settings = inward(call.body.settings, call.node.config.topic.settings())
     # A pause is more than a setting: it notes where the topic stood.
+    call.caller.check("create", call.body.name)
     topic = await call.node.create_topic(call.body.name, msgspec.structs.replace(settings, paused=False))
     if settings.paused:
         await topic.pause(paused=True)
@@ -201,7 +202,7 @@ ENDPOINTS = (
     Endpoint("POST", f"{PREFIX}/topics", create_topic, "Make a topic", TopicInfo, body=TopicBody, status=201),
     Endpoint("GET", _ONE, show_topic, "Show a topic", TopicInfo),
     Endpoint("PATCH", _ONE, change_topic, "Change settings of a topic", TopicInfo, body=TopicChange),
-    Endpoint("DELETE", _ONE, delete_topic, "Drop a topic with everything in it", status=204),
+    Endpoint("DELETE", _ONE, delete_topic, "Drop a topic with everything in it", status=204, action="delete"),
     Endpoint("POST", f"{_ONE}/pause", pause_topic, "Keep what comes from now on in the topic", TopicInfo),
     Endpoint("POST", f"{_ONE}/resume", resume_topic, "Let messages flow again", TopicInfo),
     Endpoint("POST", f"{_ONE}/empty", empty_topic, "Let go of what no subscription has yet", TopicInfo),

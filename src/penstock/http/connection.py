@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.http import plain
@@ -65,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         #: Where the client is, like ("127.0.0.1", 50412); none on a socket in the file system.
         self.client: tuple[str, int] | None = None
-        self.peer = ""
+        self.caller = Caller("", listener.key)
         self.is_secure = False
         #: No request has begun and not ended yet, as far as its bytes go.
         self.between = True
@@ -108,7 +109,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.client = (peer[0], peer[1])
-            self.peer = f"{peer[0]}:{peer[1]}"
+            self.caller.address = f"{peer[0]}:{peer[1]}"
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self.listener.connections.add(self)
 
@@ -156,6 +157,11 @@ class Connection(asyncio.Protocol):
         self._start(_CHOKED)
 
     # --- the listener calls these ---------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """Where the client is, for people."""
+        return self.caller.address
 
     @property
     def is_busy(self) -> bool:

@@ -27,7 +27,9 @@ END_STEP_S = 0.01
 class Listener:
     """Everybody who is connected to one place. Without `serve` it needs no loop: somebody else calls `connect`."""
 
-    def __init__(self, app: App, clock: Clock, memory: InputMemory) -> None:
+    def __init__(self, key: str, app: App, clock: Clock, memory: InputMemory) -> None:
+        #: The name of the endpoint.
+        self.key = key
         self.app = app
         self.clock = clock
         #: Bodies that are not all there are held in it.

@@ -20,6 +20,7 @@ class Request:
     __slots__ = (
         "_gone",
         "body",
+        "caller",
         "connection",
         "error",
         "headers",
@@ -35,6 +36,8 @@ class Request:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        #: Who asks: the connection's, unless the request itself shows another.
+        self.caller = connection.caller
         self.method = ""
         #: As it was sent, not unescaped; each byte is one character.
         self.path = ""
@@ -56,11 +59,6 @@ class Request:
     def header(self, name: bytes, default: bytes = b"") -> bytes:
         """Return a header by its name in lower case; of a repeated one the first."""
         return next((value for known, value in self.headers if known == name), default)
-
-    @property
-    def peer(self) -> str:
-        """Who asks."""
-        return self.connection.peer
 
     def answer(self, answer: Response) -> None:
         """Response it; in the order of the requests, and to nobody if the client is gone. The first answer counts."""

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow.flight as flight
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
 from penstock.dialects.flight.bridge import Settle
@@ -71,17 +72,17 @@ class Nothing:
     """An action that is told nothing."""
 
 
-def topics(service: Service, document: Nothing) -> object:
+def topics(service: Service, caller: Caller, document: Nothing) -> object:
     """Describe all topics."""
-    return {"topics": all_topics(service)}
+    return {"topics": all_topics(service, caller)}
 
 
-def topic(service: Service, document: TopicName) -> TopicInfo:
+def topic(service: Service, caller: Caller, document: TopicName) -> TopicInfo:
     """Describe a topic."""
-    return service.bridge.call(lambda: topic_info(service.topic(document.name)))
+    return service.bridge.call(lambda: topic_info(service.topic(caller, "read", document.name)))
 
 
-def create_topic(service: Service, document: NewTopic) -> TopicInfo:
+def create_topic(service: Service, caller: Caller, document: NewTopic) -> TopicInfo:
     """Make a topic."""
     base = service.node.config.topic.settings()
     given = document.settings or {}
@@ -97,6 +98,7 @@ def create_topic(service: Service, document: NewTopic) -> TopicInfo:
         raise Refusal("bad_request", f"these settings cannot be used: {error}") from None
     if settings.paused:
         raise Refusal("bad_request", "a topic is paused once it exists, not when it is made")
+    caller.check("create", document.name)
     create = service.node.create_topic
 
     def begin(settle: Settle[TopicInfo]) -> None:
@@ -105,17 +107,18 @@ def create_topic(service: Service, document: NewTopic) -> TopicInfo:
     return service.bridge.ask(begin)
 
 
-def delete_topic(service: Service, document: TopicName) -> object:
+def delete_topic(service: Service, caller: Caller, document: TopicName) -> object:
     """Drop a topic with everything in it."""
+    caller.check("delete", document.name)
     service.bridge.ask(lambda settle: service.node.delete_topic(document.name).then(settle))
     return {}
 
 
-def seek(service: Service, document: Seek) -> object:
+def seek(service: Service, caller: Caller, document: Seek) -> object:
     """Begin a subscription anew at an offset or a time."""
     if (document.offset is None) == (document.time_ns is None):
         raise Refusal("bad_request", "a seek needs 'offset' or 'time_ns', one of them")
-    count = service.bridge.call(lambda: len(service.topic(document.topic).shards))
+    count = service.bridge.call(lambda: len(service.topic(caller, "change", document.topic).shards))
     if document.offset is not None and document.shard is None and count > 1:
         raise Refusal("bad_request", f"topic {document.topic} has {count} shards; an offset belongs to one, name it")
     numbers = range(count) if document.shard is None else [document.shard]
@@ -124,11 +127,11 @@ def seek(service: Service, document: Seek) -> object:
         if document.time_ns is None:
             places.append((number, document.offset))
         else:
-            source = service.bridge.call(partial(look, service, document.topic, number))
+            source = service.bridge.call(partial(look, service, caller, document.topic, number))
             places.append((number, offset_at(service, source, document.time_ns)))
 
     def move() -> None:
-        found = service.topic(document.topic)
+        found = service.topic(caller, "change", document.topic)
         subscription = found.subscription(document.subscription)
         for number, offset in places:
             assert offset is not None
@@ -138,34 +141,34 @@ def seek(service: Service, document: Seek) -> object:
     return {}
 
 
-def offsets_at(service: Service, document: OffsetsAt) -> object:
+def offsets_at(service: Service, caller: Caller, document: OffsetsAt) -> object:
     """Tell the first offset at or after a time, for each shard; its end where there is none."""
-    count = service.bridge.call(lambda: len(service.topic(document.topic).shards))
+    count = service.bridge.call(lambda: len(service.topic(caller, "read", document.topic).shards))
     offsets = []
     for number in range(count):
-        source = service.bridge.call(partial(look, service, document.topic, number))
+        source = service.bridge.call(partial(look, service, caller, document.topic, number))
         offsets.append(offset_at(service, source, document.time_ns))
     return {"offsets": offsets}
 
 
-def commit(service: Service, document: Commit) -> Committed:
+def commit(service: Service, caller: Caller, document: Commit) -> Committed:
     """Make what these attempts staged visible, once for each (query, topic, batch)."""
     call = partial(service.node.commits.commit, any_rows=document.any_rows)
     found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
     return Committed(rows=found[0], already=found[1])
 
 
-def abort(service: Service, document: Commit) -> object:
+def abort(service: Service, caller: Caller, document: Commit) -> object:
     """Drop what these attempts staged."""
     service.bridge.call(partial(service.node.commits.abort, document.query, document.batch, document.attempts))
     return {}
 
 
-def hold(service: Service, document: Hold) -> object:
+def hold(service: Service, caller: Caller, document: Hold) -> object:
     """Keep rows from these offsets on against retention for a while; again to renew it."""
 
     def place() -> Answer[None]:
-        record = service.topic(document.topic).record
+        record = service.topic(caller, "read", document.topic).record
         if document.incarnation and record.incarnation != document.incarnation:
             raise Refusal("gone", f"topic {document.topic} was deleted and made anew")
         return service.node.holds.hold(document.name, record, document.offsets, document.ttl_ms * MILLISECOND)
@@ -174,20 +177,20 @@ def hold(service: Service, document: Hold) -> object:
     return {}
 
 
-def release_hold(service: Service, document: HoldName) -> object:
+def release_hold(service: Service, caller: Caller, document: HoldName) -> object:
     """End all holds of a name."""
     release = service.node.holds.release
     service.bridge.ask(lambda settle: release(document.name).then_make(lambda _: None).then(settle))
     return {}
 
 
-def pipeline(service: Service, document: PipelineReport) -> object:
+def pipeline(service: Service, caller: Caller, document: PipelineReport) -> object:
     """Tell how a pipeline is; the node shows it until it hears nothing any more."""
     service.bridge.call(partial(service.node.pipelines.report, document))
     return {}
 
 
-def routing(service: Service, document: Nothing) -> Routing:
+def routing(service: Service, caller: Caller, document: Nothing) -> Routing:
     """Tell the routing mapping: which bit each traffic type is."""
     mapping = service.bridge.call(service.node.catalog.mapping)
     return Routing(traffic_types=mapping.traffic_types, retired=mapping.retired)
@@ -197,7 +200,7 @@ class Kind(NamedTuple):
     """One action: what it takes, and what it does."""
 
     document: type
-    call: Callable[[Service, Any], object]
+    call: Callable[[Service, Caller, Any], object]
 
 
 ACTIONS: dict[str, Kind] = {
@@ -216,7 +219,7 @@ ACTIONS: dict[str, Kind] = {
 }
 
 
-def carry_out(service: Service, action: flight.Action) -> bytes:
+def carry_out(service: Service, caller: Caller, action: flight.Action) -> bytes:
     """Return the result of an action."""
     kind = ACTIONS.get(action.type)
     if kind is None:
@@ -224,7 +227,7 @@ def carry_out(service: Service, action: flight.Action) -> bytes:
         raise Refusal("bad_request", f"there is no action {action.type!r}; {near}")
     content = action.body.to_pybytes() if action.body is not None else b""
     document: object = decoded(content, kind.document) if content else made({}, kind.document)
-    result = kind.call(service, document)
+    result = kind.call(service, caller, document)
     if dataclasses.is_dataclass(result):
         return encoded(result)
     return json.dumps(result, separators=(",", ":"), default=dataclasses.asdict).encode()

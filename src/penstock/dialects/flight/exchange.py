@@ -16,6 +16,7 @@ import msgspec
 import pyarrow.flight as flight
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.client.wire import Notice, Order, Subscribe, decoded, encoded
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
@@ -48,10 +49,10 @@ def consume(
     document: Subscribe,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.MetadataRecordBatchWriter,
-    peer: str,
+    caller: Caller,
 ) -> None:
     """Serve one consumer until it or the node ends."""
-    exchange = Exchange(service, document, peer)
+    exchange = Exchange(service, document, caller)
     service.bridge.ask(lambda settle: exchange.join().then(settle))
     thread = Thread(target=exchange.write, args=(writer,), name="flight-exchange", daemon=True)
     try:
@@ -74,13 +75,13 @@ def consume(
 class Exchange:
     """One open exchange. `join`, `apply`, `leave` and what delivery calls run on the loop; `write` is a thread."""
 
-    def __init__(self, service: Service, document: Subscribe, peer: str) -> None:
+    def __init__(self, service: Service, document: Subscribe, caller: Caller) -> None:
         self.queue: SimpleQueue[Item] = SimpleQueue()
         self._names = columns_of(document.columns)
         self.schema = schema_of(self._names)
         self._service = service
         self._document = document
-        self._peer = peer
+        self._caller = caller
         self._keep = wanted(filter_of(document), _percent(document))
         self._topic: Topic
         self._seat: Seat | None = None
@@ -100,7 +101,7 @@ class Exchange:
         if len(service.exchanges) >= service.exchanges_max:
             text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
             raise Refusal("rate_limited", f"{text}: close one, or raise it")
-        found = service.obtain(document.topic, create=document.create)
+        found = service.obtain(self._caller, "receive", document.topic, create=document.create)
         return found.then_ask(lambda topic: self._subscribe(topic).then_make(partial(self._sit_down, topic)))
 
     def _subscribe(self, topic: Topic) -> Answer[Subscription]:
@@ -126,7 +127,7 @@ class Exchange:
             subscription,
             self._deliver,
             lease_ns=lease_ns,
-            name=self._peer,
+            name=self._caller.address,
             tag=document.tag or "",
             keep=self._keep,
             shard=document.shard,
@@ -181,7 +182,7 @@ class Exchange:
         """Return who consumes."""
         held = self._seat.in_flight if self._seat is not None else 0
         place = self._topic.name, self._document.subscription
-        return Peer(self._peer, "flight.port", "", self._joined_ns, *place, held)
+        return Peer(self._caller.address, "flight.port", "", self._joined_ns, *place, held)
 
     def end(self, why: str) -> None:
         """Tell the client that it is over; it ends the call then."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.callers import Caller
 from penstock.client.wire import Read
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
@@ -39,11 +40,11 @@ class Source(NamedTuple):
     end: int
 
 
-def stream(service: Service, document: Read, peer: str) -> flight.FlightDataStream:
+def stream(service: Service, document: Read, caller: Caller) -> flight.FlightDataStream:
     """Return the rows that a ticket asks for."""
     check(document)
     names = columns_of(document.columns)
-    source = service.bridge.call(partial(look, service, document.topic, document.shard, document.incarnation))
+    source = service.bridge.call(partial(look, service, caller, document.topic, document.shard, document.incarnation))
     reader = Reader(source.shard.path, source.view) if source.view is not None else None
     start, end = _bounds(service, document, source, reader)
     needed = [
@@ -54,12 +55,12 @@ def stream(service: Service, document: Read, peer: str) -> flight.FlightDataStre
         found = _from_files(document, reader, start, end, needed)
     else:
         found = _from_memory(service, document, source, start, end, needed)
-    return flight.GeneratorStream(schema_of(tuple(names)), _sent(service, document, found, names, peer))
+    return flight.GeneratorStream(schema_of(tuple(names)), _sent(service, document, found, names, caller.address))
 
 
-def look(service: Service, name: str, shard: int, incarnation: int = 0) -> Source:
+def look(service: Service, caller: Caller, name: str, shard: int, incarnation: int = 0) -> Source:
     """Return a shard as it is now; on the loop."""
-    topic = service.topic(name)
+    topic = service.topic(caller, "read", name)
     if incarnation and incarnation != topic.record.incarnation:
         raise Refusal("gone", f"topic {name} was deleted and made anew: its incarnation is {topic.record.incarnation}")
     found = topic.shard(shard)

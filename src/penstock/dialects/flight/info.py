@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow.flight as flight
 
+from penstock.callers import Caller
 from penstock.client.wire import Read, ShardRange, TopicInfo, encoded
 from penstock.dialects.flight.service import Service
 from penstock.log.record import schema_of
@@ -33,9 +34,10 @@ def topic_info(topic: Topic) -> TopicInfo:
     )
 
 
-def all_topics(service: Service, prefix: str = "") -> list[TopicInfo]:
+def all_topics(service: Service, caller: Caller, prefix: str = "") -> list[TopicInfo]:
     """Return all topics by name; on a Flight thread, some of them in each step of the loop."""
     names = service.bridge.call(lambda: sorted(name for name in service.node.topics if name.startswith(prefix)))
+    names = [name for name in names if caller.may("read", name)]
 
     def some(part: list[str]) -> list[TopicInfo]:
         found = (service.node.topics.get(name) for name in part)

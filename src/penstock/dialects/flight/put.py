@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.callers import Caller
 from penstock.client.wire import Publish, Sequence, decoded
 from penstock.dialects.flight.answers import Answers, Place
 from penstock.dialects.flight.bridge import Settle, settled
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
-from penstock.dialects.flight.service import Publisher, Service
+from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
@@ -52,7 +53,7 @@ def publish(
     document: Publish,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.FlightMetadataWriter,
-    peer: str,
+    caller: Caller,
 ) -> None:
     """Carry out one stream of batches."""
     check_source(document.source)
@@ -62,10 +63,10 @@ def publish(
         message_bytes_max=service.message_bytes_max,
         batch_bytes_max=service.batch_bytes_max,
     )
-    topics = Topics(service, create=document.create, shard=document.shard)
+    topics = Topics(service, caller, create=document.create, shard=document.shard)
     if document.topic is not None:
         topics.need([document.topic])
-    stream = _Stream(service, document, service.publisher(peer))
+    stream = _Stream(service, document, caller)
     answers = Answers(writer)
     try:
         for chunk in chunks(reader):
@@ -88,8 +89,9 @@ def publish(
 class Topics:
     """The topics that a stream has named so far; each is there before rows for it are taken."""
 
-    def __init__(self, service: Service, *, create: bool, shard: int | None = None) -> None:
+    def __init__(self, service: Service, caller: Caller, *, create: bool, shard: int | None = None) -> None:
         self._service = service
+        self._caller = caller
         self._create = create
         self._shard = shard
         self._known: set[str] = set()
@@ -104,7 +106,9 @@ class Topics:
                 self._known.add(name)
 
     def _check(self, name: str, settle: Settle[None]) -> None:
-        self._service.obtain(name, create=self._create).then_make(self._check_shard).then(settle)
+        self._service.obtain(self._caller, "publish", name, create=self._create).then_make(self._check_shard).then(
+            settle
+        )
 
     def _check_shard(self, topic: Topic) -> None:
         if self._shard is not None:
@@ -130,10 +134,11 @@ def _sequence(metadata: pa.Buffer | None) -> bytes:
 class _Stream:
     """One publisher's way to the loop."""
 
-    def __init__(self, service: Service, document: Publish, publisher: Publisher) -> None:
+    def __init__(self, service: Service, document: Publish, caller: Caller) -> None:
         self._service = service
         self._document = document
-        self._publisher = publisher
+        self._caller = caller
+        self._publisher = service.publisher(caller.address)
 
     def store(self, batch: pa.RecordBatch, sequence: bytes, number: int) -> Future[list[Place]]:
         """Hand rows to the loop, and return once they are in the log, or why they are not."""
@@ -167,10 +172,10 @@ class _Stream:
         missing = next((name for name, _, _ in parts if name not in node.topics), None)
         if missing is not None:  # deleted since it was made for this stream
             again = partial(self._offer, parts, settle)
-            made = self._service.obtain(missing, create=document.create)
+            made = self._service.obtain(self._caller, "publish", missing, create=document.create)
             made.then(lambda _, error: again() if error is None else settle(None, error))
             return
-        topics = [node.topic(name) for name, _, _ in parts]
+        topics = [node.reach(self._caller, "publish", name) for name, _, _ in parts]
         stored: Future[list[Place]] = Future()
         gathering = _Gathering(parts, stored)
         for number, (topic, (_, rows, _)) in enumerate(zip(topics, parts, strict=True)):

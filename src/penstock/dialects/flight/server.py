@@ -15,6 +15,7 @@ from threading import Thread
 
 import pyarrow.flight as flight
 
+from penstock.callers import Caller
 from penstock.client.wire import Publish, Read, decoded
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
@@ -56,14 +57,14 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         with self._service.guarded(context.peer()):
             document = put_of(descriptor)
             if isinstance(document, Publish):
-                put.publish(self._service, document, reader, writer, context.peer())
+                put.publish(self._service, document, reader, writer, _caller(context))
             else:
-                stage.write(self._service, document, reader, writer, context.is_cancelled)
+                stage.write(self._service, _caller(context), document, reader, writer, context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range of a shard."""
         with self._service.guarded(context.peer()):
-            return get.stream(self._service, decoded(ticket.ticket, Read), context.peer())
+            return get.stream(self._service, decoded(ticket.ticket, Read), _caller(context))
 
     def do_exchange(
         self,
@@ -74,21 +75,23 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Consume a subscription."""
         with self._service.guarded(context.peer()):
-            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, context.peer())
+            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, _caller(context))
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Tell all topics; criteria is the beginning of their names."""
         with self._service.guarded(context.peer()):
             prefix = bytes(criteria).decode("utf-8", "replace")
-            return iter([info.flight_info(each) for each in info.all_topics(self._service, prefix)])
+            return iter([info.flight_info(each) for each in info.all_topics(self._service, _caller(context), prefix)])
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Tell one topic."""
         with self._service.guarded(context.peer()):
-            name = topic_of(descriptor)
-            return info.flight_info(self._service.bridge.call(lambda: info.topic_info(self._service.topic(name))))
+            name, caller = topic_of(descriptor), _caller(context)
+            return info.flight_info(
+                self._service.bridge.call(lambda: info.topic_info(self._service.topic(caller, "read", name)))
+            )
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """Tell the schema of a topic, which is that of all topics."""
@@ -97,7 +100,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """Do something that is no stream."""
         with self._service.guarded(context.peer()):
-            return [flight.Result(actions.carry_out(self._service, action))]
+            return [flight.Result(actions.carry_out(self._service, _caller(context), action))]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """Tell what can be done."""
@@ -156,6 +159,10 @@ async def serve_flight(node: Node, config: Config, bound: Bound) -> FlightListen
         raise OSError(f"Flight cannot listen on {location}: {error}") from error
     bound.port = server.port
     return FlightListener(server, service)
+
+
+def _caller(context: flight.ServerCallContext) -> Caller:
+    return Caller(context.peer(), "flight.port")
 
 
 def hang_up(port: int) -> None:

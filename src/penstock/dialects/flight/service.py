@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.answer import Answer
+from penstock.callers import Action, Caller
 from penstock.config import Config
 from penstock.dialect import Peer
 from penstock.dialects.flight.bridge import STOPPING, Bridge
@@ -63,13 +64,15 @@ class Service:
         """Return the publisher of a connection: always the same one, so that its messages keep their order."""
         return self._publishers[crc32(peer.encode()) % PUBLISHERS]
 
-    def topic(self, name: str) -> Topic:
-        """Return a topic that must exist; on the loop only."""
-        return self.node.topic(name)
+    def topic(self, caller: Caller, action: Action, name: str) -> Topic:
+        """Return a topic that must exist to somebody who may do this with it; on the loop only."""
+        return self.node.reach(caller, action, name)
 
-    def obtain(self, name: str, *, create: bool) -> Answer[Topic]:
+    def obtain(self, caller: Caller, action: Action, name: str, *, create: bool) -> Answer[Topic]:
         """Answer with a topic, made if it may be; on the loop only."""
-        return self.node.obtain(name) if create else Answer.of(self.node.topic(name))
+        if create:
+            return self.node.obtain_for(caller, action, name)
+        return Answer.of(self.node.reach(caller, action, name))
 
     def check_open(self) -> None:
         """Refuse to go on once the node stops."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
+from penstock.callers import Caller
 from penstock.client.wire import Stage, Staged, encoded
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
 from penstock.dialects.flight.faults import GONE
@@ -25,6 +26,7 @@ from penstock.intake.staging import name_of
 
 def write(
     service: Service,
+    caller: Caller,
     document: Stage,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.FlightMetadataWriter,
@@ -40,7 +42,7 @@ def write(
     if document.home is not None and document.home < 0:
         raise Refusal("bad_request", f"'home' of a stage is the number of a shard, not {document.home}")
     node = service.node
-    topics = Topics(service, create=document.create)
+    topics = Topics(service, caller, create=document.create)
     if document.topic is not None:
         topics.need([document.topic])
     schema = intake.checked(_empty(reader.schema)).schema
@@ -56,7 +58,7 @@ def write(
             if document.topic is None:
                 topics.need(batch.column(TOPIC).unique().to_pylist())
             if "due" in batch.schema.names:
-                service.bridge.call(partial(_check_due, service, document, batch))
+                service.bridge.call(partial(_check_due, service, caller, document, batch))
             for piece in pieces(batch):
                 staged.write(piece)
         if is_cancelled():
@@ -75,7 +77,7 @@ def write(
         raise flight.FlightCancelledError("the client is gone") from None
 
 
-def _check_due(service: Service, document: Stage, batch: pa.RecordBatch) -> None:
+def _check_due(service: Service, caller: Caller, document: Stage, batch: pa.RecordBatch) -> None:
     """Refuse now what a commit would be refused for again and again."""
     names = [document.topic] if document.topic is not None else batch.column(TOPIC).unique().to_pylist()
     now_ns = service.node.clock.now()
@@ -83,7 +85,7 @@ def _check_due(service: Service, document: Stage, batch: pa.RecordBatch) -> None
         column = batch.column("due")
         if document.topic is None:
             column = column.filter(pc.equal(batch.column(TOPIC), name))
-        check_due(name, column, service.topic(name).settings.max_due_ns, now_ns)
+        check_due(name, column, service.topic(caller, "publish", name).settings.max_due_ns, now_ns)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from penstock.answer import Answer
+from penstock.callers import Action, Caller
 from penstock.config import Config
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.http import words
@@ -31,90 +32,90 @@ class Admin:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Answer[Response]:
+    def create_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Make a topic unless it exists; with `extend=true` its messages may carry headers."""
         name = words.name(params, "topic", "INVALID_TOPIC")
         extend = words.switch(params, "extend", default=False)
-        return self._node.obtain(name, topic_settings(self._config, name, extend=extend)).then_make(_said)
+        settings = topic_settings(self._config, name, extend=extend)
+        return self._node.obtain_for(caller, "create", name, settings).then_make(_said)
 
-    def delete_topic(self, params: Params) -> Answer[Response]:
+    def delete_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Drop a topic with its channels, and hang up on their clients."""
-        return self._node.delete_topic(self._known(params).name).then_make(_said)
+        return self._node.delete_topic(self._known(caller, "delete", params).name).then_make(_said)
 
-    def empty_topic(self, params: Params) -> Answer[Response]:
+    def empty_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Let go of what no channel has yet."""
-        return self._topic(params).empty().then_make(_said)
+        return self._topic(caller, params).empty().then_make(_said)
 
-    def pause_topic(self, params: Params) -> Answer[Response]:
+    def pause_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Keep what comes in the topic."""
-        return self._known(params).pause(paused=True).then_make(_said)
+        return self._known(caller, "change", params).pause(paused=True).then_make(_said)
 
-    def unpause_topic(self, params: Params) -> Answer[Response]:
+    def unpause_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Let the channels have it again."""
-        return self._known(params).pause(paused=False).then_make(_said)
+        return self._known(caller, "change", params).pause(paused=False).then_make(_said)
 
     # --- channels -------------------------------------------------------------------------------------------------
 
-    def create_channel(self, params: Params) -> Answer[Response]:
+    def create_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Make a channel unless it exists."""
-        topic, channel = self.names(params)
+        topic, channel = self.names(caller, params)
         return topic.subscribe(channel, channel_settings(self._config, channel)).then_make(_said)
 
-    def delete_channel(self, params: Params) -> Answer[Response]:
+    def delete_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Drop a channel, and hang up on its clients."""
-        topic, subscription = self.channel(params)
+        topic, subscription = self.channel(caller, params)
         return topic.delete_subscription(subscription.name).then_make(_said)
 
-    def empty_channel(self, params: Params) -> Answer[Response]:
+    def empty_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Let go of everything in a channel, also of what clients hold."""
-        _, subscription = self.channel(params)
+        _, subscription = self.channel(caller, params)
         subscription.empty()
         return Answer.of(EMPTY)
 
-    def pause_channel(self, params: Params) -> Answer[Response]:
+    def pause_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Send nothing more to its clients."""
-        return self._pause(params, paused=True)
+        return self._pause(caller, params, paused=True)
 
-    def unpause_channel(self, params: Params) -> Answer[Response]:
+    def unpause_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Send again."""
-        return self._pause(params, paused=False)
+        return self._pause(caller, params, paused=False)
 
-    def _pause(self, params: Params, *, paused: bool) -> Answer[Response]:
-        topic, subscription = self.channel(params)
+    def _pause(self, caller: Caller, params: Params, *, paused: bool) -> Answer[Response]:
+        topic, subscription = self.channel(caller, params)
         settings = msgspec.structs.replace(subscription.settings, paused=paused)
         return topic.update_subscription(subscription.name, settings).then_make(_said)
 
     # --- names ----------------------------------------------------------------------------------------------------
 
-    def channel(self, params: Params) -> tuple[Topic, Subscription]:
+    def channel(self, caller: Caller, params: Params) -> tuple[Topic, Subscription]:
         """Return the topic and the channel that a request names; both must exist."""
-        topic, name = self.names(params)
+        topic, name = self.names(caller, params)
         if name not in topic.subscriptions:
             raise Fault(404, "CHANNEL_NOT_FOUND")
         return topic, topic.subscriptions[name]
 
-    def names(self, params: Params) -> tuple[Topic, str]:
+    def names(self, caller: Caller, params: Params) -> tuple[Topic, str]:
         """Return the topic that a request names, which must exist, and the channel, which need not."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         channel = words.name(params, "channel", "INVALID_ARG_CHANNEL")
-        return self._existing(topic), channel
+        return self._existing(caller, "change", topic), channel
 
-    def _known(self, params: Params) -> Topic:
+    def _known(self, caller: Caller, action: Action, params: Params) -> Topic:
         """Return the topic that a request names, where nsqd does not look at the name itself."""
         if "topic" not in params:
             raise Fault(400, "MISSING_ARG_TOPIC")
-        return self._existing(params["topic"])
+        return self._existing(caller, action, params["topic"])
 
-    def _topic(self, params: Params) -> Topic:
-        return self._existing(words.name(params, "topic", "INVALID_TOPIC"))
+    def _topic(self, caller: Caller, params: Params) -> Topic:
+        return self._existing(caller, "change", words.name(params, "topic", "INVALID_TOPIC"))
 
-    def _existing(self, name: str) -> Topic:
-        topic = self._node.topics.get(name)
-        if topic is None:
+    def _existing(self, caller: Caller, action: Action, name: str) -> Topic:
+        if name not in self._node.topics:
             raise Fault(404, "TOPIC_NOT_FOUND")
-        return topic
+        return self._node.reach(caller, action, name)
 
-    PATHS: ClassVar[dict[str, Callable[[Admin, Params], Answer[Response]]]] = {
+    PATHS: ClassVar[dict[str, Callable[[Admin, Caller, Params], Answer[Response]]]] = {
         "/topic/create": create_topic,
         "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
         "/topic/delete": delete_topic,

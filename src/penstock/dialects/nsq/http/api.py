@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
 from penstock.dialect import Bound
@@ -153,7 +154,14 @@ class Http(App):
     def shortcut(self, method: bytes, target: bytes, connection: Connection) -> Shortcut | None:
         """Return the short way of a plain publish."""
         found = _PLAIN(target)
-        return PlainPublish(self, found[1].decode("ascii"), self._publisher(connection)) if found is not None else None
+        if found is None:
+            return None
+        name = found[1].decode("ascii")
+        try:
+            connection.caller.check("publish", name)
+        except Refusal:
+            return None  # the long way says why not
+        return PlainPublish(self, name, self._publisher(connection))
 
     def _publisher(self, connection: Connection) -> object:
         """Return whose order a client's messages keep."""
@@ -173,7 +181,7 @@ class Http(App):
                     rows.columns = {"due": [self.node.clock.now() + delay_ns]}
             self._publish(request, topic, rows, _shard(topic, params))
 
-        return self._topic(params).then_make(publish)
+        return self._topic(request, params).then_make(publish)
 
     def mpub(self, request: Request) -> Answer[Response | None]:
         """Publish several messages: one a line, or each behind its length."""
@@ -188,7 +196,7 @@ class Http(App):
             self._publish(request, topic, rows, _shard(topic, params))
             return None
 
-        return self._topic(params).then_make(publish)
+        return self._topic(request, params).then_make(publish)
 
     def pub_ext(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message with a header; traced if the header says so."""
@@ -204,7 +212,7 @@ class Http(App):
             stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
             self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-        return self._extended_topic(params, extend=True).then_make(publish)
+        return self._extended_topic(request, params, extend=True).then_make(publish)
 
     def pubtrace(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message under a trace id, and tell where it went."""
@@ -220,7 +228,7 @@ class Http(App):
             stored = partial(self._traced, request, topic, trace)
             self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-        return self._extended_topic(params).then_make(publish)
+        return self._extended_topic(request, params).then_make(publish)
 
     def _message(self, request: Request) -> Rows:
         if not request.body:
@@ -291,16 +299,17 @@ class Http(App):
             raise Fault(400, "INVALID_DEFER")
         return delay_ns
 
-    def _topic(self, params: Params, *, extend: bool = False) -> Answer[Topic]:
+    def _topic(self, request: Request, params: Params, *, extend: bool = False) -> Answer[Topic]:
         name = words.name(params, "topic", "INVALID_TOPIC")
         if name not in self.node.topics and self._config.auto_create != "topics":
             raise Fault(404, "TOPIC_NOT_FOUND")
-        return self.node.obtain(name, topic_settings(self._tree, name, extend=extend))
+        settings = topic_settings(self._tree, name, extend=extend)
+        return self.node.obtain_for(request.caller, "publish", name, settings)
 
-    def _extended_topic(self, params: Params, *, extend: bool = False) -> Answer[Topic]:
+    def _extended_topic(self, request: Request, params: Params, *, extend: bool = False) -> Answer[Topic]:
         """Return the topic of a publish in Youzan's form, which has its own word for one that is not there."""
         try:
-            return self._topic(params, extend=extend)
+            return self._topic(request, params, extend=extend)
         except Fault as fault:
             raise Fault(404, "E_TOPIC_NOT_EXIST") if fault.status == 404 else fault from None
 
@@ -346,13 +355,15 @@ class Http(App):
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def _managed(self, handle: Callable[[Admin, Params], Answer[Response]]) -> Callable[[Request], Answer[Response]]:
-        return lambda request: handle(self._admin, words.params(request))
+    def _managed(
+        self, handle: Callable[[Admin, Caller, Params], Answer[Response]]
+    ) -> Callable[[Request], Answer[Response]]:
+        return lambda request: handle(self._admin, request.caller, words.params(request))
 
     def setoffset(self, request: Request) -> None:
         """Let a channel begin anew at the place that the body names."""
         params = words.params(request)
-        topic, subscription = self._admin.channel(params)
+        topic, subscription = self._admin.channel(request.caller, params)
         start = Start.of(request.body.decode("latin-1").strip())
         if start is None:
             raise Fault(400, "INVALID_OFFSET", "write special:-1, timestamp:S, virtual_queue:BYTES or msgcount:N")
@@ -411,7 +422,7 @@ async def serve_http(
     app: App = Http(node, config, bound, observer, relookup)
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
-    listener = Listener(app, node.clock, node.input_memory)
+    listener = Listener(key, app, node.clock, node.input_memory)
     files = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key)
     await listener.serve(bound[key].taken(), tls_context(*files) if secure else None)
     return listener

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, Fault, Params, document
@@ -37,16 +38,16 @@ class Host(Protocol):
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
 
-    def create(self, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
 
-    def upgrade(self, topic: str) -> Answer[None]:
+    def upgrade(self, caller: Caller, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
 
-    def replicate(self, topic: str, replicas: int) -> Answer[None]:
+    def replicate(self, caller: Caller, topic: str, replicas: int) -> Answer[None]:
         """Remember how many copies of a topic were asked for."""
 
-    def delete(self, topic: str) -> Answer[None]:
+    def delete(self, caller: Caller, topic: str) -> Answer[None]:
         """Drop a topic of the node, if it has it."""
 
 
@@ -68,15 +69,19 @@ class Http(App):
         self._host = host
         self._fault = fault
         self._report_bug = report_bug
-        self._routes = Routes(
-            (method, path, Route(self._answered(handle), IDLE_BYTES_MAX))
-            for path, (method, handle) in self.PATHS.items()
-        )
+        paths = [(method, path, self._answered(handle)) for path, (method, handle) in self.PATHS.items()]
+        paths += [("POST", path, self._changed(handle)) for path, handle in self.CHANGES.items()]
+        self._routes = Routes((method, path, Route(handle, IDLE_BYTES_MAX)) for method, path, handle in paths)
 
     def _answered(
         self, handle: Callable[[Http, Params], Response | Answer[Response]]
     ) -> Callable[[Request], Response | Answer[Response]]:
         return lambda request: handle(self, words.params(request))
+
+    def _changed(
+        self, handle: Callable[[Http, Params, Caller], Answer[Response]]
+    ) -> Callable[[Request], Response | Answer[Response]]:
+        return lambda request: handle(self, words.params(request), request.caller)
 
     def begin(self, request: Request) -> None:
         """Give a request its route."""
@@ -187,7 +192,7 @@ class Http(App):
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, params: Params) -> Answer[Response]:
+    def create_topic(self, params: Params, caller: Caller) -> Answer[Response]:
         """Remember a topic; asked in Youzan's form, make it on the node in this process too."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not any(word in params for word in EXTENDED):
@@ -200,14 +205,14 @@ class Http(App):
             multi_part=_switch(params, "multipart"),
             disable_channel_auto_create=_switch(params, "disable_channel_auto_create"),
         )
-        made = Answer.of(None) if self._host is None else self._host.create(topic, meta)
+        made = Answer.of(None) if self._host is None else self._host.create(caller, topic, meta)
         return made.then_make(lambda _: self._know(topic, meta))
 
     def _know(self, topic: str, meta: Meta | None = None) -> Response:
         self._directory.add_topic(topic, meta)
         return EMPTY
 
-    def update_meta(self, params: Params) -> Answer[Response]:
+    def update_meta(self, params: Params, caller: Caller) -> Answer[Response]:
         """Change what a topic is like; headers can be allowed, never forbidden again."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         if not self._directory.knows(topic):
@@ -216,20 +221,20 @@ class Http(App):
         if "replicator" in params:
             replica = _number(params["replicator"], "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX)
             if host is not None:
-                done = host.replicate(topic, replica)
+                done = host.replicate(caller, topic, replica)
             meta = msgspec.structs.replace(meta, replica=replica)
         if _switch(params, "upgradeext"):
             if host is not None:
-                done = done.then_ask(lambda _: host.upgrade(topic))
+                done = done.then_ask(lambda _: host.upgrade(caller, topic))
             meta = msgspec.structs.replace(meta, extend_support=True)
         return done.then_make(lambda _: self._know(topic, meta))
 
-    def delete_topic(self, params: Params) -> Answer[Response]:
+    def delete_topic(self, params: Params, caller: Caller) -> Answer[Response]:
         """Forget a topic; asked in Youzan's form (`partition=**`), drop it on the node in this process too."""
         topic = _topic(params)
         gone = Answer.of(None)
         if params.get("partition") == "**" and self._host is not None:
-            gone = self._host.delete(topic)
+            gone = self._host.delete(caller, topic)
 
         def forget(_: None) -> Response:
             self._directory.remove_topic(topic)
@@ -283,13 +288,16 @@ class Http(App):
         "/nodes": ("GET", nodes),
         "/debug": ("GET", debug),
         "/listlookup": ("GET", listlookup),
-        "/topic/create": ("POST", create_topic),
-        "/topic/creat": ("POST", create_topic),  # as the design note of tag dispatch spells it
-        "/topic/meta/update": ("POST", update_meta),
-        "/topic/delete": ("POST", delete_topic),
         "/topic/tombstone": ("POST", tombstone),
         "/channel/create": ("POST", create_channel),
         "/channel/delete": ("POST", delete_channel),
+    }
+    #: What may reach the node beside the service.
+    CHANGES: ClassVar[dict[str, Callable[[Http, Params, Caller], Answer[Response]]]] = {
+        "/topic/create": create_topic,
+        "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
+        "/topic/meta/update": update_meta,
+        "/topic/delete": delete_topic,
     }
 
 

@@ -44,7 +44,7 @@ class Lookup:
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
         #: Nothing of a body is used here, so little of it is held.
-        self.listener = Listener(self.app, clock, InputMemory(BODIES_BYTES_MAX))
+        self.listener = Listener("nsq.lookup_http_port", self.app, clock, InputMemory(BODIES_BYTES_MAX))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""

@@ -147,6 +147,7 @@ class Publisher:
 
     def _create(self, name: str, shards: int, *, extend: bool) -> None:
         try:
+            self._session.caller.check("create", name)
             topic = self._node.topics.get(name)
             if topic is None:
                 settings = topic_settings(self._node.config, name, extend=extend)
@@ -172,7 +173,9 @@ class Publisher:
             return topic
         no_topic = partial(self._no_topic, word)
         try:
-            topic = self._session.need(self._service.topic(name, extend=extend, partition=shard), no_topic)
+            caller = self._session.caller
+            asked = self._service.topic(caller, "publish", name, extend=extend, partition=shard)
+            topic = self._session.need(asked, no_topic)
         except Refusal as refusal:
             no_topic(refusal)
             return None

@@ -124,7 +124,8 @@ class Receiver:
             return
         agreed = self._session.agreed
         try:
-            asked = self._service.topic(place.topic, extend=agreed.extend_support, partition=place.partition)
+            caller, headers = self._session.caller, agreed.extend_support
+            asked = self._service.topic(caller, "receive", place.topic, extend=headers, partition=place.partition)
             topic = self._session.need(asked, partial(self._not_joined, word))
             if topic is None:
                 return

@@ -6,6 +6,7 @@ Owns how a command finds its topic, and makes it if it may. Knows nothing of soc
 from __future__ import annotations
 
 from penstock.answer import Answer
+from penstock.callers import Action, Caller
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tls import server_context
@@ -34,7 +35,7 @@ class Service:
         """Return what reads headers by the rules of a topic."""
         return self._readers[topic.settings.header_rules]
 
-    def topic(self, name: str, *, extend: bool, partition: int = -1) -> Answer[Topic]:
+    def topic(self, caller: Caller, action: Action, name: str, *, extend: bool, partition: int = -1) -> Answer[Topic]:
         """Answer with a topic, made if there is none of this name; with `extend` a new one may carry headers."""
         topic = self.node.topics.get(name)
         if topic is None:
@@ -43,10 +44,10 @@ class Service:
             settings = topic_settings(self.node.config, name, extend=extend)
             if partition >= settings.shards:
                 raise no_partition(name, settings.shards, partition)
-            return self.node.obtain(name, settings)
+            return self.node.obtain_for(caller, action, name, settings)
         if partition >= len(topic.shards):
             raise no_partition(name, len(topic.shards), partition)
-        return Answer.of(topic)
+        return Answer.of(self.node.reach(caller, action, name))
 
 
 def no_partition(name: str, shards: int, partition: int) -> Refusal:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import msgspec
 
 from penstock.answer import Answer
+from penstock.callers import Caller
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
@@ -35,6 +36,10 @@ _PUBLISHING = frozenset(("PUB", "MPUB", "DPUB", "PUB_EXT", "MPUB_EXT", "PUB_TRAC
 _SUBSCRIBING = frozenset(("SUB", "SUB_ADVANCED", "SUB_ORDERED"))
 #: What a client may say before TLS where TLS is required.
 _IN_CLEAR = frozenset(("IDENTIFY", "fault", "hang up"))
+
+
+#: The endpoint of these connections.
+LISTENER = "nsq.tcp_port"
 
 
 class Link(Protocol):
@@ -82,6 +87,7 @@ class Session:
         "_stepping",
         "_waiting",
         "agreed",
+        "caller",
         "closed",
         "connected_ns",
         "gated",
@@ -109,6 +115,7 @@ class Session:
         #: In the middle of the commands of one read.
         self._stepping = False
         self.name = name
+        self.caller = Caller(name, LISTENER)
         host = name.rpartition(":")[0]  # until it says who it is
         self.agreed = Agreed(host, host, heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
         self.state: Literal["init", "subscribed", "closing"] = "init"
@@ -317,6 +324,7 @@ class Session:
         elif not len(grants):
             self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
         else:
+            self.caller = Caller(self.name, LISTENER, grants.identity)
             told = {
                 "identity": grants.identity,
                 "identity_url": grants.identity_url,
