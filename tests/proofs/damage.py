@@ -21,6 +21,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -289,6 +291,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--flips", type=int, default=64, help="places in a large file")
     options.add_argument("--daemons", type=int, default=24, help="cases for the whole program")
+    options.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many at a time")
     options.add_argument("--sampled", action="store_true", help="take every file for a large one")
     options.add_argument("--only", default="", help="files whose path holds this")
     chosen = options.parse_args()
@@ -304,11 +307,18 @@ def main() -> int:
                 for case in cases(site, random, chosen.flips, all_bytes=not chosen.sampled)
                 if chosen.only in case.file
             ]
-            table(checks, f"{site.left}", [(case, *tried(site, case, path / "work")) for case in found])
+            with ProcessPoolExecutor(chosen.jobs) as pool:
+                told = list(pool.map(partial(_told, site, path), found, chunksize=16))
+            table(checks, site.left, told)
             some = random.sample(found, min(chosen.daemons // 2, len(found)))
             told = [(case, *tried(site, case, path / "work", daemon=True)) for case in some]
             table(checks, f"{site.left}, the whole program", told)
     return checks.code()
+
+
+def _told(site: Site, path: Path, case: Case) -> tuple[Case, str, str]:
+    logging.disable(logging.CRITICAL)
+    return (case, *tried(site, case, path / f"work-{os.getpid()}"))
 
 
 def table(checks: Checks, what: str, told: list[tuple[Case, str, str]]) -> None:
