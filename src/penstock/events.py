@@ -52,6 +52,9 @@ SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX = 64 << 10, 64 << 20
 #: a third of the time.
 Piece: TypeAlias = "tuple[int, int | list[int] | Offsets, int, int, int | Attempts | None]"
 
+#: Beyond so many pieces in one hand they are looked at together.
+FEW = 4
+
 #: Reasons of the ledger that are no discarded messages of a topic: events tell of dead letters one by one.
 _TOLD_ELSEWHERE = ("bug", "dead_letter")
 
@@ -289,6 +292,14 @@ class Recorder:
         else:
             self._picked(self._kind("delivered"), first + rows, delivery.attempts)
 
+    def delivered_many(self, deliveries: list[Delivery]) -> None:
+        """Hear that pieces of several batches go to a consumer together."""
+        if not deliveries:
+            return
+        offsets = np.concatenate([each.batch.first + each.picks() for each in deliveries])
+        tries = [np.broadcast_to(np.asarray(each.attempts, np.uint16), each.count) for each in deliveries]
+        self._picked(self._kind("delivered"), offsets, np.concatenate(tries))
+
     def acked_one(self, offset: int) -> None:
         """Hear that one row was finished by its consumer."""
         n = self.one_in
@@ -342,6 +353,10 @@ def on_hand(recorders: Sequence[Recorder]) -> Callable[[list[Delivery]], None]:
     n, bases = recorders[0].one_in, [recorder.base for recorder in recorders]
 
     def handed(deliveries: list[Delivery]) -> None:
+        if len(deliveries) > FEW:  # pieces of many batches, as those have who ask for a tag
+            for recorder in recorders:
+                recorder.delivered_many([each for each in deliveries if recorders[each.shard] is recorder])
+            return
         for delivery in deliveries:
             shard, rows = delivery.shard, delivery.rows
             if delivery.count == 1:  # mostly not in the sample, and one more call would cost as much as the question

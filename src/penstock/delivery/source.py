@@ -87,11 +87,15 @@ class Delivery:
 
     def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
         """Return some of the rows; the mask has one entry for each."""
-        rows = np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
+        rows = self.picks()
         attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[mask]
         some = Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
         some.versions = self.versions[mask] if self.versions is not None else None
         return some
+
+    def picks(self) -> Offsets:
+        """Return the rows as an array."""
+        return np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
 
     def offsets(self) -> list[int]:
         """Return the offset of each row."""
