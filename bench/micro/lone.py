@@ -23,6 +23,7 @@ import uvloop
 
 from penstock.clock import LoopClock
 from penstock.config import Config
+from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Connection, Server
 from penstock.disk import LocalDisk
@@ -122,7 +123,7 @@ async def main() -> None:
     """Measure and print."""
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as path:
-        node = Node(Config(data_dir=path), LoopClock(loop), LocalDisk(loop), Random(1))
+        node = Node(Config(data_dir=path), LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
         server = Server(node, node.config.of(NsqConfig))
         producer, _ = connected(server)
         consumer, received = connected(server)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import msgspec
+
+from penstock.errors import Refusal, hint
 
 if TYPE_CHECKING:
     from penstock.config import Config, Endpoint, Section
     from penstock.node import Node
+    from penstock.settings import Measure, TopicSettings
 
 
 class Bound:
@@ -78,6 +83,17 @@ class Running(Protocol):
         """Return who is connected."""
 
 
+class Choices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a dialect lets people choose of a topic; kept in the topic's settings under the dialect's name."""
+
+    def check(self, before: Self | None) -> None:
+        """Refuse what cannot be, or cannot follow what a topic had before."""
+
+    def measure(self) -> Measure | None:
+        """Return what rows of such a topic weigh; None where the dialect does not speak of byte positions."""
+        return None
+
+
 class Dialect(NamedTuple):
     """One row of the table."""
 
@@ -90,3 +106,51 @@ class Dialect(NamedTuple):
     endpoints: Callable[[Config], Sequence[Endpoint]]
     #: Begins to serve on what was bound, by the endpoints' keys.
     start: Callable[[Node, Config, Mapping[str, Bound]], Awaitable[Running]]
+    #: What it lets people choose of a topic, if anything.
+    choices: type[Choices] | None = None
+
+
+C = TypeVar("C", bound=Choices)
+
+
+class Chosen:
+    """What the settings of one topic say to each dialect."""
+
+    def __init__(self, settings: TopicSettings, dialects: Iterable[Dialect]) -> None:
+        self._parts: dict[type[Choices], Choices] = {}
+        for dialect in dialects:
+            if dialect.choices is not None and dialect.name in settings.dialects:
+                try:
+                    part = msgspec.convert(settings.dialects[dialect.name], dialect.choices)
+                except msgspec.ValidationError as error:
+                    raise Refusal("bad_request", f"settings of {dialect.name} cannot be used: {error}") from None
+                self._parts[dialect.choices] = part
+
+    def of(self, kind: type[C]) -> C:
+        """Return what it says to the dialect with these choices."""
+        found = self._parts.get(kind)
+        return found if isinstance(found, kind) else kind()
+
+
+def chosen(settings: TopicSettings, dialects: Sequence[Dialect], before: TopicSettings | None = None) -> Chosen:
+    """Return what new settings of a topic say to each dialect; Refusal where one cannot use it."""
+    known = [dialect.name for dialect in dialects if dialect.choices is not None]
+    for name in settings.dialects:
+        if name not in known and (before is None or name not in before.dialects):
+            raise Refusal(
+                "bad_request", f"there is no dialect {name} with settings; {hint(name, known, 'leave it out')}"
+            )
+    new = Chosen(settings, dialects)
+    old = Chosen(before, dialects) if before is not None else None
+    for dialect in dialects:
+        if dialect.choices is not None:
+            new.of(dialect.choices).check(old.of(dialect.choices) if old is not None else None)
+    return new
+
+
+def measure_of(found: Chosen, dialects: Iterable[Dialect]) -> Measure | None:
+    """Return what rows of a topic weigh; None where no dialect minds. The first that does has its way."""
+    for dialect in dialects:
+        if dialect.choices is not None and (measure := found.of(dialect.choices).measure()) is not None:
+            return measure
+    return None

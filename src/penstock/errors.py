@@ -34,7 +34,7 @@ class Reason(NamedTuple):
     retry: bool
 
 
-#: Every code a refusal may carry. Dialects render it: NSQ by its own table, HTTP by the status here.
+#: Every code a refusal may carry. Dialects render it, each by its own table; HTTP by the status here.
 REASONS: dict[str, Reason] = {
     "bad_request": Reason(400, False),
     "bad_name": Reason(400, False),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import sub
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ BITS = tuple(name for name in OPTIONAL_COLUMNS if KINDS[name] == "bits")
 #: Keys, tags, ids: names of something, not data.
 NAMES = tuple(name for name in OPTIONAL_COLUMNS if KINDS[name] in ("bytes", "text"))
 NAME_BYTES_MAX = 4096
-#: What NSQ can carry as the header of a message.
+#: What every dialect with headers can carry as those of a message.
 HEADERS_BYTES_MAX = 65_534
 BUCKET_MAX = 0xFFFF
 
@@ -147,7 +147,6 @@ class Batch:
         "count",
         "cuts",
         "first",
-        "picks",
         "sequence",
         "source",
         "timestamp",
@@ -177,13 +176,11 @@ class Batch:
         #: One dialect for all rows, or one per row.
         self.source = source
         self.columns = columns
-        #: What the records before this batch would weigh in an NSQ queue file.
+        #: What the rows before this batch weigh together, by the measure of the topic at their time.
         self.weight = weight
         self.sequence = sequence
-        #: First-delivery frames, made once and shared by all subscriptions; keyed by the dialect that encoded them.
-        self.wire: dict[object, tuple[Buffer, Cuts]] = {}
-        #: How often rows were picked out of it for a consumer: from a few times on its frames are made as a whole.
-        self.picks = 0
+        #: What dialects made of it and keep for all subscriptions, like first-delivery frames; the keys are theirs.
+        self.wire: dict[object, Any] = {}
         #: What a set of filters said of the rows, asked once for all its subscriptions: (the set, its verdicts).
         self.verdicts: tuple[object, npt.NDArray[np.bool_]] | None = None
 

@@ -20,7 +20,7 @@ from penstock.commits import Commits
 from penstock.config import Config
 from penstock.delivery.instant import Instant
 from penstock.delivery.subscription import Subscription
-from penstock.dialect import Bound, Running
+from penstock.dialect import Bound, Dialect, Running, chosen, measure_of
 from penstock.disk import Disk, unmade
 from penstock.errors import CorruptionError, Refusal
 from penstock.events import TOPIC as EVENTS
@@ -41,7 +41,7 @@ from penstock.registry.records import RoutingMapping, TopicRecord
 from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
 from penstock.rescue.labels import Labels
-from penstock.settings import TopicSettings
+from penstock.settings import Measure, TopicSettings
 from penstock.topic import Topic
 
 #: Acks are written, leases end and the log does its chores this often while there is something to do.
@@ -78,9 +78,17 @@ class Node:
     """A running node without its listeners."""
 
     def __init__(
-        self, config: Config, clock: Clock, disk: Disk, random: Random, registry: Registry | None = None
+        self,
+        config: Config,
+        clock: Clock,
+        disk: Disk,
+        random: Random,
+        registry: Registry | None = None,
+        dialects: Sequence[Dialect] = (),
     ) -> None:
         self.config = config
+        #: Who may be served on it, and what each lets people choose of a topic.
+        self.dialects = dialects
         self.clock = clock
         self.disk = disk
         self.started_ns = clock.now()
@@ -232,20 +240,26 @@ class Node:
             return Answer.refused(Refusal("stopping", "the node is stopping"))
         if name == EVENTS and self.events is not None:  # whoever asks for it first
             settings = self.events.settings()
-        chosen = settings or self.config.topic.settings()
-        return self._coming.add(name, self._recorded(name, chosen).then_make(self._open))
+        settings = settings or self.config.topic.settings()
+        try:
+            measure = measure_of(chosen(settings, self.dialects), self.dialects)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+        return self._coming.add(name, self._recorded(name, settings, measure).then_make(self._open))
 
-    def _recorded(self, name: str, settings: TopicSettings) -> Answer[TopicRecord]:
+    def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None) -> Answer[TopicRecord]:
         """Answer with the record of a topic that is not open."""
         going = self._going.get(name)
         if going is not None:  # first one, then the other, whatever becomes of the first
-            return going.settled().then_ask(lambda _: self._recorded(name, settings))
+            return going.settled().then_ask(lambda _: self._recorded(name, settings, measure))
         left = None if name in self.topics else self.catalog.topic(name)
         if left is not None and left.settings == settings:
             return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
         if left is not None:
-            return self.catalog.delete_topic(name).then_ask(lambda _: self.catalog.create_topic(name, settings))
-        return self.catalog.create_topic(name, settings)
+            return self.catalog.delete_topic(name).then_ask(
+                lambda _: self.catalog.create_topic(name, settings, measure)
+            )
+        return self.catalog.create_topic(name, settings, measure)
 
     def _open(self, record: TopicRecord) -> Topic:
         """Put a topic to work that the registry knows."""

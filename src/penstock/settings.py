@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 import msgspec
 
 Durability = Literal["memory", "os", "fsync"]
-Extend = Literal["on", "off", "auto"]
 Compression = Literal["none", "lz4", "zstd"]
 QuotaFull = Literal["refuse", "drop"]
+#: What one setting of a dialect may be.
+Choice = bool | int | str
 
 HOUR_NS = 3_600_000_000_000
 MINUTE_NS = 60_000_000_000
@@ -58,18 +59,21 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_due_ns: Annotated[
         int, about("A message may be due this much later than it is published, or released; 0 for no limit.", 0)
     ] = YEAR_NS
-    extend: Annotated[Extend, about("NSQ's message headers.")] = "auto"
-    header_rules: Annotated[
-        Literal["node", "strict", "lenient"],
-        about("What a header must be: as the node's configuration says, strict, or any object."),
-    ] = "node"
-    ordered: Annotated[
-        bool, about("New subscriptions keep the order of each shard; NSQ clients must ask for it (SUB_ORDERED).")
-    ] = False
-    #: Copies that were asked for, to be shown to whoever asked; there is one, whatever this says.
-    replicas: int = 1
+    ordered: Annotated[bool, about("New subscriptions keep the order of each shard.")] = False
     ephemeral: Annotated[bool, about("Gone with its last subscription.", once=True)] = False
     paused: bool = False
+    dialects: Annotated[
+        dict[str, dict[str, Choice]],
+        msgspec.Meta(description="What dialects let one choose, each under its name; the others have their defaults."),
+    ] = {}
+
+
+class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a row adds to the weight of its shard: so many bytes and its body; with headers so many more and those."""
+
+    row_bytes: int = 31
+    #: None where headers do not count.
+    header_bytes: int | None = 2
 
 
 class TrafficSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from penstock.delivery.rules import Rules, rules_of
 from penstock.delivery.seat import Deliver, Keep, Seat
 from penstock.delivery.subscription import Subscription
 from penstock.delivery.timer import DueTimer
+from penstock.dialect import Chosen, chosen, measure_of
 from penstock.disk import unmade
 from penstock.errors import Refusal
 from penstock.events import on_hand
@@ -31,8 +32,9 @@ from penstock.intake.receipt import Published, Receipt
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.message import OFFSET_MAX, Batch, Done, Offsets, Rows, int64s, place_of
-from penstock.registry.records import SubscriptionRecord, TopicRecord
+from penstock.log.weight import Measures
+from penstock.message import Batch, Done, Offsets, Rows, int64s, place_of
+from penstock.registry.records import Measured, SubscriptionRecord, TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from penstock.storage import Storage
@@ -54,6 +56,8 @@ class Topic:
         self.record = record
         self.path = path
         self.name = record.name
+        #: What its settings say to each dialect.
+        self.chosen = Chosen(record.settings, node.dialects)
         self.deleted = False
         self.subscriptions: dict[str, Subscription] = {}
         #: The same, as it may be walked while some come and go.
@@ -74,8 +78,7 @@ class Topic:
                 number,
                 record.settings,
                 strict=config.recovery == "strict",
-                weigh_headers=record.settings.extend != "off",
-                headers_from=self.headers_from(number),
+                measures=self.measures(number),
                 cache_bytes=node.cache_bytes,
                 quota=quota,
             )
@@ -137,11 +140,11 @@ class Topic:
         text = f"there is no shard {number}; topic {self.name} has 0 to {len(self.shards) - 1}"
         return Refusal("bad_offset", text)
 
-    def headers_from(self, shard: int) -> int:
-        """Return the first offset of a shard whose row weighs with its header in an NSQ queue (ruling 5)."""
-        if self.settings.extend == "off":
-            return OFFSET_MAX + 1
-        return self.record.extend_from[shard] if self.record.extend_from is not None else 0
+    def measures(self, shard: int) -> Measures:
+        """Return what rows of a shard weigh, and weighed."""
+        return tuple(
+            (each.starts[shard] if shard < len(each.starts) else 0, each.measure) for each in self.record.measures
+        )
 
     @property
     def published(self) -> int:
@@ -512,18 +515,20 @@ class Topic:
             problem = f"topic {self.name} is {self.settings.durability!r} for good; make a new one"
         elif settings.paused != self.settings.paused:
             problem = "use pause and resume for that"
-        elif settings.extend == "off" != self.settings.extend:
-            problem = f"topic {self.name} takes headers, for good; make a new one"
         if problem:
             return Answer.refused(Refusal("bad_request", problem))
-        extend_from = None
-        if settings.extend != "off" and self.settings.extend == "off":
-            # From here on rows weigh as those of an extend topic; nothing before it changes its weight.
-            extend_from = tuple(shard.end for shard in self.shards)
-            for shard, end in zip(self.shards, extend_from, strict=True):
-                shard.weigh_headers, shard.headers_from = True, end
-        changed = self._change(settings=settings, extend_from=extend_from)
-        changed.then(lambda _, __: self._weigh_headers())
+        try:
+            measure = measure_of(chosen(settings, self.node.dialects, self.settings), self.node.dialects)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+        measured = None
+        if measure is not None:
+            measured = Measured(measure, tuple(shard.end for shard in self.shards))
+            for shard in self.shards:  # at once, so that what comes while the registry is asked weighs so
+                if shard.measure != measure:
+                    shard.weigh_by((*shard.measures, (shard.end, measure)))
+        changed = self._change(settings=settings, measured=measured)
+        changed.then(lambda _, __: self._weigh())
         return changed.then_make(lambda _: self._updated())
 
     def _updated(self) -> None:
@@ -534,10 +539,9 @@ class Topic:
             shard.settings = settings
         self.node.tell("changed", self)
 
-    def _weigh_headers(self) -> None:
+    def _weigh(self) -> None:
         for shard in self.shards:
-            shard.weigh_headers = self.settings.extend != "off"
-            shard.headers_from = self.headers_from(shard.number)
+            shard.weigh_by(self.measures(shard.number))
 
     def _change(
         self,
@@ -545,13 +549,13 @@ class Topic:
         settings: TopicSettings | None = None,
         gate: tuple[int, ...] | msgspec.UnsetType | None = msgspec.UNSET,
         orphan_from: tuple[int, ...] | None = None,
-        extend_from: tuple[int, ...] | None = None,
+        measured: Measured | None = None,
     ) -> Answer[None]:
         """Change the topic's record; it is up to date here when the answer is told."""
         # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
         kept = orphan_from or (self.record.orphan_from if self.settings.ephemeral else None)
         changed = self.node.catalog.update_topic(
-            self.name, settings=settings, gate=gate, orphan_from=kept, extend_from=extend_from
+            self.name, settings=settings, gate=gate, orphan_from=kept, measured=measured
         )
         return changed.then_make(lambda _: self._follow_record())
 
@@ -560,6 +564,8 @@ class Topic:
         record = self.node.catalog.topic(self.name)
         if record is not None and record.number == self.record.number:
             kept = self.record.orphan_from if self.settings.ephemeral else record.orphan_from
+            if record.settings.dialects != self.settings.dialects:
+                self.chosen = Chosen(record.settings, self.node.dialects)
             self.record = msgspec.structs.replace(record, orphan_from=kept)
 
     def empty(self) -> Answer[None]:

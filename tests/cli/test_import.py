@@ -15,6 +15,7 @@ import pytest
 
 from penstock.cli import import_nsq
 from penstock.cli.printer import Printer
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.takeover import backlog, transfer
 from tests.cli.nsqd import Consumer, Message, Nsqd
 from tests.cli.program import Done, Node, environment, inside
@@ -240,7 +241,7 @@ def test_headers_tags_and_traces_of_youzans_become_columns(tmp_path: Path) -> No
     ok(tmp_path)
     broker = Broker(tmp_path / "data")
     topic = broker.node.topic("orders")
-    assert topic.settings.extend == "on"
+    assert topic.chosen.of(NsqChoices).extend == "on"
     batch = topic.shards[0].read(0)
     if batch is None:
         topic.shards[0].fetch(0, lambda: None)

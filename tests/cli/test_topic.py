@@ -25,13 +25,32 @@ def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> No
 
 
 def test_every_setting_of_a_topic_can_be_chosen_and_those_for_good_only_once(node: Node, topic: str) -> None:
-    offered = ["--dedup-window", "1m", "--ordered", "--header-rules", "lenient", "--no-retention-hard", "--ephemeral"]
+    offered = [
+        "--dedup-window",
+        "1m",
+        "--ordered",
+        "--nsq-header-rules",
+        "lenient",
+        "--no-retention-hard",
+        "--ephemeral",
+    ]
     settings = node.ok("topic", "create", topic, *offered, "--json").json["settings"]
-    assert (settings["dedup_window"], settings["ordered"], settings["header_rules"]) == ("1m", True, "lenient")
+    assert (settings["dedup_window"], settings["ordered"]) == ("1m", True)
+    assert settings["dialects"] == {"nsq": {"extend": "auto", "header_rules": "lenient", "replicas": 1}}
     assert (settings["retention_hard"], settings["ephemeral"]) == (False, True)
     assert "--compression none|lz4|zstd" in " ".join(node.ok("topic", "set", "--help").out.split())
     for option, value in (("--shards", "2"), ("--durability", "fsync")):
         assert "No such option" in node.call("topic", "set", topic, option, value).error
+
+
+def test_settings_of_a_dialect_are_chosen_under_its_name_and_checked_by_it(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic, "--nsq-extend", "off")
+    assert node.ok("topic", "set", topic, "--nsq-extend", "on").out == f"topic {topic}: nsq.extend = on\n"
+    assert "nsq.extend           on" in node.ok("topic", "show", topic).out
+    refused = node.call("topic", "set", topic, "--nsq-extend", "off")
+    assert (refused.code, "for good" in refused.error) == (1, True)
+    refused = node.call("topic", "set", topic, "--nsq-extend", "maybe")
+    assert "settings of nsq cannot be used: Invalid enum value 'maybe'" in refused.error
 
 
 def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:

@@ -56,7 +56,7 @@ def listed(batch: Batch) -> list[Row]:
 
 def opened(path: Path | str, disk: InlineDisk | None = None, clock: FakeClock | None = None, **options: Any) -> Shard:
     """Open a shard with settings given by name."""
-    keywords = {name: options.pop(name) for name in ("strict", "weigh_headers", "cache_bytes") if name in options}
+    keywords = {name: options.pop(name) for name in ("strict", "measures", "cache_bytes") if name in options}
     settings = TopicSettings(**options)
     return Shard.open(disk or InlineDisk(), clock or FakeClock(), str(path), 0, settings, **keywords)
 

@@ -15,12 +15,12 @@ import pytest
 from penstock.errors import Refusal
 from penstock.log import manifest
 from penstock.log.backup import backup, restore
-from penstock.log.compact import part
 from penstock.log.reader import Reader
 from penstock.log.shard import Shard
 from penstock.log.verify import verify
-from penstock.message import OPTIONAL_COLUMNS
-from penstock.settings import HOUR_NS, MINUTE_NS, TopicSettings
+from penstock.log.weight import edges
+from penstock.message import OPTIONAL_COLUMNS, Batch
+from penstock.settings import HOUR_NS, MINUTE_NS, Measure, TopicSettings
 from tests.fakes import FakeClock
 from tests.log.disks import InlineDisk
 from tests.log.samples import Row, listed, opened, read_all, rows_of
@@ -113,7 +113,6 @@ def test_every_column_and_place_in_the_queue_stays(tmp_path: Path, compression: 
     options: dict[str, Any] = {
         "names": OPTIONAL_COLUMNS,
         "compression": compression,
-        "weigh_headers": True,
         "dedup_window_ns": 0,
     }
     shard = filled(tmp_path, clock, segments=1, **options)
@@ -132,26 +131,44 @@ def test_every_column_and_place_in_the_queue_stays(tmp_path: Path, compression: 
 
 
 def weight(shard: Shard, offset: int) -> int:
-    """Return where a row stands in an NSQ queue."""
+    """Return what stands before a row."""
     batch = shard.read(offset)
     if batch is None:
         shard.fetch(offset, lambda: None)
         batch = shard.read(offset)
     assert batch is not None
-    return part(batch, offset - batch.first, offset - batch.first + 1, 0).weight
+    return int(edges(batch, shard.measures)[offset - batch.first])
 
 
 def test_rows_from_before_an_upgrade_keep_their_place(tmp_path: Path) -> None:
     clock = FakeClock()
-    shard = opened(tmp_path, clock=clock, **SHORT)
-    shard.append(rows_of(30, names=["headers"]), clock.now())
-    shard.weigh_headers, shard.headers_from = True, shard.end
+    plain = (0, Measure(30, None))
+    shard = opened(tmp_path, clock=clock, measures=[plain], **SHORT)
+    old = shard.append(rows_of(30, names=["headers"]), clock.now())
+    shard.weigh_by([plain, (shard.end, Measure(31, 2))])
     at_upgrade = shard.weight
     batch = shard.append(rows_of(30, names=["headers"]), clock.now())
-    assert batch.weight == at_upgrade
-    for stop in (1, 20, 30):
-        assert part(batch, 0, stop, 0).weight == at_upgrade
-    assert part(batch, 29, 30, 0).weight > part(batch, 29, 30, 30).weight > at_upgrade
+    assert edges(old, shard.measures)[-1] == at_upgrade == batch.weight == 30 * 30 + len(old.body)
+    assert edges(batch, shard.measures)[-1] == shard.weight
+    assert edges(batch, [plain])[-1] < shard.weight
+
+
+def test_a_merged_batch_that_spans_an_upgrade_weighs_what_its_rows_did() -> None:
+    rows = rows_of(40, names=["headers"])
+    merged = Batch(100, 40, 1, rows.cuts, rows.body, "test", rows.columns, 5000)
+    found = edges(merged, [(0, Measure(30, None)), (110, Measure(31, 2)), (500, Measure(1, 1))])
+    headers = [cells(merged, row) for row in range(40)]
+    assert found[0] == 5000
+    for row, header in enumerate(headers):
+        body = len(merged.row_body(row))
+        extra = 0 if row < 10 else 1 + (0 if header is None else 2 + len(header))
+        assert found[row + 1] - found[row] == 30 + body + extra
+
+
+def cells(batch: Batch, row: int) -> bytes | None:
+    value = batch.row_value("headers", row)
+    assert value is None or isinstance(value, bytes)
+    return value
 
 
 def test_readers_beside_the_node_see_what_is_kept_for_them_and_are_told_of_the_rest(tmp_path: Path) -> None:

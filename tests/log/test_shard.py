@@ -17,7 +17,7 @@ from penstock.errors import Refusal
 from penstock.log.segment import Segment
 from penstock.log.state import StateFile
 from penstock.message import OPTIONAL_COLUMNS, Rows
-from penstock.settings import HOUR_NS, TopicSettings
+from penstock.settings import HOUR_NS, Measure, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
 from tests.fakes import FakeClock
 from tests.log.disks import BrokenDisk, FullDisk, InlineDisk, ManualDisk
@@ -74,18 +74,18 @@ def test_unknown_column_is_refused(tmp_path: Path) -> None:
     assert refusal.value.code == "bad_column"
 
 
-def test_weight_counts_what_nsq_records_would(tmp_path: Path) -> None:
-    plain = opened(tmp_path / "plain")
+def test_weight_counts_rows_by_the_measure_of_their_topic(tmp_path: Path) -> None:
+    plain = opened(tmp_path / "plain", measures=[(0, Measure(30, None))])
     plain.append(Rows.of([b"12345", b"1"], "nsq", {"headers": [b"{}", None]}), EPOCH_NS)
     assert plain.weight == 2 * 30 + 6
-    extend = opened(tmp_path / "extend", weigh_headers=True)
+    extend = opened(tmp_path / "extend", measures=[(0, Measure(31, 2))])
     extend.append(Rows.of([b"12345", b"1"], "nsq", {"headers": [b"{}", None]}), EPOCH_NS)
     assert extend.weight == (31 + 5 + 2 + 2) + (31 + 1)
     batch = extend.append(Rows.of([b"x"] * 20, "nsq", {"headers": [b"{}"] * 19 + [None]}), EPOCH_NS)
     assert batch.weight == 72
     assert extend.weight == 72 + 20 * 32 + 19 * 4
     extend.close()
-    assert opened(tmp_path / "extend", weigh_headers=True).weight == extend.weight
+    assert opened(tmp_path / "extend", measures=[(0, Measure(31, 2))]).weight == extend.weight
 
 
 def test_segment_closes_when_it_is_large_or_old(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_body_with_bytes_that_are_in_no_row_is_trimmed(tmp_path: Path) -> None:
     shard = opened(tmp_path)
     shard.append(Rows(1, [2, 5], b"..one...", "nsq"), EPOCH_NS)
     shard.append(Rows(20, np.arange(1, 22, dtype=np.int32), b"-" + bytes(range(20)) + b"--", "nsq"), EPOCH_NS)
-    assert shard.weight == 30 + 3 + 20 * 31
+    assert shard.weight == 31 + 3 + 20 * 32
     shard.close()
     found = read_all(opened(tmp_path))
     assert [row[2] for row in found] == [b"one", *(bytes([row]) for row in range(20))]

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.config import Config
 from penstock.config.tree import NodeConfig
+from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tcp.server import READ_BYTES_MAX, Connection, Server
@@ -32,7 +33,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        self.node = Node(self.config, self.clock, self.disk, random.Random(1))
+        self.node = Node(self.config, self.clock, self.disk, random.Random(1), dialects=[DIALECT])
         self.server = Server(self.node, self.config.of(NsqConfig), self.ask)
 
     def kill(self) -> None:

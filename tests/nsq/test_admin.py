@@ -78,21 +78,19 @@ def test_made_twice_is_made_once(served: Served) -> None:
 )
 def test_topic_made_here_takes_headers_only_if_asked_to(served: Served, path: str, query: str, extend: str) -> None:
     done(served, f"{path}?topic=t{query}")
-    assert served.get("topics/t").json["settings"]["extend"] == extend
+    assert served.get("topics/t").json["settings"]["dialects"]["nsq"]["extend"] == extend
     assert topic_of(served, "t")["is_ext"] is (extend == "on")
 
 
 def test_a_publish_makes_a_topic_without_headers(served: Served) -> None:
     post(served, "/pub?topic=t", b"x")
-    assert served.get("topics/t").json["settings"]["extend"] == "off"
+    assert served.get("topics/t").json["settings"]["dialects"]["nsq"]["extend"] == "off"
 
 
 def test_ephemeral_names_live_as_over_tcp(served: Served) -> None:
     done(served, "/topic/create?topic=t%23ephemeral&extend=true")
-    assert (
-        served.get("topics/t%23ephemeral").json["settings"] | {"ephemeral": True, "extend": "on"}
-        == (served.get("topics/t%23ephemeral").json["settings"])
-    )
+    settings = served.get("topics/t%23ephemeral").json["settings"]
+    assert (settings["ephemeral"], settings["dialects"]["nsq"]["extend"]) == (True, "on")
     done(served, "/channel/create?topic=t%23ephemeral&channel=c%23ephemeral")
     done(served, "/channel/delete?topic=t%23ephemeral&channel=c%23ephemeral")
     assert stats(served)["topics"] == []

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dialects.nsq import codec
+from penstock.dialects.nsq import choices, codec
 from penstock.dialects.nsq.codec import Command, Decoder, Form, Limits, extended, frames
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.places import positions
 from penstock.dialects.nsq.tcp.identify import agree
+from penstock.log import weight
 from penstock.message import SMALL, Batch, Column, Rows
 from tests.nsq.parts import item, mpub_ext, mpub_trace, pub_ext, pub_trace, sized
 
@@ -421,7 +421,7 @@ def test_few_and_many_extended_frames_agree(rows: list[tuple[bytes, bytes | None
     count = len(rows)
     made = Rows.of([body for body, _ in rows], "nsq", {"headers": [h for _, h in rows], "trace": list(range(count))})
     batch = Batch(5, count, list(range(count)), made.cuts, made.body, "nsq", made.columns, 400)
-    edges = positions(batch, True)
+    edges = weight.edges(batch, [(0, choices.EXTENDED)])
     all_rows = np.arange(count)
     picks = all_rows[::2]
     attempts = np.arange(len(picks)).astype(np.uint16)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.ext import header_of
 from penstock.dialects.nsq.http.words import Fault
@@ -78,7 +79,9 @@ def test_single_quotes_are_refused_with_a_way_out(served: Served) -> None:
 def test_a_topic_may_have_header_rules_of_its_own(tmp_path: Path, of_the_node: Literal["strict", "lenient"]) -> None:
     with Served(tmp_path / "rules", nsq=msgspec.structs.replace(NSQ, header_rules=of_the_node)) as served:
         for rules in ("node", "strict", "lenient"):
-            served.post("topics", {"name": rules, "settings": {"extend": "on", "header_rules": rules}})
+            served.post(
+                "topics", {"name": rules, "settings": {"dialects": {"nsq": {"extend": "on", "header_rules": rules}}}}
+            )
             answer = post(served, f"/pub_ext?topic={rules}&ext={NUMBER}", b"x")
             assert answer.status == (200 if "lenient" in (rules, of_the_node if rules == "node" else "") else 400)
         assert post(served, f"/pub_ext?topic=new&ext={NUMBER}", b"x").status == (
@@ -159,7 +162,7 @@ def test_empty_trace_counts_as_none(served: Served) -> None:
 
 def test_a_publish_with_a_header_makes_an_extend_topic(served: Served) -> None:
     pub_ext(served, TAG)
-    assert served.node.topics["t"].settings.extend == "on"
+    assert served.node.topics["t"].chosen.of(NsqChoices).extend == "on"
 
 
 def test_nsq_case_46_normal_topic_takes_no_header(served: Served) -> None:

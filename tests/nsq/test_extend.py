@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.dialects.nsq import codec
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client, Extended, dpub, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
 
@@ -33,12 +34,12 @@ def extending(broker: Broker, command: str = "SUB t ch", rdy: int = 100, **ident
 
 
 def make(broker: Broker, extend: str, name: str = "t", shards: int = 1) -> None:
-    broker.node.create_topic(name, TopicSettings(extend=extend, shards=shards)).now()  # type: ignore[arg-type]
+    broker.node.create_topic(name, NsqChoices(extend=extend).put(TopicSettings(shards=shards))).now()  # type: ignore[arg-type]
 
 
 def upgrade(broker: Broker, name: str = "t") -> None:
     topic = broker.node.topic(name)
-    topic.update(msgspec.structs.replace(topic.settings, extend="on")).now()
+    topic.update(NsqChoices(extend="on").put(topic.settings)).now()
 
 
 def test_a_header_comes_out_as_it_went_in_with_raw_ids(broker: Broker) -> None:
@@ -55,12 +56,12 @@ def test_topics_made_by_commands_take_headers_or_do_not(broker: Broker) -> None:
     client.send(b"INTERNAL_CREATE_TOPIC d 0\n" + pub_trace("e", 1, b"x") + mpub_ext("f", [({}, b"x")]))
     assert len(client.frames()) == 6
     extending(broker, "SUB g ch")
-    settings = {name: topic.settings for name, topic in broker.node.topics.items()}
-    assert {name: one.extend for name, one in settings.items()} == {
+    topics = broker.node.topics
+    assert {name: topic.chosen.of(NsqChoices).extend for name, topic in topics.items()} == {
         **dict.fromkeys("ade", "off"),
         **dict.fromkeys("bcfg", "on"),
     }
-    assert settings["c"].shards == 3
+    assert topics["c"].settings.shards == 3
 
 
 def test_creating_a_topic_again_with_more_partitions_fails_and_the_connection_lives(broker: Broker) -> None:
@@ -191,7 +192,7 @@ def test_an_upgrade_cannot_be_taken_back(broker: Broker) -> None:
     upgrade(broker)
     topic = broker.node.topic("t")
     with pytest.raises(Exception, match="for good"):
-        topic.update(msgspec.structs.replace(topic.settings, extend="off")).now()
+        topic.update(NsqChoices(extend="off").put(topic.settings)).now()
 
 
 def test_a_client_of_the_extension_may_not_read_a_normal_topic(tmp_path: Path) -> None:
@@ -349,7 +350,7 @@ def test_nsq_case_57_headers_that_break_the_rules(tmp_path: Path) -> None:
 
 
 def test_a_topic_may_have_its_own_rules_for_headers(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="on", header_rules="lenient")).now()
+    broker.node.create_topic("t", NsqChoices(extend="on", header_rules="lenient").put(TopicSettings())).now()
     producer = broker.client()
     assert producer.pub_ext("t", {"a b": 5}) == ["OK"]
     assert producer.pub_ext("u", {"a b": 5})[0].startswith("E_INVALID_JSON_HEADER ")
@@ -463,7 +464,7 @@ def assert_contiguous(messages: list[Extended]) -> None:
 @pytest.mark.parametrize("word", ["SUB t ch", "SUB_ADVANCED t ch 0", "SUB t ch 0"])
 def test_a_topic_that_keeps_its_order_must_be_asked_for_it(tmp_path: Path, word: str) -> None:
     broker = Broker(tmp_path)
-    broker.node.create_topic("t", TopicSettings(extend="off", ordered=True)).now()
+    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(ordered=True))).now()
     client = broker.client()
     client.send(word.encode() + b"\n")
     name = word.split()[0]
@@ -474,7 +475,7 @@ def test_a_topic_that_keeps_its_order_must_be_asked_for_it(tmp_path: Path, word:
 
 def test_a_topic_that_keeps_its_order_is_read_in_order_by_everybody(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off", ordered=True)).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(ordered=True))).now()
     client = broker.client()
     client.send(b"SUB_ORDERED t ch 0\nRDY 5\n")
     assert client.replies() == ["OK"]
@@ -676,7 +677,7 @@ def test_no_channel_is_made_where_that_is_switched_off(tmp_path: Path, word: str
 
 def test_a_subscriber_with_a_partition_reads_that_shard_alone(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    broker.node.create_topic("t", TopicSettings(shards=2, extend="off")).now()
+    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(shards=2))).now()
     one, all_ = broker.client(), broker.client()
     for client, command in ((one, b"SUB t ch 1\n"), (all_, b"SUB t ch\n")):
         client.identify()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.tcp.gatherer import joined
 from penstock.settings import TopicSettings
 from tests.nsq.certificates import certificates
@@ -160,7 +161,7 @@ class Sealed(Layered):
 def test_small_frames_of_one_turn_are_sealed_together(tmp_path: Path, size: int, writes: int) -> None:
     files = certificates()
     broker = Broker(tmp_path, tls_cert=str(files.server), tls_key=str(files.server_key))
-    broker.node.create_topic("t", TopicSettings(shards=8, extend="off")).now()
+    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(shards=8))).now()
     producer = broker.client()
     for shard in range(8):
         producer.send(b"PUB t %d\n\0\0\0\1x" % shard)

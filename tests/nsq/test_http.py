@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
@@ -279,7 +280,9 @@ def test_plain_port_sends_everybody_to_tls_where_it_is_required(served: Served) 
 
 
 def test_full_topic_refuses_and_the_node_is_well(served: Served) -> None:
-    served.do(lambda: served.node.create_topic("t", TopicSettings(extend="off", quota_bytes=10_000)).now())
+    served.do(
+        lambda: served.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(quota_bytes=10_000))).now()
+    )
     answers = [ask(served, "POST", "/pub?topic=t", b"x") for _ in range(50)]
     assert answers[0].status == 200
     assert refused(answers[-1]) == (507, "QUOTA_FULL")

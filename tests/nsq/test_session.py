@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.settings import TopicSettings
 from tests.nsq.parts import Broker, Client, dpub, pub, sized
 
@@ -480,7 +481,7 @@ def test_client_that_cannot_be_served_is_hung_up_on_and_the_publisher_hears_noth
 
 
 def test_delays_beyond_what_the_topic_allows_are_refused(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="off", max_due_ns=60_000_000_000)).now()
+    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(max_due_ns=60_000_000_000))).now()
     consumer = subscribed(broker)
     producer = broker.client()
     producer.pub("t", b"hello")
@@ -496,7 +497,7 @@ def test_delays_beyond_what_the_topic_allows_are_refused(broker: Broker) -> None
 
 
 def test_full_topic_refuses_and_the_connection_lives(broker: Broker) -> None:
-    broker.node.create_topic("t", TopicSettings(extend="off", quota_bytes=100_000)).now()
+    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(quota_bytes=100_000))).now()
     producer = broker.client()
     producer.send(pub("t", bytes(90_000)))
     assert producer.replies() == ["OK"]

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.dialects.nsq.choices import Extend, NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.places import Position, place, positions
+from penstock.dialects.nsq.places import Position, edges, place
 from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows, id_of
-from penstock.settings import Extend, TopicSettings
+from penstock.settings import TopicSettings
 from penstock.topic import Topic
 from tests.nsq.asking import done, post, refused, topic_of
 from tests.nsq.parts import SECOND, Broker
@@ -78,7 +79,7 @@ def position(topic: Topic, offset: int) -> Position:
 def test_position_of_a_row_plus_its_size_is_the_next_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     for extend in EXTENDS:
-        topic = broker.node.create_topic(extend, TopicSettings(extend=extend)).now()
+        topic = broker.node.create_topic(extend, NsqChoices(extend=extend).put(TopicSettings())).now()
         publish(broker, topic, b"a", b"bbb")
         publish(broker, topic, *[b"x" * number for number in range(1, 40)], header=b'{"a":"b"}')
         publish(broker, topic, b"last")
@@ -95,7 +96,7 @@ def test_position_of_a_row_plus_its_size_is_the_next_rows(tmp_path: Path) -> Non
 
 def test_byte_position_finds_its_row(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings())).now()
     for size in range(1, 60):
         publish(broker, topic, *[b"x" * size] * (size % 20 + 1))
     shard = topic.shards[0]
@@ -108,7 +109,7 @@ def test_byte_position_finds_its_row(tmp_path: Path) -> None:
 
 def test_byte_position_on_disk_is_found_without_stopping_the_loop(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings())).now()
     for _ in range(50):
         publish(broker, topic, *[b"x" * 70] * 100)
     broker.kill()
@@ -121,7 +122,7 @@ def test_byte_position_on_disk_is_found_without_stopping_the_loop(tmp_path: Path
 
 def test_times_and_counts_find_their_row(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings())).now()
     for _ in range(10):
         publish(broker, topic, b"a", b"b")
         broker.advance(10)
@@ -147,12 +148,12 @@ def test_place_in_one_partition_needs_its_number(tmp_path: Path) -> None:
 
 def test_positions_of_a_batch_begin_with_its_weight(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
-    topic = broker.node.create_topic("t", TopicSettings(extend="off")).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings())).now()
     publish(broker, topic, b"abc")
     publish(broker, topic, b"de", b"f")
     batch = topic.shards[0].read(1)
     assert batch is not None
-    assert positions(batch, False).tolist() == [33, 65, 96]
+    assert edges(topic, 0, batch).tolist() == [33, 65, 96]
 
 
 # --- over HTTP --------------------------------------------------------------------------------------------------------

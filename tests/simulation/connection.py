@@ -92,7 +92,7 @@ class Connection:
     @property
     def outgrown(self) -> bool:
         """Whether it is to be sent away: messages are chosen for it that it never sees."""
-        return self.fragile and self.subscription is not None and self.subscription.topic.settings.extend == "on"
+        return self.fragile and self.subscription is not None and self.subscription.topic.extend == "on"
 
     def leaves_open(self, row: Row) -> bool:
         """Tell whether something it said about a row may have been accepted or not."""

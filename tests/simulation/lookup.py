@@ -8,6 +8,7 @@ from typing import Protocol
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.link import Channels, Pace
 from penstock.dialects.nsq.lookup.registrar import Registrar
@@ -163,7 +164,7 @@ class Elsewhere:
         if known != had:
             return f"it knows {sorted(known - had)} too much and {sorted(had - known)} not"
         for topic in topics_of(self._node[0]):
-            meta, extended = directory.meta(topic.name), topic.settings.extend != "off"
+            meta, extended = directory.meta(topic.name), topic.chosen.of(NsqChoices).extend != "off"
             if meta is None or (meta.extend_support, meta.partition_num) != (extended, topic.settings.shards):
                 return f"it takes {topic.name} for {meta}"
         return ""

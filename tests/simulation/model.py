@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from penstock.dialect import Chosen
+from penstock.dialects import DIALECTS
+from penstock.dialects.nsq.choices import Extend, NsqChoices
 from penstock.message import place_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.extras import NOTHING, Extras
@@ -305,6 +308,11 @@ class TopicModel:
     #: A crash happened while it was being made or deleted.
     doubtful: bool = False
     deleted: bool = False
+
+    @property
+    def extend(self) -> Extend:
+        """Whether its messages may carry headers."""
+        return Chosen(self.settings, DIALECTS).of(NsqChoices).extend
 
     def identify(self, message: Message, id_: int) -> str:
         """Note that an id names a message; return what is wrong with that, or nothing."""

@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.errors import Refusal
 from penstock.message import place_of
 from penstock.node import Node
@@ -83,7 +84,7 @@ class Operator(Actor):
         topic = node.create_topic(name, settings).now()
         book.bind(name, topic.record.number, settings)
         model.doubtful = False
-        book.record("create", name, settings.durability, settings.shards, settings.segment_bytes, settings.extend)
+        book.record("create", name, settings.durability, settings.shards, settings.segment_bytes, model.extend)
         return model
 
     def _roll(self, node: Node, topic: Topic, model: TopicModel) -> None:
@@ -113,11 +114,12 @@ class Operator(Actor):
 
     def _upgrade(self, node: Node, topic: Topic, model: TopicModel) -> None:
         """Let a topic take headers; clients that know none must go at their next message, which they never see."""
-        if topic.settings.extend != "off":
+        if topic.chosen.of(NsqChoices).extend != "off":
             return
         book = self.world.book
-        settings = msgspec.structs.replace(topic.settings, extend=self.random.choice(("on", "on", "auto")))
-        book.record("upgrade", topic.name, settings.extend)
+        chosen = NsqChoices(extend=self.random.choice(("on", "on", "auto")))
+        settings = chosen.put(topic.settings)
+        book.record("upgrade", topic.name, chosen.extend)
         for connection in book.connections.values():
             subscription = connection.subscription
             if subscription is not None and subscription.topic is model and connection.fragile:

@@ -108,7 +108,7 @@ class Overhear:
             book.offer(topic, body, publisher, due_ns=due_ns, extras=extra)
             for body, extra in zip(command.bodies, extras, strict=True)
         ]
-        extend = topic.settings.extend if topic.number is not None else ""
+        extend = topic.extend if topic.number is not None else ""
         connection.expected.append(Expected(command.word, connection.index, messages, extend))
         if connection.owing_ns is None:
             connection.owing_ns = book.now_ns
@@ -120,7 +120,7 @@ class Overhear:
         ordered = command.word == "SUB_ORDERED"
         taste = replace(asked, ordered=ordered, shard=command.shard)
         topic = book.topic(command.topic)
-        extend = topic.settings.extend if topic.number is not None else ""
+        extend = topic.extend if topic.number is not None else ""
         headers = extend != "off" if extend else asked.extend
         connection.taste = taste if headers else taste.without_headers()
         connection.fragile = not headers

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config, EventsConfig, NodeConfig, TopicConfig
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.choices import some_settings
@@ -159,7 +160,7 @@ def _gap_ns(random: Random) -> int:
 
 def _topic(random: Random) -> TopicSettings:
     tight = random.random() < 0.3
-    return TopicSettings(
+    settings = TopicSettings(
         shards=random.choice((1, 1, 2, 3)),
         durability=random.choice(("os", "os", "fsync", "fsync", "memory")),
         retention_age_ns=random.choice((0, 200 * MILLISECOND)) if tight else 3600 * SECOND,
@@ -169,8 +170,8 @@ def _topic(random: Random) -> TopicSettings:
         segment_bytes=random.choice((2500, 6000, 30_000)),
         memory_rows=random.choice((20, 1_000_000)),
         rate=random.choice((0, 0, 0, 0, 100)),
-        extend=random.choice(("auto", "auto", "on", "on", "off")),
     )
+    return NsqChoices(extend=random.choice(("auto", "auto", "on", "on", "off"))).put(settings)
 
 
 def _temper(random: Random) -> Temper:

@@ -6,6 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.log import seal
@@ -167,7 +168,7 @@ class World:
             clock = self._clock = SimClock(self.scheduler, self._booted_ns, self.random(f"timers {self.book.life}"))
             disk = SimDisk(self.platter, self.scheduler, clock, self.plan.slowness)
             try:
-                node = Node(self.plan.config, clock, disk, self.random(f"node {self.book.life}"))
+                node = Node(self.plan.config, clock, disk, self.random(f"node {self.book.life}"), dialects=DIALECTS)
                 self.platter.fuse = None
                 break
             except Died:

@@ -30,7 +30,7 @@ from penstock.settings import HOUR_NS
 
 LEASE_ROWS_MAX = 1000
 WAIT_NS_MAX = 60 * times.SECOND_NS
-#: As long as NSQ's max_req_timeout may reasonably be; a message for next month has a due time instead.
+#: As long as a client may reasonably ask for; a message for next month has a due time instead.
 DELAY_NS_MAX = 24 * HOUR_NS
 RECEIPTS_MAX = 10_000
 #: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.

@@ -100,7 +100,7 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def shown_id(id_: int) -> str:
-    """Return an id as clients see it: 16 hex digits, as in NSQ."""
+    """Return an id as clients see it: 16 hex digits."""
     return f"{id_:016x}"
 
 

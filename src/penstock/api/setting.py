@@ -37,6 +37,8 @@ def inward(given: Mapping[str, Any], base: Settings) -> Settings:
     for name, value in given.items():
         if name not in fields:
             raise unknown(name, fields, "setting")
+        if name == "dialects":
+            value = _merged(value, values[name])
         values[fields[name]] = _value(name, fields[name], value)
     if "retention_bytes" in given and "retention_hard" not in given and "retention_hard" in values:
         values["retention_hard"] = True  # who names a bound means it, as in the configuration
@@ -77,6 +79,13 @@ def _value(name: str, field: str, value: Any) -> Any:
     except ConfigError as error:
         raise Refusal("bad_request", f"{name}: {error}") from None
     return value
+
+
+def _merged(given: Any, base: dict[str, Any]) -> Any:
+    """Return settings of dialects put over others, each for itself; the dialects check them."""
+    if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):
+        return given  # which the type refuses
+    return {**base, **{name: {**base.get(name, {}), **part} for name, part in given.items()}}
 
 
 def _inlined(choice: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.log.shard import Shard
-from penstock.settings import TopicSettings
+from penstock.settings import Choice, TopicSettings
 from penstock.topic import Topic
 
 PAGE_MAX = 10_000
@@ -162,7 +162,7 @@ def info(topic: Topic) -> TopicInfo:
         record.number,
         str(record.incarnation),
         times.shown(record.created_ns),
-        outward(topic.settings),
+        outward(topic.settings) | {"dialects": _choices(topic)},
         topic.published,
         topic.published_bytes,
         topic.depth(),
@@ -170,6 +170,16 @@ def info(topic: Topic) -> TopicInfo:
         [_shard(shard) for shard in topic.shards],
         sorted(topic.subscriptions),
     )
+
+
+def _choices(topic: Topic) -> dict[str, dict[str, Choice]]:
+    """Return what the topic is to each dialect, whether somebody chose it or not."""
+    found = {
+        dialect.name: msgspec.structs.asdict(topic.chosen.of(dialect.choices))
+        for dialect in topic.node.dialects
+        if dialect.choices is not None
+    }
+    return {**topic.settings.dialects, **found}
 
 
 def _summary(topic: Topic) -> TopicSummary:

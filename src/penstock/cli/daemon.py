@@ -152,7 +152,7 @@ class Daemon:
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
         try:
             chance = random or Random(os.urandom(32))
-            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance)
+            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, dialects=table)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
         loop.set_exception_handler(self._bug)

@@ -134,6 +134,7 @@ async def _bring(config: Config, queues: Queues, told: Callable[[int], None]) ->
 
     from penstock.clock import LoopClock
     from penstock.config import EventsConfig
+    from penstock.dialects import DIALECTS
     from penstock.dialects.nsq.takeover.backlog import Backlog
     from penstock.dialects.nsq.takeover.transfer import Transfer
     from penstock.disk import LocalDisk
@@ -143,7 +144,7 @@ async def _bring(config: Config, queues: Queues, told: Callable[[int], None]) ->
     disk = LocalDisk(loop, group=config.data_mode == "group")
     # What happened to these messages, happened elsewhere: the history does not tell of it.
     config = msgspec.structs.replace(config, events=EventsConfig(mode="off"))
-    node = Node(config, LoopClock(loop), disk, Random(os.urandom(32)))
+    node = Node(config, LoopClock(loop), disk, Random(os.urandom(32)), dialects=DIALECTS)
     try:
         return [await Transfer(node, topic, Backlog(topic), told).run() for topic in queues.topics]
     finally:

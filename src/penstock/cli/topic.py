@@ -11,8 +11,7 @@ from penstock.cli.client import Answer, Client, part
 from penstock.cli.command import remote
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer, count, moment, size
-from penstock.cli.settings import options
-from penstock.settings import TopicSettings
+from penstock.cli.settings import flat, nested, of_topics
 
 app = typer.Typer(help="Make, look at, change and drop topics.", no_args_is_help=True)
 
@@ -61,7 +60,7 @@ class Topic(msgspec.Struct):
     name: str
     number: int
     created: str
-    settings: dict[str, str | int | bool]
+    settings: dict[str, str | int | bool | dict[str, dict[str, str | int | bool]]]
     published: int
     depth: int
     bytes: int
@@ -69,10 +68,10 @@ class Topic(msgspec.Struct):
     subscriptions: list[str]
 
 
-@remote(app, "create", options(TopicSettings))
+@remote(app, "create", of_topics())
 def create(client: Client, out: Printer, name: Name, settings: dict[str, object]) -> None:
     """Make a topic; what is not chosen comes from the node's configuration."""
-    answer = client.call("POST", "/topics", {"name": name, "settings": settings})
+    answer = client.call("POST", "/topics", {"name": name, "settings": nested(settings)})
     made = answer.read(Topic)
     out.done(answer.raw, f"topic {name} made: {count(len(made.shards), 'shard')}, {made.settings['durability']}")
 
@@ -115,15 +114,16 @@ def show(client: Client, out: Printer, name: Name) -> None:
     _show(out, client.get(f"/topics/{part(name)}"))
 
 
-@remote(app, "set", options(TopicSettings, changes=True))
+@remote(app, "set", of_topics(changes=True))
 def set_(client: Client, out: Printer, name: Name, settings: dict[str, object]) -> None:
     """Change settings of a topic; the others stay."""
     if not settings:
         raise Failure(
             f"topic {name} stays as it is: no setting was named; `penstock topic set --help` lists them", USAGE
         )
-    answer = client.call("PATCH", f"/topics/{part(name)}", {"settings": settings})
-    out.done(answer.raw, f"topic {name}: {', '.join(f'{key} = {value}' for key, value in settings.items())}")
+    answer = client.call("PATCH", f"/topics/{part(name)}", {"settings": nested(settings)})
+    changed = ", ".join(f"{key} = {value}" for key, value in flat(nested(settings)).items())
+    out.done(answer.raw, f"topic {name}: {changed}")
 
 
 @remote(app, "pause")
@@ -156,13 +156,14 @@ def delete(client: Client, out: Printer, name: Name) -> None:
 
 def _show(out: Printer, answer: Answer) -> None:
     topic = answer.read(Topic)
+    quota = topic.settings["quota_bytes"]
     fields = {
         "topic": topic.name,
         "created": moment(topic.created),
         "published": f"{topic.published} since the node started",
         "no subscription has": str(topic.depth),
         "subscriptions": ", ".join(topic.subscriptions) or "-",
-        "stored": size(topic.bytes) + (f" of {size(int(quota))}" if (quota := topic.settings["quota_bytes"]) else ""),
+        "stored": size(topic.bytes) + (f" of {size(quota)}" if isinstance(quota, int) and quota else ""),
         "data in": f"topics/{topic.number}",
     }
     for shard in topic.shards:
@@ -172,9 +173,9 @@ def _show(out: Printer, answer: Answer) -> None:
             if shard.rows
             else f"empty, next offset {shard.end}{damage}"
         )
-    fields |= {name: _text(value) for name, value in topic.settings.items()}
+    fields |= {name: _text(value) for name, value in flat(topic.settings).items()}
     out.fields(answer.raw, fields)
 
 
-def _text(value: str | int | bool) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -39,7 +39,7 @@ class Wanted(TypedDict, total=False):
 
     #: Only messages with this tag, which nobody else gets meanwhile.
     desired_tag: str | None
-    #: As NSQ's ext_filter says it; what it refuses is finished for the subscription.
+    #: What it refuses is finished for the subscription.
     header_filter: Mapping[str, Any] | None
     sample_percent: int | None
     #: How long a message may be held; the subscription's own time if nothing is said.

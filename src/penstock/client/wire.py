@@ -103,7 +103,7 @@ class Subscribe:
     #: How long a message may be held; None = the subscription's own.
     lease_ms: int | None = None
     tag: str | None = None
-    #: A header filter, as NSQ's ext_filter says it.
+    #: A header filter.
     filter: dict[str, Any] | None = None
     sample_percent: int | None = None
     shard: int | None = None

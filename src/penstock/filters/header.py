@@ -1,7 +1,7 @@
 """Message headers: one JSON object per message, and the columns that its reserved names fill.
 
-Owns the rules of NSQ's extension header. Knows nothing of connections, topics or delivery, and needs nothing of the
-node, because Spark executors run it too.
+Owns the rules of headers and of their reserved names. Knows nothing of connections, topics or delivery, and needs
+nothing of the node, because Spark executors run it too.
 Invariant: a batch gets the columns its rows would get one by one; what is not an object is never taken.
 """
 
@@ -45,14 +45,14 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class BadHeader(PenstockError):
-    """A header that is not taken (NSQ: E_INVALID_JSON_HEADER)."""
+    """A header that is not taken."""
 
     #: The row of a batch it was found in.
     row = 0
 
 
 class BadTrace(BadHeader):
-    """A trace id that is not a string of decimal digits below 2^64 (NSQ: INVALID_TRACE_ID)."""
+    """A trace id that is not a string of decimal digits below 2^64."""
 
 
 class Parsed(msgspec.Struct, frozen=True, gc=False):
@@ -258,7 +258,7 @@ def _time(members: Members, name: str) -> int | None:
 
 
 def _without_trace(header: bytes) -> bytes:
-    """Return the header without its empty trace id, which makes Youzan's client close; other values stay as sent."""
+    """Return the header without its empty trace id, which makes some clients close; other values stay as sent."""
     raws = _raws(header)
     del raws[TRACE]
     return msgspec.json.encode(raws)

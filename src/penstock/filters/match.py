@@ -1,6 +1,6 @@
 """Header filters: which messages a consumer takes by what their headers say.
 
-Owns the rule of NSQ's `ext_filter`. Knows nothing of consumers or delivery, and needs nothing of the node, because
+Owns the rule of `ext_filter`. Knows nothing of consumers or delivery, and needs nothing of the node, because
 Spark executors run it too.
 Invariant: a batch gets the verdicts its rows would get one by one. What has no header, or one that is no object, never
 matches; `inverse` turns the answer round afterwards.
@@ -147,7 +147,7 @@ def _list_test(word: str, pairs: Sequence[tuple[str, str]]) -> Callable[[Members
         return lambda members: any(members.get(name) == value for name, value in pairs)
     if word == "all":
         return lambda members: all(members.get(name) == value for name, value in pairs)
-    # Any other word never matches: that is Youzan's rule, and clients may rely on it with `inverse`.
+    # Any other word never matches: clients may rely on it, also with `inverse`.
     return lambda members: False
 
 

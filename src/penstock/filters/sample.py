@@ -52,10 +52,10 @@ def keep_one(id_: int, rate: int) -> bool:
 
 
 def percent_of(rate: int) -> int:
-    """Return how many in a hundred a rate of NSQ's keeps."""
+    """Return how many in a hundred a client's sample rate keeps."""
     if not 0 <= rate <= RATE_MAX:
         raise ValueError(f"sample rate {rate}: choose one from 0 (everything) to {RATE_MAX}")
-    # NSQ keeps rand(0..99) <= rate, hence the one more; only 0 means everything.
+    # Clients know it as rand(0..99) <= rate, hence the one more; only 0 means everything.
     return rate + 1 if rate else ALL
 
 

@@ -1,7 +1,7 @@
 """Compaction: an old segment that few waiting rows hold is rewritten with these rows alone.
 
 Owns which rows of a segment stay, in a thread beside the event loop. Knows nothing of who needs them.
-Invariant: a row that stays has the offset, the time and the place in an NSQ queue that it had.
+Invariant: a row that stays has the offset, the time and the weight before it that it had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from penstock.log import seal
 from penstock.log.manifest import Damage
 from penstock.log.segment import Segment
-from penstock.log.weight import weigh
+from penstock.log.weight import Measures, edges
 from penstock.message import SMALL, Batch, Column, Cuts, Offsets, shaped
 from penstock.settings import MINUTE_NS
 
@@ -39,43 +39,34 @@ def worthwhile(segment: Segment, keep: Offsets, known_ns: int) -> bool:
     return 2 * left <= segment.bytes
 
 
-def compact(segment: Segment, keep: Offsets, headers_from: int | None) -> seal.Merged:
+def compact(segment: Segment, keep: Offsets, measures: Measures) -> seal.Merged:
     """Write the next generation of a segment with some of its rows, given ascending; blocking, on a thread.
 
-    Rows from `headers_from` on weigh with their headers (ruling 5). What it met of damage makes the result useless.
+    `measures` say what its rows weigh. What it met of damage makes the result useless.
     """
     damaged: list[Damage] = []
-    made = seal.next_generation(segment, _kept(segment, keep, headers_from, damaged), segment.compression, sparse=True)
+    made = seal.next_generation(segment, _kept(segment, keep, measures, damaged), segment.compression, sparse=True)
     return seal.Merged(made.info(), damaged)
 
 
-def _kept(segment: Segment, keep: Offsets, headers_from: int | None, damaged: list[Damage]) -> Iterator[Batch]:
+def _kept(segment: Segment, keep: Offsets, measures: Measures, damaged: list[Damage]) -> Iterator[Batch]:
     for batch in seal.batches(segment, damaged):
         low, high = np.searchsorted(keep, (batch.first, batch.end))
         rows = keep[low:high] - batch.first
         if not len(rows):
             continue
-        extended = batch.count if headers_from is None else min(max(headers_from - batch.first, 0), batch.count)
+        weights = edges(batch, measures)
         for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-            yield part(batch, int(run[0]), int(run[-1]) + 1, extended)
+            yield part(batch, int(run[0]), int(run[-1]) + 1, int(weights[run[0]]))
 
 
-def part(batch: Batch, start: int, stop: int, extended: int) -> Batch:
-    """Return rows start .. stop - 1 of a batch as one of their own, without its producer sequence.
-
-    Rows from `extended` on weigh with their headers.
-    """
+def part(batch: Batch, start: int, stop: int, weight: int) -> Batch:
+    """Return rows start .. stop - 1 of a batch as one of their own, without its producer sequence."""
     count = stop - start
-    edges = np.asarray(batch.cuts)
-    low, high = int(edges[start]), int(edges[stop])
-    shifted = (edges[start : stop + 1] - low).astype(np.int32)
+    ends = np.asarray(batch.cuts)
+    low, high = int(ends[start]), int(ends[stop])
+    shifted = (ends[start : stop + 1] - low).astype(np.int32)
     cuts: Cuts = shifted.tolist() if count <= SMALL else shifted
-    plain = min(extended, start)
-    weight = batch.weight + weigh(plain, int(edges[plain]), None, weigh_headers=False)
-    if plain < start:
-        headers = batch.columns.get("headers")
-        some = None if headers is None else _slice(headers, plain, start)
-        weight += weigh(start - plain, low - int(edges[plain]), some, weigh_headers=True)
     columns: dict[str, Column] = {}
     for name, column in batch.columns.items():
         piece = shaped(_slice(column, start, stop), count, name)

@@ -53,7 +53,7 @@ class SegmentInfo(msgspec.Struct, kw_only=True):
     ts_min: int
     ts_max: int
     due_max: int
-    #: NSQ byte position of the first row.
+    #: What stands before the first row.
     weight: int
     sequences: bool = False
     compression: str = "none"

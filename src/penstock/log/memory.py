@@ -18,7 +18,7 @@ from penstock.log.recovery import Recovered
 from penstock.log.shape import shaped_rows
 from penstock.log.shard import Shard
 from penstock.log.state import StateFile
-from penstock.log.weight import weigh
+from penstock.log.weight import Measures, weigh
 from penstock.message import Batch, Done, Offsets, Rows, int64s
 from penstock.settings import TopicSettings
 
@@ -35,12 +35,12 @@ class MemoryShard(Shard):
         number: int,
         settings: TopicSettings,
         state: StateFile,
-        weigh_headers: bool,
+        measures: Measures,
     ) -> Self:
         """Start empty, beyond every offset that was ever given out; blocking."""
         found = Recovered()
         found.end = state.state.reserved_end
-        shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, 0)
+        shard = cls(disk, clock, path, number, settings, state, found, measures, 0)
         shard._reserve.begin(found.end)
         state.replace()
         shard._reserve.synced(state.state.reserved_end)
@@ -53,7 +53,7 @@ class MemoryShard(Shard):
             self._refill(first + count)
         columns, cuts, body = shaped_rows(rows)
         batch = Batch(first, count, now_ns, cuts, body, rows.source, columns, self.weight, rows.sequence)
-        self.weight += weigh(count, len(body), columns.get("headers"), weigh_headers=self.weigh_headers)
+        self.weight += weigh(self.measure, count, len(body), columns.get("headers"))
         tail = self._tail
         tail.add(batch)
         self.end = self.readable_end = first + count

@@ -18,7 +18,7 @@ from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage,
 from penstock.log.scan import Scan
 from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, decoder_of, head_of
 from penstock.log.state import State
-from penstock.log.weight import weigh
+from penstock.log.weight import Measures, edges
 from penstock.message import BASE_COLUMNS
 
 #: Bytes of a suspect file that are copied at a time.
@@ -44,14 +44,14 @@ class Recovered:
 
 
 def recover(
-    disk: Disk, directory: str, state: State, *, headers_from: int | None, before_jump: Callable[[], None]
+    disk: Disk, directory: str, state: State, *, measures: Measures, before_jump: Callable[[], None]
 ) -> Recovered:
     """Return the shard's segments, scanned where they were not sealed.
 
-    Rows from `headers_from` on weigh with their headers (ruling 5); None means that none do.
+    `measures` say what its rows weigh.
     `before_jump` writes down that offsets are used up, before the bytes that tell so are cut: the process may die then.
     """
-    return _Recovery(disk, directory, state, headers_from, before_jump).run()
+    return _Recovery(disk, directory, state, measures, before_jump).run()
 
 
 def close_open(found: Recovered) -> None:
@@ -93,12 +93,12 @@ def make_safe(segment: Segment, *, suspect: bool = False) -> None:
 
 class _Recovery:
     def __init__(
-        self, disk: Disk, directory: str, state: State, headers_from: int | None, before_jump: Callable[[], None]
+        self, disk: Disk, directory: str, state: State, measures: Measures, before_jump: Callable[[], None]
     ) -> None:
         self.disk = disk
         self.directory = directory
         self.state = state
-        self.headers_from = headers_from
+        self.measures = measures
         self.before_jump = before_jump
         # As they were: the state changes on the way.
         self.clean = state.clean
@@ -292,9 +292,7 @@ class _Recovery:
         if scan.last is not None:
             data, frame = scan.last
             batch = decoder_of(segment.columns).batch(data, frame)
-            extended = self.headers_from is not None and batch.first >= self.headers_from
-            added = weigh(batch.count, len(batch.body), batch.columns.get("headers"), weigh_headers=extended)
-            self.found.weight = batch.weight + added
+            self.found.weight = int(edges(batch, self.measures)[-1])
 
     def close(self, segment: Segment, scan: Scan) -> None:
         if not scan.ended and not scan.holes and not scan.lost:

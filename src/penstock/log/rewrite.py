@@ -17,6 +17,7 @@ from penstock.log.compact import compact
 from penstock.log.manifest import INDEX_SUFFIX, ManifestWriter
 from penstock.log.segment import Segment
 from penstock.log.segments import Segments
+from penstock.log.weight import UNCHANGED, Measures
 from penstock.message import Offsets
 from penstock.settings import MINUTE_NS
 
@@ -53,7 +54,7 @@ class Rewrites:
         self._retry_ns = 0
         #: Segments to be rewritten with some of their rows, and what takes the result.
         self._pinned: list[tuple[Segment, Offsets]] = []
-        self._headers_from: int | None = None
+        self._measures: Measures = UNCHANGED
         self._compacted: Compacted = _refused
         #: The segment that a thread is reading now.
         self.under_way: Segment | None = None
@@ -90,9 +91,9 @@ class Rewrites:
         else:
             self._run(segment, lambda: seal.merge(segment, compression), self._on_rewritten)
 
-    def compact(self, pinned: list[tuple[Segment, Offsets]], headers_from: int | None, accepted: Compacted) -> None:
+    def compact(self, pinned: list[tuple[Segment, Offsets]], measures: Measures, accepted: Compacted) -> None:
         """Rewrite segments with these rows alone, one after the other; what was asked for before counts no more."""
-        self._pinned, self._headers_from, self._compacted = pinned, headers_from, accepted
+        self._pinned, self._measures, self._compacted = pinned, measures, accepted
         if self.under_way is None and self._clock.monotonic() >= self._retry_ns:
             self._compact_next()
 
@@ -100,7 +101,7 @@ class Rewrites:
         while self._pinned and self.under_way is None:
             segment, keep = self._pinned.pop(0)
             if segment in self._segments.closed:
-                work = partial(compact, segment, keep, self._headers_from)
+                work = partial(compact, segment, keep, self._measures)
                 self._run(segment, work, partial(self._compacted, keep))
 
     def _run(self, segment: Segment, work: Callable[[], seal.Merged], accepted: Accepted) -> None:

@@ -47,7 +47,7 @@ class Scan:
         self.used: set[str] = set()
         self.due_max = 0
         self.sequences = False
-        #: NSQ byte position of the first good batch.
+        #: What stands before the first good batch.
         self.weight: int | None = None
         #: The last good batch, for what must be known of its rows.
         self.last: tuple[bytes, Frame] | None = None

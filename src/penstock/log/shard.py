@@ -34,7 +34,7 @@ from penstock.log.shape import shaped_rows
 from penstock.log.state import RESERVED_BLOCK, StateFile
 from penstock.log.tail import Tail
 from penstock.log.times import first_since, recent
-from penstock.log.weight import EXTEND_BYTES, PLAIN_BYTES, weigh
+from penstock.log.weight import UNCHANGED, Measures, weigh
 from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows
 from penstock.settings import HOUR_NS, TopicSettings
 
@@ -67,7 +67,7 @@ class Shard:
         settings: TopicSettings,
         state: StateFile,
         found: Recovered,
-        weigh_headers: bool,
+        measures: Measures,
         cache_bytes: int,
         quota: Quota | None = None,
     ) -> None:
@@ -75,9 +75,9 @@ class Shard:
         self.path = path
         self.end = found.end
         self.weight = found.weight
-        self.weigh_headers = weigh_headers
-        #: Rows from here on weigh with their headers; None if none do.
-        self.headers_from: int | None = 0 if weigh_headers else None
+        #: What its rows weigh, and weighed; the last is that of the next row.
+        self.measures: Measures = measures
+        self.measure = measures[-1][1]
         self.damaged: list[Damage] = found.damaged
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = found.cut_bytes
@@ -142,27 +142,25 @@ class Shard:
         settings: TopicSettings,
         *,
         strict: bool = False,
-        weigh_headers: bool = False,
-        headers_from: int = 0,
+        measures: Measures = UNCHANGED,
         cache_bytes: int = 32 << 20,
         quota: Quota | None = None,
     ) -> Shard:
         """Create a shard, or recover what a directory holds; blocking.
 
-        With `weigh_headers` new rows weigh with their headers, and so do those from offset `headers_from` on.
+        `measures` say what its rows weigh, and weighed.
         """
         disk.make(path)
         state = StateFile(disk, path)
         if settings.durability == "memory":
             from penstock.log.memory import MemoryShard  # the memory shard is a shard without files
 
-            return MemoryShard.begin(disk, clock, path, number, settings, state, weigh_headers)
+            return MemoryShard.begin(disk, clock, path, number, settings, state, measures)
         boot = disk.boot_id()
         unclean = not state.state.clean and state.state.boot != boot
         # After another boot the page cache shows what is on the disk.
         state.state.suspect = state.state.suspect and state.state.boot in (boot, "")
-        extended = headers_from if weigh_headers else None
-        found = recover(disk, path, state.state, headers_from=extended, before_jump=state.forget_boot)
+        found = recover(disk, path, state.state, measures=measures, before_jump=state.forget_boot)
         if strict and found.damaged:
             worst = found.damaged[0]
             rows = f"{worst.first} to {worst.end - 1}" if worst.end > worst.first else f"from {worst.first} on"
@@ -176,9 +174,8 @@ class Shard:
         if found.end < state.state.reserved_end and (found.jump or unclean):
             found.end = state.state.reserved_end
             close_open(found)
-        shard = cls(disk, clock, path, number, settings, state, found, weigh_headers, cache_bytes, quota)
+        shard = cls(disk, clock, path, number, settings, state, found, measures, cache_bytes, quota)
         shard._was_suspect = state.state.suspect
-        shard.headers_from = extended
         shard._begin(boot, found.stale)
         return shard
 
@@ -195,6 +192,10 @@ class Shard:
         if not self._grouped and self.readable_end < self.end:
             self.readable_end = self.end
             self.on_readable()
+
+    def weigh_by(self, measures: Measures) -> None:
+        """Measure rows by the last of these from now on; nothing that is stored changes its weight."""
+        self.measures, self.measure = measures, measures[-1][1]
 
     def append(self, rows: Rows, now_ns: int) -> Batch:
         """Store rows at the end. Budget: 6 us for a lone message, of which the frame takes 3 and the write 2."""
@@ -230,9 +231,9 @@ class Shard:
             dirty.append(segment)
         self.end = end
         if columns:
-            self.weight += weigh(count, len(body), columns.get("headers"), weigh_headers=self.weigh_headers)
+            self.weight += weigh(self.measure, count, len(body), columns.get("headers"))
         else:
-            self.weight += (EXTEND_BYTES if self.weigh_headers else PLAIN_BYTES) * count + len(body)
+            self.weight += self.measure.row_bytes * count + len(body)
         tail = self._tail
         tail.add(batch)
         while tail.bytes > self._cache_bytes and len(tail) > 1:
@@ -357,7 +358,7 @@ class Shard:
         if pinned:
             known_ns = self.last_ns - max(settings.dedup_window_ns, KNOWN_NS_MIN)
             chosen = [each for each in pinned if worthwhile(*each, known_ns)]
-            self._rewrites.compact(chosen[:COMPACTED_MAX], self.headers_from, self._compacted)
+            self._rewrites.compact(chosen[:COMPACTED_MAX], self.measures, self._compacted)
         return dropped
 
     def oldest(self) -> tuple[int, int, int] | None:

@@ -21,6 +21,7 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.registry.attempt import Compose, Draft, attempt
 from penstock.registry.records import (
     DeletedTopic,
+    Measured,
     RoutingMapping,
     SubscriptionRecord,
     TopicRecord,
@@ -34,7 +35,7 @@ from penstock.registry.records import (
     replaced_mapping,
 )
 from penstock.registry.registry import Cancel, Event, Registry
-from penstock.settings import SubscriptionSettings, TopicSettings
+from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 
 TOPICS = "topic/"
 SUBSCRIPTIONS = "subscription/"
@@ -72,7 +73,7 @@ class Catalog:
         entry = self.registry.get(TOPICS + name)
         return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
 
-    def create_topic(self, name: str, settings: TopicSettings) -> Answer[TopicRecord]:
+    def create_topic(self, name: str, settings: TopicSettings, measure: Measure | None = None) -> Answer[TopicRecord]:
         """Make a topic with a number and an incarnation of its own."""
         incarnation = self._random.getrandbits(INCARNATION_BITS)
 
@@ -88,6 +89,7 @@ class Catalog:
                 incarnation=incarnation,
                 settings=settings,
                 orphan_from=(0,) * settings.shards,
+                measures=(Measured(measure or Measure()),),
                 created_ns=self._clock.now(),
             )
             key = TOPICS + name
@@ -102,9 +104,12 @@ class Catalog:
         settings: TopicSettings | None = None,
         orphan_from: Sequence[int] | None = None,
         gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
-        extend_from: Sequence[int] | None = None,
+        measured: Measured | None = None,
     ) -> Answer[TopicRecord]:
-        """Change what is given and answer with the new record; `gate=None` takes the gate away."""
+        """Change what is given and answer with the new record; `gate=None` takes the gate away.
+
+        `measured` says what rows weigh from some offsets on, if that is something else than before.
+        """
         key = TOPICS + name
 
         def compose() -> Draft[TopicRecord]:
@@ -121,8 +126,8 @@ class Catalog:
                 record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
             if gate is not msgspec.UNSET:
                 record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
-            if extend_from is not None:
-                record = msgspec.structs.replace(record, extend_from=_per_shard(record, extend_from))
+            if measured is not None and measured.measure != record.measures[-1].measure:
+                record = msgspec.structs.replace(record, measures=(*record.measures, measured))
             if encoded(record) == entry.value:
                 return Draft(record)
             return Draft(record, {key: encoded(record)}, (), {key: entry.revision})

@@ -15,9 +15,18 @@ import msgspec
 
 from penstock.errors import CorruptionError, Refusal
 from penstock.message import SHARD_MAX, TOPIC_NAME_BYTES_MAX
-from penstock.settings import SubscriptionSettings, TopicSettings
+from penstock.registry.past import renewed
+from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 
 TRAFFIC_BITS = 64
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What rows of a topic weigh from some offsets on."""
+
+    measure: Measure = Measure()
+    #: Per shard the first offset that is measured so; a shard that has none here is so from its beginning.
+    starts: tuple[int, ...] = ()
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,8 +40,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     orphan_from: tuple[int, ...]
     #: Per shard: the offset no subscription passes while the topic is paused.
     gate: tuple[int, ...] | None = None
-    #: Per shard: the first offset after the topic was made to take headers; None if it always did, or does not.
-    extend_from: tuple[int, ...] | None = None
+    #: What its rows weigh, and weighed before that was changed.
+    measures: tuple[Measured, ...] = (Measured(),)
     created_ns: int
 
 
@@ -76,11 +85,18 @@ def encoded(record: msgspec.Struct) -> bytes:
 def decoded(value: bytes, kind: type[Record], key: str) -> Record:
     """Return a kept record; `key` is for the error."""
     try:
-        return msgspec.msgpack.decode(value, type=kind)
+        return read(msgspec.msgpack.decode(value), kind)
     except msgspec.MsgspecError as error:
         raise CorruptionError(
             f"registry entry {key} cannot be read ({error}): it is damaged, or a newer version wrote it"
         ) from error
+
+
+def read(fields: object, kind: type[Record]) -> Record:
+    """Return a record from its fields by name, as this or an older version wrote them."""
+    if kind is TopicRecord and isinstance(fields, dict):
+        fields = renewed(fields)
+    return msgspec.convert(fields, kind)
 
 
 def check_name(name: str, what: str = "topic") -> None:
@@ -97,7 +113,7 @@ def check_name(name: str, what: str = "topic") -> None:
 
 def check_topic_settings(settings: TopicSettings) -> None:
     """Refuse settings no topic could work with."""
-    _check_counts(settings, {"shards": 1, "segment_bytes": 1, "memory_rows": 1, "replicas": 1})
+    _check_counts(settings, {"shards": 1, "segment_bytes": 1, "memory_rows": 1})
     if settings.shards > SHARD_MAX + 1:
         raise Refusal("bad_request", f"shards is {settings.shards}; it must be at most {SHARD_MAX + 1}")
 

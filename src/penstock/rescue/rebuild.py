@@ -28,7 +28,7 @@ from penstock.registry.catalog import (
     TOPICS,
 )
 from penstock.registry.frames import HEADER, Change, frame, mark, salvage, scan
-from penstock.registry.records import DeletedTopic, SubscriptionRecord, TopicRecord, encoded
+from penstock.registry.records import DeletedTopic, SubscriptionRecord, TopicRecord, encoded, read
 from penstock.rescue.directories import Directories, journals, number_in, shards, variants
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -246,7 +246,7 @@ def _records(entries: dict[str, bytes], prefix: str, kind: type[Record]) -> dict
     for key, value in entries.items():
         if key.startswith(prefix):
             try:
-                found[key[len(prefix) :]] = msgspec.msgpack.decode(value, type=kind)
+                found[key[len(prefix) :]] = read(msgspec.msgpack.decode(value), kind)
             except msgspec.MsgspecError:
                 continue
     return found
@@ -256,7 +256,7 @@ def _decoded(content: dict[str, Any] | None, kind: type[Record]) -> Record | Non
     if content is None:
         return None
     try:
-        return msgspec.convert(content, kind)
+        return read(content, kind)
     except msgspec.MsgspecError:
         return None
 

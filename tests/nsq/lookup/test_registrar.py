@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.dialects.nsq.choices import EXTENDED, PLAIN, NsqChoices
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.host import NodeHost
 from penstock.dialects.nsq.lookup.link import Channels
@@ -179,7 +180,7 @@ def test_the_node_stays_listed_however_long_it_runs(broker: Broker, network: Fak
 
 def test_every_shard_is_a_partition(broker: Broker, network: FakeNetwork) -> None:
     service = beside(broker, network)
-    broker.node.create_topic("t", TopicSettings(shards=3, extend="on")).now()
+    broker.node.create_topic("t", NsqChoices(extend="on").put(TopicSettings(shards=3))).now()
     found = service.get("/lookup?topic=t&metainfo=true")
     assert sorted(found["partitions"]) == ["0", "1", "2"]
     assert (found["meta"]["partition_num"], found["meta"]["extend_support"]) == (3, True)
@@ -188,15 +189,15 @@ def test_every_shard_is_a_partition(broker: Broker, network: FakeNetwork) -> Non
 def test_a_topic_asked_for_in_youzans_form_is_made_on_the_node(broker: Broker, network: FakeNetwork) -> None:
     service = beside(broker, network)
     service.post("/topic/creat?topic=t&partition_num=2&replicator=2&extend=true")
-    settings = broker.node.topic("t").settings
-    assert (settings.shards, settings.extend) == (2, "on")
+    topic = broker.node.topic("t")
+    assert (topic.settings.shards, topic.chosen.of(NsqChoices).extend) == (2, "on")
     found = service.get("/lookup?topic=t&access=w&metainfo=true")
     assert sorted(found["partitions"]) == ["0", "1"]
     assert found["meta"]["replica"] == 2
     service.post("/topic/create?topic=plain&partition_num=1&replicator=1")
     assert not service.get("/lookup?topic=plain&metainfo=true")["meta"]["extend_support"]
     service.post("/topic/meta/update?topic=plain&upgradeext=true")
-    assert broker.node.topic("plain").settings.extend == "on"
+    assert broker.node.topic("plain").chosen.of(NsqChoices).extend == "on"
     service.post("/topic/delete?topic=t&partition=**")
     assert "t" not in broker.node.topics
 
@@ -223,7 +224,7 @@ def test_an_upgrade_asked_of_the_service_is_the_upgrade_of_the_topic(broker: Bro
     assert [message.body for message in old.messages()] == [b"before"]
     service.post("/topic/meta/update?topic=t&upgradeext=true")
     topic = broker.node.topic("t")
-    assert (topic.settings.extend, topic.headers_from(0)) == ("on", 1)
+    assert (topic.chosen.of(NsqChoices).extend, topic.measures(0)) == ("on", ((0, PLAIN), (1, EXTENDED)))
     assert producer.pub_ext("t", {"##client_dispatch_tag": "x"}) == ["OK", "OK"]
     assert old.replies() == ["E_SUB_EXTEND_NEED topic t takes headers now; subscribe with extend_support"]
     assert old.closed
@@ -231,13 +232,13 @@ def test_an_upgrade_asked_of_the_service_is_the_upgrade_of_the_topic(broker: Bro
 
 def test_a_service_elsewhere_sees_every_shard_as_a_partition(broker: Broker, network: FakeNetwork) -> None:
     service = network.services["lookup"]
-    broker.node.create_topic("old", TopicSettings(shards=2, extend="on")).now().subscribe("ch").now()
+    broker.node.create_topic("old", NsqChoices(extend="on").put(TopicSettings(shards=2))).now().subscribe("ch").now()
     me = msgspec.structs.replace(ME, distributed_id="me:4150")
     registrar = Registrar(broker.node, me, None, network)
     registrar.start([PLACE])
     broker.node.create_topic("early", TopicSettings(shards=2)).now()  # before the service has answered
     broker.clock.run()
-    topic = broker.node.create_topic("t", TopicSettings(shards=3, extend="on")).now()
+    topic = broker.node.create_topic("t", NsqChoices(extend="on").put(TopicSettings(shards=3))).now()
     topic.subscribe("a").now()
     broker.clock.run()
 
@@ -425,14 +426,14 @@ def test_what_a_topic_was_made_with_reaches_a_service_elsewhere(
         told = service.get(f"/lookup?topic={topic}&metainfo=true")["meta"]
         return told["extend_support"], told["partition_num"], told["ordered"]
 
-    broker.node.create_topic("before", TopicSettings(extend="on", shards=3, ordered=True)).now()
+    broker.node.create_topic("before", NsqChoices(extend="on").put(TopicSettings(shards=3, ordered=True))).now()
     elsewhere(broker, network)
     assert meta("before") == (True, 3, True)
     broker.client().pub("plain", b"x")
     broker.client().pub_ext("extended", {}, b"x")
     assert (meta("plain"), meta("extended")) == ((False, 1, False), (True, 1, False))
     plain = broker.node.topic("plain")
-    plain.update(msgspec.structs.replace(plain.settings, extend="on")).now()
+    plain.update(NsqChoices(extend="on").put(plain.settings)).now()
     broker.clock.run()
     assert meta("plain") == (True, 1, False)
     network.cut()

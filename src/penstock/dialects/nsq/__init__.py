@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.dialect import Bound, Dialect, Running
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig, check, endpoints
 
 if TYPE_CHECKING:
@@ -19,4 +20,4 @@ async def _start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runn
     return await Nsq.start(node, config, bound)
 
 
-DIALECT = Dialect("nsq", NsqConfig, check, endpoints, _start)
+DIALECT = Dialect("nsq", NsqConfig, check, endpoints, _start, NsqChoices)

@@ -7,15 +7,11 @@ Invariant: the position of a row plus its size is the position of the next row, 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple, cast
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import NamedTuple
 
 from penstock.intake.receipt import Receipt
-from penstock.log.weight import EXTEND_BYTES, HEADER_LENGTH_BYTES, PLAIN_BYTES
-from penstock.message import Batch, Cuts, Offsets, place_of
+from penstock.log import weight
+from penstock.message import Batch, Offsets, place_of
 from penstock.topic import Topic
 
 _EDGES = "nsq edges"
@@ -28,29 +24,12 @@ class Position(NamedTuple):
     raw_size: int
 
 
-def positions(batch: Batch, weigh_headers: bool) -> Offsets:
-    """Return the position of each row of a batch, and the one after the last."""
-    sizes = np.diff(np.asarray(batch.cuts, np.int64)) + (EXTEND_BYTES if weigh_headers else PLAIN_BYTES)
-    column = batch.columns.get("headers") if weigh_headers else None
-    if column is not None:
-        headers = column if isinstance(column, pa.Array) else pa.array(column, pa.binary())
-        sizes += np.asarray(pc.fill_null(pc.add(pc.binary_length(headers), HEADER_LENGTH_BYTES), 0), np.int64)
-    edges: Offsets = batch.weight + np.concatenate([[0], np.cumsum(sizes)])
-    return edges
-
-
-def edges(batch: Batch, headers_from: int) -> Offsets:
-    """Return where each row of a batch stands, and its end; rows from offset `headers_from` on weigh with headers."""
-    known = batch.wire.get(_EDGES)
+def edges(topic: Topic, shard: int, batch: Batch) -> Offsets:
+    """Return where each row of a batch stands, and its end."""
+    known: Offsets | None = batch.wire.get(_EDGES)
     if known is None:
-        if headers_from <= batch.first or headers_from >= batch.end:
-            found = positions(batch, headers_from <= batch.first)
-        else:
-            old = np.diff(positions(batch, False))
-            old[headers_from - batch.first :] = np.diff(positions(batch, True))[headers_from - batch.first :]
-            found = batch.weight + np.concatenate([[0], np.cumsum(old)])
-        known = batch.wire[_EDGES] = (b"", cast(Cuts, found))
-    return cast(Offsets, known[1])
+        known = batch.wire[_EDGES] = weight.edges(batch, topic.shards[shard].measures)
+    return known
 
 
 def place(topic: Topic, receipt: Receipt, id_: int) -> Position:
@@ -62,7 +41,7 @@ def place(topic: Topic, receipt: Receipt, id_: int) -> Position:
         if batch is None or batch.first > offset:
             return Position(0, 0)
     row = offset - batch.first
-    found = edges(batch, topic.headers_from(shard))
+    found = edges(topic, shard, batch)
     return Position(int(found[row]), int(found[row + 1] - found[row]))
 
 
@@ -73,5 +52,5 @@ def places(topic: Topic, receipt: Receipt) -> list[Position]:
         return [place(topic, receipt, id_) for id_ in receipt.ids()]
     shard, offset = place_of(receipt.first_id)
     row = offset - batch.first
-    found = edges(batch, topic.headers_from(shard))[row : row + receipt.count + 1].tolist()
+    found = edges(topic, shard, batch)[row : row + receipt.count + 1].tolist()
     return [Position(low, high - low) for low, high in pairwise(found)]

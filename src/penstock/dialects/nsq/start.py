@@ -84,7 +84,7 @@ class _Search:
 
     def __init__(self, topic: Topic, number: int, wanted: int, found: Callable[[int], None]) -> None:
         shard = self._shard = topic.shards[number]
-        self._headers_from = topic.headers_from(number)
+        self._topic = topic
         self._wanted = wanted
         self._found = found
         self._low, self._high = shard.start, shard.readable_end
@@ -102,7 +102,7 @@ class _Search:
             if batch is None or batch.first >= self._high:  # nothing readable from the middle on
                 self._high = middle
                 continue
-            places = edges(batch, self._headers_from)
+            places = edges(self._topic, self._shard.number, batch)
             row = int(np.searchsorted(places, self._wanted))
             if row > batch.count:  # beyond this batch
                 self._low = batch.end

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.config import Config
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.events import PREFIX
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -18,7 +19,7 @@ EPHEMERAL = "#ephemeral"
 
 def topic_settings(config: Config, name: str, *, extend: bool = False) -> TopicSettings:
     """Return what a topic of this name starts with; with `extend` its messages may carry headers."""
-    settings = msgspec.structs.replace(config.topic.settings(), extend="on" if extend else "off")
+    settings = NsqChoices(extend="on" if extend else "off").put(config.topic.settings())
     if name.endswith(EPHEMERAL):
         return msgspec.structs.replace(settings, durability="memory", ephemeral=True)
     return settings

@@ -20,6 +20,7 @@ from penstock.callers import Caller
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
 from penstock.dialect import Bound
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.codec import SOURCE, Command, Decoder, Limits, partition_of
 from penstock.dialects.nsq.config import NsqConfig, quantile
 from penstock.dialects.nsq.health import health
@@ -204,11 +205,13 @@ class Http(App):
         params = words.params(request)
         # A header that is refused makes no topic, so the rules of one that is there are looked up before.
         known = self.node.topics.get(params.get("topic", ""))
-        reader = self._readers[known.settings.header_rules if known is not None else "node"]
+        reader = self._readers[known.chosen.of(NsqChoices).header_rules if known is not None else "node"]
         parsed = checked(header_of(params.get("ext"), request.headers), reader)
 
         def publish(topic: Topic) -> None:
-            rows.columns = columns_of(parsed, topic.settings.extend, compatible=self._config.allow_ext_compatible)
+            rows.columns = columns_of(
+                parsed, topic.chosen.of(NsqChoices).extend, compatible=self._config.allow_ext_compatible
+            )
             stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
             self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.answer import Answer
 from penstock.callers import Caller
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
 from penstock.node import Node
 from penstock.topic import Topic
@@ -14,10 +15,11 @@ from penstock.topic import Topic
 def meta_of(topic: Topic) -> Meta:
     """Return what a topic of a node is like."""
     # A topic for both kinds of clients counts as extended: those with headers learn it here, the others do not ask.
+    chosen = topic.chosen.of(NsqChoices)
     return Meta(
         partition_num=topic.settings.shards,
-        replica=topic.settings.replicas,
-        extend_support=topic.settings.extend != "off",
+        replica=chosen.replicas,
+        extend_support=chosen.extend != "off",
         ordered=topic.settings.ordered,
     )
 
@@ -39,12 +41,9 @@ class NodeHost:
         if topic in self._node.topics:
             return Answer.of(None)
         settings = msgspec.structs.replace(
-            self._node.config.topic.settings(),
-            shards=meta.partition_num,
-            extend="on" if meta.extend_support else "off",
-            ordered=meta.ordered,
-            replicas=meta.replica,
+            self._node.config.topic.settings(), shards=meta.partition_num, ordered=meta.ordered
         )
+        settings = NsqChoices(extend="on" if meta.extend_support else "off", replicas=meta.replica).put(settings)
         if topic.endswith(EPHEMERAL):
             settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
         return self._node.obtain(topic, settings).then_make(lambda _: None)
@@ -53,8 +52,8 @@ class NodeHost:
         """Let a topic of the node carry headers from now on."""
         caller.check("change", topic)
         found = self._node.topics.get(topic)
-        if found is not None and found.settings.extend == "off":
-            return found.update(msgspec.structs.replace(found.settings, extend="on"))
+        if found is not None and (chosen := found.chosen.of(NsqChoices)).extend == "off":
+            return found.update(msgspec.structs.replace(chosen, extend="on").put(found.settings))
         return Answer.of(None)
 
     def replicate(self, caller: Caller, topic: str, replicas: int) -> Answer[None]:
@@ -62,7 +61,8 @@ class NodeHost:
         caller.check("change", topic)
         found = self._node.topics.get(topic)
         if found is not None:
-            return found.update(msgspec.structs.replace(found.settings, replicas=replicas))
+            chosen = found.chosen.of(NsqChoices)
+            return found.update(msgspec.structs.replace(chosen, replicas=replicas).put(found.settings))
         return Answer.of(None)
 
     def delete(self, caller: Caller, topic: str) -> Answer[None]:

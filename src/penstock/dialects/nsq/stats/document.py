@@ -19,6 +19,7 @@ import msgspec
 from penstock.clock import SECOND
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.codec import is_name
 from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.stats.latency import Percentiles
@@ -185,7 +186,7 @@ class Observer:
             message_bytes=topic.published_bytes,
             paused=topic.settings.paused,
             e2e_processing_latency=self._meter.of(topic.subscriptions.values()),
-            is_ext=topic.settings.extend != "off",
+            is_ext=topic.chosen.of(NsqChoices).extend != "off",
         )
 
     def _channel(self, topic: Topic, subscription: Subscription, clients: Clients | None) -> Channel:

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.journal import REMOVED
 from penstock.delivery.subscription import Subscription
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.takeover.backlog import Backlog, Copies, Words
 from penstock.dialects.nsq.takeover.diskqueue import Mask
 from penstock.dialects.nsq.takeover.queues import Topic as Source
@@ -119,10 +120,10 @@ class Transfer:
         topic = node.topics.get(name)
         if topic is None:
             settings: TopicSettings = node.config.topic.settings()
-            extend = "on" if self._backlog.extended else "off"
-            chosen = msgspec.structs.replace(settings, extend=extend, paused=self._source.paused)
-            topic = node.create_topic(name, chosen).now()  # nobody else uses this node
-        elif self._backlog.extended and topic.settings.extend == "off":
+            settings = NsqChoices(extend="on" if self._backlog.extended else "off").put(settings)
+            settings = msgspec.structs.replace(settings, paused=self._source.paused)
+            topic = node.create_topic(name, settings).now()  # nobody else uses this node
+        elif self._backlog.extended and topic.chosen.of(NsqChoices).extend == "off":
             raise Refusal("conflict", f"topic {name} takes no headers, and messages in nsqd's files have some")
         elif self._source.paused and not topic.settings.paused:
             self._done.notes.append(f"topic {name} was paused in nsqd; here it was there already and is left running")

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import MILLISECOND
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, partition_of, quoted, traced
 from penstock.dialects.nsq.codec.runs import Headers
 from penstock.dialects.nsq.places import places as places_of
@@ -219,7 +220,7 @@ class Publisher:
             return "INVALID_TRACE_ID", str(bad)
         except BadHeader as bad:
             return "E_INVALID_JSON_HEADER", str(bad)
-        if topic.settings.extend == "off" and "headers" in columns:
+        if topic.chosen.of(NsqChoices).extend == "off" and "headers" in columns:
             given = headers.unique().to_pylist() if isinstance(headers, pa.Array) else headers
             if not self._service.config.allow_ext_compatible or not all(only_reserved(h) for h in given if h):
                 return "E_EXT_NOT_SUPPORT", f"topic {topic.name} takes no headers"

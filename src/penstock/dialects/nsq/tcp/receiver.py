@@ -18,7 +18,9 @@ from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.wanted import wanted
+from penstock.dialect import Chosen
 from penstock.dialects.nsq import codec
+from penstock.dialects.nsq.choices import Extend, NsqChoices
 from penstock.dialects.nsq.codec import (
     ANY,
     CLOSE_WAIT,
@@ -40,7 +42,6 @@ from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
 from penstock.intake.limits import check_delay
 from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
-from penstock.settings import Extend
 from penstock.topic import Topic
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ PICKED_PART = 8
 ATTEMPTS_MAX = 4000
 
 _NEED = "E_SUB_EXTEND_NEED"
+#: How often rows were picked out of a batch.
+_PICKS = "nsq picks"
 
 
 class Place:
@@ -93,7 +96,8 @@ class Receiver:
         self._node = session.service.node
         self._replies = session.replies
         #: The client knows no headers and its topic has none: it must go if that changes.
-        self._fragile = False
+        #: What the topic was like when a client that takes no headers came; None for others.
+        self._fragile: Chosen | None = None
         #: Holds message frames back, where the client asked for that.
         self._gatherer: Gatherer | None = None
         self._send: Callable[[Buffer], None] = session.replies.send
@@ -129,7 +133,8 @@ class Receiver:
             topic = self._session.need(asked, partial(self._not_joined, word))
             if topic is None:
                 return
-            refused = _refused(topic.settings.extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
+            extend = topic.chosen.of(NsqChoices).extend
+            refused = _refused(extend, agreed.extend_support, self._config.allow_sub_ext_compatible)
             if topic.settings.ordered and word != "SUB_ORDERED":
                 refused = "E_SUB_ORDER_IS_MUST", "keeps its order; use SUB_ORDERED"
             if place.channel not in topic.subscriptions and self._config.auto_create == "off":
@@ -170,7 +175,7 @@ class Receiver:
 
     def _join(self, word: str, topic: Topic, place: Place) -> None:
         agreed = self._session.agreed
-        headers = topic.settings.extend != "off"
+        headers = topic.chosen.of(NsqChoices).extend != "off"
         settings = channel_settings(self._node.config, place.channel)
         if word == "SUB_ORDERED":
             settings = msgspec.structs.replace(settings, order="shard")
@@ -199,7 +204,7 @@ class Receiver:
             evict=self._session.hang_up,
         )
         self.topic = topic
-        self._fragile = not headers and not self._config.allow_sub_ext_compatible
+        self._fragile = topic.chosen if not headers and not self._config.allow_sub_ext_compatible else None
         details = word != "SUB"
         form = Form(agreed.extend_support or details, agreed.extend_support and headers, details)
         self.form = form if any(form) else PLAIN
@@ -340,7 +345,8 @@ class Receiver:
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send message frames; a slice of a batch shares its frames with all other subscriptions."""
-        if self._fragile and self.topic is not None and self.topic.record.settings.extend == "on":
+        fragile = self._fragile
+        if fragile is not None and fragile is not self.topic.chosen and self._has_outgrown():  # type: ignore[union-attr]
             # Not from inside the look for rows that found these; until then they stay leased to this client.
             self._node.clock.call_soon(self._outgrown)
             return
@@ -389,8 +395,8 @@ class Receiver:
         assert not isinstance(rows, slice)
         many = delivery.attempts
         if isinstance(many, int) and many == 1:
-            batch.picks += 1
-            if batch.picks > PICKS_MAX or len(rows) * PICKED_PART >= batch.count:
+            picks = batch.wire[_PICKS] = batch.wire.get(_PICKS, 0) + 1
+            if picks > PICKS_MAX or len(rows) * PICKED_PART >= batch.count:
                 return codec.gathered(self._whole(form, first_id, delivery), rows)
         attempts = min(many, ATTEMPTS_MAX) if isinstance(many, int) else np.minimum(many, ATTEMPTS_MAX)
         if form is PLAIN:
@@ -411,7 +417,12 @@ class Receiver:
         return whole
 
     def _edges(self, shard: int, batch: Batch) -> Offsets | None:
-        return edges(batch, self._topic.headers_from(shard)) if self.form.detailed else None
+        return edges(self._topic, shard, batch) if self.form.detailed else None
+
+    def _has_outgrown(self) -> bool:
+        """Tell whether a topic that was changed takes headers now."""
+        self._fragile = self._topic.chosen
+        return self._fragile.of(NsqChoices).extend == "on"
 
     def _outgrown(self) -> None:
         if not self._session.closed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.answer import Answer
 from penstock.callers import Action, Caller
+from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tls import server_context
@@ -33,7 +34,7 @@ class Service:
 
     def headers(self, topic: Topic) -> HeaderReader:
         """Return what reads headers by the rules of a topic."""
-        return self._readers[topic.settings.header_rules]
+        return self._readers[topic.chosen.of(NsqChoices).header_rules]
 
     def topic(self, caller: Caller, action: Action, name: str, *, extend: bool, partition: int = -1) -> Answer[Topic]:
         """Answer with a topic, made if there is none of this name; with `extend` a new one may carry headers."""
