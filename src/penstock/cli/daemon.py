@@ -57,8 +57,10 @@ def run(
     import uvloop
 
     from penstock.cli.beside import declared
+    from penstock.resident import keep_little
 
     start_log(config)
+    keep_little()
     with claimed(config):
         declared(config)  # a pipeline's file that is not there is said before anything starts
         listeners = Listeners(config, endpoints(config, table))
@@ -144,6 +146,7 @@ class Daemon:
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
         from penstock.node import Node
+        from penstock.resident import Resident
 
         self.config = config
         self._table = [dialect for dialect in table if dialect.endpoints(config)]
@@ -155,6 +158,7 @@ class Daemon:
             self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, dialects=table)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
+        self._resident = Resident(self.node.clock, self._run)
         loop.set_exception_handler(self._bug)
 
     async def listen(self) -> Sequence[Bound]:
@@ -190,6 +194,7 @@ class Daemon:
         for each in running:
             await each.close()
         self._listeners.close()
+        self._resident.stop()
         whole = await self._end()
         self._disk.close(wait=whole)
         return whole
@@ -210,6 +215,10 @@ class Daemon:
                 _log.error("%s, and the disk does not answer: the next start checks what was written", said)
                 return False
             _log.info("%s", said)
+
+    def _run(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run something beside the loop."""
+        self._loop.run_in_executor(None, work).add_done_callback(lambda _: done())
 
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

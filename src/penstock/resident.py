@@ -1,0 +1,104 @@
+"""Memory that the process holds and nobody uses: how much is resident, and giving back what allocators keep.
+
+Arrow's allocator keeps what a decoded batch took until it is asked, and the C library keeps freed blocks below one
+that is in use. Neither is a leak, and both look like one: one batch that was refused cost 400 MB for good.
+Knows nothing of the node. Invariant: nothing here changes what a program sees, only how much memory stands behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyarrow as pa
+
+from penstock.clock import SECOND, Clock, Timer
+
+#: The memory is looked at this often; a look is one small file.
+LOOK_NS = SECOND
+#: It goes back once the process grew by this much since it last did: a full sweep of the allocators takes some ms.
+GROWN_BYTES = 32 << 20
+
+#: Of <malloc.h>. A block from this size on is a mapping of its own, which goes back with its last user; the C library
+#: by itself would raise that to 32 MiB after the first large block, and then keep what lies between two blocks.
+_M_MMAP_THRESHOLD = -3
+_MAPPED_BYTES = 1 << 20
+#: Threads share so many heaps: each keeps what its threads once needed.
+_M_ARENA_MAX = -8
+_ARENAS = 2
+
+_PAGE_BYTES = resource.getpagesize()
+
+
+def resident_bytes() -> int:
+    """Return how much of the process is in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def keep_little() -> None:
+    """Have the C library keep little of what is freed; before there are threads."""
+    with suppress(OSError, AttributeError):  # another C library has other habits
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def release_arrow() -> None:
+    """Give back what Arrow's allocator keeps; under a millisecond, and on the main thread, or it does not look."""
+    pa.default_memory_pool().release_unused()
+
+
+def trim() -> None:
+    """Give back what the C library keeps; some ms, on any thread."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Resident:
+    """Gives memory back whenever the process has grown."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        run: Callable[[Callable[[], None], Callable[[], None]], None],
+        size: Callable[[], int] = resident_bytes,
+        give: Callable[[], None] = trim,
+    ) -> None:
+        self._clock = clock
+        #: Runs the first in a thread, then the second on the loop.
+        self._run = run
+        self._size = size
+        self._give = give
+        self._floor = size()
+        self._busy = False
+        self._timer: Timer = clock.call_at(clock.monotonic() + LOOK_NS, self._look)
+        #: How often it was asked to.
+        self.given = 0
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_at(self._clock.monotonic() + LOOK_NS, self._look)
+        size = self._size()
+        if self._busy:
+            return
+        if size < self._floor + GROWN_BYTES:
+            self._floor = min(self._floor, size)
+            return
+        self._busy = True
+        # The youngest objects only, of which there are no more than the collector's threshold: bounded work. What
+        # connections held is gone without this; it is for whatever else made a cycle.
+        gc.collect(0)
+        release_arrow()
+        self._run(self._give, self._given)
+
+    def _given(self) -> None:
+        self._busy = False
+        self._floor = self._size()
+        self.given += 1

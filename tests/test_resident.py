@@ -1,0 +1,87 @@
+"""What nobody uses goes back to the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+from penstock.clock import SECOND
+from penstock.resident import GROWN_BYTES, Resident
+from tests.fakes import FakeClock
+
+
+class Process:
+    """A process whose size is what a test says."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.bytes = 100 << 20
+        self.kept = 0
+        self.work: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self.resident = Resident(self.clock, lambda *work: self.work.append(work), self.size, self.give)
+
+    def size(self) -> int:
+        return self.bytes + self.kept
+
+    def give(self) -> None:
+        self.kept = 0
+
+    def thread(self) -> None:
+        for give, done in self.work:
+            give()
+            done()
+        self.work.clear()
+
+
+def test_growth_is_given_back_once() -> None:
+    process = Process()
+    process.kept = GROWN_BYTES - 1
+    process.clock.advance(3 * SECOND)
+    assert not process.work
+    process.kept = GROWN_BYTES
+    process.clock.advance(3 * SECOND)
+    assert len(process.work) == 1  # and not again while a thread is at it
+    process.thread()
+    assert process.kept == 0
+    process.clock.advance(3 * SECOND)
+    assert not process.work
+
+
+def test_what_is_in_use_is_asked_for_once() -> None:
+    process = Process()
+    process.bytes += 2 * GROWN_BYTES
+    for _ in range(5):
+        process.clock.advance(SECOND)
+        process.thread()
+    assert process.resident.given == 1
+
+
+def test_stopped_looks_no_more() -> None:
+    process = Process()
+    process.resident.stop()
+    process.kept = 2 * GROWN_BYTES
+    process.clock.advance(3 * SECOND)
+    assert not process.work
+
+
+#: Prints what is left of what Arrow and the C library were asked for, in MiB.
+LEFT = """
+from penstock.resident import keep_little, release_arrow, resident_bytes, trim
+keep_little()
+import pyarrow as pa
+before = resident_bytes()
+packed = pa.compress(bytes(200 << 20), codec="zstd")
+pa.decompress(packed, 200 << 20, codec="zstd")
+blocks = [bytes(700 << 10) for _ in range(300)]
+last = blocks[-1]
+del packed, blocks
+release_arrow()
+trim()
+print((resident_bytes() - before) >> 20)
+"""
+
+
+def test_allocators_keep_nothing_of_what_was_freed() -> None:
+    told = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 30
