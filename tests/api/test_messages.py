@@ -206,7 +206,7 @@ def test_oversized_message_and_oversized_body_are_refused(tmp_path: Path) -> Non
         assert served.publish("orders", "x" * 100)
         answer = served.post(MESSAGES, {"body": "x" * 101})
         assert (answer.status, answer.code) == (413, "message_too_big")
-        assert answer.message == "line 1: a message of 101 bytes is over the limit of 100"
+        assert answer.message == "line 1: a message of 101 bytes is over the limit of 100 (node.message_bytes)"
         answer = served.post(MESSAGES, raw=b"\n" * ((16 << 20) + 1))
         assert (answer.status, answer.code) == (413, "message_too_big")
         assert served.publish("orders", "still here")

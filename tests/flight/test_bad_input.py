@@ -132,9 +132,9 @@ def test_topic_names_that_are_not_allowed(flown: Flown) -> None:
 def test_sizes_over_their_limits(tmp_path: Path) -> None:
     own = FlightConfig(port=0, max_batch_size=100_000)
     with Flown(tmp_path / "data", flight=own, node=NodeConfig(message_bytes=1000)) as flown:
-        with refused(flown, "message_too_big: a batch of .* bytes is over the limit of 100000"):
+        with refused(flown, "message_too_big: a batch of .* bytes is over the limit of 100000 .flight.max_batch_size"):
             put(flown, body_batch(*(b"x" * 900 for _ in range(200))))
-        with refused(flown, "message_too_big: row 3: a message of 1001 bytes is over the limit of 1000"):
+        with refused(flown, "message_too_big: row 3: a message of 1001 bytes is over the limit of 1000 .node.message"):
             put(flown, body_batch(b"", b"x", b"x" * 1000, b"x" * 1001))
         # Small on the wire, and large once each row has its own copy.
         _, view, data = pa.array([b"x" * 900], pa.binary_view()).buffers()

@@ -122,7 +122,8 @@ def rows_of(raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_m
             bodies.append(_read(text, len(bodies), columns, mapping, now_ns))
             size = len(bodies[-1])
             if size > message_bytes_max:
-                raise Refusal("message_too_big", f"a message of {size} bytes is over the limit of {message_bytes_max}")
+                limit = f"{message_bytes_max} (node.message_bytes)"
+                raise Refusal("message_too_big", f"a message of {size} bytes is over the limit of {limit}")
         except Refusal as refusal:
             raise Refusal(refusal.code, f"line {number}: {refusal}") from None
     for values in columns.values():

@@ -72,8 +72,7 @@ class Intake:
         """Return a batch in the record's types. Budget: 30 us for 10,000 rows of a binary body, 15 us for one row."""
         size = batch.nbytes
         if size > self._batch_bytes_max:
-            text = f"a batch of {size} bytes is over the limit of {self._batch_bytes_max}; send smaller ones"
-            raise Refusal("message_too_big", text)
+            raise self._too_big(f"a batch of {size} bytes is")
         try:
             batch.validate(full=True)
             batch = self._converted(batch)
@@ -104,14 +103,17 @@ class Intake:
         """Refuse values that share their bytes and would not fit once each row has its own."""
         size = _expanded_bytes(column)
         if size > self._batch_bytes_max:
-            text = f"column {name!r} has {size} bytes where each row has its own, over the limit of"
-            raise Refusal("message_too_big", f"{text} {self._batch_bytes_max}; send smaller batches")
+            raise self._too_big(f"column {name!r} has {size} bytes where each row has its own,")
+
+    def _too_big(self, what: str) -> Refusal:
+        limit = f"{self._batch_bytes_max} (flight.max_batch_size, never above node.memory_input_bytes)"
+        return Refusal("message_too_big", f"{what} over the limit of {limit}; send smaller batches")
 
     def _check_body(self, body: pa.Array) -> None:
         sizes = np.diff(cuts_of(body))
         largest = int(sizes.argmax())
         if sizes[largest] > self._message_bytes_max:
-            limit = f"over the limit of {self._message_bytes_max}"
+            limit = f"over the limit of {self._message_bytes_max} (node.message_bytes)"
             raise Refusal("message_too_big", f"row {largest}: a message of {sizes[largest]} bytes is {limit}")
 
 
