@@ -25,7 +25,7 @@ class Surroundings(Protocol):
     #: Nobody publishes or subscribes anew once this is False.
     busy: bool
 
-    def connect(self, client: NsqClient) -> Link | None:
+    def connect(self, client: DialectClient) -> Link | None:
         """Open a connection; None while the node is down."""
 
     def body(self) -> bytes:
@@ -38,16 +38,17 @@ class Surroundings(Protocol):
         """Remember an id."""
 
 
-class NsqClient:
-    """A client that comes back when its connection is lost."""
+class DialectClient:
+    """A client of some dialect that comes back when its connection is lost."""
+
+    #: The dialect it speaks.
+    speech = ""
 
     def __init__(self, world: Surroundings, random: Random) -> None:
         self.world = world
         self.random = random
         self.link: Link | None = None
         self.stopped = False
-        #: What to do once the layer that was asked for is there.
-        self._then: Callable[[Link], None] | None = None
         self.again()
 
     def again(self) -> None:
@@ -61,12 +62,48 @@ class NsqClient:
         if self.link is None:
             self.again()
             return
-        self.link.send(Command("magic", wire.MAGIC))
-        self._then = None
+        self.greet(self.link)
         self.connected(self.link)
+
+    def greet(self, link: Link) -> None:
+        """Say what the dialect wants to hear first."""
 
     def connected(self, link: Link) -> None:
         """Begin."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """Hear of a frame that arrived whole."""
+
+    def on_lost(self) -> None:
+        """Hear that the connection is gone."""
+        self.link = None
+        if not self.stopped:
+            self.again()
+
+    def leave(self) -> None:
+        """Hang up."""
+        if self.link is not None:
+            self.link.leave()
+            self.on_lost()
+
+    def stop(self) -> None:
+        """Hang up for good."""
+        self.stopped = True
+        self.leave()
+
+
+class NsqClient(DialectClient):
+    """A client that speaks NSQ."""
+
+    speech = "nsq"
+
+    #: What to do once the layer that was asked for is there.
+    _then: Callable[[Link], None] | None = None
+
+    def greet(self, link: Link) -> None:
+        """Say which protocol it speaks."""
+        link.send(Command("magic", wire.MAGIC))
+        self._then = None
 
     def introduce(self, link: Link, taste: Taste, then: Callable[[Link], None]) -> None:
         """Say who is there, perhaps ask for compression, and go on."""
@@ -103,23 +140,6 @@ class NsqClient:
         elif frame.data == b"OK" and self._then is not None:
             then, self._then = self._then, None
             then(link)
-
-    def on_lost(self) -> None:
-        """Hear that the connection is gone."""
-        self.link = None
-        if not self.stopped:
-            self.again()
-
-    def leave(self) -> None:
-        """Hang up."""
-        if self.link is not None:
-            self.link.leave()
-            self.on_lost()
-
-    def stop(self) -> None:
-        """Hang up for good."""
-        self.stopped = True
-        self.leave()
 
 
 def publication(world: Surroundings, random: Random, topic: str, headed: float) -> Command:

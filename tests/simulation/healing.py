@@ -11,7 +11,7 @@ from penstock.errors import REASONS
 from penstock.node import Node
 from penstock.topic import Topic
 from tests.simulation.book import REMAP_NS, Book
-from tests.simulation.clients import NsqClient, Surroundings
+from tests.simulation.clients import DialectClient, Surroundings
 from tests.simulation.consumers import Drain, Sulker
 from tests.simulation.lookup import Elsewhere
 from tests.simulation.model import Belongs, Presence, Row, State, SubscriptionModel
@@ -38,7 +38,7 @@ class Healed(Surroundings, Protocol):
     operator: Operator
     trouble: Trouble
     elsewhere: Elsewhere
-    clients: list[NsqClient]
+    clients: list[DialectClient]
 
     def random(self, what: str) -> Random:
         """Return randomness of its own for one part of the world."""

@@ -18,10 +18,24 @@ from typing import Protocol
 from penstock.clock import MILLISECOND
 from penstock.wire.layers import Deflate, Layer, Snappy
 from tests.simulation.clock import Scheduler, SimClock
-from tests.simulation.wire import Command, Form, Frame, FrameReader
+from tests.simulation.wire import Command, Form, Frame
 
 #: What a client may put between the connection and its commands.
 LAYERS: dict[str, Callable[[], Layer]] = {"snappy": Snappy, "deflate": Deflate}
+
+
+#: What one read brings at most to a protocol without a buffer of its own.
+READ_BYTES_MAX = 256 * 1024
+
+
+class Reader(Protocol):
+    """Makes frames of what the node writes."""
+
+    #: In which form message frames come.
+    form: Form
+
+    def feed(self, data: bytes) -> list[tuple[Frame, int]]:
+        """Return the frames that are whole now, each with how many of the new bytes it needed."""
 
 
 class Client(Protocol):
@@ -80,10 +94,21 @@ class Link(asyncio.Transport):
     """A connection, seen from the node as its transport."""
 
     def __init__(
-        self, scheduler: Scheduler, clock: SimClock, weather: Weather, tap: Tap, client: Client, number: int
+        self,
+        scheduler: Scheduler,
+        clock: SimClock,
+        weather: Weather,
+        tap: Tap,
+        client: Client,
+        number: int,
+        reader: Reader,
+        *,
+        headers: bool,
     ) -> None:
         super().__init__()
         self.number = number
+        #: Whether its client and a topic must agree on headers.
+        self.headers = headers
         self.client = client
         #: The node called `write_eof`, `close` or `abort`.
         self.closing = False
@@ -93,7 +118,7 @@ class Link(asyncio.Transport):
         self._clock = clock
         self._weather = weather
         self._tap = tap
-        self._protocol: asyncio.BufferedProtocol
+        self._protocol: asyncio.BufferedProtocol | asyncio.Protocol
         # Client to node.
         self._up_at_ns = 0
         self._up_sent = 0
@@ -108,7 +133,7 @@ class Link(asyncio.Transport):
         self._down_heard = 0
         self._down_dead = False
         self._frames: deque[tuple[int, Frame]] = deque()
-        self._reader = FrameReader()
+        self._reader = reader
         # Compression: what the client asked for, and its half once the node has granted it and once it heard so.
         self._asked = ""
         self._layer: Layer | None = None
@@ -122,7 +147,7 @@ class Link(asyncio.Transport):
         self._stalled_until_ns = 0
         self._held = 0
 
-    def open(self, protocol: asyncio.BufferedProtocol) -> None:
+    def open(self, protocol: asyncio.BufferedProtocol | asyncio.Protocol) -> None:
         """Connect the node's end."""
         self._protocol = protocol
         protocol.connection_made(self)
@@ -198,16 +223,22 @@ class Link(asyncio.Transport):
 
     def _feed(self) -> None:
         if self._inbox and self._reading and not self.node_gone:
-            buffer = memoryview(self._protocol.get_buffer(-1))
-            count = min(len(buffer), len(self._inbox))
-            buffer[:count] = data = bytes(self._inbox[:count])
+            protocol = self._protocol
+            buffer = memoryview(protocol.get_buffer(-1)) if isinstance(protocol, asyncio.BufferedProtocol) else None
+            count = min(READ_BYTES_MAX if buffer is None else len(buffer), len(self._inbox))
+            data = bytes(self._inbox[:count])
             del self._inbox[:count]
             self._up_fed += count if self._ear is None else len(self._ear.receive(data))
             commands = []
             while self._commands and self._commands[0][0] <= self._up_fed:
                 commands.append(self._commands.popleft()[1])
             self._tap.received(self, commands)
-            self._protocol.buffer_updated(count)
+            if isinstance(protocol, asyncio.BufferedProtocol):
+                assert buffer is not None
+                buffer[:count] = data
+                protocol.buffer_updated(count)
+            else:
+                protocol.data_received(data)
             self._tap.handled(self)
             if self._inbox:
                 self._scheduler.soon(self._feed, self._clock)

@@ -120,10 +120,10 @@ class Overhear:
         ordered = command.word == "SUB_ORDERED"
         taste = replace(asked, ordered=ordered, shard=command.shard)
         topic = book.topic(command.topic)
-        extend = topic.extend if topic.number is not None else ""
+        extend = topic.extend if topic.number is not None and connection.link.headers else ""
         headers = extend != "off" if extend else asked.extend
         connection.taste = taste if headers else taste.without_headers()
-        connection.fragile = not headers
+        connection.fragile = not headers and connection.link.headers
         connection.joined_ns = book.now_ns
         book.record("sub", connection.link.number, command.topic, command.channel, connection.taste)
         subscription = topic.subscriptions.get(command.channel)
@@ -192,7 +192,11 @@ class Overhear:
             elif not connection.owes:
                 self._settle(connection)
         self._reading = []
-        self._made = None
+        if self._made is not None:  # with settings of its maker's, which differ between dialects
+            settings = self._find(self._made.topic.name, self._made.name)
+            if settings is not None and settings != self._made.settings:
+                self.book.adopt(self._made, settings)
+            self._made = None
         if self._reordered is not None:
             settings = self._find(self._reordered.topic.name, self._reordered.name)
             if settings is not None and settings != self._reordered.settings:

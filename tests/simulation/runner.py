@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
 from tests.simulation.history import Violation
+from tests.simulation.speech import NSQ, Speech
 from tests.simulation.world import Outcome, World
 
 
-def failure_of(seed: int, *, trace: bool = False) -> tuple[Outcome | None, str]:
+def failure_of(seed: int, *, trace: bool = False, speeches: Sequence[Speech] = (NSQ,)) -> tuple[Outcome | None, str]:
     """Run a seed; return what it came to, and the report of its failure or nothing."""
-    world = World(seed, trace=trace)
+    world = World(seed, trace=trace, speeches=speeches)
     try:
         return world.run(), ""
     except Violation as violation:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.tcp.server import Server
 from penstock.log import seal
 from penstock.message import id_of
 from penstock.node import Node
 from penstock.settings import SubscriptionSettings
 from penstock.topic import Topic
 from tests.simulation.book import Book
-from tests.simulation.clients import NsqClient, Producer
+from tests.simulation.clients import DialectClient
 from tests.simulation.clock import Scheduler, SimClock
-from tests.simulation.consumers import Consumer
 from tests.simulation.disk import Died, Platter, SimDisk
 from tests.simulation.healing import check_sums, heal
 from tests.simulation.history import History
@@ -28,6 +28,7 @@ from tests.simulation.overhear import Overhear
 from tests.simulation.plan import DATA, Ending, Plan, make_plan
 from tests.simulation.publisher import Publisher
 from tests.simulation.session import Session
+from tests.simulation.speech import NSQ, Connect, Speech
 from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
 from tests.simulation.topics import topics_of
 from tests.simulation.trouble import Trouble
@@ -52,10 +53,13 @@ class Outcome(NamedTuple):
 class World:
     """Everything of one seed."""
 
-    def __init__(self, seed: int, *, trace: bool = False) -> None:
+    def __init__(self, seed: int, *, trace: bool = False, speeches: Sequence[Speech] = (NSQ,)) -> None:
         self.seed = seed
+        self._speeches = {speech.name: speech for speech in speeches}
         self.history = History(trace=trace)
         self.plan: Plan = make_plan(self.random("plan"))
+        for speech in speeches:
+            self.plan.config = speech.configured(self.plan.config)
         self.scheduler = Scheduler(self.random("turns"))
         self.book = Book(self.scheduler, self.history, self.plan.config.node.ack_flush_ns)
         self.book.jumpy = self.plan.jumps
@@ -63,7 +67,7 @@ class World:
         self.weather = Weather(self.random("network"), self.plan.latency_ns, self.plan.cut_odds)
         self.busy = True
         self.node: Node | None = None
-        self._server: Server | None = None
+        self._connects: dict[str, Connect] = {}
         self._clock: SimClock | None = None
         self._booted_ns = 0
         self.links: dict[int, Link] = {}
@@ -79,7 +83,7 @@ class World:
         self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
         self.trouble = Trouble(self, self.random("trouble"))
         self.elsewhere = Elsewhere(self)
-        self.clients: list[NsqClient] = []
+        self.clients: list[DialectClient] = []
         self._audits = self.random("audits")
 
     def random(self, what: str) -> Random:
@@ -106,11 +110,8 @@ class World:
             self.operator.create(self.node, name, settings)
         for topic, name, chosen in plan.subscriptions:
             self.operator.subscribe(self.node, topic, name, chosen)
-        for number, (topics, window, gap_ns, headed) in enumerate(plan.producers):
-            self.clients.append(Producer(self, self.random(f"producer {number}"), topics, window, gap_ns, headed))
-        for number, (topic, channel, taste, temper, other) in enumerate(plan.consumers):
-            random = self.random(f"consumer {number}")
-            self.clients.append(Consumer(self, random, topic, channel, taste, temper, other))
+        for speech in self._speeches.values():
+            self.clients += speech.people(self, plan, self.random)
         for number in range(plan.publishers):
             Publisher(self, self.random(f"publisher {number}"), 50 * MILLISECOND, list(plan.topics), number)
         for number in range(plan.sessions):
@@ -145,7 +146,8 @@ class World:
         self._clock.alive = False
         self.trouble.mark_spoiled()
         self.elsewhere.crash()
-        self.node = self._server = None
+        self.node = None
+        self._connects.clear()
         for link in self.links.values():
             link.crash()
         self.links.clear()
@@ -190,7 +192,8 @@ class World:
         # Only now do the others find it.
         self.node = node
         self.elsewhere.attach(node, clock)
-        self._server = Server(node, self.plan.config.of(NsqConfig))
+        config = self.plan.config
+        self._connects = {name: speech.serve(node, config) for name, speech in self._speeches.items()}
 
     def _reconcile(self, node: Node) -> None:
         """Compare what the node remembers of topics and subscriptions with what it was told."""
@@ -280,15 +283,27 @@ class World:
 
     # --- what clients need ----------------------------------------------------------------------------------------
 
-    def connect(self, client: NsqClient) -> Link | None:
+    def connect(self, client: DialectClient) -> Link | None:
         """Open a connection; None while the node is down."""
-        if self.node is None or self._server is None or self._clock is None:
+        connect = self._connects.get(client.speech)
+        if self.node is None or connect is None or self._clock is None:
             return None
         self._link_count += 1
-        link = Link(self.scheduler, self._clock, self.weather, self.tap, client, self._link_count)
+        speech, reader = self._speeches[client.speech], self._speeches[client.speech].reader()
+        link = Link(
+            self.scheduler,
+            self._clock,
+            self.weather,
+            self.tap,
+            client,
+            self._link_count,
+            reader,
+            headers=speech.headers,
+        )
         self.links[link.number] = link
-        self.tap.connected(link, self.plan.config.of(NsqConfig).msg_timeout_ns)
-        protocol = self._server.connect()
+        self.tap.connected(link, speech.lease_ns(self.plan.config))
+        protocol = connect()
+        assert isinstance(protocol, asyncio.BufferedProtocol | asyncio.Protocol)
         self._protocols.append(protocol)
         link.open(protocol)
         return link

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Batch, Done, Offsets
+from penstock.message import Batch, Done, Offsets, id_of
 
 Entry = tuple[int, int, int, int, int]
 
@@ -96,6 +96,13 @@ class Delivery:
     def picks(self) -> Offsets:
         """Return the rows as an array."""
         return np.arange(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows
+
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (id, attempts, row of the batch) of each row, for dialects that say one at a time."""
+        offsets, attempts = self.offsets(), self.attempts
+        tried = [attempts] * self.count if isinstance(attempts, int) else attempts.tolist()
+        for offset, times in zip(offsets, tried, strict=True):
+            yield id_of(self.shard, offset), times, offset - self.batch.first
 
     def offsets(self) -> list[int]:
         """Return the offset of each row."""

@@ -7,8 +7,21 @@ tasks of its own.
 from penstock.http.app import App, Broken, Shortcut
 from penstock.http.connection import Connection
 from penstock.http.listener import Listener
+from penstock.http.pages import Pages
 from penstock.http.request import Request
 from penstock.http.response import Response
 from penstock.http.routes import NoMethod, Route, Routes
 
-__all__ = ["App", "Broken", "Connection", "Listener", "NoMethod", "Request", "Response", "Route", "Routes", "Shortcut"]
+__all__ = [
+    "App",
+    "Broken",
+    "Connection",
+    "Listener",
+    "NoMethod",
+    "Pages",
+    "Request",
+    "Response",
+    "Route",
+    "Routes",
+    "Shortcut",
+]
