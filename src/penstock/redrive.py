@@ -252,7 +252,7 @@ class Redrive:
             self._node.clock.call_soon(after)
 
     def _ack(self, ids: list[int]) -> None:
-        for seat in self._subscription.named.values():  # an earlier life may have held them under another name
+        for seat in list(self._subscription.named.values()):  # an earlier life may have held them under another name
             ids = seat.ack(ids) if ids else ids
 
     def _keep(self, ids: list[int], why: str) -> None:
@@ -273,7 +273,7 @@ class Redrive:
 
     def _end(self) -> None:
         if self._kept:
-            for seat in self._subscription.named.values():
+            for seat in list(self._subscription.named.values()):
                 seat.release(self._kept)
         del self._node.redrives[self._topic.name]
         self._node.catalog.remove([_key(self._topic)])

@@ -446,17 +446,24 @@ class Topic:
         *,
         lease_ns: int | None = None,
         name: str = "",
+        holder: str = "",
         tag: str = "",
         keep: Keep | None = None,
         shard: int | None = None,
         evict: Callable[[], None] | None = None,
     ) -> Seat:
-        """Let a receiver in and return its seat; `evict` is called if the subscription or the topic goes away."""
+        """Let a receiver in and return its seat; `evict` is called if the subscription or the topic goes away.
+
+        As a `holder` it has a name: its leases survive it and the process, and it has them again when it comes back.
+        """
         self._check_alive()
         if self.node.stopping:
             raise Refusal("stopping", "the node is stopping")
         lease_ns = subscription.settings.lease_ns if lease_ns is None else lease_ns
-        seat = Seat(subscription, deliver, lease_ns, name, tag=tag, keep=keep, shard=shard, evict=evict)
+        named = bool(holder)
+        seat = Seat(
+            subscription, deliver, lease_ns, holder or name, tag=tag, keep=keep, shard=shard, evict=evict, named=named
+        )
         subscription.join(seat)
         return seat
 

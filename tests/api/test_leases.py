@@ -337,3 +337,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_no_receipt_makes_the_node_fail_inside(shared: Served, action: str, found: list[str]) -> None:
     answer = shared.post(f"{AUDIT}/{action}", {"receipts": found})
     assert {result["status"] for result in answer.json["results"]} <= {"not_leased", "bad_receipt"}
+
+
+def test_holders_are_listed_with_their_leases(orders: Served) -> None:
+    assert orders.get(f"{AUDIT}/holders").json == {"holders": []}
+    ids = orders.publish("orders", "a", "b", "c")
+    leased = orders.lease("orders", "audit", max=3, lease="10m")
+    orders.post(f"{AUDIT}/ack", {"receipts": [leased[1]["receipt"]]})
+    (holder,) = orders.get(f"{AUDIT}/holders").json["holders"]
+    assert (holder["name"], holder["connected"], holder["in_flight"]) == ("api", False, 2)
+    assert [(one["id"], one["receipt"], one["attempts"]) for one in holder["leases"]] == [
+        (ids[0], leased[0]["receipt"], 1),
+        (ids[2], leased[2]["receipt"], 1),
+    ]
+    assert leased[0]["timestamp"] < holder["leases"][0]["ends"]
+    (holder,) = orders.get(f"{AUDIT}/holders?max=1").json["holders"]
+    assert (holder["in_flight"], len(holder["leases"])) == (2, 1)

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.cli.program import Node
@@ -106,3 +111,49 @@ def test_what_is_refused_says_why(node: Node, arguments: list[str], code: int, t
 def test_redrive_of_a_topic_that_is_not_there_is_refused(node: Node) -> None:
     done = node.call("redrive", "nowhere.dead")
     assert (done.code, done.error) == (1, "penstock: there is no topic 'nowhere.dead'\n")
+
+
+def test_holders_are_listed_with_their_receipts_and_the_policy_is_shown(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "one", "two")
+    node.ok("subscription", "create", topic, "audit")
+    assert "policy          shared" in node.ok("subscription", "show", topic, "audit").out
+    assert node.ok("subscription", "holders", topic, "audit").out == (
+        f"nobody holds messages of subscription audit of topic {topic} under a name\n"
+    )
+    (receipt,) = lease(node, topic)
+    header, row = node.ok("subscription", "holders", topic, "audit").out.splitlines()
+    assert header.split() == ["holder", "receipt", "attempts", "ends"]
+    assert row.split()[:3] == ["api", receipt, "1"]
+
+
+def test_leases_of_holders_hold_across_kill_9(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        node.ok("pub", "t", "one", "two")
+        node.ok("subscription", "create", "t", "audit")
+        receipts = lease(node, "t", 2)
+        before = node.ok("subscription", "holders", "t", "audit", "--json").json
+        assert [one["receipt"] for one in before["holders"][0]["leases"]] == receipts
+        node.process.kill()
+        node.process.wait()
+    with Node(tmp_path) as node:
+        after = node.ok("subscription", "holders", "t", "audit", "--json").json
+        assert [(one["receipt"], one["attempts"]) for one in after["holders"][0]["leases"]] == [
+            (receipt, 1) for receipt in receipts
+        ]
+        assert lease(node, "t") == []
+        answer = post(node, "t", "ack", {"receipts": receipts})
+        assert (answer["ok"], node.ok("subscription", "show", "t", "audit", "--json").json["counts"]["acked"]) == (2, 2)
+
+
+def lease(node: Node, topic: str, most: int = 1) -> list[str]:
+    """Lease messages over HTTP and return their receipts."""
+    found = post(node, topic, "lease", {"max": most, "lease": "10m"})
+    return [message["receipt"] for message in found["messages"]]
+
+
+def post(node: Node, topic: str, action: str, body: dict[str, object]) -> dict[str, Any]:
+    url = f"{node.url}/api/v1/topics/{topic}/subscriptions/audit/{action}"
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found

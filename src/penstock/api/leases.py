@@ -75,6 +75,36 @@ class ReleaseBody(msgspec.Struct):
     delay: str = "0"
 
 
+class LeaseInfo(msgspec.Struct):
+    """A message on lease, and the receipt that answers for it."""
+
+    id: str
+    receipt: str
+    attempts: int
+    ends: str
+
+
+class HolderInfo(msgspec.Struct):
+    """Somebody whose leases outlive connections and the node: how many, and the first of them."""
+
+    name: str
+    connected: bool
+    in_flight: int
+    leases: list[LeaseInfo]
+
+
+class HolderList(msgspec.Struct):
+    """The named holders of a subscription, by name."""
+
+    holders: list[HolderInfo]
+
+
+class HolderQuery(msgspec.Struct):
+    """How many leases of each holder are listed."""
+
+    max: Annotated[int, Meta(ge=0, le=RECEIPTS_MAX)] = LEASE_ROWS_MAX
+
+
 class UpToBody(msgspec.Struct):
     """The last message to finish; everything before it in its shard is finished with it."""
 
@@ -145,6 +175,25 @@ def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> lis
             message.receipt = f"{shown_id(id_of(delivery.shard, offset))}-{version}"
             messages.append(message)
     return messages
+
+
+async def list_holders(call: Call[HolderQuery, None]) -> HolderList:
+    """Show who holds messages under a name, and which."""
+    _, subscription = call.subscription()
+    now = call.node.now()
+    holders = []
+    for name, seat in sorted(subscription.named.items()):
+        leases = [
+            LeaseInfo(
+                shown_id(one.id),
+                f"{shown_id(one.id)}-{one.version}",
+                one.attempts,
+                times.shown(one.ends_ns - now.monotonic_ns + now.wall_ns),
+            )
+            for one in seat.leases(call.query.max)
+        ]
+        holders.append(HolderInfo(name, seat.holder in subscription.seats, seat.in_flight, leases))
+    return HolderList(holders)
 
 
 async def ack(call: Call[Nothing, ReceiptsBody]) -> Results:
@@ -233,6 +282,9 @@ ENDPOINTS = tuple(
     endpoint._replace(action="receive")
     for endpoint in (
         Endpoint("POST", f"{_ONE}/lease", lease, "Lease messages, by long poll", Leased, body=LeaseBody),
+        Endpoint(
+            "GET", f"{_ONE}/holders", list_holders, "List named holders and their leases", HolderList, query=HolderQuery
+        ),
         Endpoint("POST", f"{_ONE}/ack", ack, "Finish leased messages", Results, body=ReceiptsBody),
         Endpoint("POST", f"{_ONE}/extend", extend, "Let leases last longer", Results, body=ExtendBody),
         Endpoint(

@@ -77,6 +77,31 @@ class Subscription(msgspec.Struct):
     expired_leases: int
     counts: dict[str, int]
     consumers: list[Consumer]
+    policy: str
+
+
+class Lease(msgspec.Struct):
+    """A message on lease."""
+
+    id: str
+    receipt: str
+    attempts: int
+    ends: str
+
+
+class Holder(msgspec.Struct):
+    """Somebody who holds messages under a name."""
+
+    name: str
+    connected: bool
+    in_flight: int
+    leases: list[Lease]
+
+
+class Holders(msgspec.Struct):
+    """The named holders of a subscription."""
+
+    holders: list[Holder]
 
 
 class Listing(msgspec.Struct):
@@ -157,6 +182,7 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
         "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
         "ttl": "none" if settings.ttl == "0" else settings.ttl,
         "lease": f"{settings.lease}, at most {settings.lease_max}",
+        "policy": one.policy,
         "order": f"by key, {settings.key_run} out at a time" if settings.order == "key" else settings.order,
     }
     if settings.ephemeral:
@@ -166,6 +192,18 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
             f"credit {consumer.credit}, holds {consumer.in_flight}, acked {consumer.acked}"
         )
     out.fields(answer.raw, fields)
+
+
+@remote(app, "holders")
+def holders(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
+    """List who holds messages under a name, and which: these leases outlive connections and the node."""
+    answer = client.get(f"{_path(topic, name)}/holders")
+    found = answer.read(Holders).holders
+    rows = [(one.name, lease.receipt, str(lease.attempts), lease.ends) for one in found for lease in one.leases]
+    more = {one.name: one.in_flight - len(one.leases) for one in found}
+    rows += [(holder, f"and {number} more", "", "") for holder, number in more.items() if number]
+    columns = ("holder", "receipt", "attempts", "ends")
+    out.table(answer.raw, columns, rows, f"nobody holds messages of subscription {name} of topic {topic} under a name")
 
 
 @remote(app, "set", options(SubscriptionSettings, changes=True))

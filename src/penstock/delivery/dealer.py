@@ -120,6 +120,7 @@ class Dealer:
             seat.keep is None
             and (seat.shard is None or seat.shard == shard)
             and seat.owner is None
+            and not seat.named
             and self._cursors[shard].lease_tip(
                 batch, room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
             )
@@ -315,7 +316,7 @@ class Dealer:
         try:
             deliver(deliveries)
         except Exception as failure:
-            if owner is not None:  # nobody knows their receipts
-                owner.release([id_of(each.shard, offset) for each in deliveries for offset in each.offsets()])
+            if owner is not None or seat.named:  # nobody knows their receipts
+                (owner or seat).release([id_of(each.shard, offset) for each in deliveries for offset in each.offsets()])
             self._host.failed(seat, failure)
         return count

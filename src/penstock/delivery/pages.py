@@ -51,7 +51,7 @@ class Page:
         self.limit: npt.NDArray[np.int64] | None = None
         #: The row's slot, kept only while there are several lanes.
         self.slot: Slots | None = None
-        #: How often the row was leased or given back, kept only where a named holder takes part.
+        #: Grows when the row is leased, extended by name or given back; kept only where a named holder takes part.
         self.version: npt.NDArray[np.uint32] | None = None
         self.left = 0
         self.index: Index | None = None
@@ -231,8 +231,8 @@ class Pages:
             versions[at] = versions[at] % VERSION_MAX + 1
 
     def _versions(self, page: Page) -> npt.NDArray[np.uint32]:
-        if page.version is None:
-            page.version = np.zeros(len(page.state), np.uint32)
+        if page.version is None:  # a receipt of before there were versions tells the attempt, and no older one may hold
+            page.version = page.attempts.astype(np.uint32)
         return page.version
 
     def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:

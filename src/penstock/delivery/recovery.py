@@ -42,7 +42,7 @@ def recover(
             states.pages.lease(part, holder, ends)
             states.leases.add(holder, part, ends)
     if state.versions.any():
-        states.pages.set_versions(rows, state.versions)
+        states.pages.set_versions(rows, np.where(state.versions == 0, attempts, state.versions))
     again = later & ((attempts > 0) | (due_ns <= states.due_seen_ns()))
     if again.any():
         states.calendar(now.wall_ns).put(due_ns[again], rows[again])

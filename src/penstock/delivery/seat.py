@@ -60,6 +60,7 @@ class Seat:
         "holder",
         "in_flight",
         "keep",
+        "kept",
         "lane",
         "lease_ns",
         "name",
@@ -85,6 +86,7 @@ class Seat:
         shard: int | None = None,
         evict: Callable[[], None] | None = None,
         owner: Seat | None = None,
+        named: bool = False,
     ) -> None:
         self.subscription = subscription
         self.deliver = deliver
@@ -100,7 +102,10 @@ class Seat:
         self.evict = evict
         #: The named seat that a look is for: it holds what the look finds.
         self.owner = owner
-        self.named = False
+        #: Its leases are its name's: written down, and taken up again by whoever comes under it next.
+        self.named = named
+        #: Nobody receives here, but looks are for it: its name stays.
+        self.kept = False
         self.holder: int = -1 if owner is None else owner.holder
         #: The lane of its tag.
         self.lane = 0
@@ -237,8 +242,8 @@ class Seat:
 
     def look(self, limit: int, lease_ns: int, deliver: Deliver, *, tag: str = "", keep: Keep | None = None) -> Seat:
         """Ask once for rows, which this seat then holds: they are answered for by receipt, also after a restart."""
-        if not self.named:
-            raise Refusal("bad_request", "only a seat with a name can hold what nobody waits for")
+        if not self.kept:
+            raise Refusal("bad_request", "only a holder with a name can hold what nobody waits for")
         seat = Seat(self.subscription, deliver, lease_ns, self.name, tag=tag, keep=keep, owner=self)
         seat.evict = partial(deliver, [])  # whoever waits learns that there is nothing to wait for
         self.subscription.join_look(seat)
@@ -259,11 +264,13 @@ class Seat:
                 good[mine] = found
         return good
 
-    def leases(self) -> list[Lease]:
-        """Return what it holds, in order of the ids."""
-        out = []
+    def leases(self, limit: int | None = None) -> list[Lease]:
+        """Return what it holds, in order of the ids, up to `limit` of it."""
+        out: list[Lease] = []
         for cursor in self.subscription.cursors:
             rows = cursor.states.leases.of(self.holder)
+            if limit is not None:
+                rows = rows[: limit - len(out)]
             _, attempts, ends_ns, _ = cursor.states.pages.details(rows)
             versions = cursor.states.pages.versions(rows)
             columns = zip(
@@ -274,15 +281,15 @@ class Seat:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Leave; what it held is ready for the others at once, unless it has a name and will come back."""
+    def close(self, *, release: bool = False) -> None:
+        """Leave; what it held is ready for the others at once, or with a name, unless `release`, stays on lease."""
         if not self.gone:
             subscription = self.subscription
             try:
                 if subscription.host.flush_at_once:
                     subscription.flush()
             finally:
-                subscription.leave(self)
+                subscription.leave(self, release=release)
                 subscription.host.left(subscription)
 
 

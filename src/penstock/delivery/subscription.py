@@ -79,6 +79,8 @@ class Subscription:
         """Take in the cursor of one shard; what it recovered on lease belongs to named holders."""
         self.cursors.append(cursor)
         cursor.use_lanes(self.policy)
+        if self.names:
+            cursor.states.pages.keep_versions()
         for holder in cursor.states.leases.holders():
             self.named[self.names[holder]].in_flight += len(cursor.states.leases.of(holder))
 
@@ -110,10 +112,26 @@ class Subscription:
         if seat.shard is not None:
             self.cursor(seat.shard)
         self.dealer.tidy()
-        seat.holder = self._new_holder()
+        if seat.named:
+            self._take_up(seat)
+        else:
+            seat.holder = self._new_holder()
         self.seats[seat.holder] = seat
+        self._policy.joined(seat)
         if seat.tag:
             self._claim(seat)
+
+    def _take_up(self, seat: Seat) -> None:
+        """Give a seat the name it asks for, and all that is on lease under it."""
+        last = self._named(seat.name)
+        if last.kept or last.holder in self.seats:
+            raise Refusal(
+                "conflict",
+                f"somebody receives as {seat.name!r} in subscription {self.name!r}; close that one first, or take "
+                "another name",
+            )
+        seat.holder, seat.in_flight = last.holder, last.in_flight
+        self.named[seat.name] = seat
 
     def join_look(self, seat: Seat) -> None:
         """Let somebody in who asks once."""
@@ -123,23 +141,39 @@ class Subscription:
             self._claim(seat)
 
     def holder(self, name: str) -> Seat:
-        """Return the seat of a named holder, made now if it is new; its leases outlive everybody who uses it."""
+        """Return the seat of a named holder that only looks, made now if it is new; its name stays."""
+        seat = self._named(name)
+        if seat.holder in self.seats:
+            raise Refusal("conflict", f"somebody receives as {name!r} in subscription {self.name!r}")
+        seat.kept = True
+        return seat
+
+    def _named(self, name: str) -> Seat:
         seat = self.named.get(name)
         if seat is None:
             if not 0 < len(name.encode("utf-8", "replace")) <= HOLDER_NAME_BYTES_MAX or "\0" in name:
                 raise Refusal("bad_request", f"a holder's name has 1 to {HOLDER_NAME_BYTES_MAX} bytes, and no NUL")
-            seat = Seat(self, nobody, self.settings.lease_ns, name)
-            seat.named = True
-            seat.holder = self._new_holder()
-            self.named[name] = seat
+            seat = self._resting(name, self._new_holder(), 0)
             self.names[seat.holder] = name
             for cursor in self.cursors:
                 cursor.states.pages.keep_versions()
         return seat
 
+    def _resting(self, name: str, holder: int, in_flight: int) -> Seat:
+        """Return a seat for a name under which nobody receives."""
+        seat = self.named[name] = Seat(self, nobody, self.settings.lease_ns, name, named=True)
+        seat.holder, seat.in_flight = holder, in_flight
+        return seat
+
+    def _rest(self, seat: Seat) -> None:
+        """Forget a name under which nobody receives or looks and nothing is on lease; its number is the next one's."""
+        if seat.named and not seat.in_flight and not seat.kept and seat.holder not in self.seats:
+            del self.named[seat.name], self.names[seat.holder]
+            self._free_holders.append(seat.holder)
+
     def number_of(self, name: str) -> int:
         """Return the number of a named holder."""
-        return self.holder(name).holder
+        return self._named(name).holder
 
     def _new_holder(self) -> int:
         if self._free_holders:
@@ -160,12 +194,12 @@ class Subscription:
         self._tagged.unclaim(seat.lane)
         self._deal_by(self.policy)
 
-    def leave(self, seat: Seat) -> None:
-        """Let a seat go; what it held is ready for the others at once. A named holder keeps what it has."""
-        if seat.gone:
-            return
-        if seat.named:
-            seat.credit, seat.deliver, seat.evict = 0, nobody, None
+    def leave(self, seat: Seat, *, release: bool = False) -> None:
+        """Let a seat go; what it held is ready for the others at once, or stays on lease under its name.
+
+        With `release` a name keeps nothing either.
+        """
+        if seat.gone or seat.kept:
             return
         seat.gone = True
         seat.deliver = nobody  # it may stand in line for long, and must not keep a connection in memory
@@ -175,11 +209,18 @@ class Subscription:
             self.unclaim(seat)
         self.looks.pop(seat, None)
         if seat.owner is None and seat.holder >= 0:
-            now = self.host.now()
-            for cursor in self.cursors:
-                cursor.states.leave(seat.holder, now)
+            self._policy.left(seat)
             del self.seats[seat.holder]
-            self._free_holders.append(seat.holder)
+            kept = seat.in_flight if seat.named and not release else 0
+            if not kept:
+                now = self.host.now()
+                for cursor in self.cursors:
+                    cursor.states.leave(seat.holder, now)
+            if seat.named:
+                self._rest(self._resting(seat.name, seat.holder, kept))
+                self.flush()
+            else:
+                self._free_holders.append(seat.holder)
             seat.holder = -1  # the number is the next one's, and so are its leases
             self.count_revoked()
         self.wake()
@@ -208,6 +249,7 @@ class Subscription:
                     seat.in_flight -= count
                     seat.expired += count
                     self.dealer.queue(seat)
+                    self._rest(seat)
         self.count_revoked()
         return ended
 
@@ -232,6 +274,7 @@ class Subscription:
             if seat is not None:
                 seat.in_flight -= count
                 self.dealer.queue(seat)
+                self._rest(seat)
 
     def _seat_of(self, holder: int) -> Seat | None:
         name = self.names.get(holder)
@@ -278,6 +321,7 @@ class Subscription:
         for seat in [*self.seats.values(), *self.named.values()]:
             seat.in_flight = sum(len(each.states.leases.of(seat.holder)) for each in self.cursors)
             self.dealer.queue(seat)
+            self._rest(seat)
         self._changed()
 
     def _changed(self) -> None:
