@@ -210,6 +210,7 @@ class Topic:
             now = self.now()
             for subscription in self.subscriptions.values():
                 self._guarded(subscription.cursors[number].look_at, batch, now)
+            self._timer.set()
         if not self.node.stopping:
             now_ns = self._clock.monotonic()
             for subscription in self._open:
@@ -621,8 +622,9 @@ class Topic:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _delays(self) -> list[int | None]:
-        """Return when the next released row of each cursor is due."""
-        return [cursor.states.next_due_ns() for sub in self.subscriptions.values() for cursor in sub.cursors]
+        """Return when time brings something to subscriptions."""
+        now = self.now()
+        return [time_ns for subscription in self._open for time_ns in subscription.next_look_ns(now)]
 
     def _due(self) -> None:
         """Make rows ready whose time has come."""

@@ -95,10 +95,11 @@ class Cursor:
         else:
             keys.run = rules.key_run
 
-    def use_lanes(self, policy: Policy) -> None:
+    def use_lanes(self, policy: Policy, wall_ns: int) -> None:
         """Deal ready rows as a policy says from now on."""
         self.position.judged_to = 0
         self.ready.use(policy)
+        self.states.set_lead(policy.lead_ns, wall_ns)
 
     def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the next rows that all wait for their time, without reading them."""
@@ -142,7 +143,7 @@ class Cursor:
         position.passed += count
         return True
 
-    def take(self, limit: int, taker: Taker, lease_ns: int, now: Instant) -> list[Delivery]:
+    def take(self, limit: int, taker: Taker, lease_ns: int, now: Instant, rank: int = 0) -> list[Delivery]:
         """Lease up to `limit` rows to a seat, of the lanes that are open to it where there are several.
 
         An empty list means that nothing is there now. Of several lanes only what stands in them already is looked at.
@@ -156,11 +157,11 @@ class Cursor:
             limit = 1
         portion = Portion(self, limit, holder, deadline_after(now.monotonic_ns, lease_ns), now)
         if self.ready.many:
-            portion.fill_from_lanes(taker)
+            portion.fill_from_lanes(taker, rank)
         else:
             portion.fill_from_line()
         if portion.out and holder in self.states.names:
-            self.states.note_leases(portion.out, holder, now.wall_ns + lease_ns)
+            self.states.note_leases(portion.out, holder, now)
             self.flush(now)
         return portion.out
 
@@ -248,6 +249,8 @@ class Cursor:
                 states.finish(op, offsets)
         if len(sifted.waiting):
             states.wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
+            if states.lead_ns:
+                states.pop_due(now.wall_ns)
         if len(ready):
             states.hold_ready(ready, self.ready.add(batch, ready))
             if self.ready.many and states.keys is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
+from penstock.delivery.policies.policy import Policy
 from penstock.delivery.portion import LOOKS_MAX
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
@@ -44,6 +45,9 @@ class Host(Protocol):
     def touch(self) -> None:
         """See to it that leases end and acks are written down in time."""
 
+    def set_timer(self) -> None:
+        """Look again when the next row is due, or a lane opens."""
+
     def failed(self, seat: Seat | None, failure: Exception) -> None:
         """Hear that handing rows over failed, and to which seat (None: to whoever's turn it was)."""
 
@@ -61,9 +65,9 @@ class Dealer:
         "_next_shard",
         "_waking",
         "line",
-        "many",
         "on_hand",
         "paused",
+        "policy",
     )
 
     def __init__(self, cursors: list[Cursor], host: Host, leave: Callable[[Seat], None]) -> None:
@@ -74,8 +78,8 @@ class Dealer:
         self.line: deque[Seat] = deque()
         #: Nobody gets anything.
         self.paused = False
-        #: Rows stand in several lanes.
-        self.many = False
+        #: Who gets which row.
+        self.policy = Policy()
         #: Told what is handed out, before it is, where somebody keeps a history.
         self.on_hand: Callable[[list[Delivery]], None] | None = None
         #: How many in the line may have gone; on a quiet topic nobody else would take them out.
@@ -149,7 +153,12 @@ class Dealer:
         cut_off = False
         try:
             now = self._host.now()
-            cut_off = self._deal_lanes(now) if self.many else self._deal(now)
+            if self.policy.many:
+                cut_off = self._deal_lanes(now)
+                if self.policy.lead_ns or self.policy.opens_ns(now) is not None:
+                    self._host.set_timer()
+            else:
+                cut_off = self._deal(now)
         except Exception as failure:  # whoever's turn this is, it is not its bug
             self._host.failed(None, failure)
         finally:
@@ -205,25 +214,32 @@ class Dealer:
 
     def _deal_lanes(self, now: Instant) -> bool:
         """Serve everybody from its own lanes, in turns; True if the work was cut off."""
-        dealt, looks, hands = 0, LOOKS_MAX, HANDS_MAX
+        dealt, looks, hands, rank = 0, LOOKS_MAX, HANDS_MAX, 0
         if self._hungry:
             # They had little each: with what came meanwhile the next ones get more at once.
             self._hungry = False
             self._sort_ahead(now)
+        if self.policy.sorts_first:
+            while looks > 1 and self._sort_ahead(now):
+                looks -= 1
         while dealt < PUMP_ROWS_MAX and self.line:
-            got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, now)
+            got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, rank, now)
             dealt += got
             if hands == 0:
                 return True
             # Whoever is still in line has had all that stands in its lanes.
-            if dealt >= PUMP_ROWS_MAX or not self._sort_ahead(now):
-                break
+            if dealt < PUMP_ROWS_MAX and not self._sort_ahead(now):
+                rank += 1
+                if rank >= self.policy.ranks:
+                    break
+                continue
+            rank = 0
             looks -= 1
             if looks == 0:  # much is parked: others shall have their turn before the search goes on
                 return True
         return dealt >= PUMP_ROWS_MAX
 
-    def _round(self, budget: int, hands: int, now: Instant) -> tuple[int, int]:
+    def _round(self, budget: int, hands: int, rank: int, now: Instant) -> tuple[int, int]:
         """Ask every seat with room once; return the rows dealt and how many more seats may be served."""
         line = self.line
         dealt = 0
@@ -233,7 +249,7 @@ class Dealer:
             seat.queued = False
             room = min(seat.room, budget - dealt)
             if room > 0 and self._stocked(seat):
-                deliveries = self._take(room, seat, now)
+                deliveries = self._take(room, seat, now, rank)
                 if deliveries:
                     dealt += self._hand(seat, deliveries)
                     hands -= 1
@@ -248,7 +264,7 @@ class Dealer:
 
     def _stocked(self, seat: Seat) -> bool:
         """Tell whether rows may stand in the lane of a seat that asks for a tag."""
-        return not seat.lane or any(cursor.ready.lane(seat.lane) is not None for cursor in self._cursors)
+        return not seat.tag or any(cursor.ready.lane(seat.lane) is not None for cursor in self._cursors)
 
     def _sort_ahead(self, now: Instant) -> bool:
         """Put more rows into lanes; False if there are none to look at now."""
@@ -257,10 +273,10 @@ class Dealer:
             sorted_some = cursor.sort_ahead(now) or sorted_some
         return sorted_some
 
-    def _take(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+    def _take(self, limit: int, seat: Seat, now: Instant, rank: int = 0) -> list[Delivery]:
         """Lease up to `limit` rows to a seat, from all shards in turn, and finish what its own filter refuses."""
         for _ in range(LOOKS_MAX):
-            taken = self._leased(limit, seat, now)
+            taken = self._leased(limit, seat, now, rank)
             if seat.keep is None or not taken:
                 return taken
             kept = self._kept(seat, taken)
@@ -269,14 +285,14 @@ class Dealer:
         self.wake()  # it wants next to nothing: others shall have their turn before the search goes on
         return []
 
-    def _leased(self, limit: int, seat: Seat, now: Instant) -> list[Delivery]:
+    def _leased(self, limit: int, seat: Seat, now: Instant, rank: int) -> list[Delivery]:
         cursors = self._cursors
         if len(cursors) == 1 or seat.shard is not None:
-            return cursors[seat.shard or 0].take(limit, seat, seat.lease_ns, now)
+            return cursors[seat.shard or 0].take(limit, seat, seat.lease_ns, now, rank)
         out: list[Delivery] = []
         for _ in cursors:
             self._next_shard = (self._next_shard + 1) % len(cursors)
-            part = cursors[self._next_shard].take(limit, seat, seat.lease_ns, now)
+            part = cursors[self._next_shard].take(limit, seat, seat.lease_ns, now, rank)
             limit -= sum(delivery.count for delivery in part)
             out += part
             if limit <= 0:

@@ -76,10 +76,10 @@ class Portion:
         if self.out:
             line.served()
 
-    def fill_from_lanes(self, taker: Taker) -> None:
+    def fill_from_lanes(self, taker: Taker, rank: int) -> None:
         """Take from the lanes that are open to a seat, in turn."""
         cursor = self._cursor
-        for code in cursor.ready.open_to(taker, self._now, ordered=cursor.rules.ordered):
+        for code in cursor.ready.open_to(taker, rank, self._now, ordered=cursor.rules.ordered):
             taken = self._take_lane(code)
             if not cursor.ready.policy.served(code, taker, taken, self._deadline_ns) or self._left <= 0:
                 break
@@ -150,7 +150,7 @@ class Portion:
         batch = cursor.position.batch_at(first)
         if batch is None:
             return NOTHING_NOW
-        if fresh and states.keys is None and not cursor.rules.ttl_ns:
+        if fresh and states.keys is None and not cursor.rules.ttl_ns and not states.lead_ns:
             count = self._take_plain(queue)
             if count:
                 return count
@@ -173,7 +173,10 @@ class Portion:
                 cursor.ready.queue(np.array(sorted(freed), np.int64))
         if len(live) == 0:
             return 0
-        attempts = states.lease(live, self._holder, self._deadline_ns)
+        if states.lead_ns:
+            attempts = states.lease_ahead(live, self._holder, self._deadline_ns, self._now)
+        else:
+            attempts = states.lease(live, self._holder, self._deadline_ns)
         return self._add(Delivery(cursor.source.number, batch, live - batch.first, len(live), attempts))
 
     def _live(self, batch: Batch, part: Offsets) -> Offsets:

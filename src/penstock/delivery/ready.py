@@ -99,13 +99,13 @@ class Ready:
         """Return the lanes that have rows."""
         return [code for code in tuple(self._lanes) if self.lane(code) is not None]
 
-    def open_to(self, taker: Taker, now: Instant, *, ordered: bool) -> Iterable[int]:
+    def open_to(self, taker: Taker, rank: int, now: Instant, *, ordered: bool) -> Iterable[int]:
         """Return the lanes a seat may take from, in the policy's order or (`ordered`) in that of their first rows."""
         self._follow()
-        lanes = self.policy.open_to(taker, self, now)
+        lanes = self.policy.open_to(taker, self, rank, now)
         if self.policy.deal != self._deal:  # it had to be dealt anew to find one
             self._follow()
-            lanes = self.policy.open_to(taker, self, now)
+            lanes = self.policy.open_to(taker, self, rank, now)
         return sorted((lane for lane in lanes if self.lane(lane)), key=self._first) if ordered else lanes
 
     def _first(self, code: int) -> int:

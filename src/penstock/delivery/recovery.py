@@ -86,7 +86,7 @@ def _kept_of(states: RowStates, page: Page, rows: Offsets, offsets: Offsets, now
     leased = state == LEASED
     holders = page.holder[at]
     held = leased & np.isin(holders, list(states.names))
-    due_ns = np.where(state == WAITING, deadline, np.where(held, deadline - now.monotonic_ns + now.wall_ns, 0))
+    due_ns = np.where(state != LEASED, deadline, np.where(held, deadline - now.monotonic_ns + now.wall_ns, 0))
     # A row on a connection's lease comes again after a crash with the attempt it is on.
     attempts[leased & ~held] -= 1
     again = ~held & ((attempts > 0) | (versions > 0))

@@ -50,6 +50,8 @@ class RowStates:
         self.due_seen_ns = due_seen_ns
         #: Told what becomes of rows, where somebody keeps a history.
         self.recorder: Recorder | None = None
+        #: Waiting rows are ready so long before they are due.
+        self.lead_ns = 0
         self.clear()
 
     def clear(self) -> None:
@@ -118,22 +120,34 @@ class RowStates:
         self.leased += len(offsets)
         return attempts
 
-    def note_leases(self, out: list[Delivery], holder: int, ends_ns: int) -> None:
+    def lease_ahead(self, offsets: Offsets, holder: int, deadline_ns: int, now: Instant) -> npt.NDArray[np.uint16]:
+        """Lease ready rows of which some are not due yet: their leases are as long, from then on."""
+        ahead_ns = np.maximum(self.pages.details(offsets)[2] - now.wall_ns, 0)
+        ends_ns = deadline_ns + -(-ahead_ns // GRAIN_NS) * GRAIN_NS
+        attempts = self.pages.lease(offsets, holder, deadline_ns)
+        self.pages.move(offsets, LEASED, ends_ns)
+        for end_ns in np.unique(ends_ns).tolist():
+            self.leases.add(holder, offsets[ends_ns == end_ns], end_ns)
+        self.ready -= len(offsets)
+        self.leased += len(offsets)
+        return attempts
+
+    def note_leases(self, out: list[Delivery], holder: int, now: Instant) -> None:
         """Note leases that no connection holds, to be written before anybody hears of them (ruling 3)."""
         for delivery in out:
             offsets = np.array(delivery.offsets(), np.int64)
             attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), offsets.shape)
             versions = delivery.versions = self.pages.versions(offsets)
-            ends = np.full(len(offsets), ends_ns)
+            ends = self.pages.details(offsets)[2] - now.monotonic_ns + now.wall_ns
             self.journal.held(holder, self.names[holder], offsets, attempts, ends, versions)
 
     def wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
         """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
         self.pages.hold(offsets, WAITING, 0, due_ns)
         self.waiting += len(offsets)
-        unannounced = due_ns <= self.due_seen_ns()
+        unannounced = (due_ns <= self.due_seen_ns()) | (self.lead_ns > 0)
         if unannounced.any():
-            self.calendar(wall_ns).put(due_ns[unannounced], offsets[unannounced])
+            self.calendar(wall_ns).put(due_ns[unannounced] - self.lead_ns, offsets[unannounced])
 
     def dying(self, offsets: Offsets, attempts_max: int) -> Offsets:
         """Return those of the ready rows that failed too often, now on their way to the dead-letter topic."""
@@ -281,7 +295,7 @@ class RowStates:
         self.journal.released(offsets, attempts, np.full(len(offsets), due_ns), versions)
         if due_ns:
             self.pages.move(offsets, WAITING, due_ns)
-            self.calendar(now.wall_ns).put(np.full(len(offsets), due_ns), offsets)
+            self.calendar(now.wall_ns).put(np.full(len(offsets), due_ns - self.lead_ns), offsets)
             self.waiting += len(offsets)
             self.returning += len(offsets)
         else:
@@ -298,10 +312,20 @@ class RowStates:
             self._calendar = Calendar(wall_ns)
         return self._calendar
 
+    def set_lead(self, lead_ns: int, wall_ns: int) -> None:
+        """Make waiting rows ready so long before they are due from now on; the topic does not announce that."""
+        if lead_ns != self.lead_ns:
+            self.lead_ns = lead_ns
+            rows = self.pages.held()
+            state, _, due_ns, _ = self.pages.details(rows)
+            waiting = state == WAITING
+            if waiting.any():
+                self.calendar(wall_ns).put(due_ns[waiting] - lead_ns, rows[waiting])
+
     def pop_due(self, wall_ns: int) -> None:
-        """Make released rows ready whose time has come."""
+        """Make rows ready whose time has come, as far as the topic does not announce them."""
         if self._calendar is not None and len(self._calendar):
-            self.arrive(self._calendar.pop(wall_ns), wall_ns)
+            self.arrive(self._calendar.pop(wall_ns), wall_ns + self.lead_ns)
 
     def arrive(self, offsets: Offsets, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as they are waiting here."""
@@ -313,7 +337,7 @@ class RowStates:
         if len(offsets):
             if self.returning:
                 self.returning -= int((self.pages.attempts(offsets) > 0).sum())
-            self.pages.move(offsets, READY)
+            self.pages.move(offsets, READY, self.pages.details(offsets)[2] if self.lead_ns else 0)
             self.waiting -= len(offsets)
             self.ready += len(offsets)
             self._queue(offsets)

@@ -39,9 +39,6 @@ class Host(dealer.Host, Protocol):
     #: Acks are written down before anything later is answered.
     flush_at_once: bool
 
-    def set_timer(self) -> None:
-        """Look again when the next row is due."""
-
     def left(self, subscription: Subscription) -> None:
         """Hear that a seat of a subscription was closed."""
 
@@ -70,6 +67,7 @@ class Subscription:
         #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
         self._policy: Policy = policy_of(settings)
+        self.dealer.policy = self._policy
         self._tagged = Tagged()
         self._free_holders: list[int] = []
         self._holder_top = 0
@@ -78,7 +76,7 @@ class Subscription:
     def add(self, cursor: Cursor) -> None:
         """Take in the cursor of one shard; what it recovered on lease belongs to named holders."""
         self.cursors.append(cursor)
-        cursor.use_lanes(self.policy)
+        cursor.use_lanes(self.policy, self.host.now().wall_ns)
         if self.names:
             cursor.states.pages.keep_versions()
         for holder in cursor.states.leases.holders():
@@ -100,10 +98,10 @@ class Subscription:
         self.dealer.paused = settings.paused
 
     def _deal_by(self, policy: Policy) -> None:
-        self.dealer.many = policy.many
+        self.dealer.policy = policy
         for cursor in self.cursors:
             if cursor.ready.policy is not policy:
-                cursor.use_lanes(policy)
+                cursor.use_lanes(policy, self.host.now().wall_ns)
 
     # --- who is here ----------------------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class Subscription:
 
     def unclaim(self, seat: Seat) -> None:
         """Give a seat's tag back to whoever takes any."""
-        if not seat.lane:
+        if not seat.tag:
             return
         self._tagged.unclaim(seat.lane)
         self._deal_by(self.policy)
@@ -328,6 +326,12 @@ class Subscription:
         """Write down what somebody did to the subscription as a whole before he hears of it, and go on."""
         self.flush()
         self.pump()
+
+    def next_look_ns(self, now: Instant) -> list[int | None]:
+        """Return when time brings something: a row of each cursor that is due, a lane that opens. On the wall clock."""
+        opens_ns = self.policy.opens_ns(now)
+        times: list[int | None] = [cursor.states.next_due_ns() for cursor in self.cursors]
+        return times if opens_ns is None else [*times, opens_ns - now.monotonic_ns + now.wall_ns]
 
     # --- what others ask ------------------------------------------------------------------------------------------
 

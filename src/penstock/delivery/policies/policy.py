@@ -41,8 +41,12 @@ class Policy:
     many = False
     #: Grows whenever `lanes_of` would answer otherwise than before: what stands in lanes is then sorted anew.
     deal = 0
-    #: Rows are handed out so long before they are due.
+    #: Rows are handed out so long before they are due; their leases begin when they are.
     lead_ns = 0
+    #: Rows are put into lanes before anybody is asked, so that a lane gives all it has at once.
+    sorts_first = False
+    #: How many times around everybody is asked: first for what is its own, then for what others left.
+    ranks = 1
 
     def joined(self, taker: Taker) -> None:
         """Hear that a seat came."""
@@ -58,14 +62,14 @@ class Policy:
         """Return the lane of each of these slots."""
         return slots
 
-    def open_to(self, taker: Taker, stock: Stock, now: Instant) -> Iterable[int]:
-        """Return the lanes of a shard a seat may take from now, in the order in which they are tried."""
+    def open_to(self, taker: Taker, stock: Stock, rank: int, now: Instant) -> Iterable[int]:
+        """Return the lanes of a shard a seat may take from this time around, in the order in which they are tried."""
         return stock.codes()
 
     def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> bool:
         """Hear how many rows a lane gave to a seat, leased until then; tell whether the next one may be tried."""
         return True
 
-    def opens_ns(self) -> int | None:
-        """Return the monotonic time at which a lane opens that is not open now; None if time opens none."""
+    def opens_ns(self, now: Instant) -> int | None:
+        """Return the next monotonic time, after now, at which a lane opens; None if time opens none."""
         return None

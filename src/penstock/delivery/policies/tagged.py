@@ -52,7 +52,7 @@ class Tagged(Policy):
             return None
         return self._tags.codes(column)[offsets - batch.first].astype(np.int32)
 
-    def open_to(self, taker: Taker, stock: Stock, now: Instant) -> Iterable[int]:
+    def open_to(self, taker: Taker, stock: Stock, rank: int, now: Instant) -> Iterable[int]:
         """Give a seat its own tag; to those who ask for none what has none, and what nobody asks for."""
         if taker.lane:
             return (taker.lane,)
