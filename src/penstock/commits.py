@@ -26,7 +26,7 @@ from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.intake.mark import BITS, mark
 from penstock.intake.receipt import Receipt
-from penstock.intake.spread import spread
+from penstock.intake.spread import picked, spread, stored_before
 from penstock.intake.staging import TOPIC, digest, home_of, name_of, topic_of
 from penstock.message import Rows
 from penstock.times import shown
@@ -43,6 +43,8 @@ SOURCE = "spark"
 #: then less and less often.
 RETRY_NS = SECOND
 RETRY_NS_MAX = 60 * SECOND
+#: A topic that is getting more shards is looked at again after this long.
+HELD_NS = SECOND // 100
 #: How far a long commit got is written down this often: sequences are only known for the topic's dedup window.
 NOTE_NS = 30 * SECOND
 #: Committed queries are remembered this long after their last commit.
@@ -82,7 +84,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     mark: int | None = None
     #: (attempt, batch in it): everything before is in the log.
     reached: tuple[int, int] = (0, 0)
-    #: (topic, shard): what of the batch at that place is in the log, too.
+    #: (topic, shard): what of the batch at that place is in the log, too; see `_number`.
     parts: tuple[tuple[str, int], ...] = ()
     changed_ns: int = 0
     #: The batches that were committed before, the last of them last, and this one once it is done.
@@ -499,26 +501,48 @@ class _Run:
         self._left = 1
         place, batch, _ = piece
         asked = home_of(batch.schema)
+        if any(self._node.topic(name).intake.is_held for name, _ in groups):
+            clock = self._node.clock  # it is getting more shards, which will be known in a moment
+            clock.call_at(clock.monotonic() + HELD_NS, partial(self._append, piece))
+            return
         try:
             for name, rows in groups:
                 topic = self._node.topic(name)
                 if self._record.topic is not None and topic.record.incarnation != self._incarnation:
                     self._begin_anew(topic.record.incarnation)
                     return
+                home = place[0] if asked is None else asked
+                rows = self._missing(topic, rows, home, place)
                 shards = len(topic.shards)
-                home = (place[0] if asked is None else asked) % shards
-                parts = spread(rows, shards, home) if shards > 1 and "key" in rows.columns else [(home, rows, [])]
-                for shard, part, _ in parts:
-                    if (name, shard) in self._parts:
+                for shard, part, _ in self._split(rows, shards, home % shards):
+                    number = _number(topic, shard, shards)
+                    if (name, number) in self._parts:
                         continue  # a try before this one came so far
-                    part.sequence = self._sequence(place, shard)
+                    part.sequence = self._sequence(place, number)
                     if topic.settings.durability != "memory":
                         self._touched[topic.shards[shard]] = None
                     self._left += 1
-                    topic.publish(part, self, partial(self._appended, piece, (name, shard)), shard)
+                    topic.publish(part, self, partial(self._appended, piece, (name, number)), shard)
         except Refusal as refusal:
             self._failure = refusal
         self._appended(piece, None, None, None)
+
+    def _split(self, rows: Rows, shards: int, home: int) -> list[tuple[int, Rows, list[int]]]:
+        if not rows.count:
+            return []
+        return spread(rows, shards, home) if shards > 1 and "key" in rows.columns else [(home, rows, [])]
+
+    def _missing(self, topic: Topic, rows: Rows, home: int, place: tuple[int, int]) -> Rows:
+        """Return the rows that a try before this one did not append while the topic had fewer shards."""
+
+        def known(shard: int, shards: int) -> int | None:
+            number = _number(topic, shard, shards)
+            there = (topic.name, number) in self._parts or topic.intake.known(self._sequence(place, number)) is not None
+            return 0 if there else None
+
+        counts = [growth.shards for growth in topic.record.grown]
+        there = stored_before(rows, counts, lambda shards: home % shards, known) if counts else {}
+        return picked(rows, [row for row in range(rows.count) if row not in there]) if there else rows
 
     def _begin_anew(self, incarnation: int) -> None:
         """Write all of it: what there was went with a topic that was deleted meanwhile."""
@@ -551,11 +575,11 @@ class _Run:
         else:
             self._next()
 
-    def _sequence(self, place: tuple[int, int], shard: int) -> bytes:
+    def _sequence(self, place: tuple[int, int], number: int) -> bytes:
         """Return the name of one append for ever: the same rows get the same one when the commit is taken up again."""
         record = self._record
-        name = digest(record.query if record.topic is None else record.key)
-        return b"commit " + bytes.fromhex(name) + pack(">QIIH", record.batch, *place, shard)
+        name = bytes.fromhex(digest(record.query if record.topic is None else record.key))
+        return b"commit " + name + pack(">QII", record.batch, *place) + pack(">H" if number <= 0xFFFF else ">I", number)
 
     # --- down -----------------------------------------------------------------------------------------------------
 
@@ -636,6 +660,12 @@ class _Run:
         clock = self._node.clock
         clock.call_at(clock.monotonic() + self._retry_ns, self.begin)
         self._retry_ns = min(2 * self._retry_ns, RETRY_NS_MAX)
+
+
+def _number(topic: Topic, shard: int, shards: int) -> int:
+    """Return the number of a part, which is its shard until the topic grows: then keys have other shards."""
+    first = topic.record.grown[-1].first if topic.record.grown else shards
+    return shard if shards == first else shards << 16 | shard
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, Rows]]:

@@ -50,7 +50,8 @@ class Holds:
 
     def hold(self, name: str, topic: TopicRecord, offsets: Sequence[int], ttl_ns: int) -> Answer[None]:
         """Keep a topic from these offsets on, or renew that."""
-        if len(offsets) != topic.settings.shards or any(offset < 0 for offset in offsets):
+        # A reader that has not seen yet that the topic grew needs all of the shards it does not name.
+        if not 0 < len(offsets) <= topic.settings.shards or any(offset < 0 for offset in offsets):
             text = f"topic {topic.name} takes {topic.settings.shards} offsets, one per shard"
             return Answer.refused(Refusal("bad_offset", text))
         if not 0 < ttl_ns <= TTL_NS_MAX:
@@ -59,7 +60,7 @@ class Holds:
             name=name,
             topic=topic.name,
             incarnation=topic.incarnation,
-            offsets=tuple(offsets),
+            offsets=(*offsets, *(0,) * (topic.settings.shards - len(offsets))),
             until_ns=self._clock.now() + ttl_ns,
         )
         key = _key(name, topic.name)
@@ -74,7 +75,7 @@ class Holds:
         """Return the offsets, one per shard, of every hold on a topic that has not run out."""
         now_ns = self._clock.now()
         return [
-            record.offsets
+            (*record.offsets, *(0,) * (topic.settings.shards - len(record.offsets)))
             for record in self._records.values()
             if record.incarnation == topic.incarnation and record.topic == topic.name and record.until_ns > now_ns
         ]

@@ -33,7 +33,7 @@ def about(text: str, least: int | None = None, *, once: bool = False) -> msgspec
 class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one topic takes and keeps messages."""
 
-    shards: Annotated[int, about("Ordered pieces of its log, for good.", 1, once=True)] = 1
+    shards: Annotated[int, about("Ordered pieces of its log; may become more, never fewer.", 1)] = 1
     durability: Annotated[
         Durability,
         about("When a publish is answered: kept in memory, in the page cache, on disk. For good.", once=True),

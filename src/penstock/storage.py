@@ -34,9 +34,11 @@ class Storage:
         self._topic = topic
         self._node = topic.node
         self._retry_ns = 0
-        for shard in topic.shards:
-            shard.make_room = self.make_room
-            shard.waiting = partial(self._waiting, shard)
+
+    def watch(self, shard: Shard) -> None:
+        """Make room for a shard, and tell it what waits."""
+        shard.make_room = self.make_room
+        shard.waiting = partial(self._waiting, shard)
 
     def unread(self, shard: Shard) -> int:
         """Return the rows of a shard that the next first subscription would get."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import msgspec
 import numpy as np
 
+from penstock import growth
 from penstock.answer import Answer, Underway
 from penstock.clock import SECOND
 from penstock.delivery.cursor import Cursor
@@ -29,12 +30,13 @@ from penstock.errors import Refusal
 from penstock.events import on_hand
 from penstock.intake.intake import Intake
 from penstock.intake.receipt import Published, Receipt
+from penstock.intake.spread import shard_of
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.log.weight import Measures
 from penstock.message import Batch, Done, Offsets, Rows, int64s, place_of
-from penstock.registry.records import Measured, SubscriptionRecord, TopicRecord
+from penstock.registry.records import Growth, Measured, SubscriptionRecord, TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from penstock.storage import Storage
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from penstock.node import Node
 
 P = ParamSpec("P")
+
+_NONE = np.empty(0, np.int64)
 
 #: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
 QUIET_NS = 5 * SECOND
@@ -69,22 +73,8 @@ class Topic:
         config = node.config.node
         node.disk.make(path)
         label.write(node.disk, path, label_of(node.catalog, record))
-        quota = Quota(record.settings.quota_bytes, node.quota)
-        self.shards = [
-            Shard.open(
-                node.disk,
-                node.clock,
-                f"{path}/{number}",
-                number,
-                record.settings,
-                strict=config.recovery == "strict",
-                measures=self.measures(number),
-                cache_bytes=node.cache_bytes,
-                quota=quota,
-            )
-            for number in range(record.settings.shards)
-        ]
-        self.storage = Storage(self, quota)
+        self.storage = Storage(self, Quota(record.settings.quota_bytes, node.quota))
+        self.shards = [self.open_shard(number, record.settings) for number in range(record.settings.shards)]
         self.intake = Intake(
             record.name,
             node.clock,
@@ -95,6 +85,7 @@ class Topic:
             self._announce,
             self._stored,
             node.report_bug,
+            record.grown,
         )
         #: Takes rows in; the first step of a message.
         self.publish = self.intake.publish
@@ -107,9 +98,25 @@ class Topic:
         #: Something happened since the last tick, and when that was last seen.
         self._busy = False
         self._active_ns = 0
-        for shard in self.shards:
-            shard.on_readable = self.pump_all
         self._recover()
+
+    def open_shard(self, number: int, settings: TopicSettings) -> Shard:
+        """Open a shard, or make it: that of a record which was written before its directory, too."""
+        node = self.node
+        shard = Shard.open(
+            node.disk,
+            node.clock,
+            f"{self.path}/{number}",
+            number,
+            settings,
+            strict=node.config.node.recovery == "strict",
+            measures=self.measures(number),
+            cache_bytes=node.cache_bytes,
+            quota=self.storage.quota,
+        )
+        shard.on_readable = self.pump_all
+        self.storage.watch(shard)
+        return shard
 
     def _recover(self) -> None:
         """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
@@ -324,7 +331,7 @@ class Topic:
         if self.subscriptions:
             return tuple(shard.end for shard in self.shards)
         return tuple(
-            max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=True)
+            max(offset, shard.start) for offset, shard in zip(self.record.orphan_from, self.shards, strict=False)
         )
 
     def _recorded(
@@ -347,7 +354,7 @@ class Topic:
         self._check_alive()
         now = self.node.now()
         try:
-            due = [shard.due_rows(start, now.wall_ns) for shard, start in zip(self.shards, record.starts, strict=True)]
+            due = [shard.due_rows(record.start(shard.number), now.wall_ns) for shard in self.shards]
             subscription = self._open_subscription(record, due)
         except Exception as error:
             self.subscriptions.pop(record.name, None)
@@ -371,29 +378,33 @@ class Topic:
     def _open_subscription(self, record: SubscriptionRecord, due: Sequence[tuple[Offsets, Offsets]]) -> Subscription:
         subscription = Subscription(record.name, record.number, record.settings, self)
         now = self.now()
-        for shard, start, rows_due in zip(self.shards, record.starts, due, strict=True):
-            journal, entries = shard.journal(f"s{record.number}")
-            cursor = Cursor(
-                shard,
-                journal,
-                Rules(),
-                subscription.wake,
-                partial(self._bury, subscription),
-                subscription.names,
-                self._timer.seen_ns,
-            )
-            cursor.position.gate = self.record.gate[shard.number] if self.record.gate is not None else None
-            cursor.recover(entries, start, rows_due, now, subscription.number_of)
-            subscription.add(cursor)
+        for shard, rows_due in zip(self.shards, due, strict=True):
+            self._open_cursor(subscription, shard, record.start(shard.number), rows_due)
         self._record(subscription)
         self.subscriptions[record.name] = subscription
         self._open = tuple(self.subscriptions.values())
         self.apply_rules()
+        subscription.follow(self.record.grown, shard_of)
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
             cursor.pass_waiting(rows_due, now.wall_ns)
         self.touch()
         self._timer.set()
         return subscription
+
+    def _open_cursor(self, subscription: Subscription, shard: Shard, start: int, due: tuple[Offsets, Offsets]) -> None:
+        journal, entries = shard.journal(f"s{subscription.number}")
+        cursor = Cursor(
+            shard,
+            journal,
+            Rules(),
+            subscription.wake,
+            partial(self._bury, subscription),
+            subscription.names,
+            self._timer.seen_ns,
+        )
+        cursor.position.gate = self.record.gate[shard.number] if self.record.gate is not None else None
+        cursor.recover(entries, start, due, self.now(), subscription.number_of)
+        subscription.add(cursor)
 
     def _record(self, subscription: Subscription) -> None:
         """Let the history hear of a subscription, where one is kept."""
@@ -425,6 +436,7 @@ class Topic:
         def updated(record: SubscriptionRecord) -> Subscription:
             subscription.configure(record.settings)
             self.apply_rules()
+            subscription.follow(self.record.grown, shard_of)
             subscription.pump()
             return subscription
 
@@ -507,7 +519,7 @@ class Topic:
         gate = tuple(shard.end for shard in self.shards) if paused else None
         if gate is not None:  # at once, so that nothing passes while the registry is asked
             self._gate(gate)
-        changed = self._change(settings=settings, gate=gate)
+        changed = self.change(settings=settings, gate=gate)
         changed.then(lambda _, __: self._gate(self.record.gate))
         return changed.then_make(lambda _: self.pump_all())
 
@@ -523,8 +535,12 @@ class Topic:
             problem = f"topic {self.name} is {self.settings.durability!r} for good; make a new one"
         elif settings.paused != self.settings.paused:
             problem = "use pause and resume for that"
+        elif settings.shards < len(self.shards):
+            problem = growth.no_fewer(self, settings.shards)
         if problem:
             return Answer.refused(Refusal("bad_request", problem))
+        if settings.shards > len(self.shards):
+            return growth.grow(self, settings.shards).then_ask(lambda _: self.update(settings))
         try:
             measure = measure_of(chosen(settings, self.node.dialects, self.settings), self.node.dialects)
         except Refusal as refusal:
@@ -535,7 +551,7 @@ class Topic:
             for shard in self.shards:  # at once, so that what comes while the registry is asked weighs so
                 if shard.measure != measure:
                     shard.weigh_by((*shard.measures, (shard.end, measure)))
-        changed = self._change(settings=settings, measured=measured)
+        changed = self.change(settings=settings, measured=measured)
         changed.then(lambda _, __: self._weigh())
         return changed.then_make(lambda _: self._updated())
 
@@ -551,19 +567,39 @@ class Topic:
         for shard in self.shards:
             shard.weigh_by(self.measures(shard.number))
 
-    def _change(
+    def take_in(self, shards: Sequence[Shard]) -> None:
+        """Make use of new shards: every subscription reads them from their beginning."""
+        self.shards += shards
+        try:  # before anything is in them: a lost registry is made again from labels, and readers of files go by them
+            label.write(self.node.disk, self.path, label_of(self.node.catalog, self.record))
+        except OSError as error:
+            self.node.report_bug(f"label of topic {self.name}", error)
+        self._timer.grow(len(self.shards))
+        self._dropped += [0] * len(shards)
+        if self.node.events is not None:
+            self._recorders = self.node.events.recorders(self.name, len(self.shards))
+        for subscription in self.subscriptions.values():
+            for shard in shards:
+                self._open_cursor(subscription, shard, 0, (_NONE, _NONE))
+            self._record(subscription)
+        self.apply_rules()
+        for subscription in self.subscriptions.values():
+            subscription.follow(self.record.grown, shard_of)
+
+    def change(
         self,
         *,
         settings: TopicSettings | None = None,
         gate: tuple[int, ...] | msgspec.UnsetType | None = msgspec.UNSET,
         orphan_from: tuple[int, ...] | None = None,
         measured: Measured | None = None,
+        grown: tuple[Growth, ...] | None = None,
     ) -> Answer[None]:
         """Change the topic's record; it is up to date here when the answer is told."""
         # An ephemeral topic's place is known here alone, so it is said again with every change of the record.
         kept = orphan_from or (self.record.orphan_from if self.settings.ephemeral else None)
         changed = self.node.catalog.update_topic(
-            self.name, settings=settings, gate=gate, orphan_from=kept, measured=measured
+            self.name, settings=settings, gate=gate, orphan_from=kept, measured=measured, grown=grown
         )
         return changed.then_make(lambda _: self._follow_record())
 
@@ -571,7 +607,9 @@ class Topic:
         """Take the record as the registry has it: answers may come in another order than the changes were made."""
         record = self.node.catalog.topic(self.name)
         if record is not None and record.number == self.record.number:
-            kept = self.record.orphan_from if self.settings.ephemeral else record.orphan_from
+            kept = record.orphan_from
+            if self.settings.ephemeral:
+                kept = (*self.record.orphan_from, *kept[len(self.record.orphan_from) :])
             if record.settings.dialects != self.settings.dialects:
                 self.chosen = Chosen(record.settings, self.node.dialects)
             self.record = msgspec.structs.replace(record, orphan_from=kept)
@@ -583,13 +621,13 @@ class Topic:
             self.record = msgspec.structs.replace(self.record, orphan_from=ends)
             self._skip_to(ends)
             return Answer.of(None)
-        return self._change(orphan_from=ends).then_make(lambda _: self._skip_to(ends))
+        return self.change(orphan_from=ends).then_make(lambda _: self._skip_to(ends))
 
     def _skip_to(self, ends: tuple[int, ...]) -> None:
         if self.record.gate is None:
             return
         for subscription in self.subscriptions.values():
-            for cursor, gate, end in zip(subscription.cursors, self.record.gate, ends, strict=True):
+            for cursor, gate, end in zip(subscription.cursors, self.record.gate, ends, strict=False):
                 cursor.position.skip(gate, end)
             subscription.flush()
 
@@ -600,8 +638,8 @@ class Topic:
         if self.record.gate is None:
             return 0
         # What was emptied, or kept for nobody when the last subscription went, is not there for those of now either.
-        kept = [max(places) for places in zip(self.record.gate, self.record.orphan_from, strict=True)]
-        return sum(s.rows_between(k, s.end) for s, k in zip(self.shards, kept, strict=True) if k < s.end)
+        kept = [max(places) for places in zip(self.record.gate, self.record.orphan_from, strict=False)]
+        return sum(s.rows_between(k, s.end) for s, k in zip(self.shards, kept, strict=False) if k < s.end)
 
     def stored_bytes(self) -> int:
         """Return what its segments hold."""

@@ -128,11 +128,18 @@ def test_a_second_topic_of_a_name_is_a_conflict(served: Served) -> None:
     assert (answer.status, answer.code) == (409, "conflict")
 
 
-@pytest.mark.parametrize("settings", [{"shards": 2}, {"durability": "fsync"}])
+@pytest.mark.parametrize("settings", [{"shards": 1}, {"durability": "fsync"}])
 def test_what_is_for_good_cannot_be_changed(served: Served, settings: dict[str, object]) -> None:
-    served.post("topics", {"name": "orders"})
+    served.post("topics", {"name": "orders", "settings": {"shards": 2}})
     answer = served.ask("PATCH", "topics/orders", {"settings": settings})
     assert (answer.status, answer.code) == (400, "bad_request")
+
+
+def test_topic_can_be_given_more_shards(served: Served) -> None:
+    served.post("topics", {"name": "orders"})
+    answer = served.ask("PATCH", "topics/orders", {"settings": {"shards": 3}})
+    assert (answer.status, answer.json["settings"]["shards"]) == (200, 3)
+    assert [shard["number"] for shard in answer.json["shards"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])

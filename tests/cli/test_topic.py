@@ -39,8 +39,16 @@ def test_every_setting_of_a_topic_can_be_chosen_and_those_for_good_only_once(nod
     assert settings["dialects"] == {"nsq": {"extend": "auto", "header_rules": "lenient", "replicas": 1}}
     assert (settings["retention_hard"], settings["ephemeral"]) == (False, True)
     assert "--compression none|lz4|zstd" in " ".join(node.ok("topic", "set", "--help").out.split())
-    for option, value in (("--shards", "2"), ("--durability", "fsync")):
-        assert "No such option" in node.call("topic", "set", topic, option, value).error
+    assert "No such option" in node.call("topic", "set", topic, "--durability", "fsync").error
+
+
+def test_topic_gets_more_shards_and_never_fewer(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    assert node.ok("topic", "set", topic, "--shards", "3").out == f"topic {topic}: shards = 3\n"
+    shown = node.ok("topic", "show", topic).out
+    assert all(f"shard {number}" in shown for number in range(3))
+    refused = node.call("topic", "set", topic, "--shards", "2")
+    assert (refused.code, "has 3 shards and cannot have 2" in refused.error) == (1, True)
 
 
 def test_settings_of_a_dialect_are_chosen_under_its_name_and_checked_by_it(node: Node, topic: str) -> None:

@@ -148,7 +148,7 @@ def test_settings_that_cannot_work_are_refused(catalog: Catalog) -> None:
     for settings in (TopicSettings(shards=0), TopicSettings(shards=40000), TopicSettings(rate=-1)):
         with refusal("bad_request"):
             catalog.create_topic("other", settings).now()
-    with refusal("bad_request", "topic t has 1 shards, for good"):
+    with refusal("conflict", "topic t has 1 shards by now"):
         catalog.update_topic("t", settings=TopicSettings(shards=2)).now()
     for wrong in (SubscriptionSettings(max_attempts=-1), SubscriptionSettings(lease_ns=2, lease_max_ns=1)):
         with refusal("bad_request"):

@@ -101,6 +101,43 @@ class Cursor:
         self.ready.use(policy)
         self.states.set_lead(policy.lead_ns, wall_ns)
 
+    # --- keys that moved ------------------------------------------------------------------------------------------
+
+    def use_moves(self, holds: Callable[[bytes, int], bool] | None, touched: Callable[[bytes], None] | None) -> None:
+        """Ask from now on whether a row waits for others of its key in another shard, and tell what they may wait for.
+
+        Rows of all keys are taken note of then, as soon as they are read.
+        """
+        keys = self.states.keys
+        if keys is not None:
+            keys.holds, keys.touched = holds, touched
+            if holds is not None:
+                keys.unknown = self.states.pages.held()
+
+    def free(self, key: bytes | None) -> bool:
+        """Queue rows of a key, or of all keys, that wait for nothing elsewhere any more; tell whether there are any."""
+        freed = self.states.keys.free(key) if self.states.keys is not None else []
+        if freed:
+            self.ready.queue(np.array(sorted(freed), np.int64))
+        return bool(freed)
+
+    def has_out(self, key: bytes) -> bool:
+        """Tell whether a row of a key is out."""
+        return self.states.keys is not None and self.states.keys.has_out(key)
+
+    def has_below(self, key: bytes, offset: int) -> bool:
+        """Tell whether a row of a key below an offset was read and is not done."""
+        return self.states.keys is not None and self.states.keys.has_below(key, offset)
+
+    def knows_below(self, offset: int) -> bool:
+        """Tell whether every row below an offset was read, and its key taken note of."""
+        keys = self.states.keys
+        return self.position.is_past(offset) and (keys is None or self._learn(keys))
+
+    def is_done_below(self, offset: int) -> bool:
+        """Tell whether every row below an offset is done."""
+        return self.position.is_past(offset) and self.floor >= min(offset, self.position.offset)
+
     def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the next rows that all wait for their time, without reading them."""
         position = self.position
@@ -253,8 +290,9 @@ class Cursor:
                 states.pop_due(now.wall_ns)
         if len(ready):
             states.hold_ready(ready, self.ready.add(batch, ready))
-            if self.ready.many and states.keys is not None:
-                states.keys.note_rows(batch, ready)
+            keys = states.keys
+            if keys is not None and (self.ready.many or keys.holds is not None):
+                keys.note_rows(batch, ready)
 
     def look_at(self, batch: Batch, now: Instant) -> None:
         """Pass a batch that was just stored and brings due times: its rows wait here, not in the log."""

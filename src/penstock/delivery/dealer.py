@@ -15,6 +15,7 @@ import numpy as np
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
+from penstock.delivery.moves import Moves
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.portion import LOOKS_MAX
 from penstock.delivery.seat import Seat
@@ -65,6 +66,7 @@ class Dealer:
         "_next_shard",
         "_waking",
         "line",
+        "moves",
         "on_hand",
         "paused",
         "policy",
@@ -80,6 +82,8 @@ class Dealer:
         self.paused = False
         #: Who gets which row.
         self.policy = Policy()
+        #: Which rows wait for others of their keys in another shard; None where none can.
+        self.moves: Moves | None = None
         #: Told what is handed out, before it is, where somebody keeps a history.
         self.on_hand: Callable[[list[Delivery]], None] | None = None
         #: How many in the line may have gone; on a quiet topic nobody else would take them out.
@@ -144,9 +148,11 @@ class Dealer:
 
     def pump(self) -> None:
         """Hand out what can be handed out; a part of the work goes on in the next turn if it is much."""
-        if not self.line or self._busy or self._waking or self.paused or not self.can_give():
+        if not self.line or self._busy or self._waking or self.paused:
             return
-        if not self._host.is_open:
+        if self.moves is not None:
+            self._look_at_moves(self.moves)
+        if not self.can_give() or not self._host.is_open:
             return
         self._busy = True
         self._host.touch()
@@ -163,8 +169,14 @@ class Dealer:
             self._host.failed(None, failure)
         finally:
             self._busy = False
-        if cut_off:
+        if cut_off or (self.moves is not None and self._look_at_moves(self.moves)):
             self.wake()
+
+    def _look_at_moves(self, moves: Moves) -> bool:
+        """Let rows go that waited for others of their key in another shard; tell whether there were any."""
+        freed = moves.look()
+        self.moves = moves or None
+        return freed
 
     def wake(self) -> None:
         """Go on in the next turn, and not before it."""

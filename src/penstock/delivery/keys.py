@@ -8,13 +8,13 @@ Invariant: a row is out, queued, parked or unknown here; of each key only queued
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.delivery.pages import LEASED, READY, Pages
+from penstock.delivery.pages import LEASED, READY, WAITING, Pages
 from penstock.message import Batch, Offsets
 
 #: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.
@@ -119,6 +119,10 @@ class KeyOrder:
         self.unknown: Offsets = unknown
         #: Rows that a look at others let go; whoever looked queues them.
         self.freed: list[int] = []
+        #: Tells whether a row waits for others of its key in another shard; None where keys have not moved.
+        self.holds: Callable[[bytes, int], bool] | None = None
+        #: Told of keys that others may wait for, when one of their rows is done or comes back.
+        self.touched: Callable[[bytes], None] | None = None
         self._keys: dict[bytes, _Key] = {}
         self._key_of: dict[int, bytes] = {}
 
@@ -142,7 +146,7 @@ class KeyOrder:
         self._key_of[offset] = key
         if state.queued:
             state.queued.discard(offset)
-        if self._may_go(state, offset, holder):
+        if self._may_go(state, offset, holder) and not (self.holds is not None and self.holds(key, offset)):
             if state.parked:
                 state.parked.discard(offset)
             state.first = None
@@ -182,8 +186,9 @@ class KeyOrder:
         part = self.unknown[: int(np.searchsorted(self.unknown, max(batch.end, first + 1)))]
         self.unknown = self.unknown[len(part) :]
         part = part[part >= batch.first]
-        state, _, _, holders = pages.details(part)
-        self.note_rows(batch, part[state == READY])
+        state, attempts, _, holders = pages.details(part)
+        # What was out and comes back later holds back its key as well.
+        self.note_rows(batch, part[(state == READY) | ((state == WAITING) & (attempts > 0))])
         out = part[state == LEASED]
         found = zip(keys_of(batch, out) or (), out.tolist(), holders[state == LEASED].tolist(), strict=False)
         for key, offset, holder in found:
@@ -208,7 +213,29 @@ class KeyOrder:
             state = self._keys[key]
             state.discard(offset)
             freed += self._next(key, state)
+            if self.touched is not None:
+                self.touched(key)
         return freed
+
+    def free(self, key: bytes | None) -> list[int]:
+        """Return the rows of a key, or of all, that may be queued now because nothing elsewhere holds them back."""
+        if key is None:
+            return [offset for each, state in list(self._keys.items()) for offset in self._next(each, state)]
+        state = self._keys.get(key)
+        return self._next(key, state) if state is not None else []
+
+    def has_out(self, key: bytes) -> bool:
+        """Tell whether a row of a key is out."""
+        state = self._keys.get(key)
+        return state is not None and bool(state.out)
+
+    def has_below(self, key: bytes, offset: int) -> bool:
+        """Tell whether a row of a key below an offset is known and not done."""
+        state = self._keys.get(key)
+        if state is None:
+            return False
+        known = [rows.lowest() for rows in (state.queued, state.parked) if rows]
+        return min([*known, *(-row for row in state.out.members)], default=offset) < offset
 
     def parked(self) -> list[int]:
         """Return the rows that wait for others of their keys and stand in no queue, ascending."""
@@ -235,6 +262,8 @@ class KeyOrder:
             state.queue(offset)
             state.first = offset
             queue.append(offset)
+            if self.touched is not None:
+                self.touched(key)
             for other in reversed(later):
                 if other in back and delayed:
                     state.queue(other)
@@ -256,10 +285,13 @@ class KeyOrder:
         if not parked:
             del self._keys[key]
             return []
-        freed = [parked.pop() for _ in range(min(self.run, len(parked)))]
+        freed: list[int] = []
+        while parked and len(freed) < self.run and not (self.holds and self.holds(key, parked.lowest())):
+            freed.append(parked.pop())
         for offset in freed:
             state.queue(offset)
-        state.first = None
+        if freed:
+            state.first = None
         return freed
 
 

@@ -73,6 +73,13 @@ class Position:
         end = self.source.readable_end
         return end if self.gate is None or self.gate > end else self.gate
 
+    def is_past(self, offset: int) -> bool:
+        """Tell whether nothing below an offset is still to come."""
+        if self.offset >= offset or self.source.rows_between(self.offset, offset) == 0:
+            return True
+        end = self.end()
+        return end >= offset and self._nothing_at == (self.offset, end)  # what is there cannot be read
+
     def unread(self) -> list[tuple[int, int]]:
         """Return the stretches of offsets that are still to come, first and end of each."""
         at, end = self.offset, self.end()

@@ -6,7 +6,8 @@ the dealer's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from penstock.delivery.cursor import Cursor
 from penstock.delivery.dealer import Dealer
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
+from penstock.delivery.moves import Growth, Moves, ShardOf
 from penstock.delivery.policies import policy_of
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.tagged import Tagged
@@ -66,6 +68,8 @@ class Subscription:
         self.expired_leases = 0
         #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
+        #: Looks how keys moved when the topic grew; None where it did not.
+        self._moves: Callable[[], Moves] | None = None
         self._policy: Policy = policy_of(settings)
         self.dealer.policy = self._policy
         self._tagged = Tagged()
@@ -81,6 +85,15 @@ class Subscription:
             cursor.states.pages.keep_versions()
         for holder in cursor.states.leases.holders():
             self.named[self.names[holder]].in_flight += len(cursor.states.leases.of(holder))
+
+    def follow(self, grown: Sequence[Growth], shard_of: ShardOf) -> None:
+        """Keep the order of keys that had other shards before the topic grew."""
+        self._moves = partial(Moves, self.cursors, grown, shard_of) if grown else None
+        self._follow_keys()
+
+    def _follow_keys(self) -> None:
+        moves = self._moves() if self._moves is not None and self.settings.order == "key" else None
+        self.dealer.moves = moves or None
 
     @property
     def policy(self) -> Policy:
@@ -316,6 +329,7 @@ class Subscription:
                 f"to {cursor.source.readable_end}",
             )
         cursor.seek(offset)
+        self._follow_keys()
         for seat in [*self.seats.values(), *self.named.values()]:
             seat.in_flight = sum(len(each.states.leases.of(seat.holder)) for each in self.cursors)
             self.dealer.queue(seat)

@@ -32,6 +32,12 @@ class DueTimer:
         self._at_ns = 0
         self._seen_ns = clock.now()
 
+    def grow(self, shards: int) -> None:
+        """Keep rows of so many shards from now on."""
+        more = shards - len(self._ends)
+        self._calendars += [None] * more
+        self._ends += [0] * more
+
     def see(self, wall_ns: int) -> None:
         """Note that published rows due by this time are taken for due and not kept here."""
         self._seen_ns = max(self._seen_ns, wall_ns)

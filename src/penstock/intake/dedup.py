@@ -122,6 +122,10 @@ class Dedup:
                 inside[row] = first
         return Duplicates(stored=stored, inside=inside) if stored or inside else NO_DUPLICATES
 
+    def sequence(self, sequence: bytes) -> int | None:
+        """Return the id of the first row of the batch that had this sequence; None if none is known."""
+        return self._batches.get(sequence)
+
     def add(self, keys: Sequence[bytes | None], shard: int, first: int, time_ns: int | Sequence[int]) -> None:
         """Remember the keys of rows stored from offset `first` on, at one time or at one time per row."""
         self.advance(time_ns if isinstance(time_ns, int) else max(time_ns, default=0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeAlias, TypeVar
+from weakref import ref
 
 from penstock.clock import MILLISECOND, Clock
 from penstock.errors import PenstockError, Refusal
@@ -54,6 +55,8 @@ class Gather(Generic[T]):
         self._armed = False
         self._storing = False
         self._publisher = 0
+        #: Who published, while they live: where a topic has one shard, nothing else tells who is at home in it.
+        self._publishers: dict[int, ref[object]] = {}
         self._offered_ns = -ALONE_NS
         self._shared_until_ns = 0
 
@@ -71,6 +74,8 @@ class Gather(Generic[T]):
             if now_ns - self._offered_ns < ALONE_NS:
                 self._shared_until_ns = now_ns + ALONE_NS
             self._publisher = id(publisher)
+            if self._publisher not in self._publishers:
+                self._meet(publisher)
         self._offered_ns = now_ns
         alone = now_ns >= self._shared_until_ns
         if alone and rows.count <= SMALL and not self._pending and not self._storing:
@@ -85,7 +90,7 @@ class Gather(Generic[T]):
             finally:
                 self._storing = False
             return
-        size_bytes = _size_bytes(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
+        size_bytes = bytes_of(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
         if not self._memory.take(size_bytes):
             text = f"input not yet stored fills its {self._memory.bytes_max} bytes: publish again in a moment"
             self._refuse(Refusal("memory_full", text), rows.count, done)
@@ -115,6 +120,19 @@ class Gather(Generic[T]):
             self._memory.give(sum(size_bytes for _, _, size_bytes in pieces))
         if broken is not None:
             raise broken
+
+    def publishers(self) -> list[object]:
+        """Return who published and is still here."""
+        found = (known() for known in list(self._publishers.values()))
+        return [publisher for publisher in found if publisher is not None]
+
+    def _meet(self, publisher: object) -> None:
+        publishers, number = self._publishers, id(publisher)
+        try:
+            # A dictionary that the callback holds, not this object: a publisher may outlive its topic.
+            publishers[number] = ref(publisher, lambda _: publishers.pop(number, None) and None)
+        except TypeError:
+            return  # it cannot be told from the next one at the same address, so it has no home
 
     def _turn(self) -> None:
         self._armed = False
@@ -164,7 +182,7 @@ def _tell(owners: list[Owner[T]], error: BaseException) -> None:
         done(None, error)
 
 
-def _size_bytes(rows: Rows) -> int:
+def bytes_of(rows: Rows) -> int:
     """Return about what pending rows hold in memory."""
     size = PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
     for column in rows.columns.values():

@@ -14,13 +14,14 @@ from penstock.clock import SECOND, Clock
 from penstock.disk import is_full
 from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
-from penstock.intake.gather import Gather
+from penstock.intake.gather import Gather, bytes_of
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory, RateWindow, check_due
 from penstock.intake.receipt import Owner, Published, Receipt
-from penstock.intake.spread import spread
+from penstock.intake.spread import picked, spread, stored_before
 from penstock.log.shard import Shard
 from penstock.message import OFFSET_BITS, Batch, Rows, id_of
+from penstock.registry.records import Growth
 from penstock.settings import TopicSettings
 
 #: A commit that is taken up again must find what it appended, however short a window the topic gives its publishers;
@@ -42,6 +43,7 @@ class Intake:
         announce: Callable[[Shard, Batch], None],
         stored: Callable[[Shard, Batch], None],
         report_bug: Callable[[str, BaseException], None],
+        grown: Sequence[Growth] = (),
     ) -> None:
         self.published = 0
         self.published_bytes = 0
@@ -56,16 +58,18 @@ class Intake:
         self._announce = announce
         self._stored = stored
         self._report_bug = report_bug
-        self._gathers = [Gather(clock, partial(self._store, shard), memory, self.refuse) for shard in shards]
+        self._memory = memory
+        self._gathers: list[Gather[Receipt]] = []
         self._rate = RateWindow(settings.rate) if settings.rate else None
         self._waits = settings.durability == "fsync"
         #: There is nothing to ask before rows are gathered.
-        self._simple = len(shards) == 1 and self._rate is None
+        self._simple = False
+        #: What is to be taken in once the topic has its new shards; None while it is not about to get some.
+        self._held: list[tuple[Rows, object, Published, int | None, int]] | None = None
         self._dedup: Dedup | None = None
         self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._next_home = 0
-        for shard in shards:
-            shard.on_taken_back = partial(self._forget, shard)
+        self._take_in(grown)
 
     @property
     def forgotten_keys(self) -> int:
@@ -76,9 +80,72 @@ class Intake:
         """Take other settings from now on."""
         self._settings = settings
         self._rate = RateWindow(settings.rate) if settings.rate else None
-        self._simple = len(self._shards) == 1 and self._rate is None
+        self._simple = len(self._shards) == 1 and self._rate is None and self._held is None
         if self._dedup is not None:
             self._dedup.resize(settings.dedup_window_ns, _sequence_window_ns(settings))
+
+    # --- more shards ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the topic is about to get more shards."""
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Store what is gathered and take nothing more until `release`: it would go where keys are no longer."""
+        self.flush()
+        if any(self._gathers):
+            raise Refusal("conflict", f"topic {self._name} is storing messages at this moment; try again")
+        self._held = []
+        self._simple = False
+
+    def release(self, grown: Sequence[Growth] | None = None) -> None:
+        """Take in what was held, and whatever comes; there are more shards if the topic has grown."""
+        if grown is not None:
+            if len(self._gathers) == 1:  # nobody had to be asked where it is at home
+                self._homes.update(dict.fromkeys(self._gathers[0].publishers(), 0))
+            self._next_home = len(self._gathers)
+            self._take_in(grown)
+        held, self._held = self._held or [], None
+        self.configure(self._settings)
+        for rows, publisher, done, shard, bytes_ in held:
+            self._memory.give(bytes_)
+            self.publish(rows, publisher, done, shard)
+
+    def _take_in(self, grown: Sequence[Growth]) -> None:
+        """Make use of all shards there are."""
+        self._grown = grown
+        #: How many shards the topic was made with: parts of idempotent batches are named after that.
+        self._first = grown[-1].first if grown else len(self._shards)
+        for shard in self._shards[len(self._gathers) :]:
+            shard.on_taken_back = partial(self._forget, shard)
+            self._gathers.append(Gather(self._clock, partial(self._store, shard), self._memory, self.refuse))
+        self._simple = len(self._shards) == 1 and self._rate is None
+
+    def _hold(self, rows: Rows, publisher: object, done: Published, shard: int | None) -> None:
+        bytes_ = bytes_of(rows)
+        if self._held is None or not self._memory.take(bytes_):
+            text = f"input not yet stored fills its {self._memory.bytes_max} bytes: publish again in a moment"
+            self.refuse(Refusal("memory_full", text), rows.count, done)
+        else:
+            self._held.append((rows, publisher, done, shard, bytes_))
+
+    def counts_before(self) -> list[int]:
+        """Return the numbers of shards that batches may have been stored under which are still known, ascending."""
+        if not self._grown:
+            return []
+        since_ns = max(shard.last_ns for shard in self._shards) - _sequence_window_ns(self._settings)
+        return [growth.shards for growth in self._grown if growth.at_ns >= since_ns]
+
+    def part_name(self, sequence: bytes, number: int, count: int) -> bytes:
+        """Return the sequence of one part of a batch, as it is split for so many shards."""
+        return b"%b/%d" % (sequence, number) if count == self._first else b"%b/%d.%d" % (sequence, number, count)
+
+    def known(self, sequence: bytes) -> int | None:
+        """Return the id of the first row of the batch that had this sequence; None if none is known."""
+        return self._dedup.sequence(sequence) if self._dedup is not None else None
+
+    # --- in -------------------------------------------------------------------------------------------------------
 
     def remember(self) -> None:
         """Rebuild the idempotence keys from what the log holds of the window before the last append."""
@@ -102,7 +169,9 @@ class Intake:
 
     def take(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
         """Take rows in, also of a node that takes nothing more from anybody else."""
-        if self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
+        if self._held is not None:
+            self._hold(rows, publisher, done, shard)
+        elif self._rate is not None and not self._rate.allow(rows.count, self._clock.monotonic()):
             text = f"topic {self._name} takes {self._settings.rate} messages a second; try again in a second"
             self.refuse(Refusal("rate_limited", text), rows.count, done)
         elif rows.columns and (refusal := self._due_refusal(rows)) is not None:
@@ -141,14 +210,23 @@ class Intake:
         The parts of an idempotent batch carry its sequence and their own number: what a retry finds of them is not
         stored again. Rows without a key are a part of their own there, because a retry may come from another home.
         """
-        home, count = self._home_of(publisher), len(self._shards)
-        parts = spread(rows, count, count if rows.sequence else home)
-        if len(parts) == 1:
+        home, count, sequence = self._home_of(publisher), len(self._shards), rows.sequence
+        ids: dict[int, int] = {}
+        kept = list(range(rows.count))
+        if sequence and (counts := self.counts_before()):
+            if self.known(sequence) is not None:  # it went to one shard, whole
+                self._gathers[home].offer(rows, done, publisher)
+                return
+            ids = stored_before(rows, counts, lambda count: count, lambda *part: self._known_part(sequence, *part))
+            if ids:
+                kept = [row for row in kept if row not in ids]
+                rows = picked(rows, kept) if kept else rows
+        parts = spread(rows, count, count if sequence else home) if kept else []
+        if len(parts) == 1 and not ids:
             self._gathers[home if parts[0][0] == count else parts[0][0]].offer(rows, done, publisher)
             return
-        ids: dict[int, int] = {}
+        repeated = len(ids)
         left = len(parts)
-        repeated = 0
         failure: BaseException | None = None
 
         def stored(places: list[int], receipt: Receipt | None, error: BaseException | None) -> None:
@@ -156,15 +234,21 @@ class Intake:
             left -= 1
             failure = failure or error
             if receipt is not None:
-                ids.update(zip(places, receipt.ids(), strict=True))
+                ids.update(zip([kept[place] for place in places], receipt.ids(), strict=True))
                 repeated += receipt.repeated
             if left == 0:
                 done(Receipt(0, 0, None, ids, repeated) if failure is None else None, failure)
 
+        if not parts:  # all of it was stored before the topic grew
+            self._ledger.add("duplicate", self._name, repeated, self._clock.now())
+            done(Receipt(0, 0, None, ids, repeated), None)
         for number, part, places in parts:
-            if rows.sequence:
-                part.sequence = b"%b/%d" % (rows.sequence, number)
+            if sequence:
+                part.sequence = self.part_name(sequence, number, count)
             self._gathers[home if number == count else number].offer(part, partial(stored, places), publisher)
+
+    def _known_part(self, sequence: bytes, number: int, count: int) -> int | None:
+        return self.known(self.part_name(sequence, number, count))
 
     def _home_of(self, publisher: object) -> int:
         # A publisher keeps its shard, so its messages keep their order (ruling 27).

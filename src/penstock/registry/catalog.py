@@ -21,6 +21,7 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.registry.attempt import Compose, Draft, attempt
 from penstock.registry.records import (
     DeletedTopic,
+    Growth,
     Measured,
     RoutingMapping,
     SubscriptionRecord,
@@ -105,10 +106,12 @@ class Catalog:
         orphan_from: Sequence[int] | None = None,
         gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
         measured: Measured | None = None,
+        grown: Sequence[Growth] | None = None,
     ) -> Answer[TopicRecord]:
         """Change what is given and answer with the new record; `gate=None` takes the gate away.
 
-        `measured` says what rows weigh from some offsets on, if that is something else than before.
+        `measured` says what rows weigh from some offsets on, if that is something else than before. More shards come
+        together with `grown`, whose last entry tells how many there were.
         """
         key = TOPICS + name
 
@@ -119,8 +122,9 @@ class Catalog:
             record = decoded(entry.value, TopicRecord, key)
             if settings is not None:
                 check_topic_settings(settings)
+                record = _grown(record, settings.shards, grown) if grown is not None else record
                 if settings.shards != record.settings.shards:
-                    raise Refusal("bad_request", f"topic {name} has {record.settings.shards} shards, for good")
+                    raise Refusal("conflict", f"topic {name} has {record.settings.shards} shards by now; try again")
                 record = msgspec.structs.replace(record, settings=settings)
             if orphan_from is not None:
                 record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
@@ -325,7 +329,22 @@ def _subscriptions_of(topic: TopicRecord) -> str:
     return f"{SUBSCRIPTIONS}{topic.number}/"
 
 
+def _grown(record: TopicRecord, shards: int, grown: Sequence[Growth]) -> TopicRecord:
+    """Return the record with more shards, which begin empty."""
+    if grown[-1].shards != record.settings.shards or shards <= record.settings.shards:
+        raise Refusal("conflict", f"topic {record.name} has {record.settings.shards} shards by now; try again")
+    more = (0,) * (shards - record.settings.shards)
+    return msgspec.structs.replace(
+        record,
+        settings=msgspec.structs.replace(record.settings, shards=shards),
+        orphan_from=record.orphan_from + more,
+        gate=record.gate + more if record.gate is not None else None,
+        grown=tuple(grown),
+    )
+
+
 def _per_shard(record: TopicRecord, offsets: Sequence[int]) -> tuple[int, ...]:
-    if len(offsets) != record.settings.shards or any(offset < 0 for offset in offsets):
+    """Return one offset per shard; a shard that came since they were looked at was empty then."""
+    if not 0 < len(offsets) <= record.settings.shards or any(offset < 0 for offset in offsets):
         raise Refusal("bad_offset", f"topic {record.name} takes {record.settings.shards} offsets, one per shard")
-    return tuple(offsets)
+    return (*offsets, *(0,) * (record.settings.shards - len(offsets)))

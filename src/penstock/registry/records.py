@@ -29,6 +29,17 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starts: tuple[int, ...] = ()
 
 
+class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic was given more shards, so that keys have other shards since."""
+
+    #: How many it had before, and how many it was made with.
+    shards: int
+    first: int
+    #: Per shard it had: whatever is stored since lies at or above this offset, and all before it below.
+    ends: tuple[int, ...]
+    at_ns: int
+
+
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One topic: its number names its directory, its incarnation tells it from a deleted one of the same name."""
 
@@ -42,6 +53,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gate: tuple[int, ...] | None = None
     #: What its rows weigh, and weighed before that was changed.
     measures: tuple[Measured, ...] = (Measured(),)
+    #: When it was given more shards, the last time last; what nobody needs to know any more is left out.
+    grown: tuple[Growth, ...] = ()
     created_ns: int
 
 
@@ -52,9 +65,13 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     name: str
     number: int
     settings: SubscriptionSettings
-    #: Per shard: the first offset that is its to deliver.
+    #: Per shard the topic had at that time: the first offset that is its to deliver. Of later shards it is 0.
     starts: tuple[int, ...]
     created_ns: int
+
+    def start(self, shard: int) -> int:
+        """Return the first offset of a shard that is its to deliver."""
+        return self.starts[shard] if shard < len(self.starts) else 0
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

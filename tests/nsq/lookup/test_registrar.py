@@ -186,6 +186,20 @@ def test_every_shard_is_a_partition(broker: Broker, network: FakeNetwork) -> Non
     assert (found["meta"]["partition_num"], found["meta"]["extend_support"]) == (3, True)
 
 
+def test_partitions_that_a_topic_gets_later_are_told(broker: Broker, network: FakeNetwork) -> None:
+    beside_it, elsewhere = beside(broker, network), network.services["lookup"]
+    Registrar(broker.node, msgspec.structs.replace(ME, distributed_id="me:4150"), None, network).start([PLACE])
+    topic = broker.node.create_topic("t", TopicSettings()).now()
+    topic.subscribe("ch")
+    broker.clock.run()
+    topic.update(msgspec.structs.replace(topic.settings, shards=3)).now()
+    broker.clock.run()
+    for service in (beside_it, elsewhere):
+        found = service.get("/lookup?topic=t&metainfo=true")
+        assert sorted(found["partitions"]) == ["0", "1", "2"]
+        assert (found["channels"], found["meta"]["partition_num"]) == (["ch"], 3)
+
+
 def test_a_topic_asked_for_in_youzans_form_is_made_on_the_node(broker: Broker, network: FakeNetwork) -> None:
     service = beside(broker, network)
     service.post("/topic/creat?topic=t&partition_num=2&replicator=2&extend=true")

@@ -104,13 +104,13 @@ class Registrar:
         if subscription is None:
             for link in self.links:
                 link.describe(topic.name, meta_of(topic))
-        if event == "changed":
+        if event == "changed" and len(topic.shards) == 1:
             return
         if self._directory is not None:
             self._list(topic, channel)
         for link in self.links:
-            link.announce(topic.name, channel, len(topic.shards))
-        if subscription is None:
+            link.announce(topic.name, channel, len(topic.shards))  # there may be more partitions
+        if subscription is None and event == "created":
             self._make_channels(topic)
 
     def _withdraw(self, topic: str, channel: str, partitions: int) -> None:

@@ -154,10 +154,13 @@ class Publisher:
                 settings = topic_settings(self._node.config, name, extend=extend)
                 made = self._node.obtain(name, msgspec.structs.replace(settings, shards=shards))
                 topic = self._session.need(made, self._not_created)
+            if topic is not None and len(topic.shards) < shards:
+                self._session.caller.check("change", name)
+                found = topic
+                more = topic.update(msgspec.structs.replace(topic.settings, shards=shards))
+                topic = self._session.need(more.then_make(lambda _: found), self._not_created)
             if topic is None:
                 return
-            if len(topic.shards) < shards:
-                raise Refusal("conflict", f"topic {name} has {len(topic.shards)} partitions, for good")
         except Refusal as refusal:
             self._not_created(refusal)
             return
