@@ -19,6 +19,7 @@ import uvloop
 
 from penstock.clock import LoopClock
 from penstock.config import Config
+from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
@@ -46,7 +47,7 @@ async def life(data_dir: str, topic_name: str, channel: str, count: int) -> None
     """Fill a node and serve it."""
     loop = asyncio.get_running_loop()
     config = Config(data_dir=data_dir)
-    node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1))
+    node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
     acceptor = await loop.create_server(Server(node, config.of(NsqConfig)).connect, "127.0.0.1", 0)
     topic = node.create_topic(topic_name).now()
     topic.subscribe(channel).now()

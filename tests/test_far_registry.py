@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import MILLISECOND
+from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.errors import Refusal
@@ -27,7 +28,7 @@ class FarBroker(Broker):
     def start(self) -> None:
         server = EmbeddedRegistry.open(self.disk, self.clock, f"{self.config.data_dir}/registry")
         self.far = Far(server, self.clock, random.Random(3), self.trouble)
-        self.node = Node(self.config, self.clock, self.disk, random.Random(1), self.far)
+        self.node = Node(self.config, self.clock, self.disk, random.Random(1), self.far, dialects=[DIALECT])
         self.server = Server(self.node, self.config.of(NsqConfig))
 
     def upset(self, **odds: float) -> None:

@@ -19,6 +19,7 @@ import uvloop
 from bench.micro.lone import PUB, connected, feed
 from penstock.clock import LoopClock
 from penstock.config import Config, EventsConfig
+from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
@@ -40,7 +41,7 @@ class Line:
     """One node with a producer and a consumer."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
-        self.node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1))
+        self.node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
         server = Server(self.node, self.node.config.of(NsqConfig))
         self.producer, _ = connected(server)
         self.consumer, self.received = connected(server)
