@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -505,3 +508,19 @@ def test_full_topic_refuses_and_the_connection_lives(broker: Broker) -> None:
     (reply,) = producer.replies()
     assert reply.startswith("E_PUB_FAILED PUB failed topic t holds its quota_bytes of 100KB: ")
     assert not producer.closed
+
+
+def test_half_a_command_is_forgotten_with_its_connection(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    half = b"MPUB t\n" + struct.pack(">II", 4 << 20, 1) + struct.pack(">I", 4 << 20) + bytes(1 << 20)
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            client = broker.client()
+            client.send(half)
+            client.hang_up()
+        assert tracemalloc.get_traced_memory()[0] < 3 << 20
+    finally:
+        tracemalloc.stop()
+        gc.enable()

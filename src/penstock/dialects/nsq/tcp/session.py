@@ -374,6 +374,9 @@ class Session:
         self.closed = True
         self.replies.forget()
         self.receiver.leave()
+        # Connection and session know each other, so the collector finds them, some day; what they hold goes now.
+        self._decoder.rest()
+        self._later = []
 
     COMMANDS: ClassVar[dict[str, tuple[str, Callable[..., Any]]]] = {
         "PUB": ("publisher", Publisher.pub),
