@@ -50,6 +50,7 @@ REASONS: dict[str, Reason] = {
     "not_leased": Reason(409, False),
     "gone": Reason(410, False),
     "rate_limited": Reason(429, True),
+    "limit_reached": Reason(429, True),
     "memory_full": Reason(503, True),
     "disk_full": Reason(507, True),
     "quota_full": Reason(507, True),

@@ -242,10 +242,27 @@ class Node:
             settings = self.events.settings()
         settings = settings or self.config.topic.settings()
         try:
+            if name != EVENTS:
+                self._check_limits(name, settings.shards)
             measure = measure_of(chosen(settings, self.dialects), self.dialects)
         except Refusal as refusal:
             return Answer.refused(refusal)
         return self._coming.add(name, self._recorded(name, settings, measure).then_make(self._open))
+
+    def _check_limits(self, name: str, shards: int) -> None:
+        """Refuse a topic that is one too many, or has too many shards."""
+        limits = self.config.limits
+        have = sum(len(topic.shards) for topic in self.topics.values())
+        if len(self.topics) >= limits.topics:
+            why = "limits.topics", f"there are {len(self.topics)} topics already"
+        elif shards > limits.topic_shards:
+            why = "limits.topic_shards", f"topic {name} would have {shards} shards, more than {limits.topic_shards}"
+        elif have + shards > limits.shards:
+            why = "limits.shards", f"all topics together have {have} shards, and {shards} more are too many"
+        else:
+            return
+        self.ledger.add(why[0], name, 1, self.clock.now())
+        raise Refusal("limit_reached", f"{why[1]}; {why[0]} may be raised")
 
     def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None) -> Answer[TopicRecord]:
         """Answer with the record of a topic that is not open."""

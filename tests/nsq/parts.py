@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.config import Config
-from penstock.config.tree import NodeConfig
+from penstock.config.tree import LimitsConfig, NodeConfig
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
@@ -25,11 +25,24 @@ SECOND = 1_000_000_000
 class Broker:
     """A node with its NSQ server, and a way to kill it."""
 
-    def __init__(self, path: Path, *, ack_flush_ns: int = 0, ask: Ask | None = None, **nsq: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        ack_flush_ns: int = 0,
+        ask: Ask | None = None,
+        limits: LimitsConfig | None = None,
+        **nsq: Any,
+    ) -> None:
         self.ask = ask
         self.clock = FakeClock()
         self.disk = FakeDisk(self.clock)
-        self.config = Config(data_dir=str(path), parts=(NsqConfig(**nsq),), node=NodeConfig(ack_flush_ns=ack_flush_ns))
+        self.config = Config(
+            data_dir=str(path),
+            parts=(NsqConfig(**nsq),),
+            node=NodeConfig(ack_flush_ns=ack_flush_ns),
+            limits=limits or LimitsConfig(),
+        )
         self.start()
 
     def start(self) -> None:

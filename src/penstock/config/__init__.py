@@ -4,7 +4,16 @@ from penstock.config.check import check, check_certificate, check_order, host_an
 from penstock.config.keys import Key, Keys
 from penstock.config.load import Loaded, load
 from penstock.config.part import Endpoint, Part, endpoints
-from penstock.config.tree import Config, EventsConfig, LogConfig, NodeConfig, PipelineConfig, Section, TopicConfig
+from penstock.config.tree import (
+    Config,
+    EventsConfig,
+    LimitsConfig,
+    LogConfig,
+    NodeConfig,
+    PipelineConfig,
+    Section,
+    TopicConfig,
+)
 from penstock.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
@@ -13,6 +22,7 @@ __all__ = [
     "EventsConfig",
     "Key",
     "Keys",
+    "LimitsConfig",
     "Loaded",
     "LogConfig",
     "NodeConfig",

@@ -74,6 +74,21 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     drain_timeout_ns: Duration = 5 * SECOND_NS
 
 
+class LimitsConfig(Section, frozen=True, kw_only=True):
+    """What clients can make the node do or keep, at most; what is more is refused and counted."""
+
+    #: Topics that clients may have made.
+    topics: Annotated[int, Meta(ge=1)] = 10_000
+    #: Shards of all topics together; each takes some files.
+    shards: Annotated[int, Meta(ge=1)] = 16_384
+    #: Shards of one topic: each is made with a few syncs.
+    topic_shards: Annotated[int, Meta(ge=1)] = 64
+    #: Connections of NSQ clients.
+    connections: Annotated[int, Meta(ge=1)] = 10_000
+    #: Those of them that come from one address.
+    connections_per_address: Annotated[int, Meta(ge=1)] = 5_000
+
+
 class TopicConfig(Section, frozen=True, kw_only=True):
     """What a topic starts with unless its creator says otherwise."""
 
@@ -144,6 +159,7 @@ class Config(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     log: LogConfig = LogConfig()
     node: NodeConfig = NodeConfig()
+    limits: LimitsConfig = LimitsConfig()
     topic: TopicConfig = TopicConfig()
     events: EventsConfig = EventsConfig()
     pipeline: PipelineConfig = PipelineConfig()

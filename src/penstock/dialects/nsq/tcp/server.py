@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -59,11 +60,23 @@ class Server:
             ask = self._authenticator.ask
         self.service = Service(node, config, ask)
         self.connections: set[Connection] = set()
+        #: How many of them come from each address.
+        self.addresses: Counter[str] = Counter()
         self.receive_buffer = memoryview(bytearray(READ_BYTES_MAX))
 
     def connect(self) -> Connection:
         """Make the protocol of a new connection."""
         return Connection(self)
+
+    def refusal(self, address: str) -> str:
+        """Return why one more connection from an address cannot be taken, empty if it can."""
+        limits = self.node.config.limits
+        if len(self.connections) >= limits.connections:
+            return f"{limits.connections} connections are open, which is all that limits.connections allows"
+        if self.addresses[address] >= limits.connections_per_address:
+            most = f"which is all that limits.connections_per_address = {limits.connections_per_address} allows"
+            return f"{self.addresses[address]} connections from {address} are open, {most}"
+        return ""
 
     def close(self) -> None:
         """Hang up on everybody."""
@@ -94,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked_ns = 0
         self._timer: Timer | None = None
         self._handshake: Timer | None = None
+        self._address = ""
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -105,7 +119,17 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         self.session = Session(self._server.service, self, name)
-        self._server.connections.add(self)
+        server, address = self._server, name.rpartition(":")[0]
+        why = server.refusal(address)
+        if why:
+            server.node.count_fault("nsq", "too_many_connections", why, name)
+            self._closing = True
+            self._transport.write(error("E_TOO_MANY_CONNECTIONS", why))
+            self._transport.close()
+            return
+        server.connections.add(self)
+        server.addresses[address] += 1
+        self._address = address
         self._made_ns = self._last_read_ns = self._clock.monotonic()
         self._arm_beat()
 
@@ -183,7 +207,12 @@ class Connection(asyncio.BufferedProtocol):
         for timer in (self._timer, self._handshake):
             if timer is not None:
                 timer.cancel()
-        self._server.connections.discard(self)
+        server = self._server
+        if self in server.connections:
+            server.connections.discard(self)
+            server.addresses[self._address] -= 1
+            if not server.addresses[self._address]:
+                del server.addresses[self._address]
         self.session.close()
 
     def pause_writing(self) -> None:
