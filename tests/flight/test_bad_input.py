@@ -149,6 +149,21 @@ def test_sizes_over_their_limits(tmp_path: Path) -> None:
         assert flown.faults() == {"message_too_big": 4}
 
 
+def test_streams_that_publish_have_a_limit(tmp_path: Path) -> None:
+    with Flown(tmp_path / "data", flight=FlightConfig(port=0, puts_max=3)) as flown:
+        idle = [flown.client.do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited()) for _ in range(3)]
+        for writer, answers in idle:
+            writer.write_batch(many(1))
+            answers.read()
+        with pytest.raises(flight.FlightUnavailableError, match="limit_reached: 3 streams publish or stage"):
+            put(flown, many(1))
+        assert flown.faults() == {"limit_reached": 1}
+        for writer, _ in idle:
+            writer.close()
+        put(flown, many(1))
+        assert len(flown.bodies("t")) == 4
+
+
 def test_commands_and_metadata_that_mean_nothing(flown: Flown) -> None:
     for command, error in (
         (b"", "bad_request: "),

@@ -19,6 +19,8 @@ class FlightConfig(Section, frozen=True, kw_only=True):
     port: Port = 7071
     #: Subscriptions that may be consumed over Flight at once; each takes two threads.
     exchanges_max: Annotated[int, Meta(ge=1)] = 500
+    #: Streams that publish or stage at once; each takes a thread.
+    puts_max: Annotated[int, Meta(ge=1)] = 200
     #: One record batch of a publisher; never more than node.memory_input_bytes.
     max_batch_size: SomeSize = 64 * MIB
 

@@ -54,7 +54,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Publish or stage batches."""
-        with self._service.guarded(context.peer()):
+        with self._service.guarded(context.peer()), self._service.putting():
             document = put_of(descriptor)
             if isinstance(document, Publish):
                 put.publish(self._service, document, reader, writer, _caller(context))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import BoundedSemaphore
 from typing import Protocol
 from zlib import crc32
 
@@ -52,6 +53,9 @@ class Service:
         self.bridge = bridge
         limits = config.of(FlightConfig)
         self.exchanges_max = limits.exchanges_max
+        #: A place for each DoPut.
+        self._puts = BoundedSemaphore(limits.puts_max)
+        self._puts_max = limits.puts_max
         self.batch_bytes_max = min(limits.max_batch_size, config.node.memory_input_bytes)
         self.message_bytes_max = config.node.message_bytes
         #: Exchanges that are open, and what ends each; touched on the loop only.
@@ -102,6 +106,17 @@ class Service:
         except Exception as error:
             self.bridge.tell(partial(self.node.report_bug, DIALECT, error))
             raise flight.FlightInternalError(OURS) from None
+
+    @contextmanager
+    def putting(self) -> Iterator[None]:
+        """Hold a place among the streams that publish; without one a client is refused, it takes a thread."""
+        if not self._puts.acquire(blocking=False):
+            text = f"{self._puts_max} streams publish or stage, which is all that flight.puts_max allows"
+            raise Refusal("limit_reached", f"{text}: end one, or raise it")
+        try:
+            yield
+        finally:
+            self._puts.release()
 
     def count(self, refusal: Refusal, peer: str) -> None:
         """Count what a client did wrong."""
