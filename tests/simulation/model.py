@@ -110,6 +110,8 @@ class Row:
     due_maybe: bool = False
     holder: Connection | None = None
     session: bool = False
+    #: The version of the last lease to a session: what its receipt names.
+    version: int = 0
     leased_ns: int = 0
     expires_ns: int = 0
     done_ns: int = 0

@@ -71,7 +71,10 @@ class Session(Actor):
                 body, time_ns = delivery.batch.row_body(row), delivery.batch.row_time(row)
                 book.record("lease", f"{id_:x}", attempts, body[:7].decode("latin-1"))
                 handed_out(book, model, Handed(id_, attempts, time_ns, body, book.now_ns, lease_ns), None)
-                self._receipts.append((model, id_, attempts, int(delivery.versions[number])))
+                version = int(delivery.versions[number])
+                self._receipts.append((model, id_, attempts, version))
+                if id_ in model.topic.ids:
+                    model.row(model.topic.ids[id_]).version = version
 
     def _answer(self, node: Node) -> None:
         book = self.world.book
@@ -82,7 +85,7 @@ class Session(Actor):
             return
         holder = found.holder(HOLDER)
         good = holder.current(np.array([id_]), np.array([version])).all()
-        mine = row.state is State.LEASED and row.session and row.attempts == attempts
+        mine = row.state is State.LEASED and row.session and row.version == version
         certain = mine and book.now_ns < row.expires_ns and not row.maybe and row.message.stored
         certain = certain and not model.may_be_revoked(row, book.now_ns)
         word = self.random.choice(("ack", "ack", "ack", "extend", "release"))
