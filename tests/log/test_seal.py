@@ -148,6 +148,27 @@ def test_crash_before_the_manifest_names_the_new_generation(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_a_new_generation_is_not_taken_for_the_one_that_a_crash_left_in_its_place(tmp_path: Path) -> None:
+    clock = FakeClock()
+    shard = opened(tmp_path, clock=clock)
+    wanted = filled(shard, [1] * 50)
+    shard.roll()
+    manifest = (tmp_path / "manifest").read_bytes()
+    shard.tick(clock.now())
+    (tmp_path / "manifest").write_bytes(manifest)
+    disk = ManualDisk()
+    again = opened(tmp_path, disk, clock=clock)
+    again.tick(clock.now())
+    written = next(item for item in disk.queued if item[0] == "seal")
+    disk.queued.remove(written)
+    merged = written[1]()  # the thread is done, and the loop has not heard of it
+    clock.advance(11 * MINUTE_NS)
+    again.tick(clock.now())
+    written[2](merged, None)
+    assert again._segments.closed[0].generation == 1
+    assert read_all(again) == wanted
+
+
 def test_reads_and_appends_go_on_while_a_segment_is_rewritten(tmp_path: Path) -> None:
     disk = ManualDisk()
     shard = opened(tmp_path, disk, cache_bytes=1000)

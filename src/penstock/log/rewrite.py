@@ -106,6 +106,11 @@ class Rewrites:
 
     def _run(self, segment: Segment, work: Callable[[], seal.Merged], accepted: Accepted) -> None:
         self.under_way = segment
+        # A process that died before its manifest told of them left files of the same names. They are not removed any
+        # more: the thread may have put the new ones in their place before the loop hears of it.
+        following = Segment(self._disk, segment.directory, segment.first, segment.generation + 1, segment.columns)
+        coming = (following.path(), following.path(INDEX_SUFFIX))
+        self._doomed = [(at, [path for path in gone if path not in coming], size) for at, gone, size in self._doomed]
 
         def finished(merged: seal.Merged | None, error: BaseException | None) -> None:
             self.under_way = None
@@ -115,8 +120,6 @@ class Rewrites:
             made = Segment.of(self._disk, segment.directory, merged.info)
             paths = [made.path(), made.path(INDEX_SUFFIX)]
             if segment in self._segments.closed and accepted(segment, merged):
-                # A process that died before its manifest told of them left files of the same names.
-                self._doomed = [(at, [p for p in gone if p not in paths], size) for at, gone, size in self._doomed]
                 self.doom_segments([segment])
                 self._compact_next()
             else:
