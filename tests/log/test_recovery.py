@@ -87,7 +87,9 @@ def test_torn_tail_is_cut_at_every_byte_position_of_the_last_batch(tmp_path: Pat
         index = index_file(place)
         index.write_bytes(index.read_bytes()[: 2 * ENTRY_BYTES])
         shard = opened(place)
-        assert (shard.end, shard.cut_bytes, shard.damaged) == (4, length - last, []), length
+        # What was cut may have been a whole batch whose length a bit flipped in: its offsets are not given again.
+        end = RESERVED_BLOCK if length > last else 4
+        assert (shard.end, shard.cut_bytes, shard.damaged) == (end, length - last, []), length
         added = listed(shard.append(rows_of(2), START_NS))
         assert read_all(shard) == flat(batches[:2]) + added
         shutil.rmtree(place)

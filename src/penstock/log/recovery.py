@@ -236,7 +236,8 @@ class _Recovery:
         if broken and len(scan.index):
             scan.holes.insert(0, Damage(first, first, broken))
         cut = bool(scan.cut_reason)
-        jump = scan.lost or (cut and (not scan.torn or (len(known) > 0 and known[len(known) - 1].end > scan.end)))
+        # Also where it looks torn: a bit that flipped in a length makes a whole batch look so; its offsets are used.
+        jump = scan.lost or cut
         if jump:
             self.jump()
         self.adopt(segment, scan, known, size)
