@@ -12,10 +12,9 @@ from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.errors import Refusal
-from penstock.message import Rows
 from penstock.node import Node
 from penstock.registry import EmbeddedRegistry
-from penstock.settings import TopicSettings
+from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client
 from tests.registry.far import Far, Trouble
 
@@ -176,10 +175,17 @@ def test_a_refused_pause_lets_everything_flow_again(broker: FarBroker) -> None:
 
 
 def test_dead_letters_wait_for_their_topic(broker: FarBroker) -> None:
-    told: list[BaseException | None] = []
-    broker.node.publish_dead("t.dead", Rows.of([b"x"], "test"), lambda _, error: told.append(error))
+    broker.client().send(pub("t", b"poison"))
+    broker.advance(2)
+    topic = broker.node.topic("t")
+    topic.create_subscription("audit", SubscriptionSettings(max_attempts=1))
+    broker.advance(2)
+    seat = topic.attach(topic.subscription("audit"), lambda deliveries: None)
+    seat.set_credit(1)
+    assert seat.release([1]) == []
+    assert "t.dead" not in broker.node.topics
     broker.advance(3)
-    assert told == [None]
+    assert topic.subscription("audit").counts()["dead_lettered"] == 1
     assert broker.node.topic("t.dead").settings == TopicSettings(durability="fsync")
 
 

@@ -28,13 +28,11 @@ from penstock.events import Events
 from penstock.holds import Holds
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory
-from penstock.intake.receipt import Published
 from penstock.intake.staging import Staging
 from penstock.log.budget import share
 from penstock.log.quota import Quota
-from penstock.message import Rows
+from penstock.moves.redrive import Redrive, resume
 from penstock.pipelines import Pipelines
-from penstock.redrive import Redrive, resume
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping, TopicRecord
@@ -320,17 +318,6 @@ class Node:
                 told(event, topic, subscription)
             except Exception as failure:
                 self.report_bug("watcher", failure)
-
-    def publish_dead(self, name: str, rows: Rows, done: Published) -> None:
-        """Publish to a dead-letter topic; `done` hears once the letters are synced, whoever made it and however."""
-
-        def told(topic: Topic | None, error: Exception | None) -> None:
-            if topic is None:
-                done(None, error)
-            else:
-                topic.publish_synced(rows, self, done)
-
-        self.obtain(name, TopicSettings(durability="fsync")).then(told)
 
     def make_room(self, size: int, asking: Topic) -> None:
         """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""

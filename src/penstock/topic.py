@@ -17,7 +17,6 @@ from penstock import growth
 from penstock.answer import Answer, Underway
 from penstock.clock import SECOND
 from penstock.delivery.cursor import Cursor
-from penstock.delivery.dead import Origin, dead_letters
 from penstock.delivery.instant import Instant
 from penstock.delivery.policies import policy_of
 from penstock.delivery.rules import Rules, rules_of
@@ -29,13 +28,13 @@ from penstock.disk import unmade
 from penstock.errors import Refusal
 from penstock.events import on_hand
 from penstock.intake.intake import Intake
-from penstock.intake.receipt import Published, Receipt
 from penstock.intake.spread import shard_of
 from penstock.log import label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.log.weight import Measures
-from penstock.message import Batch, Done, Offsets, Rows, int64s, place_of
+from penstock.message import Batch, Done, Offsets, int64s
+from penstock.moves.dead import bury
 from penstock.registry.records import Growth, Measured, SubscriptionRecord, TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -178,33 +177,6 @@ class Topic:
         later = valid & (due_ns > wall_ns)
         if later.any():
             self._timer.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
-
-    def publish_synced(self, rows: Rows, publisher: object, done: Published) -> None:
-        """Take rows in; `done` hears once they survive a power loss, whatever the topic promises, or why not.
-
-        This is for moves: where the rows came from, they are finished then. A move that is repeated finds its rows
-        here already, and waits for their sync like the first one.
-        """
-
-        def stored(receipt: Receipt | None, error: BaseException | None) -> None:
-            if receipt is None:
-                done(None, error)
-                return
-            shards = {place_of(id_)[0] for id_ in receipt.ids()}
-            left = len(shards)
-            failure: BaseException | None = None
-
-            def synced(error: BaseException | None) -> None:
-                nonlocal left, failure
-                left -= 1
-                failure = failure or error
-                if left == 0:
-                    done(receipt if failure is None else None, failure)
-
-            for number in shards:
-                self.shards[number].sync(synced)
-
-        self.publish(rows, publisher, stored)
 
     def _stored(self, shard: Shard, batch: Batch) -> None:
         """Hand out rows that are as durable as promised; their publishers know, so no bug here is theirs."""
@@ -398,7 +370,7 @@ class Topic:
             journal,
             Rules(),
             subscription.wake,
-            partial(self._bury, subscription),
+            partial(bury, self, subscription),
             subscription.names,
             self._timer.seen_ns,
         )
@@ -708,33 +680,6 @@ class Topic:
             if dropped:  # a memory topic is full: the oldest rows went
                 self._dropped[number] += dropped
                 self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
-
-    # --- dead letters ---------------------------------------------------------------------------------------------
-
-    def _bury(self, subscription: Subscription, cursor: Cursor, offsets: Offsets) -> None:
-        """Copy rows that failed too often to the dead-letter topic, then finish them here."""
-        batch = cursor.source.read(int(offsets[0]))
-        if batch is None:
-            cursor.states.unbury(offsets, self.now())
-            return
-        origin = Origin(self.name, self.record.incarnation, cursor.source.number, subscription.name)
-        attempts = cursor.states.attempts(offsets).tolist()
-        reason = f"{subscription.settings.max_attempts} attempts failed"
-        rows = dead_letters(batch, (offsets - batch.first).tolist(), attempts, origin, reason)
-
-        def done(receipt: Receipt | None, error: BaseException | None) -> None:
-            if error is None:
-                cursor.states.bury(offsets)
-                self.node.ledger.add("dead_letter", self.name, len(offsets), self._clock.now(), reason)
-            else:
-                cursor.states.unbury(offsets, self.now())
-                self._timer.set()
-            self.touch()
-            subscription.wake()  # rows may have waited for these
-
-        name = subscription.settings.dead_letter or f"{self.name}.dead"
-        # Not inside the look for rows that found them: the dead-letter topic may be this one.
-        self._clock.call_soon(partial(self.node.publish_dead, name, rows, done))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock import redrive
 from penstock.intake.receipt import Published
 from penstock.message import Rows
+from penstock.moves import redrive
 from penstock.topic import Topic
 from tests.served import Served
 

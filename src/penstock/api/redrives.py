@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
-from penstock.redrive import Redriven, redrive
+from penstock.moves.redrive import Redriven, redrive
 
 REDRIVE_ROWS_MAX = 1_000_000
 

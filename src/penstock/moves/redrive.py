@@ -8,7 +8,7 @@ Invariant: a letter is on lease here, or was never published by us, or is acked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,16 +16,16 @@ import msgspec
 
 from penstock.answer import Answer
 from penstock.clock import SECOND
-from penstock.delivery.dead import move_key, redriven, told
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.message import Batch, id_of, place_of
+from penstock.moves.letters import LEFT_BEHIND, as_before, told
+from penstock.moves.move import Origin, Piece, move
 from penstock.settings import HOUR_NS
 
 if TYPE_CHECKING:
-    from penstock.intake.receipt import Receipt
     from penstock.node import Node
     from penstock.topic import Topic
 
@@ -57,16 +57,6 @@ class Intent(msgspec.Struct, frozen=True):
     """A redrive under way, as the registry keeps it."""
 
     to: str | None
-
-
-class _Letter(NamedTuple):
-    batch: Batch
-    shard: int
-    row: int
-
-    @property
-    def id(self) -> int:
-        return id_of(self.shard, self.batch.first + self.row)
 
 
 def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable[[Redriven], None]) -> Answer[None]:
@@ -168,8 +158,7 @@ class Redrive:
             return
         part = [(s, o) for s, o in held if s == shard and batch.first <= o < batch.end]
         rest = [place for place in held if place not in set(part)]
-        letters = [_Letter(batch, shard, o - batch.first) for _, o in part]
-        self._move(letters, partial(self._again, rest))
+        self._move([(shard, batch, [o - batch.first for _, o in part])], partial(self._again, rest))
 
     # --- new letters ----------------------------------------------------------------------------------------------
 
@@ -195,54 +184,52 @@ class Redrive:
         if self._is_over():
             return
         letters = [
-            _Letter(delivery.batch, delivery.shard, offset - delivery.batch.first)
-            for delivery in deliveries
-            for offset in delivery.offsets()
+            (each.shard, each.batch, [offset - each.batch.first for offset in each.offsets()]) for each in deliveries
         ]
-        self._taken += len(letters)
+        self._taken += sum(each.count for each in deliveries)
         # Not inside the pump that found them: publishing may pump as well.
         self._node.clock.call_soon(partial(self._move, letters, self._next))
 
     # --- the move -------------------------------------------------------------------------------------------------
 
-    def _move(self, letters: list[_Letter], after: Callable[[], None]) -> None:
+    def _move(self, letters: Sequence[tuple[int, Batch, list[int]]], after: Callable[[], None]) -> None:
+        """Move rows of batches, each to its topic."""
         if self._is_over():
             return
-        groups: dict[tuple[str, int, int], list[_Letter]] = {}
-        for letter in letters:
-            target = self._to or told(letter.batch, letter.row).get("topic")
-            if not isinstance(target, str):
-                self._keep([letter.id], "some messages are no dead letters; name a topic to move them to")
-            elif target not in self._node.topics:
-                self._keep([letter.id], f"topic {target} does not exist any more")
-            elif target == self._topic.name:
-                self._keep([letter.id], "some letters failed in this very topic; name another to move them to")
-            else:
-                groups.setdefault((target, letter.shard, letter.batch.first), []).append(letter)
-        self._underway = len(groups)
-        if not groups:
+        pieces = [(target, piece) for each in letters for target, piece in self._by_target(*each)]
+        self._underway = len(pieces)
+        if not pieces:
             self._node.clock.call_soon(after)
-        for (target, _, _), group in groups.items():
-            rows = redriven(group[0].batch, [letter.row for letter in group], [self._dedup(one) for one in group])
-            ids = [letter.id for letter in group]
-            self._node.topics[target].publish_synced(rows, self, partial(self._published, target, ids, after))
+        for target, piece in pieces:
+            ids = piece.ids()
+            copies = piece.copies(as_before(piece), LEFT_BEHIND)
+            finish, done = partial(self._finish, ids), partial(self._copied, target, ids, after)
+            move(copies, [self._node.topics[target]], self, finish, done)
 
-    def _dedup(self, letter: _Letter) -> bytes:
+    def _by_target(self, shard: int, batch: Batch, rows: list[int]) -> list[tuple[str, Piece]]:
         record = self._topic.record
-        return move_key(record.name, record.incarnation, letter.shard, letter.batch.first + letter.row, NAME)
+        groups: dict[str, list[int]] = {}
+        for row in rows:
+            target, id_ = self._to or told(batch, row).get("topic"), id_of(shard, batch.first + row)
+            if not isinstance(target, str):
+                self._keep([id_], "some messages are no dead letters; name a topic to move them to")
+            elif target not in self._node.topics:
+                self._keep([id_], f"topic {target} does not exist any more")
+            elif target == self._topic.name:
+                self._keep([id_], "some letters failed in this very topic; name another to move them to")
+            else:
+                groups.setdefault(target, []).append(row)
+        origin = Origin(record.name, record.incarnation, NAME)
+        return [(target, Piece(origin, shard, batch, rows)) for target, rows in groups.items()]
 
-    def _published(
-        self,
-        target: str,
-        ids: list[int],
-        after: Callable[[], None],
-        receipt: Receipt | None,
-        error: BaseException | None,
-    ) -> None:
+    def _finish(self, ids: list[int]) -> None:
+        if not self._topic.deleted:
+            self._ack(ids)
+
+    def _copied(self, target: str, ids: list[int], after: Callable[[], None], error: BaseException | None) -> None:
         if self._is_over():
             return
         if error is None:
-            self._ack(ids)
             self._moved[target] = self._moved.get(target, 0) + len(ids)
         else:
             self._keep(ids, f"topic {target} refused them: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.redrive import Redriven, redrive
+from penstock.moves.redrive import Redriven, redrive
 from penstock.settings import Durability, SubscriptionSettings, TopicSettings
 from penstock.topic import Topic
 from tests.site import Site

@@ -1,0 +1,58 @@
+"""Dead letters: messages that failed too often go to the topic for them.
+
+They are found by their attempts whenever they would be handed out once more, so a crash in between moves them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.delivery.cursor import Cursor
+from penstock.delivery.subscription import Subscription
+from penstock.message import Offsets
+from penstock.moves.letters import LEFT_BEHIND, as_letters
+from penstock.moves.move import Origin, Piece, move
+from penstock.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.topic import Topic
+
+
+def bury(topic: Topic, subscription: Subscription, cursor: Cursor, offsets: Offsets) -> None:
+    """Move rows of a subscription that are on their way already (`RowStates.dying`) to the dead-letter topic."""
+    batch = cursor.source.read(int(offsets[0]))
+    if batch is None:
+        cursor.states.unbury(offsets, topic.now())
+        return
+    node = topic.node
+    origin = Origin(topic.name, topic.record.incarnation, subscription.name)
+    piece = Piece(origin, cursor.source.number, batch, (offsets - batch.first).tolist())
+    reason = f"{subscription.settings.max_attempts} attempts failed"
+    letters = piece.copies(as_letters(piece, cursor.states.attempts(offsets).tolist(), reason), LEFT_BEHIND)
+
+    def finish() -> None:
+        cursor.states.bury(offsets)
+        node.ledger.add("dead_letter", topic.name, len(offsets), node.clock.now(), reason)
+
+    def done(error: BaseException | None) -> None:
+        if error is not None:
+            cursor.states.unbury(offsets, topic.now())
+            topic.set_timer()
+        topic.touch()
+        subscription.wake()  # rows may have waited for these
+
+    def obtained(target: Topic | None, error: Exception | None) -> None:
+        if target is None:
+            done(error)
+        else:
+            move(letters, [target], node, finish, done)
+
+    name = subscription.settings.dead_letter or f"{topic.name}.dead"
+    # Not inside the look for rows that found them: the dead-letter topic may be this one.
+    node.clock.call_soon(partial(_obtain, topic, name, obtained))
+
+
+def _obtain(topic: Topic, name: str, obtained: Callable[[Topic | None, Exception | None], None]) -> None:
+    topic.node.obtain(name, TopicSettings(durability="fsync")).then(obtained)
