@@ -15,6 +15,7 @@ import numpy as np
 from penstock.delivery import dealer
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dealer import Dealer
+from penstock.delivery.holders import Holders
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
 from penstock.delivery.moves import Growth, Moves, ShardOf
@@ -23,14 +24,8 @@ from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.tagged import Tagged
 from penstock.delivery.seat import Seat, nobody
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Offsets, place_of
+from penstock.message import OFFSET_BITS, Batch, Offsets, place_of
 from penstock.settings import SubscriptionSettings
-
-#: Holders are numbered with 16 bits.
-HOLDERS_MAX = 0xFFFF
-
-#: A holder's name is written into each journal it holds rows of.
-HOLDER_NAME_BYTES_MAX = 256
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
@@ -57,11 +52,11 @@ class Subscription:
         self.dealer = Dealer(self.cursors, host, self.leave)
         #: The way of a message goes straight through.
         self.offer, self.pump, self.wake = self.dealer.offer, self.dealer.pump, self.dealer.wake
+        self.holders = Holders(self)
         #: Connected seats by holder number, and the seats of named holders by name.
-        self.seats: dict[int, Seat] = {}
-        self.named: dict[str, Seat] = {}
+        self.seats, self.named = self.holders.seats, self.holders.named
         #: The names by number, which cursors write down with what they lease.
-        self.names: dict[int, str] = {}
+        self.names = self.holders.names
         #: Looks that have found nothing yet.
         self.looks: dict[Seat, None] = {}
         self.released = 0
@@ -73,8 +68,6 @@ class Subscription:
         self._policy: Policy = policy_of(settings)
         self.dealer.policy = self._policy
         self._tagged = Tagged()
-        self._free_holders: list[int] = []
-        self._holder_top = 0
         self.configure(settings)
 
     def add(self, cursor: Cursor) -> None:
@@ -123,26 +116,10 @@ class Subscription:
         if seat.shard is not None:
             self.cursor(seat.shard)
         self.dealer.tidy()
-        if seat.named:
-            self._take_up(seat)
-        else:
-            seat.holder = self._new_holder()
-        self.seats[seat.holder] = seat
+        self.holders.join(seat)
         self._policy.joined(seat)
         if seat.tag:
             self._claim(seat)
-
-    def _take_up(self, seat: Seat) -> None:
-        """Give a seat the name it asks for, and all that is on lease under it."""
-        last = self._named(seat.name)
-        if last.kept or last.holder in self.seats:
-            raise Refusal(
-                "conflict",
-                f"somebody receives as {seat.name!r} in subscription {self.name!r}; close that one first, or take "
-                "another name",
-            )
-        seat.holder, seat.in_flight = last.holder, last.in_flight
-        self.named[seat.name] = seat
 
     def join_look(self, seat: Seat) -> None:
         """Let somebody in who asks once."""
@@ -153,46 +130,11 @@ class Subscription:
 
     def holder(self, name: str) -> Seat:
         """Return the seat of a named holder that only looks, made now if it is new; its name stays."""
-        seat = self._named(name)
-        if seat.holder in self.seats:
-            raise Refusal("conflict", f"somebody receives as {name!r} in subscription {self.name!r}")
-        seat.kept = True
-        return seat
-
-    def _named(self, name: str) -> Seat:
-        seat = self.named.get(name)
-        if seat is None:
-            if not 0 < len(name.encode("utf-8", "replace")) <= HOLDER_NAME_BYTES_MAX or "\0" in name:
-                raise Refusal("bad_request", f"a holder's name has 1 to {HOLDER_NAME_BYTES_MAX} bytes, and no NUL")
-            seat = self._resting(name, self._new_holder(), 0)
-            self.names[seat.holder] = name
-            for cursor in self.cursors:
-                cursor.states.pages.keep_versions()
-        return seat
-
-    def _resting(self, name: str, holder: int, in_flight: int) -> Seat:
-        """Return a seat for a name under which nobody receives."""
-        seat = self.named[name] = Seat(self, nobody, self.settings.lease_ns, name, named=True)
-        seat.holder, seat.in_flight = holder, in_flight
-        return seat
-
-    def _rest(self, seat: Seat) -> None:
-        """Forget a name under which nobody receives or looks and nothing is on lease; its number is the next one's."""
-        if seat.named and not seat.in_flight and not seat.kept and seat.holder not in self.seats:
-            del self.named[seat.name], self.names[seat.holder]
-            self._free_holders.append(seat.holder)
+        return self.holders.looking(name)
 
     def number_of(self, name: str) -> int:
         """Return the number of a named holder."""
-        return self._named(name).holder
-
-    def _new_holder(self) -> int:
-        if self._free_holders:
-            return self._free_holders.pop()
-        if self._holder_top >= HOLDERS_MAX:
-            raise Refusal("conflict", f"subscription {self.name!r} has {HOLDERS_MAX} consumers, no more fit")
-        self._holder_top += 1
-        return self._holder_top - 1
+        return self.holders.under(name).holder
 
     def _claim(self, seat: Seat) -> None:
         seat.lane = self._tagged.claim(seat.tag)
@@ -202,7 +144,7 @@ class Subscription:
         """Give a seat's tag back to whoever takes any."""
         if not seat.tag:
             return
-        self._tagged.unclaim(seat.lane)
+        self._tagged.unclaim(seat.tag)
         self._deal_by(self.policy)
 
     def leave(self, seat: Seat, *, release: bool = False) -> None:
@@ -221,18 +163,14 @@ class Subscription:
         self.looks.pop(seat, None)
         if seat.owner is None and seat.holder >= 0:
             self._policy.left(seat)
-            del self.seats[seat.holder]
             kept = seat.in_flight if seat.named and not release else 0
             if not kept:
                 now = self.host.now()
                 for cursor in self.cursors:
                     cursor.states.leave(seat.holder, now)
+            self.holders.leave(seat, kept)
             if seat.named:
-                self._rest(self._resting(seat.name, seat.holder, kept))
                 self.flush()
-            else:
-                self._free_holders.append(seat.holder)
-            seat.holder = -1  # the number is the next one's, and so are its leases
             self.count_revoked()
         self.wake()
 
@@ -255,12 +193,12 @@ class Subscription:
             for holder, count in cursor.states.expire(now):
                 ended = True
                 self.expired_leases += count
-                seat = self._seat_of(holder)
+                seat = self.holders.of(holder)
                 if seat is not None:
                     seat.in_flight -= count
                     seat.expired += count
                     self.dealer.queue(seat)
-                    self._rest(seat)
+                    self.holders.rest(seat)
         self.count_revoked()
         return ended
 
@@ -281,15 +219,46 @@ class Subscription:
 
     def _lost(self, lost: dict[int, int]) -> None:
         for holder, count in lost.items():
-            seat = self._seat_of(holder)
+            seat = self.holders.of(holder)
             if seat is not None:
                 seat.in_flight -= count
                 self.dealer.queue(seat)
-                self._rest(seat)
+                self.holders.rest(seat)
 
-    def _seat_of(self, holder: int) -> Seat | None:
-        name = self.names.get(holder)
-        return self.seats.get(holder) if name is None else self.named[name]
+    # --- what time and the log bring ------------------------------------------------------------------------------
+
+    def look_at(self, shard: int, batch: Batch, now: Instant) -> None:
+        """Look at a batch that was just stored and brings due times."""
+        self.cursors[shard].look_at(batch, now)
+
+    def arrive(self, shard: int, offsets: Offsets | None, wall_ns: int) -> None:
+        """Make rows ready that are due: those the topic announces, and those that were released until now."""
+        states = self.cursors[shard].states
+        if offsets is not None and len(offsets):
+            states.arrive(offsets, wall_ns)
+        states.pop_due(wall_ns)
+
+    def tick(self, now: Instant) -> tuple[bool, bool]:
+        """End leases and write down acks; tell whether rows are out, and whether some wait for their time."""
+        leased = waiting = False
+        ended = self.expire(now)
+        for cursor in self.cursors:
+            leased = leased or cursor.states.leased > 0
+            waiting = waiting or cursor.states.waiting > 0
+            if cursor.dirty:
+                cursor.flush(now)
+        if ended:
+            self.pump()
+        return leased, waiting
+
+    def heal(self, shard: int, now: Instant) -> None:
+        """Write a journal anew if a sync of it failed."""
+        self.cursors[shard].heal(now)
+
+    def gate(self, offsets: Sequence[int] | None) -> None:
+        """Pass nothing from these offsets on, one a shard; None for no limit."""
+        for cursor in self.cursors:
+            cursor.position.gate = offsets[cursor.source.number] if offsets is not None else None
 
     # --- without a lease ------------------------------------------------------------------------------------------
 
@@ -309,6 +278,12 @@ class Subscription:
     def drop_below(self, shard: int, offset: int) -> None:
         """Finish every message of a shard below an offset: it is not kept any more."""
         self._lost(self.cursor(shard).finish_below(offset, REMOVED))
+
+    def skip(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """Remove rows that are still ahead: a range of each shard."""
+        for cursor, first, end in zip(self.cursors, firsts, ends, strict=False):
+            cursor.position.skip(first, end)
+        self.flush()
 
     def empty(self) -> None:
         """Finish everything there is; what a paused topic keeps back is not here yet."""
@@ -333,7 +308,7 @@ class Subscription:
         for seat in [*self.seats.values(), *self.named.values()]:
             seat.in_flight = sum(len(each.states.leases.of(seat.holder)) for each in self.cursors)
             self.dealer.queue(seat)
-            self._rest(seat)
+            self.holders.rest(seat)
         self._changed()
 
     def _changed(self) -> None:
@@ -352,6 +327,12 @@ class Subscription:
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
         return sum(cursor.depth() for cursor in self.cursors)
+
+    def unread(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the stretches that are still to come: shard, first offset and end of each."""
+        for cursor in self.cursors:
+            for first, end in cursor.position.unread():
+                yield cursor.source.number, first, end
 
     def ready(self) -> int:
         """Return the rows that were passed and stand ready."""

@@ -37,8 +37,9 @@ class Tagged(Policy):
         self._claims[lane] = self._claims.get(lane, 0) + 1
         return lane
 
-    def unclaim(self, lane: int) -> None:
-        """Take note that a seat asks for its tag no more."""
+    def unclaim(self, tag: str) -> None:
+        """Take note that a seat asks for a tag no more."""
+        lane = self._tags.code(tag)
         left = self._claims[lane] - 1
         if left:
             self._claims[lane] = left
