@@ -22,6 +22,7 @@ def check_dispatch(
     if since_ns == book.now_ns:
         _check_first(book, subscription, row, attempts)
         _check_order(book, subscription, row, holder)
+        _check_moved(book, subscription, row)
 
 
 def _check_taste(book: Book, message: Message, holder: Connection) -> None:
@@ -85,6 +86,22 @@ def _check_order(book: Book, subscription: SubscriptionModel, row: Row, holder: 
                 book.fail("order by key", f"{who} is one too many: {out} are out")
         elif theirs.id < message.id and not message.due_ns and _comes_before(book, subscription, other, message):
             book.fail("order by key", f"{who} went out before {theirs.name} ({other.state.value})")
+
+
+def _check_moved(book: Book, subscription: SubscriptionModel, row: Row) -> None:
+    """Check that a key whose shard changed goes out from its old one first, and from one of them at a time."""
+    message = row.message
+    if message.offered_ns <= subscription.ordered_ns:
+        return
+    who = f"{message.name} of {message.extras.key!r} in {subscription.topic.name}/{subscription.name}"
+    for other, is_before in subscription.moved(message):
+        theirs = other.message
+        if theirs.offered_ns <= subscription.ordered_ns:
+            continue
+        if other.state is State.LEASED and not other.is_open() and book.now_ns < other.expires_ns and not other.maybe:
+            book.fail("order by key", f"{who} went out while {theirs.name} is out of another shard")
+        if is_before and not message.due_ns and _comes_before(book, subscription, other, message):
+            book.fail("order by key", f"{who} went out before {theirs.name} of its old shard ({other.state.value})")
 
 
 def _comes_before(book: Book, subscription: SubscriptionModel, earlier: Row, message: Message) -> bool:

@@ -85,6 +85,15 @@ class Message:
         return self.body[:7].decode("ascii", "replace")
 
     @property
+    def is_placed(self) -> bool:
+        """Whether its key chose its shard."""
+        return self.shard is None and not self.is_letter
+
+    def is_before(self, time_ns: int) -> bool:
+        """Tell whether it was known to be in the log before a time."""
+        return self.stored_ns is not None and self.stored_ns < time_ns
+
+    @property
     def stored(self) -> bool:
         """Whether it is known to be in the log."""
         return self.presence is Presence.MUST
@@ -252,6 +261,23 @@ class SubscriptionModel:
                 row = self.rows.get(other)
                 yield row if row is not None else self.row(other)
 
+    def moved(self, message: Message) -> Iterator[tuple[Row, bool]]:
+        """Go through rows of a message's key in other shards, from before the topic grew (True) or from after it."""
+        if self.settings.order != "key" or not message.extras.key or not message.is_placed:
+            return
+        for other in self.topic.keyed.get(message.extras.key, ()):
+            if not other.is_placed or other.id is None or message.id is None:
+                continue
+            if place_of(other.id)[0] == place_of(message.id)[0]:
+                continue
+            for grown_ns in self.topic.grown_ns:
+                if other.is_before(grown_ns) and message.offered_ns > grown_ns:
+                    yield self.row(other), True
+                    break
+                if message.is_before(grown_ns) and other.offered_ns > grown_ns:
+                    yield self.row(other), False
+                    break
+
     def may_be_revoked(self, row: Row, now_ns: int) -> bool:
         """Tell whether an earlier row of the key may have come back unseen, and taken this one with it."""
         if self.settings.order != "key" or row.message.id is None:
@@ -292,6 +318,8 @@ class TopicModel:
     #: Rows offered in this life.
     offered: int = 0
     gate_ns: int | None = None
+    #: When it was given more shards.
+    grown_ns: list[int] = field(default_factory=list)
     #: Bits of its files were turned around.
     shaken: bool = False
     cut_unseen: bool = False

@@ -17,12 +17,16 @@ from tests.simulation.choices import TYPES, some_filter, some_order
 from tests.simulation.model import Belongs, Row, State, SubscriptionModel, TopicModel
 from tests.simulation.topics import topics_of
 
+#: Topics do not grow beyond this.
+SHARDS_MAX = 6
+
 
 class Operator(Actor):
     """Changes topics, subscriptions and the routing mapping under way."""
 
-    def __init__(self, world: Surroundings, random: Random, gap_ns: int, deletes: bool) -> None:
+    def __init__(self, world: Surroundings, random: Random, gap_ns: int, deletes: bool, grows: bool) -> None:
         self._deletes = deletes
+        self._grows = grows
         super().__init__(world, random, gap_ns)
 
     def act(self, node: Node) -> None:
@@ -38,6 +42,9 @@ class Operator(Actor):
         model = book.bind(topic.name, topic.record.number, topic.settings)
         actions = [self._roll, self._retain, self._pause_topic, self._resume_topic, self._upgrade]
         weights = [4, 4, 2, 4, 2]
+        if self._grows and len(topic.shards) < SHARDS_MAX:
+            actions.append(self._grow)
+            weights.append(4)
         if topic.name not in book.buriers:  # what is in there shows at the end what was buried
             actions.append(self._empty_topic)
             weights.append(1)
@@ -128,6 +135,19 @@ class Operator(Actor):
             topic.update(settings).now()
         finally:
             book.bind(topic.name, topic.record.number, topic.settings)
+
+    def _grow(self, node: Node, topic: Topic, model: TopicModel) -> None:
+        """Give a topic more shards; if the node dies meanwhile, it may have them."""
+        book, before = self.world.book, model.settings
+        count = len(topic.shards) + self.random.choice((1, 1, 2))
+        book.record("grow", topic.name, count)
+        model.settings = msgspec.structs.replace(topic.settings, shards=count)
+        try:
+            topic.update(model.settings).now()
+        except Refusal:
+            model.settings = before
+            raise
+        model.grown_ns.append(book.now_ns)
 
     def resume_all(self, node: Node) -> None:
         """Let everything flow again."""

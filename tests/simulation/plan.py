@@ -77,6 +77,8 @@ class Plan:
     #: While all heals, somebody asks for this tag everywhere and takes nothing for a while; empty for nobody.
     sulking: str
     spoils_ns: int | None = None
+    #: Topics are given more shards now and then.
+    grows: bool = False
 
 
 def make_plan(random: Random) -> Plan:
@@ -151,6 +153,7 @@ def make_plan(random: Random) -> Plan:
     plan.spoils_ns = random.choice((None, None, 100 * MILLISECOND, 500 * MILLISECOND))
     for name, chosen in topics.items():
         topics[name] = msgspec.structs.replace(chosen, quota_bytes=random.choice((0, 0, 0, 20_000)))
+    plan.grows = random.random() < 0.3
     return plan
 
 

@@ -80,7 +80,9 @@ class World:
         nsq = self.plan.config.of(NsqConfig)
         settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
-        self.operator = Operator(self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes)
+        self.operator = Operator(
+            self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes, self.plan.grows
+        )
         self.trouble = Trouble(self, self.random("trouble"))
         self.elsewhere = Elsewhere(self)
         self.clients: list[DialectClient] = []
