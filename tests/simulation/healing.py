@@ -43,6 +43,9 @@ class Healed(Surroundings, Protocol):
     def random(self, what: str) -> Random:
         """Return randomness of its own for one part of the world."""
 
+    def keep_away(self, *, away: bool) -> None:
+        """Let the registry be far away, or near."""
+
     def live(self, ending: Ending) -> None:
         """Go on until the node ends in this way, and start it again."""
 
@@ -58,6 +61,7 @@ def heal(world: Healed) -> None:
     book.record("heal")
     world.trouble.make_space()
     world.trouble.mend()
+    world.keep_away(away=False)
     world.weather.latency_ns, world.weather.cut_odds = 50_000, 0.0
     for client in world.clients:
         client.stop()

@@ -108,6 +108,8 @@ class Overhear:
             book.offer(topic, body, publisher, due_ns=due_ns, extras=extra)
             for body, extra in zip(command.bodies, extras, strict=True)
         ]
+        if topic.number is None:  # if the topic cannot be made, there is none that counts what was refused
+            book.reused.add(topic.name)
         extend = topic.extend if topic.number is not None else ""
         connection.expected.append(Expected(command.word, connection.index, messages, extend))
         if connection.owing_ns is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import msgspec
@@ -12,6 +12,7 @@ from penstock.config import Config, EventsConfig, NodeConfig, TopicConfig
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.registry.far import Trouble
 from tests.simulation.choices import some_settings
 from tests.simulation.consumers import Temper
 from tests.simulation.extras import WANTED_TAGS
@@ -79,6 +80,8 @@ class Plan:
     spoils_ns: int | None = None
     #: Topics are given more shards now and then.
     grows: bool = False
+    #: The registry is elsewhere, and this goes wrong on the way; None where it is the node's own.
+    far: Trouble | None = None
 
 
 def make_plan(random: Random) -> Plan:
@@ -154,7 +157,33 @@ def make_plan(random: Random) -> Plan:
     for name, chosen in topics.items():
         topics[name] = msgspec.structs.replace(chosen, quota_bytes=random.choice((0, 0, 0, 20_000)))
     plan.grows = random.random() < 0.3
+    if random.random() < 0.2:
+        _go_far(plan, random)
     return plan
+
+
+def _go_far(plan: Plan, random: Random) -> None:
+    """Let the registry be elsewhere: topics are made by the first who publishes, history and dead letters likewise.
+
+    The book takes what an operator does, and what a SUB makes, for done when it is asked for. So channels are there
+    before anybody comes, and stay as they are.
+    """
+    odds = [random.choice((0.0, 0.1, 0.3)) * random.random() for _ in range(4)]
+    plan.far = Trouble(random.choice((1, 10, 40)) * MILLISECOND, *odds)
+    plan.operator_gap_ns = None
+    plan.spoils_ns = None  # damage is the other seeds' affair
+    for ending in plan.endings:
+        ending.flips = 0
+    made = {(topic, name) for topic, name, _ in plan.subscriptions}
+    nsq = plan.config.of(NsqConfig)
+    settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
+    for number, (topic, channel, taste, temper, other) in enumerate(plan.consumers):
+        channel = "s2" if channel.endswith("#ephemeral") else channel
+        plan.consumers[number] = (topic, channel, replace(taste, ordered=False), temper, other)
+        if (topic, channel) not in made:
+            made.add((topic, channel))
+            plan.subscriptions.append((topic, channel, settings))
+    plan.producers = [([*names, "n0", "n1"], *rest) for names, *rest in plan.producers]  # type: ignore[misc]
 
 
 def _gap_ns(random: Random) -> int:

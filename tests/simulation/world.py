@@ -13,8 +13,11 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.log import seal
 from penstock.message import id_of
 from penstock.node import Node
+from penstock.registry import EmbeddedRegistry
 from penstock.settings import SubscriptionSettings
 from penstock.topic import Topic
+from tests.registry.far import Far
+from tests.registry.far import Trouble as Distance
 from tests.simulation.book import Book
 from tests.simulation.clients import DialectClient
 from tests.simulation.clock import Scheduler, SimClock
@@ -50,6 +53,9 @@ class Outcome(NamedTuple):
     virtual_ns: int
 
 
+NEAR = Distance(delay_ns=0)
+
+
 class World:
     """Everything of one seed."""
 
@@ -66,6 +72,7 @@ class World:
         self.platter = Platter(self.random("disk"))
         self.weather = Weather(self.random("network"), self.plan.latency_ns, self.plan.cut_odds)
         self.busy = True
+        self.far: Far | None = None
         self.node: Node | None = None
         self._connects: dict[str, Connect] = {}
         self._clock: SimClock | None = None
@@ -98,6 +105,7 @@ class World:
         """Live through the plan, heal, and check what must be true then."""
         self._boot(None)
         self._people()
+        self.keep_away(away=True)
         for ending in self.plan.endings:
             self.live(ending)
         heal(self)
@@ -127,6 +135,7 @@ class World:
         self._until(ending)
         self._end(ending)
         self._boot(ending)
+        self.keep_away(away=self.busy)
 
     def _until(self, ending: Ending) -> None:
         try:
@@ -172,7 +181,8 @@ class World:
             clock = self._clock = SimClock(self.scheduler, self._booted_ns, self.random(f"timers {self.book.life}"))
             disk = SimDisk(self.platter, self.scheduler, clock, self.plan.slowness)
             try:
-                node = Node(self.plan.config, clock, disk, self.random(f"node {self.book.life}"), dialects=DIALECTS)
+                registry, random = self._registry(clock, disk), self.random(f"node {self.book.life}")
+                node = Node(self.plan.config, clock, disk, random, registry, dialects=DIALECTS)
                 self.platter.fuse = None
                 break
             except Died:
@@ -196,6 +206,19 @@ class World:
         self.elsewhere.attach(node, clock)
         config = self.plan.config
         self._connects = {name: speech.serve(node, config) for name, speech in self._speeches.items()}
+
+    def _registry(self, clock: SimClock, disk: SimDisk) -> Far | None:
+        """Return the registry elsewhere, where the plan has one; it is near until everybody is there."""
+        if self.plan.far is None:
+            return None
+        server = EmbeddedRegistry.open(disk, clock, f"{DATA}/registry")
+        self.far = Far(server, clock, self.random(f"far {self.book.life}"), NEAR)
+        return self.far
+
+    def keep_away(self, *, away: bool) -> None:
+        """Let the registry be as far away as planned, or near."""
+        if self.far is not None and self.plan.far is not None:
+            self.far.trouble = self.plan.far if away else NEAR
 
     def _reconcile(self, node: Node) -> None:
         """Compare what the node remembers of topics and subscriptions with what it was told."""
