@@ -13,6 +13,7 @@ import pytest
 
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.choices import NsqChoices
+from penstock.intake.spread import shard_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client, Extended, dpub, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
 
@@ -748,3 +749,20 @@ def test_nsq_case_42_clients_that_come_and_go_stall_nothing(tmp_path: Path, seed
         consume()
         broker.advance(1)
     assert finished == {b"%08d" % number for number in range(sent)}
+
+
+def test_of_pipelined_publishes_to_several_shards_only_those_are_refused_that_are_not_stored(broker: Broker) -> None:
+    settings = NsqChoices(extend="on").put(TopicSettings(shards=2, quota_bytes=100_000))
+    broker.node.create_topic("t", settings).now()
+    few, many = (next(f"k{n}" for n in range(9) if shard_of(b"k%d" % n, 2) == shard) for shard in range(2))
+    producer = broker.client()
+    producer.send(
+        pub_ext("t", {"##key": few}, b"a")
+        + pub_ext("t", {"##key": many}, bytes(120_000))
+        + pub_ext("t", {"##key": few, "##trace_id": "7"}, b"c")
+    )
+    frames = producer.frames()
+    assert [data[:12] for _, data in frames[:2]] == [b"OK", b"E_PUB_FAILED"]
+    assert struct.unpack(">2sQQ", frames[2][1][:18]) == (b"OK", 2, 7)
+    assert broker.node.topic("t").published == 2
+    assert not producer.closed

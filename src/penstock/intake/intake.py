@@ -17,7 +17,7 @@ from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather, bytes_of
 from penstock.intake.ledger import Ledger
 from penstock.intake.limits import InputMemory, RateWindow, check_due
-from penstock.intake.receipt import Owner, Published, Receipt
+from penstock.intake.receipt import Owner, PartRefusal, Published, Receipt
 from penstock.intake.spread import picked, spread, stored_before
 from penstock.log.shard import Shard
 from penstock.message import OFFSET_BITS, Batch, Rows, id_of
@@ -236,8 +236,11 @@ class Intake:
             if receipt is not None:
                 ids.update(zip([kept[place] for place in places], receipt.ids(), strict=True))
                 repeated += receipt.repeated
-            if left == 0:
-                done(Receipt(0, 0, None, ids, repeated) if failure is None else None, failure)
+            if left:
+                return
+            if ids and isinstance(failure, Refusal):
+                failure = PartRefusal(failure.code, str(failure), ids)
+            done(Receipt(0, 0, None, ids, repeated) if failure is None else None, failure)
 
         if not parts:  # all of it was stored before the topic grew
             self._ledger.add("duplicate", self._name, repeated, self._clock.now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock.errors import Refusal
 from penstock.message import Batch
 
 
@@ -41,6 +42,15 @@ class Receipt:
                 ids.append(next_id)
                 next_id += 1
         return ids
+
+
+class PartRefusal(Refusal):
+    """Rows went to several shards, and not all of these took theirs."""
+
+    def __init__(self, code: str, text: str, ids: dict[int, int]) -> None:
+        super().__init__(code, text)
+        #: Row -> id of those that are stored.
+        self.ids = ids
 
 
 #: Hears once: where the rows went, or None and why they did not.

@@ -24,7 +24,7 @@ from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
 from penstock.intake.limits import check_due
-from penstock.intake.receipt import Receipt
+from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.message import SMALL, Buffer, Column, Rows
 from penstock.topic import Topic
 
@@ -198,7 +198,10 @@ class Publisher:
 
         def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
             if receipt is None:
-                self._failed(word, slot, replies, refusal)
+                if replies > 1 and isinstance(refusal, PartRefusal):
+                    self._failed_in_part(word, slot, topic, rows, refusal)
+                else:
+                    self._failed(word, slot, replies, refusal)
                 return
             name, counts = topic.name, self.counts
             counts[name] = counts.get(name, 0) + rows.count
@@ -211,6 +214,19 @@ class Publisher:
         # One frame per command, so that the client's count of replies stays right.
         self._replies.keep(slot, error(_failed(word), f"{word} failed {why}") * replies)
         if not (isinstance(why, Refusal) and why.reason.retry):
+            self._session.hang_up()
+
+    def _failed_in_part(self, word: str, slot: Slot, topic: Topic, rows: Rows, why: PartRefusal) -> None:
+        """Answer a run of single messages of which some are stored, each by itself."""
+        stored = sorted(why.ids)
+        self.counts[topic.name] = self.counts.get(topic.name, 0) + len(stored)
+        replies = [error(_failed(word), f"{word} failed {why}")] * rows.count
+        traces = _traces(rows) or [None] * rows.count
+        receipt = Receipt(0, 0, None, {place: why.ids[row] for place, row in enumerate(stored)})
+        for row, reply in zip(stored, _told(topic, [traces[row] for row in stored], receipt), strict=True):
+            replies[row] = reply
+        self._replies.keep(slot, b"".join(replies))
+        if not why.reason.retry:
             self._session.hang_up()
 
     # --- headers --------------------------------------------------------------------------------------------------
@@ -265,21 +281,24 @@ class Publisher:
 
     def _each(self, topic: Topic, rows: Rows) -> Answer | None:
         """Return what makes a reply per row: OK, or for one with a trace id where it went."""
-        column = rows.columns.get("trace")
-        if column is None:
-            return None
-        traces: list[int | None] = column.to_pylist() if isinstance(column, pa.Array) else column  # type: ignore[assignment]
-
-        def answer(receipt: Receipt) -> bytes:
-            places = zip(receipt.ids(), traces, places_of(topic, receipt), strict=True)
-            return b"".join([OK if trace is None else traced(id_, trace, *where) for id_, trace, where in places])
-
-        return answer
+        traces = _traces(rows)
+        return None if traces is None else lambda receipt: b"".join(_told(topic, traces, receipt))
 
     def _refuse(self, word: str, code: str, text: str) -> None:
         """Tell what is wrong with a command; the connection lives on."""
         self._node.count_fault("nsq", code, text, self._session.name)
         self._replies.send(error(code, f"{word} {text}"))
+
+
+def _traces(rows: Rows) -> list[int | None] | None:
+    column = rows.columns.get("trace")
+    return column.to_pylist() if isinstance(column, pa.Array) else column  # type: ignore[return-value]
+
+
+def _told(topic: Topic, traces: list[int | None], receipt: Receipt) -> list[bytes]:
+    """Return the reply to each row that is stored."""
+    places = zip(receipt.ids(), traces, places_of(topic, receipt), strict=True)
+    return [OK if trace is None else traced(id_, trace, *where) for id_, trace, where in places]
 
 
 def _failed(word: str) -> str:
