@@ -76,7 +76,7 @@ unit: $(DEV) ## the fast loop: tests of the core, under a minute
 unit-log:
 	$(BIN)/pytest tests/log tests/registry
 unit-rest:
-	$(BIN)/pytest $(addprefix tests/,config delivery filters intake) $(wildcard tests/test_*.py)
+	$(BIN)/pytest $(addprefix tests/,config delivery filters intake moves node transactions units) $(wildcard tests/test_*.py)
 
 docs: $(DEV) ## write docs/configuration.md again
 	$(BIN)/python scripts/configuration > docs/configuration.md

@@ -25,8 +25,8 @@ from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 
 DAY_NS = 86_400 * 1_000_000_000
 BODY_BYTES = 100

@@ -25,7 +25,7 @@ from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
 from penstock.http import Listener
-from penstock.node import Node
+from penstock.node.node import Node
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from random import Random
 from penstock.config import Config
 from penstock.delivery.source import Delivery
 from penstock.message import Column, Rows
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
 from tests.simulation.machine import Machine
 
 

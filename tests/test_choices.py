@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.dialect import Choices, Dialect
 from penstock.errors import Refusal
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.registry.records import Measured
 from penstock.settings import Measure, TopicSettings
 from tests.site import Site

@@ -23,7 +23,7 @@ from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.disk import LocalDisk
-from penstock.node import Node
+from penstock.node.node import Node
 
 #: Every event of the full mode is to be noted, not dropped.
 MODES = {

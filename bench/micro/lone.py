@@ -28,7 +28,7 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Connection, Server
 from penstock.disk import LocalDisk
 from penstock.message import Rows
-from penstock.node import Node
+from penstock.node.node import Node
 
 BODY = b"x" * 100
 PUB = b"PUB lone\n" + struct.pack(">I", len(BODY)) + BODY

@@ -15,7 +15,7 @@ from penstock.errors import Refusal, hint
 
 if TYPE_CHECKING:
     from penstock.config import Config, Endpoint, Section
-    from penstock.node import Node
+    from penstock.node.node import Node
     from penstock.settings import Measure, TopicSettings
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import times
 from penstock.api.config import ApiConfig
 from penstock.api.messages import PEEK_ROWS_MAX
 from penstock.api.record import Line
 from penstock.config import NodeConfig
+from penstock.units import times
 from tests.api.waiting import Waiting
 from tests.served import Served
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.intake.receipt import Published
 from penstock.message import Rows
 from penstock.moves import redrive
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 from tests.served import Served
 
 LEASE = "topics/orders/subscriptions/audit"

@@ -12,7 +12,7 @@ from penstock.cli.beside import DEMO_TOPIC as TOPIC
 from penstock.cli.demo import BROKEN, SOURCE, Demo, busyness, lines
 from penstock.clock import SECOND
 from penstock.config import Config
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.fakes import FakeClock, FakeDisk
 
 HOUR_NS = 3600 * SECOND

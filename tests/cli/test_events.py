@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.events import TOPIC
+from penstock.node.events import TOPIC
 from tests.cli.program import Node
 from tests.nsq.caller import Caller
 

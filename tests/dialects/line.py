@@ -27,9 +27,9 @@ from penstock.dialect import Bound, Dialect, Peer, Running, Sample
 from penstock.errors import ConfigError, Refusal
 from penstock.http import Listener, Pages, Response, Route, Routes
 from penstock.message import Rows
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
 
 
 class LineConfig(Section, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from penstock.clock import MILLISECOND
 from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.dialects.line import Line, LineConfig, Server
 from tests.simulation.clients import DialectClient, Surroundings
 from tests.simulation.network import Link, Reader

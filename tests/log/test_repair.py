@@ -274,7 +274,7 @@ def test_a_shard_that_is_closed_while_a_thread_hears_of_the_failure_is_not_told_
     put(shard, "one")
     machine.fail_syncs(1, ".arrows")
     shard.sync(lambda _: None)
-    while not shard._commit._unheard and not shard.sync_errors:
+    while not shard._group_sync._unheard and not shard.sync_errors:
         machine.run(0.00001)
     shard.close()
     machine.lose_power()

@@ -404,10 +404,10 @@ def test_dirty_shard_is_synced_every_two_seconds(tmp_path: Path) -> None:
     disk, clock = InlineDisk(), FakeClock()
     shard = opened(tmp_path, disk, clock)
     shard.append(rows_of(1), clock.now())
-    assert shard._commit.synced_end == 0
+    assert shard._group_sync.synced_end == 0
     clock.advance(2 * SECOND)
     shard.tick(clock.now())
-    assert shard._commit.synced_end == 1
+    assert shard._group_sync.synced_end == 1
     assert shard._state.state.synced_position == shard.stored_bytes()
 
 

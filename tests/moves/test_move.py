@@ -8,8 +8,8 @@ from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.message import Batch, Rows
 from penstock.moves.move import Origin, Piece, move
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
 from tests.site import Site
 
 HOLDER = "fanout/copies"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.moves.redrive import Redriven, redrive
+from penstock.node.topic import Topic
 from penstock.settings import Durability, SubscriptionSettings, TopicSettings
-from penstock.topic import Topic
 from tests.site import Site
 
 SEEDS = range(8)

@@ -16,7 +16,7 @@ from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
 from penstock.dialects.nsq.tcp.server import READ_BYTES_MAX, Connection, Server
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.fakes import FakeClock, FakeDisk
 
 SECOND = 1_000_000_000

@@ -14,8 +14,8 @@ from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows, id_of
+from penstock.node.topic import Topic
 from penstock.settings import TopicSettings
-from penstock.topic import Topic
 from tests.nsq.asking import done, post, refused, topic_of
 from tests.nsq.parts import SECOND, Broker
 from tests.served import Served

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.app import run
-from penstock.commits import Commits, _Run
+from penstock.transactions.transaction import Transaction
+from penstock.transactions.transactions import Transactions
 from tests.proofs.halts import Halts
 
 #: In the order in which a commit comes to them: it is in the registry and nothing is appended; a part is appended;
@@ -26,46 +27,46 @@ PLACES = (JOURNALED, APPENDING, APPENDED, DONE, RESUMED)
 
 def halt_at(halts: Halts) -> None:
     """Make commits pass by their places."""
-    resume, start, finished = Commits.resume, Commits._start, Commits._finished
-    append, finish = _Run._append, _Run._finish
+    resume, start, finished = Transactions.resume, Transactions._start, Transactions._finished
+    append, finish = Transaction._append, Transaction._finish
     resuming = False
-    resumed: list[_Run] = []
+    resumed: list[Transaction] = []
 
-    def halting_resume(commits: Commits) -> None:
+    def halting_resume(transactions: Transactions) -> None:
         nonlocal resuming
         resuming = True
-        resume(commits)
+        resume(transactions)
         resuming = False
 
-    def halting_start(commits: Commits, record: Any) -> _Run:
+    def halting_start(transactions: Transactions, record: Any) -> Transaction:
         if not resuming:
             halts.passing(JOURNALED)
-        begun = start(commits, record)
+        begun = start(transactions, record)
         if resuming:
             resumed.append(begun)
         return begun
 
-    def halting_append(commit: _Run, *arguments: Any) -> None:
-        if commit in resumed:
+    def halting_append(transaction: Transaction, *arguments: Any) -> None:
+        if transaction in resumed:
             halts.passing(RESUMED)
-        elif commit._touched:
+        elif transaction._touched:
             halts.passing(APPENDING)
-        append(commit, *arguments)
+        append(transaction, *arguments)
 
-    def halting_finish(commit: _Run) -> None:
-        halts.passing(RESUMED if commit in resumed else APPENDED)
-        finish(commit)
+    def halting_finish(transaction: Transaction) -> None:
+        halts.passing(RESUMED if transaction in resumed else APPENDED)
+        finish(transaction)
 
-    def halting_finished(commits: Commits, record: Any) -> None:
+    def halting_finished(transactions: Transactions, record: Any) -> None:
         halts.passing(DONE)
-        finished(commits, record)
+        finished(transactions, record)
 
     for owner, method, halting in (
-        (Commits, resume, halting_resume),
-        (Commits, start, halting_start),
-        (Commits, finished, halting_finished),
-        (_Run, append, halting_append),
-        (_Run, finish, halting_finish),
+        (Transactions, resume, halting_resume),
+        (Transactions, start, halting_start),
+        (Transactions, finished, halting_finished),
+        (Transaction, append, halting_append),
+        (Transaction, finish, halting_finish),
     ):
         setattr(owner, method.__name__, halting)
 

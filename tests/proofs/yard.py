@@ -20,9 +20,9 @@ from penstock.delivery.source import Delivery
 from penstock.disk import LocalFile
 from penstock.errors import Refusal
 from penstock.message import OFFSET_BITS, Batch, Column, Rows
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings
-from penstock.topic import Topic
 from tests.fakes import FakeClock, FakeDisk
 from tests.log.disks import UnsyncedFile
 
@@ -121,7 +121,7 @@ class Yard:
     def commit(self, query: str, batch: int, attempt: str) -> tuple[int, bool]:
         """Commit one attempt; raises what was told instead."""
         told: list[tuple[tuple[int, bool] | None, BaseException | None]] = []
-        self.node.commits.commit(query, batch, [attempt], lambda *answer: told.append(answer))
+        self.node.transactions.commit(query, batch, [attempt], lambda *answer: told.append(answer))
         self.run(0.5)
         if not told:
             raise Refusal("conflict", "nothing was told")
@@ -208,7 +208,7 @@ def fill(path: Path) -> tuple[Yard, Truth]:
     numbers = {name: topic.record.number for name, topic in node.topics.items()}
     pending = (b"pending 0", b"pending 1", b"pending 2")
     yard.stage("under way", 4, "a", *pending)
-    node.commits.commit("under way", 4, ["a"], lambda *_: None)  # no turn of the loop comes to it any more
+    node.transactions.commit("under way", 4, ["a"], lambda *_: None)  # no turn of the loop comes to it any more
     return yard, Truth(rows, owed, waiting, ends, Counter(pending), Counter([b"staged 0", b"staged 1"]), numbers)
 
 

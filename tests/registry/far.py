@@ -12,10 +12,10 @@ from random import Random
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.clock import MILLISECOND, Clock
 from penstock.errors import Refusal
 from penstock.registry import EmbeddedRegistry, Entry, Event
+from penstock.registry.answer import Answer
 from penstock.registry.registry import Cancel, Lease, OnEvents, Proposal, UnknownOutcomeError
 
 

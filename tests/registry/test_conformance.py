@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.answer import Answer
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.registry import EmbeddedRegistry, Event, Registry
+from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
 from penstock.registry.registry import CHANGE_EDITS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, UnknownOutcomeError
 from tests.registry.far import Far, Trouble

@@ -13,7 +13,7 @@ from penstock.config import Config
 from penstock.config.tree import NodeConfig
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import label
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.disk import Died, Inode, SimDisk
 from tests.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.simulation.book import Book
 from tests.simulation.clock import Scheduler
 

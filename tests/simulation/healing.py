@@ -8,8 +8,8 @@ from typing import Protocol
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.errors import REASONS
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.clients import DialectClient, Surroundings
 from tests.simulation.consumers import Drain, Sulker

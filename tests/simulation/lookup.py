@@ -13,7 +13,7 @@ from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.link import Channels, Pace
 from penstock.dialects.nsq.lookup.registrar import Registrar
 from penstock.dialects.nsq.lookup.service import Lookup
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.wire.dial import Dialling, Failed
 from tests.simulation.book import Book
 from tests.simulation.clock import Scheduler, SimClock

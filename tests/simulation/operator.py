@@ -9,9 +9,9 @@ import msgspec
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.errors import Refusal
 from penstock.message import place_of
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings
-from penstock.topic import Topic
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.choices import TYPES, some_filter, some_order
 from tests.simulation.model import Belongs, Row, State, SubscriptionModel, TopicModel

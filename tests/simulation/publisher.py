@@ -9,7 +9,7 @@ from random import Random
 from penstock.clock import MILLISECOND
 from penstock.intake.receipt import Receipt
 from penstock.message import Column, Rows
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.extras import KEYS, NOTHING, TAGS, TRAFFIC, Extras, some_members
 from tests.simulation.model import Message, Presence, TopicModel, is_spread

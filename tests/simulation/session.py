@@ -12,7 +12,7 @@ from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.message import id_of
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.handing import Handed, handed_out
 from tests.simulation.model import Row, State, SubscriptionModel

@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.simulation.clients import DialectClient, Producer, Surroundings
 from tests.simulation.consumers import Consumer
 from tests.simulation.network import Reader

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.events import PREFIX
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.events import PREFIX
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 
 
 def topics_of(node: Node) -> list[Topic]:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.node import Node
+from penstock.node.node import Node
 from tests.simulation.book import Book
 from tests.simulation.clock import Scheduler
 from tests.simulation.disk import Platter

@@ -12,10 +12,10 @@ from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.log import seal
 from penstock.message import id_of
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.registry import EmbeddedRegistry
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
 from tests.registry.far import Far
 from tests.registry.far import Trouble as Distance
 from tests.simulation.book import Book

@@ -10,7 +10,7 @@ from penstock.dialect import Bound, Dialect, Running
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 
 async def _start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:

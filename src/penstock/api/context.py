@@ -8,7 +8,7 @@ from zlib import crc32
 
 import penstock
 from penstock.config import Config
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.observe.lag import LoopLag
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.

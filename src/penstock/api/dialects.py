@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
+from penstock.units import times
 
 
 class ListenerInfo(msgspec.Struct):

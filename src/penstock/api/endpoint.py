@@ -19,8 +19,8 @@ from penstock.callers import Action, Caller
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.http import Request
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 
 PREFIX = "/api/v1"
 

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from penstock.api.endpoint import Call, Endpoint, Reply
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.observe.exposition import CONTENT_TYPE
 from penstock.observe.metrics import exposition
 

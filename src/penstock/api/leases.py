@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.record import Shown, read_id, shown, shown_id
 from penstock.delivery.journal import UNNAMED as HOLDER
@@ -27,6 +26,7 @@ from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
 from penstock.message import id_of
 from penstock.settings import HOUR_NS
+from penstock.units import times
 
 LEASE_ROWS_MAX = 1000
 WAIT_NS_MAX = 60 * times.SECOND_NS

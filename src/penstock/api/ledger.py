@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.intake.ledger import Sample
+from penstock.units import times
 
 
 class LedgerQuery(msgspec.Struct):

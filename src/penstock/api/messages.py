@@ -11,14 +11,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint
 from penstock.api.record import Shown, rows_of, shown, shown_id
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch
-from penstock.topic import Topic
+from penstock.node.topic import Topic
+from penstock.units import times
 
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.

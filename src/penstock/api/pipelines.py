@@ -6,9 +6,9 @@ import dataclasses
 
 import msgspec
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
-from penstock.pipelines import Known
+from penstock.node.pipelines import Known
+from penstock.units import times
 
 
 class QueryInfo(msgspec.Struct):

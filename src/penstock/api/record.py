@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock import times
 from penstock.api.problem import unknown
 from penstock.errors import Refusal
 from penstock.message import (
@@ -30,6 +29,7 @@ from penstock.message import (
     Rows,
     id_of,
 )
+from penstock.units import times
 
 SOURCE = "api"
 

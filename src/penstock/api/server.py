@@ -10,7 +10,7 @@ from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
 from penstock.http import Listener
 from penstock.http.listener import tls_context
-from penstock.node import Node
+from penstock.node.node import Node
 
 
 class ApiServer:

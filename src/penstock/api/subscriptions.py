@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
+from penstock.units import times
 
 SubscriptionSettingsText = Annotated[dict[str, Any], Meta(extra_json_schema=schema(SubscriptionSettings))]
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock import times
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.log.shard import Shard
+from penstock.node.topic import Topic
 from penstock.settings import Choice, TopicSettings
-from penstock.topic import Topic
+from penstock.units import times
 
 PAGE_MAX = 10_000
 

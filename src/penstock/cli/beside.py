@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cli.runner import Program, Runner, State
 from penstock.client.wire import PipelineReport
 from penstock.errors import ConfigError, Refusal
-from penstock.pipelines import NOBODY
+from penstock.node.pipelines import NOBODY
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 OFF = "off"
 DEFAULT = "default"

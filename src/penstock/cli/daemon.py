@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.dialect import Bound, Dialect
     from penstock.disk import LocalDisk
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -145,7 +145,7 @@ class Daemon:
     ) -> None:
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
-        from penstock.node import Node
+        from penstock.node.node import Node
         from penstock.resident import Resident
 
         self.config = config
@@ -163,7 +163,7 @@ class Daemon:
 
     async def listen(self) -> Sequence[Bound]:
         """Open for clients and return where."""
-        from penstock.node import Served
+        from penstock.node.node import Served
 
         self._listeners.open()
         for dialect in self._table:
@@ -201,7 +201,7 @@ class Daemon:
 
     async def _end(self) -> bool:
         """Write everything down; False if the disk does not answer any more."""
-        from penstock.ending import Ending
+        from penstock.node.ending import Ending
 
         done = self._loop.create_future()
         ending = Ending(self.node, lambda: done.set_result(None))

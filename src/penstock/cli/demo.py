@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.cli.beside import DEMO_TOPIC as TOPIC
 from penstock.clock import SECOND, Timer
 from penstock.message import Rows
+from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
-    from penstock.node import Node
-    from penstock.topic import Topic
+    from penstock.node.node import Node
+    from penstock.node.topic import Topic
 
 _log = logging.getLogger("penstock.demo")
 

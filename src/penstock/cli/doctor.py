@@ -277,7 +277,7 @@ def sync_speed(place: str) -> Finding:
     if p99_ns > SYNC_SLOW_NS:
         todo = "put fsync topics on a faster disk, or publish to them in batches"
         return Finding("WARN", "sync speed", text, todo)
-    return Finding("OK", "sync speed", f"{text}: about {1e9 / max(p50_ns, 1):,.0f} group commits a second")
+    return Finding("OK", "sync speed", f"{text}: about {1e9 / max(p50_ns, 1):,.0f} group syncs a second")
 
 
 def _sync_times(probe: str) -> Iterator[int]:

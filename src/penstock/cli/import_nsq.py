@@ -138,7 +138,7 @@ async def _bring(config: Config, queues: Queues, told: Callable[[int], None]) ->
     from penstock.dialects.nsq.takeover.backlog import Backlog
     from penstock.dialects.nsq.takeover.transfer import Transfer
     from penstock.disk import LocalDisk
-    from penstock.node import Node
+    from penstock.node.node import Node
 
     loop = asyncio.get_running_loop()
     disk = LocalDisk(loop, group=config.data_mode == "group")

@@ -68,7 +68,7 @@ def compact(
     """Merge the small files of a table, beside whoever reads and writes it."""
     needs_spark()
     from penstock.pipeline.lake.table import table as table_at
-    from penstock.quantity import parse_size
+    from penstock.units.quantity import parse_size
 
     printer = Printer(json=json)
     say = (lambda line: None) if json else printer.line

@@ -126,6 +126,6 @@ def _bound(text: str) -> int | str:
 
 
 def _time(time_us: int) -> str:
-    from penstock.times import shown
+    from penstock.units.times import shown
 
     return shown(time_us * 1000)[:19].replace("T", " ") + "Z"

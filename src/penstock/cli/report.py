@@ -76,7 +76,7 @@ def _moment(text: str, option: str) -> datetime.datetime | None:
     if not text:
         return None
     from penstock.errors import Refusal
-    from penstock.times import past
+    from penstock.units.times import past
 
     try:
         time_ns = past(text, time.time_ns(), option)

@@ -14,8 +14,8 @@ import typer
 
 from penstock.dialect import Choices
 from penstock.dialects import DIALECTS
-from penstock.quantity import format_duration, format_size
 from penstock.settings import SubscriptionSettings, TopicSettings
+from penstock.units.quantity import format_duration, format_size
 
 #: Between the name of a dialect and that of its setting, in the names of parameters.
 _BETWEEN = "__"

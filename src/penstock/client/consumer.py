@@ -22,7 +22,7 @@ import pyarrow.flight as flight
 from penstock.client import wire
 from penstock.client.connection import Access, Connection, Unreachable, refusal_of
 from penstock.client.incoming import Batch, Verb
-from penstock.client.patience import Patience
+from penstock.client.retry import RetryPolicy
 from penstock.errors import PenstockError
 
 #: Acks not known to be written down before the node is asked about them.
@@ -126,15 +126,15 @@ class Consumer:
     # --- the reader's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        patience = Patience(self._patience_s, self._closing.wait)
+        retry = RetryPolicy(self._patience_s, self._closing.wait)
         while not self._closing.is_set():
             try:
                 with Connection(self._access) as connection:
                     for _ in self._follow(connection):
-                        patience.renew()
+                        retry.renew()
             except PenstockError as error:
                 try:
-                    patience.rest(error)
+                    retry.rest(error)
                 except PenstockError:
                     self._end(None if self._closing.is_set() else error)
                     return

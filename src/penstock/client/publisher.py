@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
-from penstock.client.patience import Patience
+from penstock.client.retry import RetryPolicy
 from penstock.errors import Refusal
 from penstock.message import id_of
 
@@ -135,7 +135,7 @@ class _Stream:
 
     def _patiently(self, unanswered: deque[_Piece], patience_s: float) -> wire.Stored:
         """Return the answer to the oldest piece; while no node answers, send everything again."""
-        patience = Patience(patience_s)
+        retry = RetryPolicy(patience_s)
         while True:
             try:
                 if self._writer is None:
@@ -144,7 +144,7 @@ class _Stream:
                 return self._answer()
             except (Unreachable, Refusal) as error:
                 self._end()
-                patience.rest(error)
+                retry.rest(error)
 
     def _write(self, piece: _Piece) -> None:
         if self._writer is None:

@@ -14,7 +14,7 @@ from penstock.config.tree import (
     Section,
     TopicConfig,
 )
-from penstock.quantity import format_duration, format_size, parse_duration, parse_size
+from penstock.units.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "Config",

@@ -14,7 +14,7 @@ import msgspec
 from penstock.config.part import Part
 from penstock.config.tree import Config, Section
 from penstock.errors import hint
-from penstock.quantity import format_duration, format_size
+from penstock.units.quantity import format_duration, format_size
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 

@@ -17,7 +17,7 @@ from penstock.config.keys import ENVIRONMENT_PREFIX, Key, Keys, nearest
 from penstock.config.part import Part
 from penstock.config.tree import Config
 from penstock.errors import ConfigError
-from penstock.quantity import parse_duration, parse_size
+from penstock.units.quantity import parse_duration, parse_size
 
 DEFAULT_FILE = "penstock.toml"
 #: Names the file itself, so it is no key of the tree.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.clock import SECOND
 from penstock.errors import Refusal
@@ -22,6 +21,7 @@ from penstock.http import plain
 from penstock.http.app import Broken, Shortcut
 from penstock.http.request import Request
 from penstock.http.response import TEXT, Response
+from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
     from penstock.http.listener import Listener

@@ -12,7 +12,7 @@ from penstock.http.response import TEXT, Response
 from penstock.http.routes import Routes
 
 if TYPE_CHECKING:
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 
 class Pages(App):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.answer import Answer
 from penstock.errors import Refusal
 from penstock.http.request import NO_NAMES, Request
 from penstock.http.response import Response
+from penstock.registry.answer import Answer
 
 #: Returns the response, now or later, or None and gives it to the request itself; raises what the application has words
 #: for.

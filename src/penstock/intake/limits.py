@@ -9,8 +9,8 @@ from __future__ import annotations
 from penstock.errors import InvariantError, Refusal
 from penstock.log.decode import largest
 from penstock.message import Column
-from penstock.quantity import format_duration
-from penstock.times import shown
+from penstock.units.quantity import format_duration
+from penstock.units.times import shown
 
 SECOND_NS = 1_000_000_000
 

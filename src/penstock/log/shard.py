@@ -16,7 +16,6 @@ from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
 from penstock.log.chunks import Chunks
-from penstock.log.commit import Commit
 from penstock.log.compact import KNOWN_NS_MIN, worthwhile
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
@@ -32,6 +31,7 @@ from penstock.log.segment import Segment
 from penstock.log.segments import Segments
 from penstock.log.shape import shaped_rows
 from penstock.log.state import RESERVED_BLOCK, StateFile
+from penstock.log.sync import GroupSync
 from penstock.log.tail import Tail
 from penstock.log.times import first_since, recent
 from penstock.log.weight import UNCHANGED, Measures, weigh
@@ -110,7 +110,7 @@ class Shard:
         self._tail = Tail(self.readable_end)
         self._chunks = Chunks(cache_bytes)
         self._fetches = Fetches(disk, clock, self, self._chunks, cache_bytes)
-        self._commit = Commit(disk, self.end, self._synced, self._sync_failed)
+        self._group_sync = GroupSync(disk, self.end, self._synced, self._sync_failed)
         self._manifest = ManifestWriter(disk, path, self._manifest_content)
         self._rewrites = Rewrites(disk, clock, segments, self._manifest, self._rewritten)
         self._reserve = Reserve(disk, state)
@@ -224,9 +224,9 @@ class Shard:
         except OSError as error:
             if isinstance(error, TornFileError):
                 self._close_suspect(error)
-                self._commit.suspend(self._start_repair)
+                self._group_sync.suspend(self._start_repair)
             raise self._refusal(error) from error
-        dirty = self._commit.dirty
+        dirty = self._group_sync.dirty
         if not dirty or dirty[-1] is not segment:
             dirty.append(segment)
         self.end = end
@@ -245,13 +245,13 @@ class Shard:
     def when_durable(self, done: Done) -> None:
         """Call back once everything appended so far is as safe as the topic's durability asks."""
         if self._grouped:
-            self._commit.wait(self.end, done)
+            self._group_sync.wait(self.end, done)
         else:
             done(None)
 
     def sync(self, done: Done) -> None:
         """Call back once everything appended so far survives a power loss, whatever the topic promises."""
-        self._commit.wait(self.end, done)
+        self._group_sync.wait(self.end, done)
 
     def read(self, offset: int) -> Batch | None:
         """Return the batch that holds an offset, or the first after it, if it is readable and in memory."""
@@ -317,8 +317,8 @@ class Shard:
             if not is_full(error):
                 raise
         self._segments.close_open()
-        self._commit.touch(segment)
-        self._commit.start(self.end)
+        self._group_sync.touch(segment)
+        self._group_sync.start(self.end)
 
     def tick(self, now_ns: int) -> None:
         """Do the housekeeping that is due; called about every 10 ms."""
@@ -332,7 +332,7 @@ class Shard:
                 self.roll()
         if monotonic_ns - self._synced_ns >= SYNC_EVERY_NS:
             self._synced_ns = monotonic_ns
-            self._commit.start(self.end)
+            self._group_sync.start(self.end)
             self._note_synced()
             if self._manifest.failed:
                 self._manifest.start()
@@ -414,8 +414,8 @@ class Shard:
         tail = self._tail
         self._chunks.trim(max(bytes_max - tail.bytes, 0))
         if tail.bytes > bytes_max:
-            self._commit.start(self.end)
-        synced_end = min(self.readable_end, self._commit.synced_end)
+            self._group_sync.start(self.end)
+        synced_end = min(self.readable_end, self._group_sync.synced_end)
         while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= synced_end:
             tail.drop_oldest()
 
@@ -478,7 +478,7 @@ class Shard:
         segment = self._segments.open
         if segment is not None:
             self._write_index(segment)
-            if not self._commit.busy:
+            if not self._group_sync.busy:
                 segment.close()
         self._note_position()
         self._state.state.clean, self._state.state.suspect = clean, not clean or self.journals_suspect
@@ -494,7 +494,7 @@ class Shard:
         """Sync everything, elsewhere if it must be; False if the next start has to recover as after a crash."""
         try:
             if self._repair is None:
-                self._commit.now(self.end)
+                self._group_sync.now(self.end)
                 return True
         except OSError as error:
             self.sync_errors += 1
@@ -552,7 +552,7 @@ class Shard:
         self._stopped = self._rewrites.stopped = True
         if self._repair is not None:
             self._repair.stop()
-            self._commit.fail(OSError(f"{self.path} was closed before its rows were safe"))
+            self._group_sync.fail(OSError(f"{self.path} was closed before its rows were safe"))
         self._manifest.stop()
         self._fetches.stop()
 
@@ -608,9 +608,9 @@ class Shard:
         """A sync has returned: rows become readable, closed segments become sealed."""
         if self._stopped:
             return
-        moved = self._grouped and self._commit.synced_end > self.readable_end
+        moved = self._grouped and self._group_sync.synced_end > self.readable_end
         if moved:
-            self.readable_end = self._commit.synced_end
+            self.readable_end = self._group_sync.synced_end
         settled = [segment for segment in clean if segment is not self._segments.open]
         for segment in settled:
             self._seal(segment)
@@ -632,7 +632,7 @@ class Shard:
             segment.forget_index()
 
     def _note_synced(self) -> None:
-        """Write down how far the log is synced, at most once a second: group commits come by the thousand."""
+        """Write down how far the log is synced, at most once a second: group syncs come by the thousand."""
         monotonic_ns = self._clock.monotonic()
         if self._position_noted or monotonic_ns - self._noted_ns < NOTE_EVERY_NS:
             return
@@ -645,14 +645,14 @@ class Shard:
 
     def _note_position(self) -> None:
         state = self._state.state
-        oldest = self._commit.dirty[0] if self._commit.dirty else self._segments.open
+        oldest = self._group_sync.dirty[0] if self._group_sync.dirty else self._segments.open
         state.synced_segment = oldest.first if oldest is not None else self.end
         state.synced_position = oldest.synced_bytes if oldest is not None else 0
 
     def _sync_failed(self, error: BaseException) -> None:
         self.sync_errors += 1
         if self._stopped:
-            self._commit.fail(error)
+            self._group_sync.fail(error)
         else:
             self._close_suspect(error)
             self._start_repair()
@@ -673,7 +673,7 @@ class Shard:
             self.sync_errors += 1
         if segment is not None and segment.batches:
             self._segments.close_open()
-            self._commit.touch(segment)
+            self._group_sync.touch(segment)
         self._segments.open = None
 
     def _why_read_only(self, error: BaseException) -> str:
@@ -706,7 +706,7 @@ class Shard:
             self._disk,
             self._clock,
             self.path,
-            self._commit.dirty,
+            self._group_sync.dirty,
             self._tail,
             self._manifest,
             self._written_again,
@@ -739,7 +739,7 @@ class Shard:
             self.weight = first.weight if first is not None else self.weight
             self._tail.drop_from(self.readable_end)
             self.on_taken_back(self.readable_end)
-        self._commit.fail(error)
+        self._group_sync.fail(error)
 
     def _healed(self) -> None:
         """Everything is synced, and the manifest says where."""
@@ -748,14 +748,14 @@ class Shard:
         for segment in self._fresh:
             self._seal(segment)
         self._fresh, self._repair, self.read_only = [], None, ""
-        self._commit.dirty.clear()
+        self._group_sync.dirty.clear()
         self._state.state.suspect = self.journals_suspect
         self._position_noted, self._noted_ns = False, 0
         self._note_synced()
         self._rewrites.wanted = True
         if moved:
             self.on_readable()
-        self._commit.resume(self.end)
+        self._group_sync.resume(self.end)
         _log.warning("%s takes messages again: what a failed sync may have lost is safe in new files", self.path)
 
     def _write_index(self, segment: Segment) -> None:

@@ -17,7 +17,7 @@ from penstock.moves.move import Origin, Piece, move
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
-    from penstock.topic import Topic
+    from penstock.node.topic import Topic
 
 
 def bury(topic: Topic, subscription: Subscription, cursor: Cursor, offsets: Offsets) -> None:

@@ -17,7 +17,7 @@ from penstock.intake.receipt import Receipt
 from penstock.message import OPTIONAL_COLUMNS, Batch, Column, Done, Rows, id_of, place_of
 
 if TYPE_CHECKING:
-    from penstock.topic import Topic
+    from penstock.node.topic import Topic
 
 
 class Origin(NamedTuple):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.clock import SECOND
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
@@ -23,11 +22,12 @@ from penstock.errors import Refusal
 from penstock.message import Batch, id_of, place_of
 from penstock.moves.letters import LEFT_BEHIND, as_before, told
 from penstock.moves.move import Origin, Piece, move
+from penstock.registry.answer import Answer
 from penstock.settings import HOUR_NS
 
 if TYPE_CHECKING:
-    from penstock.node import Node
-    from penstock.topic import Topic
+    from penstock.node.node import Node
+    from penstock.node.topic import Topic
 
 NAME = "redrive"
 KEYS = "redrive/"

@@ -61,8 +61,8 @@ class TopicSlots(Protocol):
         """Return what its segments hold."""
 
 
-class CommitSlots(Protocol):
-    """What is read of the commits."""
+class TransactionSlots(Protocol):
+    """What is read of the transactions."""
 
     committed: int
 
@@ -78,7 +78,7 @@ class NodeSlots(Protocol):
     quota: Quota
 
     @property
-    def commits(self) -> CommitSlots:
+    def transactions(self) -> TransactionSlots:
         """What becomes of staged batches."""
 
     @property
@@ -122,7 +122,7 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     out.one("penstock_stored_bytes", "gauge", "What the segments of all topics hold.", stored)
     out.one("penstock_quota_bytes", "gauge", "They may hold this much; 0 is no limit.", node.quota.bytes_max)
     out.one("penstock_staged_attempts", "gauge", "Attempts of Spark tasks not committed yet.", len(node.staging))
-    out.one("penstock_commits_total", "counter", "Batches of Spark queries committed.", node.commits.committed)
+    out.one("penstock_commits_total", "counter", "Batches of Spark queries committed.", node.transactions.committed)
     out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
     out.family(
         "penstock_ledger_messages_total",

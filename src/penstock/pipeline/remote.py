@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.client.connection import Access, Connection, Unreachable
-from penstock.client.patience import Patience
+from penstock.client.retry import RetryPolicy
 from penstock.client.wire import Hold, TopicInfo, made
 from penstock.errors import PenstockError, Refusal
 from penstock.pipeline.store import Piece
@@ -56,18 +56,18 @@ class Remote:
         columns = list(read.columns or ())
         # The offset tells how far an answer came.
         asked = dataclasses.replace(read, columns=columns if "offset" in columns else [*columns, "offset"])
-        patience = Patience(self._patience_s)
+        retry = RetryPolicy(self._patience_s)
         while True:
             try:
                 for batch in self._connected().read(asked):
-                    patience.renew()
+                    retry.renew()
                     if len(batch):
                         asked = dataclasses.replace(asked, start=batch.column("offset")[-1].as_py() + 1, from_ns=None)
                         yield batch if "offset" in columns else batch.select(columns)
                 return
             except Unreachable as error:
                 self._connection = None
-                patience.rest(error)
+                retry.rest(error)
             if asked.end is not None and asked.start is not None and asked.start >= asked.end:
                 return
 
@@ -89,10 +89,10 @@ class Remote:
         return self._connection
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        patience = Patience(self._patience_s)
+        retry = RetryPolicy(self._patience_s)
         while True:
             try:
                 return call()
             except Unreachable as error:
                 self._connection = None
-                patience.rest(error)
+                retry.rest(error)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
-from penstock.client.patience import Patience
+from penstock.client.retry import RetryPolicy
 from penstock.errors import PenstockError, Refusal
 from penstock.pipeline.target import Target
 
@@ -89,13 +89,13 @@ class Line:
 
     def _patiently(self, call: Callable[[Connection], Result]) -> Result:
         """Return what a call returns; wait for a node that is being restarted, or out of room for a moment."""
-        patience = Patience(self._patience_s)
+        retry = RetryPolicy(self._patience_s)
         while True:
             try:
                 return call(self._connected())
             except (Unreachable, Refusal) as error:
                 self._hang_up()
-                patience.rest(error)
+                retry.rest(error)
 
     def _connected(self) -> Connection:
         if self._connection is None:

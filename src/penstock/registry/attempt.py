@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.answer import Answer
 from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.errors import Refusal
+from penstock.registry.answer import Answer
 from penstock.registry.registry import Registry, UnknownOutcomeError
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, Refusal
+from penstock.registry.answer import Answer
 from penstock.registry.attempt import Compose, Draft, attempt
 from penstock.registry.records import (
     DeletedTopic,

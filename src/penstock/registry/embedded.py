@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.clock import Clock, Timer
 from penstock.disk import Disk, File, is_full, replace_file
 from penstock.errors import ConfigError, PenstockError, Refusal
+from penstock.registry.answer import Answer
 from penstock.registry.frames import HEADER, Change, frame, mark, scan
 from penstock.registry.registry import (
     CHANGE_BYTES_MAX,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from penstock.answer import Answer
 from penstock.errors import PenstockError
+from penstock.registry.answer import Answer
 
 #: A value is a record of settings, never data; a larger one is somebody's mistake.
 VALUE_BYTES_MAX = 1 << 20

@@ -20,8 +20,8 @@ from penstock.registry.records import TopicRecord
 from penstock.registry.registry import Event
 
 if TYPE_CHECKING:
-    from penstock.node import Node
-    from penstock.topic import Topic
+    from penstock.node.node import Node
+    from penstock.node.topic import Topic
 
 _log = logging.getLogger("penstock.rescue")
 

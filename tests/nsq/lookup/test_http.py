@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.dialects.nsq.lookup.directory import Meta
+from penstock.registry.answer import Answer
 from tests.nsq.lookup.parts import Service
 
 

@@ -10,7 +10,7 @@ from penstock.dialects.flight.config import FlightConfig, check, endpoints
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 
 async def _start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:

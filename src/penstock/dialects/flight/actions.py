@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow.flight as flight
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
@@ -23,6 +22,7 @@ from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
+from penstock.registry.answer import Answer
 from penstock.settings import TopicSettings
 
 
@@ -153,14 +153,14 @@ def offsets_at(service: Service, caller: Caller, document: OffsetsAt) -> object:
 
 def commit(service: Service, caller: Caller, document: Commit) -> Committed:
     """Make what these attempts staged visible, once for each (query, topic, batch)."""
-    call = partial(service.node.commits.commit, any_rows=document.any_rows)
+    call = partial(service.node.transactions.commit, any_rows=document.any_rows)
     found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
     return Committed(rows=found[0], already=found[1])
 
 
 def abort(service: Service, caller: Caller, document: Commit) -> object:
     """Drop what these attempts staged."""
-    service.bridge.call(partial(service.node.commits.abort, document.query, document.batch, document.attempts))
+    service.bridge.call(partial(service.node.transactions.abort, document.query, document.batch, document.attempts))
     return {}
 
 

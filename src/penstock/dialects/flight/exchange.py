@@ -15,7 +15,6 @@ from typing import TypeAlias
 import msgspec
 import pyarrow.flight as flight
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.client.wire import Notice, Order, Subscribe, decoded, encoded
 from penstock.clock import MILLISECOND
@@ -26,7 +25,7 @@ from penstock.delivery.wanted import wanted
 from penstock.dialect import Peer
 from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.get import columns_of
-from penstock.dialects.flight.handed import ROWS_MAX, record_batches, schema_of
+from penstock.dialects.flight.leased import ROWS_MAX, record_batches, schema_of
 from penstock.dialects.flight.order import check, ids_of, parts_of, runs_of
 from penstock.dialects.flight.put import chunks
 from penstock.dialects.flight.service import Service
@@ -35,7 +34,8 @@ from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
 from penstock.filters.sample import ALL
 from penstock.filters.tag import TAG_BYTES_MAX
 from penstock.intake.limits import check_delay
-from penstock.topic import Topic
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 #: Bytes of bodies on their way to a client that does not read; beyond it, the client gets nothing more.
 UNREAD_BYTES_MAX = 16 << 20

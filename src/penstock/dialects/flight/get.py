@@ -24,7 +24,7 @@ from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
 from penstock.log.record import chosen, record_batch, schema_of
 from penstock.log.shard import Shard
 from penstock.message import BUCKET_MAX, COLUMNS, Batch
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 #: Rows of a memory topic taken in one hop.
 HOP_ROWS = 65_536

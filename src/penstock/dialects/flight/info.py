@@ -16,7 +16,7 @@ from penstock.dialects.flight.service import Service
 from penstock.log.record import schema_of
 from penstock.log.shard import Shard
 from penstock.message import COLUMNS
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 #: Topics described in one step of the loop.
 STEP_TOPICS = 100

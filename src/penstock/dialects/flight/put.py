@@ -26,7 +26,7 @@ from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 #: A batch may name this many topics.
 TOPICS_MAX = 1000

@@ -24,7 +24,7 @@ from penstock.dialects.flight.auth import TokenCheck
 from penstock.dialects.flight.bridge import Bridge
 from penstock.dialects.flight.command import put_of, subscribe_of, topic_of
 from penstock.dialects.flight.service import Service
-from penstock.node import Node
+from penstock.node.node import Node
 
 #: How long clients have to end their calls by themselves, and how often the others are hung up on.
 GRACE_S = 1.0

@@ -17,7 +17,6 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from penstock.answer import Answer
 from penstock.callers import Action, Caller
 from penstock.config import Config
 from penstock.dialect import Peer
@@ -25,8 +24,9 @@ from penstock.dialects.flight.bridge import STOPPING, Bridge
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
 from penstock.errors import Refusal
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
 PUBLISHERS = 64

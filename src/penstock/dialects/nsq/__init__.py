@@ -11,7 +11,7 @@ from penstock.dialects.nsq.config import NsqConfig, check, endpoints
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.node import Node
+    from penstock.node.node import Node
 
 
 async def _start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:

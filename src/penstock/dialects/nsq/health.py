@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.dialects.nsq.topics import is_listed
-from penstock.node import Node
+from penstock.node.node import Node
 
 
 def trouble(node: Node) -> str | None:

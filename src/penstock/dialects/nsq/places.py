@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.intake.receipt import Receipt
 from penstock.log import weight
 from penstock.message import Batch, Offsets, place_of
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 _EDGES = "nsq edges"
 

@@ -19,7 +19,7 @@ from penstock.dialects.nsq.stats.document import Observer
 from penstock.dialects.nsq.stats.statsd import sender
 from penstock.dialects.nsq.tcp.server import Server
 from penstock.http import Listener
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.wire.statsd import Statsd, dialler
 
 

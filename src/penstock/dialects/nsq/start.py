@@ -16,7 +16,7 @@ from penstock.clock import SECOND
 from penstock.dialects.nsq.places import edges
 from penstock.errors import Refusal
 from penstock.log.shard import Shard
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 Kind = Literal["special", "timestamp", "virtual_queue", "msgcount"]
 

@@ -10,7 +10,7 @@ import msgspec
 from penstock.config import Config
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.events import PREFIX
+from penstock.node.events import PREFIX
 from penstock.settings import SubscriptionSettings, TopicSettings
 
 #: Names that end so live as long as somebody uses them.

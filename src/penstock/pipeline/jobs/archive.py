@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.output import Output
 from penstock.pipeline.lake.table import COMPRESSIONS, FORMATS, PARTITION_BY, Table, table
-from penstock.quantity import parse_duration, parse_size
+from penstock.units.quantity import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sql
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.output import Output
 from penstock.pipeline.jobs.thinning import ID, TIME, Thinned
-from penstock.quantity import parse_duration
+from penstock.units.quantity import parse_duration
 
 By = Literal["message_id", "dedup", "key", "body", "key+body"]
 

@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, Refusal
-from penstock.pipeline.lake import columns, deltalog, ground, merge, past
+from penstock.pipeline.lake import columns, deltalog, directory, merge, past
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, key
 from penstock.pipeline.lake.staged import Staged, described, moved, stage
@@ -128,7 +128,7 @@ class Delta:
     def _checked(self, home: Home, schema: StructType) -> DeltaTable | None:
         """Return the table, if there is one yet, after a frame with these columns was found to fit."""
         columns.checked(self.path, schema, self.partition_by)
-        ground.checked(self.path)
+        directory.checked(self.path)
         table = self._opened(home)
         if table is None:
             deltalog.schema(self.path, schema)
@@ -269,13 +269,13 @@ class Delta:
             raise ConfigError(f"table {self.path} is {identity.format}, not {self.format}: set format so")
         if not deltalog.exists(self.path):
             if identity is not None:
-                raise ground.lost(home.table, home.directory, "is gone")
-            ground.empty(self.path)
+                raise directory.lost(home.table, home.directory, "is gone")
+            directory.empty(self.path)
             return None
         table = deltalog.opened(self.path)
         if identity is not None and identity.id != str(table.metadata().id):
-            raise ground.lost(home.table, home.directory, "was made anew by somebody else")
-        ground.same_partitions(self.path, tuple(table.metadata().partition_columns), self.partition_by)
+            raise directory.lost(home.table, home.directory, "was made anew by somebody else")
+        directory.same_partitions(self.path, tuple(table.metadata().partition_columns), self.partition_by)
         return table
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.pipeline.lake import columns, ground, merge, past
+from penstock.pipeline.lake import columns, directory, merge, past
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, Swap, key, synced
 from penstock.pipeline.lake.staged import Staged, files, moved, stage
@@ -127,7 +127,7 @@ class Parquet:
 
     def _checked(self, home: Home, schema: StructType) -> None:
         columns.checked(self.path, schema, self.partition_by)
-        ground.checked(self.path)
+        directory.checked(self.path)
         identity = self._opened(home)
         if identity is not None:
             columns.added(self.path, _struct(identity), schema)
@@ -190,13 +190,13 @@ class Parquet:
         """Return which table this is, or None if there is none yet."""
         identity = home.identity()
         if identity is None:
-            ground.empty(self.path)
+            directory.empty(self.path)
             return None
         if identity.format != self.format:
             raise ConfigError(f"table {self.path} is {identity.format}, not {self.format}: set format so")
         if not os.path.isdir(self.path):
-            raise ground.lost(self.path, home.directory, "is gone")
-        ground.same_partitions(self.path, identity.partition_by, self.partition_by)
+            raise directory.lost(self.path, home.directory, "is gone")
+        directory.same_partitions(self.path, identity.partition_by, self.partition_by)
         self._ours(home)
         return identity
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import ConfigError, hint
-from penstock.quantity import parse_duration
+from penstock.units.quantity import parse_duration
 
 #: Names of pipelines and their parts are names of directories and of metrics as well.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -14,8 +14,8 @@ from penstock.pipeline.jobs.catalog import Job
 from penstock.pipeline.options import parsed
 from penstock.pipeline.plan.document import Place, Source
 from penstock.pipeline.store import Store, opened
-from penstock.quantity import parse_duration
-from penstock.times import past
+from penstock.units.quantity import parse_duration
+from penstock.units.times import past
 
 EVERY = "*"
 

@@ -23,7 +23,7 @@ from penstock.pipeline.plan.graph import Query, queries
 from penstock.pipeline.run.fault import reason
 from penstock.pipeline.run.home import Home, base_of
 from penstock.pipeline.run.progress import Progress
-from penstock.pipeline.run.teller import Teller
+from penstock.pipeline.run.reporter import Reporter
 from penstock.pipeline.session import session
 from penstock.pipeline.target import parsed
 
@@ -107,7 +107,7 @@ class Runner:
         self.once = once
         self.home = home_of(document)
         self._show = show
-        self._teller = Teller(document.node)
+        self._teller = Reporter(document.node)
         self._started_ms = time.time_ns() // 1_000_000
         self._told_s = float("-inf")
         self._stopping = threading.Event()

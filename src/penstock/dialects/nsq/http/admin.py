@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.callers import Action, Caller
 from penstock.config import Config
 from penstock.delivery.subscription import Subscription
@@ -19,8 +18,9 @@ from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.words import EMPTY, Fault, Params
 from penstock.dialects.nsq.topics import channel_settings, topic_settings
 from penstock.http import Response
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 
 class Admin:

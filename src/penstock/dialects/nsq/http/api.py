@@ -15,7 +15,6 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
@@ -46,8 +45,9 @@ from penstock.http.listener import tls_context
 from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows, place_of
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
 PUBLISHERS = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 
 def meta_of(topic: Topic) -> Meta:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
@@ -24,6 +23,7 @@ from penstock.dialects.nsq.lookup.session import Fault as Faulted
 from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.errors import Refusal
 from penstock.http import App, Broken, Connection, Request, Response, Route, Routes
+from penstock.registry.answer import Answer
 
 #: Youzan's lookup services take at most this many.
 REPLICAS_MAX = 5

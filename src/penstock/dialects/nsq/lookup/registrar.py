@@ -19,9 +19,9 @@ from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Directory, Peer
 from penstock.dialects.nsq.lookup.host import meta_of
 from penstock.dialects.nsq.lookup.link import PACE, Announced, Network, Pace, ServiceLink
 from penstock.dialects.nsq.topics import is_listed
-from penstock.node import Change, Node
+from penstock.node.node import Change, Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
-from penstock.topic import Topic
 
 
 class Registrar:

@@ -28,8 +28,8 @@ from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.dialects.nsq.tcp.server import Connection
 from penstock.dialects.nsq.topics import is_listed
 from penstock.filters.match import ExtFilter
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 
 #: nsqd's numbers for the states of a connection.
 STATES = {"init": 0, "subscribed": 3, "closing": 4}

@@ -16,8 +16,8 @@ import numpy as np
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.stats.latency import BUCKETS, Latency, Percentiles, percentiles
 from penstock.message import OFFSET_BITS, SMALL, Batch, Offsets, place_of
-from penstock.node import Change, Node
-from penstock.topic import Topic
+from penstock.node.node import Change, Node
+from penstock.node.topic import Topic
 
 #: One group of acks is measured in at most this many batches, spread over all of it: 1,000 lone messages that are
 #: acked together would otherwise cost 1,000 looks into the log.

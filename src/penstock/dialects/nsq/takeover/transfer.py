@@ -25,9 +25,9 @@ from penstock.dialects.nsq.takeover.queues import Topic as Source
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Offsets, Rows, place_of
-from penstock.node import Node
+from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings
-from penstock.topic import Topic
 
 #: In the topic's directory: two words for each message that was brought.
 BROUGHT = "nsq-brought"

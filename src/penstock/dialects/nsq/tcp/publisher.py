@@ -26,7 +26,7 @@ from penstock.filters.header import BadHeader, BadTrace, only_reserved
 from penstock.intake.limits import check_due
 from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.message import SMALL, Buffer, Column, Rows
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 if TYPE_CHECKING:
     from penstock.dialects.nsq.tcp.session import Session

@@ -42,7 +42,7 @@ from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
 from penstock.intake.limits import check_delay
 from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
-from penstock.topic import Topic
+from penstock.node.topic import Topic
 
 if TYPE_CHECKING:
     from penstock.dialects.nsq.tcp.session import Session

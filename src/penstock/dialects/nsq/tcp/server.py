@@ -22,7 +22,7 @@ from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.tcp.session import Session
 from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.message import Buffer
-from penstock.node import Node
+from penstock.node.node import Node
 from penstock.wire.layers import LayerError
 from penstock.wire.tls import TlsFacts
 

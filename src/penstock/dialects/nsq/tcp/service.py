@@ -5,7 +5,6 @@ Owns how a command finds its topic, and makes it if it may. Knows nothing of soc
 
 from __future__ import annotations
 
-from penstock.answer import Answer
 from penstock.callers import Action, Caller
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
@@ -14,8 +13,9 @@ from penstock.dialects.nsq.tls import server_context
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import ConfigError, Refusal
 from penstock.filters.header import HeaderReader
-from penstock.node import Node
-from penstock.topic import Topic
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 
 
 class Service:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 
-from penstock.answer import Answer
 from penstock.callers import Caller
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
@@ -25,6 +24,7 @@ from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.message import Buffer
+from penstock.registry.answer import Answer
 
 __all__ = ["EPHEMERAL", "Link", "Session"]
 

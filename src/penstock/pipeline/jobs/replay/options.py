@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import ConfigError
 from penstock.pipeline.lake.table import FORMATS
 from penstock.pipeline.plan.document import Place
-from penstock.quantity import parse_duration
+from penstock.units.quantity import parse_duration
 
 Times = Literal["original", "shift", "none"]
 #: An offset in every shard, offsets by shard, a time, a duration back from now, `earliest` or `latest`.

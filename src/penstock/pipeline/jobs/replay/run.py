@@ -27,7 +27,7 @@ from penstock.pipeline.frame import TAKEN
 from penstock.pipeline.jobs.replay.options import TOPIC, Replay
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, Done, Plan, shares_of, steps_of
 from penstock.pipeline.jobs.replay.source import CALL_S, Source, node_of, source_of
-from penstock.times import shown
+from penstock.units.times import shown
 
 SECOND_NS = 1_000_000_000
 #: A step at full speed: enough to make little of what a step costs, little enough to stop soon.

@@ -32,7 +32,7 @@ from penstock.pipeline.schema import TYPES
 from penstock.pipeline.store import Store, opened
 from penstock.pipeline.target import parsed as target_of
 from penstock.pipeline.target import running
-from penstock.times import past
+from penstock.units.times import past
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,483 @@
+"""The node: puts registry, log, intake and delivery together; the only place that knows all of them.
+
+Its seams are clock, disk and randomness, so that the simulation runs the very same node. Dialects, the API and the
+CLI talk to it and to `Topic`; it never talks to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Literal, NamedTuple
+
+from penstock.callers import Action, Caller
+from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
+from penstock.config import Config
+from penstock.delivery.instant import Instant
+from penstock.delivery.subscription import Subscription
+from penstock.dialect import Bound, Dialect, Running, chosen, measure_of
+from penstock.disk import Disk, unmade
+from penstock.errors import CorruptionError, Refusal
+from penstock.intake.ledger import Ledger
+from penstock.intake.limits import InputMemory
+from penstock.intake.staging import Staging
+from penstock.log.budget import share
+from penstock.log.quota import Quota
+from penstock.moves.redrive import Redrive, resume
+from penstock.node.events import TOPIC as EVENTS
+from penstock.node.events import Events
+from penstock.node.holds import Holds
+from penstock.node.pipelines import Pipelines
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer, Underway
+from penstock.registry.catalog import Catalog
+from penstock.registry.embedded import EmbeddedRegistry
+from penstock.registry.records import RoutingMapping, TopicRecord
+from penstock.registry.registry import Registry
+from penstock.rescue.directories import Directories
+from penstock.rescue.labels import Labels
+from penstock.settings import Measure, TopicSettings
+from penstock.transactions.transactions import Transactions
+
+#: Acks are written, leases end and the log does its chores this often while there is something to do.
+TICK_NS = 10 * MILLISECOND
+
+#: History is looked over no more often than this, whatever the configuration asks for.
+RETAIN_NS_MIN = 10 * MILLISECOND
+
+#: What shards keep in memory is brought within its common bound this often: it costs a look at every shard.
+SHARE_NS = SECOND
+
+#: History of all topics is looked through for room this often at most.
+ROOM_NS = SECOND
+
+#: A failure in one place is logged this often at most, in so many places told apart.
+BUG_LOG_NS = SECOND
+BUG_LOGS_MAX = 1024
+
+_log = logging.getLogger("penstock.node")
+
+Change = Literal["created", "changed", "deleted"]
+#: (what happened, the topic, the subscription or None where it happened to the topic itself)
+Watcher = Callable[[Change, Topic, Subscription | None], None]
+
+
+class Served(NamedTuple):
+    """Somebody who serves the node's clients."""
+
+    running: Running
+    bound: Sequence[Bound]
+
+
+class Node:
+    """A running node without its listeners."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        disk: Disk,
+        random: Random,
+        registry: Registry | None = None,
+        dialects: Sequence[Dialect] = (),
+    ) -> None:
+        self.config = config
+        #: Who may be served on it, and what each lets people choose of a topic.
+        self.dialects = dialects
+        self.clock = clock
+        self.disk = disk
+        self.started_ns = clock.now()
+        #: What is old enough to be dropped is told by this.
+        self.steady = SteadyTime(clock)
+        self.stopping = False
+        self.ledger = Ledger()
+        #: What the segments of all topics hold together.
+        self.quota = Quota(config.node.quota_bytes)
+        self._room_ns = 0
+        self.input_memory = InputMemory(config.node.memory_input_bytes)
+        self.topics: dict[str, Topic] = {}
+        #: The delivery history; None where none is kept.
+        self.events = Events(self, config.events) if config.events.mode != "off" else None
+        self.bugs = 0
+        #: Where something failed -> when that was last logged, and how often it was not since.
+        self._bug_logs: dict[str, tuple[int, int]] = {}
+        #: Told whenever a topic or subscription comes or goes, in the turn it does.
+        self.watchers: list[Watcher] = []
+        #: What is served on it and where, by name; whoever started that says so. The node itself asks none of them.
+        self.served: dict[str, Served] = {}
+        #: Redrives under way, by dead-letter topic.
+        self.redrives: dict[str, Redrive] = {}
+        #: Topics that are being made, and names that are being freed, while the registry does not answer.
+        self._coming: Underway[Topic] = Underway()
+        self._going: Underway[None] = Underway()
+        self._active: dict[Topic, None] = {}
+        self._ticker: Timer | None = None
+        self._shared_ns = clock.monotonic()
+        disk.make(config.data_dir)
+        self.directories = Directories(disk, config.data_dir)
+        self.catalog = Catalog(registry or self._registry(), clock, random)
+        self.mapping = self.catalog.mapping().traffic_types
+        self._unwatch = self.catalog.watch_mapping(self._remap)
+        #: What readers outside need of the log, what tasks staged, and what becomes of it.
+        self.holds = Holds(self.catalog, self.steady)
+        self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
+        self.transactions = Transactions(self)
+        #: How the pipelines are that told it.
+        self.pipelines = Pipelines(clock)
+        self._open_topics()
+        self._labels = Labels(self)
+        resume(self)
+        self.transactions.resume()
+        self._retainer = clock.call_at(clock.monotonic() + self._retain_ns(), self._retain)
+
+    def _registry(self) -> EmbeddedRegistry:
+        """Open what the node remembers; without it topics on disk would be strangers."""
+        path, there = f"{self.config.data_dir}/registry", self.disk.list(self.directories.topics)
+        found = "missing"
+        if not there or self.disk.exists(path):
+            registry = EmbeddedRegistry.open(self.disk, self.clock, path)
+            if not there or registry.revision:
+                return registry
+            registry.close()
+            found = "empty"
+        raise CorruptionError(
+            f"{path} is {found}, and {self.directories.topics} holds {len(there)} topics. Put the right file there, or "
+            f"run `penstock registry rebuild --data {self.config.data_dir}`, which makes one from what is on disk"
+        )
+
+    def _open_topics(self) -> None:
+        numbers = self.directories.numbers()
+        counted = self.catalog.subscriptions_counted()
+        if numbers[1] > counted:
+            self._check_age(counted)
+        self.catalog.count_from(*numbers)
+        known = set()
+        for record in self.catalog.topics():
+            if record.settings.ephemeral:
+                self._going.add(record.name, self.catalog.delete_topic(record.name).settled())
+                continue
+            known.add(str(record.number))
+            topic = self.topics[record.name] = Topic(self, record, self.directories.of(record.number))
+            topic.forget_passing()
+        self._remove_deleted()
+        for name in self.disk.list(self.directories.topics):
+            if name not in known:
+                self.directories.set_aside(name)
+
+    def _check_age(self, counted: int) -> None:
+        """Refuse a registry from before subscriptions that known topics have: what they need would be dropped."""
+        for record in self.catalog.topics():
+            for number, name in self.directories.subscriptions(record.number).items():
+                if number > counted:
+                    raise CorruptionError(
+                        f"{self.config.data_dir}/registry does not know subscription {name} of topic {record.name}, "
+                        "which is on disk: it was cut short, or an older one was put back. Put the right file there, "
+                        f"or run `penstock registry rebuild --force --data {self.config.data_dir}`, which makes one "
+                        "from what is on disk"
+                    )
+
+    def _remove_deleted(self) -> None:
+        """Remove what is left of deleted topics, then forget that they were: in this order, whatever happens."""
+        deleted = self.catalog.deleted()
+        if deleted:
+            for each in deleted:
+                self.directories.remove(each)
+            self.directories.sync()
+            self.catalog.forget_deleted([each.number for each in deleted])  # if it is refused, there is time
+
+    def now(self) -> Instant:
+        """Return this instant on both clocks."""
+        return Instant(self.clock.monotonic(), self.clock.now())
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much one shard may keep of what was appended last, and as much of what was read back."""
+        return max(self.config.node.cache_bytes // 4, 1 << 20)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic that must exist."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise Refusal("not_found", f"there is no topic {name!r}")
+        return topic
+
+    def obtain(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+        """Answer with a topic, made if there is none of this name; what is not chosen is as configured."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return Answer.of(topic)
+        return self._coming.get(name) or self._make(name, settings)
+
+    def reach(self, caller: Caller, action: Action, name: str) -> Topic:
+        """Return a topic that must exist to somebody who may do this with it."""
+        caller.check(action, name)
+        return self.topic(name)
+
+    def obtain_for(
+        self, caller: Caller, action: Action, name: str, settings: TopicSettings | None = None
+    ) -> Answer[Topic]:
+        """Answer with a topic for somebody who may do this with it, and may make it if there is none of this name."""
+        caller.check(action, name)
+        if name not in self.topics:
+            caller.check("create", name)
+        return self.obtain(name, settings)
+
+    def create_topic(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+        """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
+        if name in self._coming:
+            return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
+        return self._make(name, settings)
+
+    def _make(self, name: str, settings: TopicSettings | None) -> Answer[Topic]:
+        if self.stopping:
+            return Answer.refused(Refusal("stopping", "the node is stopping"))
+        if name == EVENTS and self.events is not None:  # whoever asks for it first
+            settings = self.events.settings()
+        settings = settings or self.config.topic.settings()
+        try:
+            if name != EVENTS:
+                self._check_limits(name, settings.shards)
+            measure = measure_of(chosen(settings, self.dialects), self.dialects)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+        return self._coming.add(name, self._recorded(name, settings, measure).then_make(self._open))
+
+    def _check_limits(self, name: str, shards: int) -> None:
+        """Refuse a topic that is one too many, or has too many shards."""
+        limits = self.config.limits
+        have = sum(len(topic.shards) for topic in self.topics.values())
+        if len(self.topics) >= limits.topics:
+            why = "limits.topics", f"there are {len(self.topics)} topics already"
+        elif shards > limits.topic_shards:
+            why = "limits.topic_shards", f"topic {name} would have {shards} shards, more than {limits.topic_shards}"
+        elif have + shards > limits.shards:
+            why = "limits.shards", f"all topics together have {have} shards, and {shards} more are too many"
+        else:
+            return
+        self.ledger.add(why[0], name, 1, self.clock.now())
+        raise Refusal("limit_reached", f"{why[1]}; {why[0]} may be raised")
+
+    def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None) -> Answer[TopicRecord]:
+        """Answer with the record of a topic that is not open."""
+        going = self._going.get(name)
+        if going is not None:  # first one, then the other, whatever becomes of the first
+            return going.settled().then_ask(lambda _: self._recorded(name, settings, measure))
+        left = None if name in self.topics else self.catalog.topic(name)
+        if left is not None and left.settings == settings:
+            return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
+        if left is not None:
+            return self.catalog.delete_topic(name).then_ask(
+                lambda _: self.catalog.create_topic(name, settings, measure)
+            )
+        return self.catalog.create_topic(name, settings, measure)
+
+    def _open(self, record: TopicRecord) -> Topic:
+        """Put a topic to work that the registry knows."""
+        name = record.name
+        if self.stopping:
+            raise Refusal("stopping", "the node is stopping")
+        try:
+            topic = self.topics[name] = Topic(self, record, self.directories.of(record.number))
+        except Exception as error:
+            # What was made of it goes with the next sweep.
+            self._going.add(name, self.catalog.delete_topic(name).settled())
+            raise unmade(f"topic {name}", error) from error
+        _log.info("topic %s created", name)
+        self.tell("created", topic)
+        return topic
+
+    def delete_topic(self, name: str) -> Answer[None]:
+        """Drop a topic with everything in it."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return Answer.refused(Refusal("not_found", f"there is no topic {name!r}"))
+        return self._going.add(name, self.catalog.delete_topic(name).then_make(lambda _: self._drop(topic)))
+
+    def _drop(self, topic: Topic) -> None:
+        if self.topics.get(topic.name) is not topic:
+            return
+        del self.topics[topic.name]
+        self._active.pop(topic, None)
+        try:
+            topic.delete()
+            self.disk.remove(topic.path)
+        except OSError as error:
+            _log.warning("what is left of topic %s on disk goes later: %s", topic.name, error)
+        _log.info("topic %s deleted", topic.name)
+        self.tell("deleted", topic)
+
+    def tell(self, event: Change, topic: Topic, subscription: Subscription | None = None) -> None:
+        """Tell the watchers what came or went; a bug of theirs must not cost the topic."""
+        for told in list(self.watchers):
+            try:
+                told(event, topic, subscription)
+            except Exception as failure:
+                self.report_bug("watcher", failure)
+
+    def make_room(self, size: int, asking: Topic) -> None:
+        """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""
+        now_ns = self.clock.monotonic()
+        if self.quota.left() >= size or now_ns < self._room_ns:
+            return
+        self._room_ns = now_ns + ROOM_NS
+        for topic in list(self.topics.values()):
+            if topic is not asking and self.quota.left() < size:
+                self._guarded(f"room of topic {topic.name}", partial(topic.storage.give_way, size))
+
+    # --- routing --------------------------------------------------------------------------------------------------
+
+    def _remap(self, mapping: RoutingMapping) -> None:
+        self.mapping = mapping.traffic_types
+        for topic in self.topics.values():
+            topic.apply_rules()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def look_after(self, topic: Topic) -> None:
+        """Tick a topic until it says that nothing is left to do."""
+        if topic not in self._active:
+            self._active[topic] = None
+            if self._ticker is None:
+                self._ticker = self.clock.call_at(self.clock.monotonic() + self._tick_ns(), self._tick)
+
+    def _tick_ns(self) -> int:
+        flush_ns = self.config.node.ack_flush_ns
+        return min(flush_ns, TICK_NS) if flush_ns else TICK_NS
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self.now()
+        for topic in list(self._active):
+            self._guarded(f"tick of topic {topic.name}", partial(self._tick_topic, topic, now))
+        if now.monotonic_ns - self._shared_ns >= SHARE_NS:
+            self._shared_ns = now.monotonic_ns
+            self._guarded("cache", self._share_cache)
+        if self._active and not self.stopping:
+            self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
+
+    def _tick_topic(self, topic: Topic, now: Instant) -> None:
+        if topic.deleted or not topic.tick(now):
+            self._active.pop(topic, None)
+
+    def _share_cache(self) -> None:
+        share([shard for topic in self.topics.values() for shard in topic.shards], self.config.node.cache_bytes)
+
+    def _guarded(self, where: str, call: Callable[[], None]) -> None:
+        """Do what must not cost everything else its turn if it fails."""
+        try:
+            call()
+        except Exception as failure:
+            self.report_bug(where, failure)
+
+    def _retain_ns(self) -> int:
+        return max(self.config.node.retention_check_ns, RETAIN_NS_MIN)
+
+    def _retain(self) -> None:
+        now = self.now()
+        for topic in list(self.topics.values()):
+            self._guarded(f"chores of topic {topic.name}", partial(topic.chores, now))
+            self._guarded(f"retention of topic {topic.name}", topic.retain)
+        self._guarded("sweep", self._sweep)
+        if not self.stopping:
+            self._retainer = self.clock.call_at(self.clock.monotonic() + self._retain_ns(), self._retain)
+
+    def _sweep(self) -> None:
+        self.pipelines.sweep()
+        try:
+            self._remove_deleted()
+            self.holds.sweep()
+            self.transactions.sweep()
+        except Refusal:
+            pass  # a full disk: there is time
+
+    # --- trouble --------------------------------------------------------------------------------------------------
+
+    def count_fault(self, dialect: str, code: str, text: str, peer: str) -> None:
+        """Count what a client did wrong."""
+        self.ledger.add(f"{dialect}:{code}", "", 1, self.clock.now(), f"{peer}: {text}")
+
+    def report_bug(self, where: str, error: BaseException) -> None:
+        """Count and log a failure that should not exist; the node goes on."""
+        self.bugs += 1
+        self.ledger.add("bug", "", 1, self.clock.now(), f"{where}: {error!r}")
+        now_ns = self.clock.monotonic()
+        logged_ns, unsaid = self._bug_logs.get(where, (now_ns - BUG_LOG_NS, 0))
+        if now_ns - logged_ns < BUG_LOG_NS:  # what fails in every tick must not fill the disk with saying so
+            self._bug_logs[where] = (logged_ns, unsaid + 1)
+            return
+        if len(self._bug_logs) >= BUG_LOGS_MAX:
+            self._bug_logs.clear()
+        self._bug_logs[where] = (now_ns, 0)
+        again = f" (and {unsaid} times since this was last said)" if unsaid else ""
+        _log.error("%s failed%s: %s", where, again, "".join(traceback.format_exception(error)))
+
+    def damage(self) -> list[str]:
+        """Return what is known to be damaged on disk, one line each."""
+        return [
+            f"topic {topic.name} shard {shard.number}: {damage}"
+            for topic in self.topics.values()
+            for shard in topic.shards
+            for damage in shard.damaged
+        ]
+
+    def read_only(self) -> list[str]:
+        """Return which shards take nothing in, and why, one line each."""
+        return [
+            f"topic {topic.name} shard {shard.number}: {shard.read_only}"
+            for topic in self.topics.values()
+            for shard in topic.shards
+            if shard.read_only
+        ]
+
+    def lost(self) -> list[str]:
+        """Return a sentence on each directory that the registry does not know."""
+        return self.directories.problems()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take nothing more in and hand nothing more out; what consumers hold they may still finish."""
+        if self.events is not None and not self.stopping:
+            self._guarded("events", self.events.flush)
+        self.stopping = True
+        for topic in self.topics.values():
+            topic.intake.closed = topic.intake.closed or "stopping"
+
+    def held(self) -> int:
+        """Return how many rows connected seats hold."""
+        return sum(
+            seat.in_flight
+            for topic in self.topics.values()
+            for subscription in topic.subscriptions.values()
+            for seat in subscription.seats.values()
+        )
+
+    def rest(self) -> None:
+        """Do nothing more by itself."""
+        self.stop()
+        for timer in (self._ticker, self._retainer):
+            if timer is not None:
+                timer.cancel()
+        self._unwatch()
+        self._labels.close()
+
+    def close_events(self) -> None:
+        """Write the last of the delivery history."""
+        if self.events is not None:
+            self._guarded("events", self.events.close)
+
+    def close(self) -> None:
+        """Write everything down; blocking. Nothing may use the node afterwards."""
+        self.rest()
+        history = self.topics.get(EVENTS)
+        for topic in self.topics.values():
+            if topic is not history:
+                self._guarded(f"close of topic {topic.name}", topic.close)
+        self.close_events()  # last, because it tells how the others ended
+        if history is not None:
+            self._guarded(f"close of topic {EVENTS}", history.close)

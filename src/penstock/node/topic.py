@@ -1,0 +1,395 @@
+"""A topic at work: its shards, what comes in, its subscriptions, and what time does to them.
+
+The path of a message goes through here: `publish` (the intake's) -> the log -> `_stored` -> `Subscription.offer` -> a
+seat. Everything runs on the node's loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec
+
+import numpy as np
+
+from penstock.clock import SECOND
+from penstock.delivery.instant import Instant
+from penstock.delivery.seat import Seat
+from penstock.delivery.subscription import Subscription
+from penstock.delivery.timer import DueTimer
+from penstock.dialect import Chosen
+from penstock.errors import Refusal
+from penstock.intake.intake import Intake
+from penstock.log import label
+from penstock.log.quota import Quota
+from penstock.log.shard import Shard
+from penstock.log.weight import Measures
+from penstock.message import Batch, Done, int64s
+from penstock.node.changes import Changes
+from penstock.node.storage import Storage
+from penstock.node.subscriptions import Subscriptions
+from penstock.registry.records import TopicRecord
+from penstock.rescue.labels import label_of
+from penstock.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+P = ParamSpec("P")
+
+_NONE = np.empty(0, np.int64)
+
+#: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
+QUIET_NS = 5 * SECOND
+
+
+class Topic:
+    """One topic of a running node."""
+
+    def __init__(self, node: Node, record: TopicRecord, path: str) -> None:
+        self.node = node
+        self.record = record
+        self.path = path
+        self.name = record.name
+        #: What its settings say to each dialect.
+        self.chosen = Chosen(record.settings, node.dialects)
+        self.deleted = False
+        self._roster = roster = Subscriptions(self)
+        self.subscriptions = roster.by_name
+        self.subscribe, self.subscription, self.attach = roster.subscribe, roster.get, roster.attach
+        self.create_subscription, self.update_subscription = roster.create, roster.update
+        self.delete_subscription, self.apply_rules = roster.delete, roster.apply_rules
+        self.forget_passing = roster.forget_passing
+        self.changes = changes = Changes(self)
+        self.pause, self.update, self.empty, self.change = changes.pause, changes.update, changes.empty, changes.change
+        self._clock = node.clock
+        config = node.config.node
+        node.disk.make(path)
+        label.write(node.disk, path, label_of(node.catalog, record))
+        self.storage = Storage(self, Quota(record.settings.quota_bytes, node.quota))
+        self.shards = [self.open_shard(number, record.settings) for number in range(record.settings.shards)]
+        self.intake = Intake(
+            record.name,
+            node.clock,
+            self.shards,
+            record.settings,
+            node.input_memory,
+            node.ledger,
+            self._announce,
+            self._stored,
+            node.report_bug,
+            record.grown,
+        )
+        #: Takes rows in; the first step of a message.
+        self.publish = self.intake.publish
+        self.flush_at_once = config.ack_flush_ns == 0
+        #: Who hears what is published, by shard; None where no history is kept.
+        self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
+        self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
+        self._dropped = [0] * len(self.shards)
+        self._followers: list[Callable[[], None]] = []
+        #: Something happened since the last tick, and when that was last seen.
+        self._busy = False
+        self._active_ns = 0
+        self._recover()
+
+    def open_shard(self, number: int, settings: TopicSettings) -> Shard:
+        """Open a shard, or make it: that of a record which was written before its directory, too."""
+        node = self.node
+        shard = Shard.open(
+            node.disk,
+            node.clock,
+            f"{self.path}/{number}",
+            number,
+            settings,
+            strict=node.config.node.recovery == "strict",
+            measures=self.measures(number),
+            cache_bytes=node.cache_bytes,
+            quota=self.storage.quota,
+        )
+        shard.on_readable = self.pump_all
+        self.storage.watch(shard)
+        return shard
+
+    def _recover(self) -> None:
+        """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
+        now = self.node.now()
+        due = []
+        self.intake.remember()
+        for shard in self.shards:
+            offsets, due_ns = shard.due_rows(shard.kept_from, now.wall_ns)
+            due.append((offsets, due_ns))
+            if len(offsets):
+                self._timer.wait_for(shard.number, due_ns, offsets)
+        self._roster.recover(due)
+
+    @property
+    def settings(self) -> TopicSettings:
+        """What the user chose."""
+        return self.record.settings
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard that must exist."""
+        if not 0 <= number < len(self.shards):
+            raise self._no_shard(number)
+        return self.shards[number]
+
+    def _no_shard(self, number: int) -> Refusal:
+        text = f"there is no shard {number}; topic {self.name} has 0 to {len(self.shards) - 1}"
+        return Refusal("bad_offset", text)
+
+    def measures(self, shard: int) -> Measures:
+        """Return what rows of a shard weigh, and weighed."""
+        return tuple(
+            (each.starts[shard] if shard < len(each.starts) else 0, each.measure) for each in self.record.measures
+        )
+
+    @property
+    def published(self) -> int:
+        """Messages stored since the node started."""
+        return self.intake.published
+
+    @property
+    def published_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self.intake.published_bytes
+
+    @property
+    def forgotten_keys(self) -> int:
+        """Idempotence keys dropped inside their window because there were too many."""
+        return self.intake.forgotten_keys
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def _announce(self, shard: Shard, batch: Batch) -> None:
+        """Take note of rows in the log that are due later; they may not be readable yet."""
+        due_ns, valid = int64s(batch.columns["due"])
+        wall_ns = self._clock.now()
+        self._timer.see(wall_ns)
+        later = valid & (due_ns > wall_ns)
+        if later.any():
+            self._timer.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
+
+    def _stored(self, shard: Shard, batch: Batch) -> None:
+        """Hand out rows that are as durable as promised; their publishers know, so no bug here is theirs."""
+        if not self._busy:
+            self.touch()
+        number = shard.number
+        if self._recorders is not None:
+            self._recorders[number].published(batch)
+        if batch.columns and "due" in batch.columns:
+            now = self.now()
+            for subscription in self.subscriptions.values():
+                self.guarded(subscription.look_at, number, batch, now)
+            self._timer.set()
+        if not self.node.stopping:
+            now_ns = self._clock.monotonic()
+            for subscription in self._roster.open:
+                try:
+                    subscription.offer(number, batch, now_ns)
+                except Exception as failure:
+                    self.failed(None, failure)
+        if self._followers:
+            self._tell_followers()
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def pump_all(self) -> None:
+        """Hand out what is new to every subscription with room, and tell those who follow the log."""
+        self._tell_followers()
+        for subscription in self._roster.open:
+            subscription.pump()
+
+    def follow(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` whenever more may be readable; returns what ends it. A follower is no subscription."""
+        self._followers.append(told)
+        return partial(self._followers.remove, told)
+
+    def _tell_followers(self) -> None:
+        for told in list(self._followers):
+            self.guarded(told)
+
+    def guarded(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call what may have a bug that must not cost others."""
+        try:
+            call(*args, **kwargs)
+        except Exception as failure:
+            self.failed(None, failure)
+
+    # --- what subscriptions need ----------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows may still be handed out."""
+        return not (self.deleted or self.node.stopping)
+
+    def now(self) -> Instant:
+        """Return this instant."""
+        return self.node.now()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn."""
+        self._clock.call_soon(call)
+
+    def touch(self) -> None:
+        """Ask to be looked after."""
+        if not self._busy:
+            self._busy = True
+            self.node.look_after(self)
+
+    def set_timer(self) -> None:
+        """Look again when the next row is due."""
+        self._timer.set()
+
+    def due_seen_ns(self) -> int:
+        """Return the latest time up to which published rows were taken for due."""
+        return self._timer.seen_ns()
+
+    def failed(self, seat: Seat | None, failure: Exception) -> None:
+        """Report a bug; hang up on a seat that could not be served, but not inside the look that found it broken."""
+        self.node.report_bug(f"topic {self.name}", failure)
+        if seat is not None:
+            seat.credit = 0
+            self._clock.call_soon(partial(self._evict, seat))
+
+    def _evict(self, seat: Seat) -> None:
+        if seat.evict is not None:
+            self.guarded(seat.evict)
+        seat.close()
+
+    def left(self, subscription: Subscription) -> None:
+        """Let an ephemeral subscription go with its last seat."""
+        if self.deleted or self.subscriptions.get(subscription.name) is not subscription:
+            return
+        if subscription.settings.ephemeral and not subscription.seats:
+            self.delete_subscription(subscription.name)  # if it is refused, it goes with the next one, or at a start
+
+    # --- more shards, and how much there is -----------------------------------------------------------------------
+
+    def take_in(self, shards: Sequence[Shard]) -> None:
+        """Make use of new shards: every subscription reads them from their beginning."""
+        self.shards += shards
+        try:  # before anything is in them: a lost registry is made again from labels, and readers of files go by them
+            label.write(self.node.disk, self.path, label_of(self.node.catalog, self.record))
+        except OSError as error:
+            self.node.report_bug(f"label of topic {self.name}", error)
+        self._timer.grow(len(self.shards))
+        self._dropped += [0] * len(shards)
+        if self.node.events is not None:
+            self._recorders = self.node.events.recorders(self.name, len(self.shards))
+        self._roster.grow(shards)
+
+    def depth(self) -> int:
+        """Return the rows that no subscription has."""
+        if not self.subscriptions:
+            return sum(self.storage.unread(shard) for shard in self.shards)
+        if self.record.gate is None:
+            return 0
+        # What was emptied, or kept for nobody when the last subscription went, is not there for those of now either.
+        kept = [max(places) for places in zip(self.record.gate, self.record.orphan_from, strict=False)]
+        return sum(s.rows_between(k, s.end) for s, k in zip(self.shards, kept, strict=False) if k < s.end)
+
+    def stored_bytes(self) -> int:
+        """Return what its segments hold."""
+        return sum(shard.stored_bytes() for shard in self.shards)
+
+    def deferred(self, subscription: Subscription) -> int:
+        """Return the rows a subscription has not come to yet and that are not due either."""
+        return sum(self._timer.between(*stretch) for stretch in subscription.unread())
+
+    def retain(self) -> None:
+        """Drop history that is neither needed nor young (ruling 13)."""
+        self.storage.retain()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _delays(self) -> list[int | None]:
+        """Return when time brings something to subscriptions."""
+        now = self.now()
+        return [time_ns for subscription in self._roster.open for time_ns in subscription.next_look_ns(now)]
+
+    def _due(self) -> None:
+        """Make rows ready whose time has come."""
+        wall_ns = self._clock.now()
+        for number in range(len(self.shards)):
+            arrived = self._timer.pop(number, wall_ns)
+            for subscription in self._roster.open:
+                self.guarded(subscription.arrive, number, arrived, wall_ns)
+        self.pump_all()
+
+    def tick(self, now: Instant) -> bool:
+        """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
+        leased = waiting = False
+        if self._busy:
+            self._busy = False
+            self._active_ns = now.monotonic_ns
+        for subscription in self._roster.open:
+            leases, waits = subscription.tick(now)
+            leased, waiting = leased or leases, waiting or waits
+        self.chores(now)
+        if waiting and not self._timer.is_set:
+            self._timer.set()
+        suspect = any(shard.journals_suspect for shard in self.shards)
+        return leased or suspect or now.monotonic_ns - self._active_ns < QUIET_NS
+
+    def chores(self, now: Instant) -> None:
+        """Let the log do its own work; a quiet topic's grows old too."""
+        for number, shard in enumerate(self.shards):
+            shard.tick(now.wall_ns)
+            if shard.journals_suspect:
+                for subscription in self.subscriptions.values():
+                    subscription.heal(number, now)
+            dropped = shard.dropped_rows - self._dropped[number]
+            if dropped:  # a memory topic is full: the oldest rows went
+                self._dropped[number] += dropped
+                self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write everything down; a clean end."""
+        self._roster.close(forget=False)
+        for shard in self.shards:
+            shard.close()
+        self._stop()
+
+    def syncs(self) -> list[Callable[[Done], None]]:
+        """Return what brings everything to the disk that is not there yet, in the executor."""
+        for subscription in self.subscriptions.values():
+            self.guarded(subscription.flush)
+        return [sync for shard in self.shards for sync in shard.syncs()]
+
+    def close_later(self, done: Done) -> None:
+        """End cleanly, with the last writes in the executor; `syncs` come first."""
+        left = len(self.shards)
+
+        def closed(error: BaseException | None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done(error)
+
+        self._roster.close(forget=False)
+        self._stop()
+        for shard in self.shards:
+            shard.close_later(closed)
+
+    def delete(self) -> None:
+        """Hang up on everybody and drop the data."""
+        self.deleted = True
+        self.intake.closed = "gone"
+        self._roster.close(forget=True)
+        for shard in self.shards:
+            shard.delete()
+        self._stop()
+
+    def _stop(self) -> None:
+        self.deleted = True
+        self.intake.closed = self.intake.closed or "gone"
+        self._tell_followers()
+        self._timer.cancel()
+
+    def check_alive(self) -> None:
+        """Refuse what nobody can ask of a topic that is gone."""
+        if self.deleted:
+            raise Refusal("gone", f"topic {self.name} was deleted")

@@ -1,0 +1,328 @@
+"""The transactions of Spark queries: what tasks staged becomes messages, once per (query, topic, batch), whatever dies
+in between (ruling 16).
+
+The registry knows which transaction of a query to a topic is under way, or was the last, and the marks of those before.
+Invariant: a transaction that was written down is finished, by this process or by the next one, before anything else may
+follow it in its query; one that is taken for written has the rows of the one that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from penstock.clock import SECOND
+from penstock.errors import Refusal
+from penstock.intake.mark import BITS
+from penstock.intake.staging import TOPIC, name_of, topic_of
+from penstock.registry.answer import Answer
+from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, key_of
+from penstock.transactions.transaction import Committed, Transaction, marked
+from penstock.units.times import shown
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+    from penstock.node.topic import Topic
+
+#: Committed queries are remembered this long after their last commit.
+FORGET_NS = 30 * 24 * 3600 * SECOND
+
+#: What to do about a batch that is another than the one of its number.
+_WAY_OUT = (
+    "Two queries share this name: a checkpoint was copied, or an older one was put back. Give this one a "
+    "checkpointLocation (a batch write: a txnAppId, or a txnVersion above the last) of its own"
+)
+#: Only the last batch is ever repeated by the query that wrote it.
+_IF_THE_SAME = ". If it is the same query, and its rows come out otherwise each time, set option repeats to any"
+
+
+class _Asked(NamedTuple):
+    """A commit that was asked for."""
+
+    query: str
+    batch: int
+    attempts: tuple[str, ...]
+    names: list[str]
+    any_rows: bool
+    done: Committed
+
+
+class Seen(NamedTuple):
+    """What staged attempts hold."""
+
+    rows: int
+    mark: int
+    #: What their rows name.
+    topics: frozenset[str]
+
+
+class Transactions:
+    """The transactions of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        #: By the record's key.
+        self._running: dict[str, Transaction] = {}
+        #: Commits that are being written down.
+        self._beginning: dict[str, Answer[TransactionRecord]] = {}
+        #: Batches committed since the node started.
+        self.committed = 0
+
+    def resume(self) -> None:
+        """Finish what was under way when the node died."""
+        for record in self._records():
+            if not record.done:
+                self._start(record)
+
+    def commit(self, query: str, batch: int, attempts: list[str], done: Committed, *, any_rows: bool = False) -> None:
+        """Make what these attempts staged visible; `done` hears once, when it is as durable as can be.
+
+        A batch that is there already is not added again, and must be the same one, or the call is refused. With
+        `any_rows` the last one may have other rows: a query that draws lots repeats it so after a crash.
+        """
+        try:
+            names = [name_of(query, batch, attempt) for attempt in attempts]
+            if len(set(names)) < len(names):
+                raise Refusal("bad_request", "an attempt is named twice")
+            if not names:  # no rows, so there is nothing that could be there twice, or be missing
+                done((0, False), None)
+                return
+            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done)
+            record = self._before(asked)
+            if record is None or (record.done and batch > record.batch):
+                self._begin(asked, record)
+                return
+            if record.done:
+                self._repeated(asked, record)
+                return
+            elif record.batch != batch:
+                text = f"batch {record.batch} of query {query} is not finished yet; batch {batch} must wait for it"
+                raise Refusal("conflict", text)
+        except Refusal as refusal:
+            done(None, refusal)
+            return
+        self._join(asked, record)
+
+    def _join(self, asked: _Asked, record: TransactionRecord) -> None:
+        """Wait for a commit with others who do."""
+        run = self._running.get(record.key) or self._start(record)
+        if asked.attempts == record.attempts:
+            run.waiting.append(asked.done)
+        else:  # What others staged was promised. Once it is there, these rows are held against it.
+            run.spared.update(asked.names)
+            run.waiting.append(partial(self._after, asked))
+
+    def _after(self, asked: _Asked, answer: tuple[int, bool] | None, error: BaseException | None) -> None:
+        if error is not None:
+            asked.done(None, error)
+        else:
+            self.commit(asked.query, asked.batch, list(asked.attempts), asked.done, any_rows=asked.any_rows)
+
+    def abort(self, query: str, batch: int, attempts: list[str]) -> None:
+        """Drop attempts, unless they are being committed."""
+        if not any(not record.done and record.batch == batch for record in self._of_query(query)):
+            self._node.staging.remove([name_of(query, batch, attempt) for attempt in attempts])
+
+    def sweep(self) -> None:
+        """Drop what nobody committed in time, and queries nobody heard of for long."""
+        now_ns = self._node.steady.now()
+        needed: set[str] = set()
+        for record in self._records():
+            if not record.done:
+                needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
+            elif now_ns - record.changed_ns > FORGET_NS:
+                self._node.catalog.remove([record.key])
+        swept = self._node.staging.sweep(now_ns, needed)
+        if swept:
+            self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")
+
+    # --- which one is it ------------------------------------------------------------------------------------------
+
+    def _before(self, asked: _Asked) -> TransactionRecord | None:
+        """Return the last commit of this query to this topic."""
+        missing = [name for name in asked.names if not self._node.staging.has(name)]
+        if not missing:
+            return self._last(asked.query, self._node.staging.topic(asked.names))
+        for record in self._of_query(asked.query):
+            if record.batch == asked.batch and record.attempts == asked.attempts:
+                return record  # staged no more because it is committed, and the driver did not hear it
+        attempt = asked.attempts[asked.names.index(missing[0])]
+        text = (
+            f"attempt {attempt} of batch {asked.batch} of query {asked.query} is not staged, or was swept after a day"
+        )
+        raise Refusal("not_found", text)
+
+    def _last(self, query: str, topic: str | None) -> TransactionRecord | None:
+        record = self._record(key_of(query, topic))
+        if record is None and topic is not None:
+            old = self._record(key_of(query, None))
+            return old if old is not None and old.is_old else None
+        if record is not None and record.done and record.topic is not None:
+            there = self._node.topics.get(record.topic)
+            if there is None or there.record.incarnation != record.incarnation:
+                return None  # it was written to a topic that was deleted
+        return record
+
+    def _begin(self, asked: _Asked, last: TransactionRecord | None) -> None:
+        """Write a commit down, then start it; one at a time of a query and topic."""
+        name = self._node.staging.topic(asked.names)
+        key = key_of(asked.query, name)
+        if key in self._beginning:
+            again = partial(self.commit, asked.query, asked.batch, list(asked.attempts), any_rows=asked.any_rows)
+            self._beginning[key].then(lambda _, __: again(asked.done))
+            return
+
+        def write(topic: Topic | None) -> Answer[TransactionRecord]:
+            record = TransactionRecord(
+                query=asked.query,
+                batch=asked.batch,
+                attempts=asked.attempts,
+                topic=name,
+                incarnation=0 if topic is None else topic.record.incarnation,
+                mark=0,
+                past=last.past if last is not None else (),
+            )
+            old = last is not None and last.key != record.key  # one which this one follows
+            return self._put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
+
+        def told(record: TransactionRecord | None, error: Exception | None) -> None:
+            self._beginning.pop(key, None)
+            if record is None:
+                asked.done(None, error)
+            else:
+                self._join(asked, record)
+
+        begun: Answer[TransactionRecord] = self._topic(name).then_ask(write)
+        self._beginning[key] = begun
+        begun.then(told)
+
+    def _topic(self, name: str | None) -> Answer[Topic | None]:
+        if name is None:
+            return Answer.of(None)
+        topic: Answer[Topic | None] = self._node.obtain(name).then_make(lambda found: found)
+        return topic
+
+    def _repeated(self, asked: _Asked, record: TransactionRecord) -> None:
+        """Answer for a batch that was committed before, if it is that one."""
+        if asked.batch == record.batch and asked.attempts == record.attempts:
+            self._known(asked, record, record.rows)
+            return
+        past = record.found(asked.batch)
+        if past is None:
+            raise Refusal(
+                "conflict",
+                f"batch {asked.batch} of query {asked.query} is not among the last ones that were written to "
+                f"{_where(record)}, and the last one is {record.batch}: nothing of it is written, because it cannot be "
+                f"told whether it is there. {_WAY_OUT}",
+            )
+        if asked.any_rows and asked.batch == record.batch:
+            self._known(asked, record, past.rows)
+            return
+        read = partial(_seen, self._node.staging.batches, asked.names)
+        self._node.disk.submit("read", read, partial(self._compared, asked, record, past))
+
+    def _compared(
+        self, asked: _Asked, record: TransactionRecord, past: Past, seen: Seen | None, error: BaseException | None
+    ) -> None:
+        if seen is None:
+            asked.done(None, error)
+            return
+        try:
+            self._tell_apart(asked, record, past, seen)
+            self._known(asked, record, past.rows)
+        except Refusal as refusal:
+            asked.done(None, refusal)
+
+    def _tell_apart(self, asked: _Asked, record: TransactionRecord, past: Past, seen: Seen) -> None:
+        many = "row" if seen.rows == 1 else "rows"
+        anew = [name for name in sorted(seen.topics) if not self._was_there(name, past.done_ns)]
+        if seen.rows != past.rows:
+            found = f"{seen.rows} {many}"
+        elif past.mark is not None and seen.mark != past.mark:
+            found = f"{seen.rows} other {many}"
+        elif anew:
+            found = f"the same, but topic {anew[0]} was made anew since"
+        else:
+            return
+        raise Refusal(
+            "conflict",
+            f"batch {asked.batch} of query {asked.query} was written to {_where(record)} on {shown(past.done_ns)} with "
+            f"{past.rows} rows; what comes under this number now has {found}, and nothing of it is written. {_WAY_OUT}"
+            f"{_IF_THE_SAME if asked.batch == record.batch else ''}",
+        )
+
+    def _was_there(self, name: str, time_ns: int) -> bool:
+        topic = self._node.topics.get(name)
+        return topic is not None and topic.record.created_ns <= time_ns
+
+    def _known(self, asked: _Asked, record: TransactionRecord, rows: int) -> None:
+        """Answer that a batch is there."""
+        now = self._record(record.key)
+        if now is not None and now.done and now.batch == asked.batch and now.attempts != asked.attempts:
+            # Its attempts go; the driver may not hear this and ask again.
+            put = self._put(msgspec.structs.replace(now, attempts=asked.attempts))
+        else:
+            put = Answer.of(None)
+
+        def told(_: None, error: Exception | None) -> None:
+            if error is not None:
+                asked.done(None, error)
+            else:
+                self._node.staging.remove(asked.names)
+                asked.done((rows, True), None)
+
+        put.then(told)
+
+    # --- what is under way ----------------------------------------------------------------------------------------
+
+    def _start(self, record: TransactionRecord) -> Transaction:
+        run = self._running[record.key] = Transaction(self._node, record, self._put, self._finished)
+        run.begin()
+        return run
+
+    def _finished(self, record: TransactionRecord) -> None:
+        spared = self._running.pop(record.key).spared
+        self.committed += 1
+        staging = self._node.staging
+        names = {name_of(record.query, record.batch, attempt) for attempt in record.attempts}
+        # Attempts of tasks that lost, and of a driver that died: their batch is committed.
+        lost = () if record.is_old else staging.of_query(record.query, record.topic, record.batch)
+        staging.remove(sorted((names | set(lost)) - spared))
+
+    def _records(self) -> list[TransactionRecord]:
+        return [decoded(entry.value) for entry in self._node.catalog.registry.list(KEYS).values()]
+
+    def _of_query(self, query: str) -> list[TransactionRecord]:
+        found = self._node.catalog.registry.list(key_of(query, None)).values()
+        return [decoded(entry.value) for entry in found]
+
+    def _record(self, key: str) -> TransactionRecord | None:
+        entry = self._node.catalog.registry.get(key)
+        return decoded(entry.value) if entry else None
+
+    def _put(self, record: TransactionRecord, replaced: Sequence[str] = ()) -> Answer[None]:
+        record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
+        return self._node.catalog.put(record.key, msgspec.msgpack.encode(record), replaced)
+
+
+def _where(record: TransactionRecord) -> str:
+    if record.is_old:
+        return "its topics"
+    return "the topics its rows name" if record.topic is None else f"topic {record.topic}"
+
+
+def _seen(batches: Callable[[str], Iterator[pa.RecordBatch]], names: list[str]) -> Seen:
+    """Return what attempts hold; blocking."""
+    rows = total = 0
+    topics: set[str] = set()
+    for name in names:
+        for batch in batches(name):
+            rows += len(batch)
+            total += marked(batch)
+            if topic_of(batch.schema) is None:
+                topics.update(batch.column(TOPIC).unique().to_pylist())
+    return Seen(rows, total & BITS, frozenset(topics))

@@ -1,0 +1,206 @@
+"""A node whose registry is far away: whoever creates on first use waits, in order, and is told what became of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import MILLISECOND
+from penstock.dialects.nsq import DIALECT
+from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.nsq.tcp.server import Server
+from penstock.errors import Refusal
+from penstock.node.node import Node
+from penstock.registry import EmbeddedRegistry
+from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.nsq.parts import Broker, Client
+from tests.registry.far import Far, Trouble
+
+
+class FarBroker(Broker):
+    """A node with its NSQ server, and a registry elsewhere."""
+
+    trouble = Trouble(delay_ns=20 * MILLISECOND)
+
+    def start(self) -> None:
+        server = EmbeddedRegistry.open(self.disk, self.clock, f"{self.config.data_dir}/registry")
+        self.far = Far(server, self.clock, random.Random(3), self.trouble)
+        self.node = Node(self.config, self.clock, self.disk, random.Random(1), self.far, dialects=[DIALECT])
+        self.server = Server(self.node, self.config.of(NsqConfig))
+
+    def upset(self, **odds: float) -> None:
+        """Let things go wrong from now on."""
+        self.far.trouble = Trouble(delay_ns=20 * MILLISECOND, **odds)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> FarBroker:
+    return FarBroker(tmp_path)
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return b"PUB %b\n" % topic.encode() + len(body).to_bytes(4, "big") + body
+
+
+def test_publishes_to_a_new_topic_wait_for_it_and_are_answered_in_order(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one") + pub("t", b"two") + b"NOP\n" + pub("u", b"three"))
+    assert client.replies() == []
+    assert broker.node.topics == {}
+    broker.advance(2)
+    assert client.replies() == ["OK", "OK", "OK"]
+    reader = broker.client()
+    reader.send(b"SUB t ch\nRDY 10\n")
+    broker.advance(2)
+    frames = reader.frames()
+    assert frames[0] == (0, b"OK")
+    assert [data[-3:] for _, data in frames[1:]] == [b"one", b"two"]
+
+
+def test_a_topic_that_is_there_is_not_waited_for_while_another_is_made(broker: FarBroker) -> None:
+    first, other = broker.client(), broker.client()
+    first.send(pub("t", b"one"))
+    broker.advance(2)
+    first.send(pub("new", b"two"))
+    other.send(pub("t", b"three"))
+    assert (first.replies(), other.replies()) == (["OK"], ["OK"])
+    broker.advance(2)
+    assert first.replies() == ["OK"]
+
+
+def test_commands_behind_a_subscription_that_is_being_made_wait_for_it(broker: FarBroker) -> None:
+    writer, reader = broker.client(), broker.client()
+    reader.send(b"SUB t ch\nRDY 1\n")
+    writer.send(pub("t", b"one"))
+    assert (reader.frames(), writer.frames()) == ([], [])
+    broker.advance(3)
+    assert writer.replies() == ["OK"]
+    frames = reader.frames()
+    assert frames[0] == (0, b"OK")
+    assert frames[1][1].endswith(b"one")
+
+
+def test_two_connections_that_want_the_same_get_the_same(broker: FarBroker) -> None:
+    clients = [broker.client() for _ in range(4)]
+    for client in clients:
+        client.send(b"SUB t ch\nRDY 1\n")
+    broker.advance(3)
+    assert [client.replies() for client in clients] == [["OK"]] * 4
+    assert len(broker.node.catalog.topics()) == 1
+    assert len(broker.node.topic("t").subscription("ch").seats) == 4
+
+
+def test_a_registry_that_refuses_costs_the_command_and_says_why(broker: FarBroker) -> None:
+    broker.upset(refused=1.0)
+    client, subscriber = broker.client(), broker.client()
+    client.send(pub("t", b"one") + pub("t", b"two"))
+    subscriber.send(b"SUB t ch\n")
+    broker.advance(2)
+    assert client.replies()[0].startswith("E_PUB_FAILED PUB failed the registry is busy")
+    assert subscriber.replies()[0].startswith("E_SUB_FAILED SUB failed the registry is busy")
+    assert broker.node.topics == {}
+
+
+def test_a_client_that_hangs_up_while_its_topic_is_made_harms_nobody(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one") + b"SUB t ch\n")
+    client.abort()
+    broker.advance(3)
+    assert broker.node.bugs == 0
+    again = broker.client()
+    again.send(pub("t", b"two"))
+    broker.advance(2)
+    assert again.replies() == ["OK"]
+
+
+@pytest.mark.parametrize("odds", [{"answer_lost": 0.5}, {"request_lost": 0.5}, {"late": 0.5}])
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_made_twice(broker: FarBroker, odds: dict[str, float]) -> None:
+    broker.upset(**odds)
+    clients = [broker.client() for _ in range(6)]
+    for number, client in enumerate(clients):
+        client.send(pub(f"t{number % 3}", b"one") + b"SUB t%d ch\nRDY 1\n" % (number % 3))
+    broker.advance(60)
+    assert len(broker.far.fates) == 2
+    assert sorted(record.name for record in broker.node.catalog.topics()) == ["t0", "t1", "t2"]
+    assert sorted(broker.node.topics) == ["t0", "t1", "t2"]
+    numbers = [record.number for record in broker.node.catalog.topics()]
+    assert len(set(numbers)) == 3
+    assert all(client.replies()[:2] == ["OK", "OK"] for client in clients)
+    assert broker.node.bugs == 0
+
+
+def test_what_is_deleted_and_made_again_at_once_is_another_one(broker: FarBroker) -> None:
+    made = broker.node.create_topic("t")
+    broker.advance(2)
+    first = made.now()
+    deleted, again = broker.node.delete_topic("t"), broker.node.create_topic("t")
+    broker.advance(3)
+    deleted.now()
+    assert first.deleted
+    assert again.now() is broker.node.topic("t")
+    assert again.now().record.number == first.record.number + 1
+
+
+def test_a_pause_keeps_back_what_comes_while_the_registry_is_asked(broker: FarBroker) -> None:
+    writer, reader = broker.client(), broker.client()
+    reader.send(b"SUB t ch\nRDY 10\n")
+    broker.advance(2)
+    reader.frames()
+    topic = broker.node.topic("t")
+    paused = topic.pause(paused=True)
+    writer.send(pub("t", b"one"))
+    broker.advance(2)
+    paused.now()
+    assert (writer.replies(), reader.frames()) == (["OK"], [])
+    topic.pause(paused=False)
+    broker.advance(2)
+    assert len(reader.messages()) == 1
+
+
+def test_a_refused_pause_lets_everything_flow_again(broker: FarBroker) -> None:
+    writer, reader = broker.client(), broker.client()
+    reader.send(b"SUB t ch\nRDY 10\n")
+    broker.advance(2)
+    reader.frames()
+    broker.upset(refused=1.0)
+    paused = broker.node.topic("t").pause(paused=True)
+    writer.send(pub("t", b"one"))
+    broker.advance(2)
+    with pytest.raises(Refusal):
+        paused.now()
+    writer.send(pub("t", b"two"))
+    assert len(reader.messages()) == 2
+
+
+def test_dead_letters_wait_for_their_topic(broker: FarBroker) -> None:
+    broker.client().send(pub("t", b"poison"))
+    broker.advance(2)
+    topic = broker.node.topic("t")
+    topic.create_subscription("audit", SubscriptionSettings(max_attempts=1))
+    broker.advance(2)
+    seat = topic.attach(topic.subscription("audit"), lambda deliveries: None)
+    seat.set_credit(1)
+    assert seat.release([1]) == []
+    assert "t.dead" not in broker.node.topics
+    broker.advance(3)
+    assert topic.subscription("audit").counts()["dead_lettered"] == 1
+    assert broker.node.topic("t.dead").settings == TopicSettings(durability="fsync")
+
+
+def test_a_node_that_dies_while_it_waits_has_all_of_it_or_nothing(tmp_path: Path) -> None:
+    for step in range(12):
+        broker = FarBroker(tmp_path / str(step))
+        client: Client = broker.client()
+        client.send(pub("t", b"one") + b"SUB t ch\n")
+        broker.advance(step * 0.01)
+        answered = client.replies()
+        broker.kill()
+        assert broker.node.lost() == []
+        if answered:
+            assert "t" in broker.node.topics
+        client = broker.client()
+        client.send(pub("t", b"two"))
+        broker.advance(3)
+        assert client.replies() == ["OK"]
