@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.dialect import Chosen, chosen, measure_of
 from penstock.errors import Refusal
-from penstock.node.node import growth
+from penstock.node import growth
 from penstock.registry.answer import Answer
 from penstock.registry.records import Growth, Measured
 from penstock.settings import TopicSettings
