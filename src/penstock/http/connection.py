@@ -147,6 +147,7 @@ class Connection(asyncio.Protocol):
         if not self.between and not self.in_head and self._coming.error is None:
             self._refuse(self._coming, Broken("the client hung up inside the body"))
         self._drop_parts()
+        del self._parser, self._coming  # they know this one, and the collector comes by only some day
 
     def pause_writing(self) -> None:
         """Read nothing more from a client that does not read."""

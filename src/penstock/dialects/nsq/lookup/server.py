@@ -90,8 +90,10 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._server.connections.discard(self)
         self.session.close()
+        del self.session  # it knows this one, and the collector comes by only some day
 
     def pause_writing(self) -> None:
         """Take nothing more in: the node does not read."""

@@ -239,6 +239,7 @@ class Receiver:
     def leave(self) -> None:
         """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
         seat, self.topic, self.seat = self.seat, None, None
+        self._send = self._replies.send
         if seat is not None:
             seat.close()
         if self._gatherer is not None:  # others get these now

@@ -207,13 +207,14 @@ class Connection(asyncio.BufferedProtocol):
         for timer in (self._timer, self._handshake):
             if timer is not None:
                 timer.cancel()
+        self._timer = self._handshake = None
         server = self._server
         if self in server.connections:
             server.connections.discard(self)
             server.addresses[self._address] -= 1
             if not server.addresses[self._address]:
                 del server.addresses[self._address]
-        self.session.close()
+        self.session.end()
 
     def pause_writing(self) -> None:
         """Stop producing: the client does not read."""

@@ -76,6 +76,27 @@ class Link(Protocol):
         """Close once everything sent has left."""
 
 
+class _Nobody:
+    """The link of a session that is over."""
+
+    tls = layered = False
+    common_name = ""
+
+    def write(self, data: Buffer) -> None:
+        """Send nothing."""
+
+    def upgrade(self, agreed: Agreed, rest: bytes) -> None:
+        """Put nothing in."""
+
+    def retime(self) -> None:
+        """Do nothing."""
+
+    pause = resume = hang_up = retime
+
+
+NOBODY = _Nobody()
+
+
 class Session:
     """The protocol's state."""
 
@@ -374,9 +395,15 @@ class Session:
         self.closed = True
         self.replies.forget()
         self.receiver.leave()
-        # Connection and session know each other, so the collector finds them, some day; what they hold goes now.
         self._decoder.rest()
         self._later = []
+
+    def end(self) -> None:
+        """Close, and know nobody any more: what knows each other goes only when the collector comes by, some day."""
+        self.close()
+        self._link = NOBODY
+        self.replies.through(NOBODY)
+        del self.publisher, self.receiver
 
     COMMANDS: ClassVar[dict[str, tuple[str, Callable[..., Any]]]] = {
         "PUB": ("publisher", Publisher.pub),
