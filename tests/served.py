@@ -99,11 +99,14 @@ class Served:
         api: ApiConfig = FREE,
         nsq: NsqConfig = NSQ,
         flight: FlightConfig = NO_FLIGHT,
+        lookup: bool = False,
         **config: Any,
     ) -> None:
         self.path = path
         self._ahead_s = ahead_s
-        own = msgspec.structs.replace(nsq, tcp_port=0, http_port=0, https_port=0, lookup=False)
+        own = msgspec.structs.replace(
+            nsq, tcp_port=0, http_port=0, https_port=0, lookup=lookup, lookup_tcp_port=0, lookup_http_port=0
+        )
         self.config = Config(
             data_dir=str(path),
             parts=(api, own, flight),

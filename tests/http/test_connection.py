@@ -122,7 +122,7 @@ def place() -> Place:
 
 
 def get(path: str, *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/{version}", "Host: x", *headers, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]).encode()
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:

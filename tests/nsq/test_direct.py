@@ -23,11 +23,11 @@ from tests.served import PATIENCE_S, Served
 NSQ = NsqConfig(tcp_port=0, http_port=0, https_port=0, max_msg_size=1000, max_body_size=4000)
 
 OK = (200, b"OK")
-PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def pub(body: bytes, topic: str = "t", *headers: bytes, query: str = "") -> bytes:
-    lines = [b"Host: x", b"Content-Length: %d" % len(body), *headers]
+    lines = [b"Host: localhost", b"Content-Length: %d" % len(body), *headers]
     return f"POST /pub?topic={topic}{query} HTTP/1.1\r\n".encode() + b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -198,7 +198,7 @@ def test_a_request_for_the_application_waits_for_the_answers_before_it(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = hold(served, "t", monkeypatch)
-    client.send(pub(b"a") + b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" + pub(b"b"))
+    client.send(pub(b"a") + b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n" + pub(b"b"))
     served.until(lambda: published(served, "t") == 1)
     assert long_way(served) == 0
     client.send(PING)

@@ -61,7 +61,7 @@ def test_a_head_behind_other_requests_is_counted_by_itself(served: Served, clien
 
 @pytest.mark.parametrize("length", [b"-1", b"+1", b"1,1", b"0x1", b"", b"1 1", b"99999999999999999999999"])
 def test_a_length_that_is_none_is_refused(served: Served, client: Client, length: bytes) -> None:
-    status, _ = client.ask(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\nx" % length)
+    status, _ = client.ask(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: %b\r\n\r\nx" % length)
     assert status == 400
     assert client.is_at_end()
 
@@ -70,7 +70,9 @@ def test_a_length_that_is_none_is_refused(served: Served, client: Client, length
 def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(
     served: Served, client: Client, path: bytes
 ) -> None:
-    status, content = client.ask(b"POST %b?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n" % path)
+    status, content = client.ask(
+        b"POST %b?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n" % path
+    )
     assert status == 413
     assert content in (b'{"message":"MSG_TOO_BIG"}', b'{"message":"BODY_TOO_BIG"}')
 
@@ -86,7 +88,7 @@ def test_an_endless_body_is_refused_and_then_cut_off(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, path: bytes, framing: bytes
 ) -> None:
     served.do(lambda: monkeypatch.setattr(connection, "LEFTOVER_BYTES_MAX", 100_000))
-    client.send(b"POST %b?topic=t HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (path, framing))
+    client.send(b"POST %b?topic=t HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % (path, framing))
     part = b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if b"chunked" in framing else b"x" * 0x1000
     client.send(part, part)
     assert client.answer()[0] == 413
@@ -97,7 +99,7 @@ def test_an_endless_body_is_refused_and_then_cut_off(
 def test_the_rest_of_a_refused_body_may_not_take_for_ever(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")
+    client.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n")
     assert client.answer()[0] == 413
     client.send(b"x")
     served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
@@ -107,11 +109,13 @@ def test_the_rest_of_a_refused_body_may_not_take_for_ever(
 
 
 def test_the_rest_of_a_refused_body_is_skipped(served: Served, client: Client) -> None:
-    assert client.ask(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")[0] == 413
+    assert client.ask(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n")[0] == 413
     assert client.ask(b"x" * 9999 + PING) == OK
 
 
-@pytest.mark.parametrize("start", [b"G", b"POST /mpub?topic=t HTTP/1.1\r\nHost: x\r\n", b"\r\nGET /ping HTTP/1.1\r\nX"])
+@pytest.mark.parametrize(
+    "start", [b"G", b"POST /mpub?topic=t HTTP/1.1\r\nHost: localhost\r\n", b"\r\nGET /ping HTTP/1.1\r\nX"]
+)
 def test_a_head_that_takes_for_ever_is_given_up(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
@@ -143,8 +147,8 @@ def test_a_client_that_says_nothing_is_given_up(
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (b"DELETE /pub?topic=t HTTP/1.1\r\nHost: x\r\n\r\n", (405, b'{"message":"METHOD_NOT_ALLOWED"}')),
-        (b"OPTIONS /mpub?topic=t HTTP/1.1\r\nHost: x\r\n\r\n", (405, b'{"message":"METHOD_NOT_ALLOWED"}')),
+        (b"DELETE /pub?topic=t HTTP/1.1\r\nHost: localhost\r\n\r\n", (405, b'{"message":"METHOD_NOT_ALLOWED"}')),
+        (b"OPTIONS /mpub?topic=t HTTP/1.1\r\nHost: localhost\r\n\r\n", (405, b'{"message":"METHOD_NOT_ALLOWED"}')),
         (pub(b"x").replace(b"/pub", b"/pubb"), (404, b'{"message":"NOT_FOUND"}')),
         (pub(b"x").replace(b"/pub?", b"/pub/?"), (404, b'{"message":"NOT_FOUND"}')),
         (pub(b"x").replace(b"/pub?topic=t", b"/"), (404, b'{"message":"NOT_FOUND"}')),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,12 +16,22 @@ from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Rep
 from penstock.api.openapi import document
 from penstock.api.problem import JSON, answered, of_refusal, problem
 from penstock.api.record import Line
-from penstock.config import is_loopback
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 
 #: Refusals that tell of the client, not of the topic: nobody else has counted them.
-COUNTED = frozenset({"bad_request", "bad_name", "bad_column", "bad_offset", "message_too_big", "unauthorized"})
+COUNTED = frozenset(
+    {
+        "bad_request",
+        "bad_name",
+        "bad_column",
+        "bad_offset",
+        "message_too_big",
+        "unauthorized",
+        "forbidden",
+        "misdirected",
+    }
+)
 
 
 class Index(msgspec.Struct):
@@ -74,7 +83,6 @@ class Api(App):
 
     def begin(self, request: Request) -> None:
         """Give a request its route; who may not ask is refused before anything of a body is read."""
-        _check_origin(request, has_token=bool(self._context.config.token))
         # Names may hold a slash: the path is split as it was sent, and each part is decoded after that.
         try:
             request.route, request.names = self._routes.find(request.method, request.path)
@@ -115,7 +123,8 @@ class Api(App):
             task.add_done_callback(self._tasks.discard)
 
         takes_messages = endpoint.body is bytes
-        return Route(handle, self._context.publish_bytes_max if takes_messages else COMMAND_BYTES_MAX)
+        most = self._context.publish_bytes_max if takes_messages else COMMAND_BYTES_MAX
+        return Route(handle, most, only_reads=endpoint.method == "GET")
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> None:
         try:
@@ -132,17 +141,3 @@ def _answered(endpoint: Endpoint, answer: object) -> Response:
     if answer is None:
         return Response(b"", (), endpoint.status)
     return answered(msgspec.json.encode(answer), JSON, endpoint.status)
-
-
-def _check_origin(request: Request, *, has_token: bool) -> None:
-    """Refuse what a web page from elsewhere asks: without a token, reaching this machine is all the right one needs."""
-    origin = request.header(b"origin").decode("latin-1")
-    if not origin:
-        return
-    asked = urlsplit(f"//{request.header(b'host').decode('latin-1')}")
-    try:
-        here = urlsplit(origin).netloc == asked.netloc and (has_token or is_loopback(asked.hostname or ""))
-    except ValueError:
-        here = False
-    if not here:
-        raise Refusal("forbidden", f"a page of {origin} may not use this node")

@@ -8,7 +8,7 @@ from penstock.api.app import Api
 from penstock.api.context import Context
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
-from penstock.http import Listener
+from penstock.http import Door, Listener
 from penstock.http.listener import tls_context
 from penstock.node.node import Node
 
@@ -44,7 +44,8 @@ async def serve(node: Node, config: Config, bound: Bound) -> ApiServer:
     """Start the admin API in the running loop."""
     context = Context(node, config)
     api = Api(context)
-    listener = Listener(bound.endpoint.key, api, node.clock, node.input_memory)
+    door = Door(bound.endpoint.address, config.http.hosts)
+    listener = Listener(bound.endpoint.key, api, node.clock, node.input_memory, door)
     await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
     context.lag.start()
     return ApiServer(context, api, listener, bound.port)

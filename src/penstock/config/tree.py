@@ -51,6 +51,13 @@ class LogConfig(Section, frozen=True, kw_only=True):
     format: Literal["text", "json"] = "text"
 
 
+class HttpConfig(Section, frozen=True, kw_only=True):
+    """Every HTTP listener, whatever is served there."""
+
+    #: Names that requests may ask for besides those of this machine: what a proxy or a container network calls it.
+    hosts: tuple[str, ...] = ()
+
+
 class NodeConfig(Section, frozen=True, kw_only=True):
     """Limits and habits of the node as a whole."""
 
@@ -157,6 +164,7 @@ class Config(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""
+    http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     node: NodeConfig = NodeConfig()
     limits: LimitsConfig = LimitsConfig()

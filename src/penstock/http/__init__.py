@@ -6,6 +6,7 @@ tasks of its own.
 
 from penstock.http.app import App, Broken, Shortcut
 from penstock.http.connection import Connection
+from penstock.http.door import Door
 from penstock.http.listener import Listener
 from penstock.http.pages import Pages
 from penstock.http.request import Request
@@ -16,6 +17,7 @@ __all__ = [
     "App",
     "Broken",
     "Connection",
+    "Door",
     "Listener",
     "NoMethod",
     "Pages",

@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
         self._app = listener.app
         self._clock = listener.clock
         self._memory = listener.memory
+        self._door = listener.door
         self._parser = httptools.HttpRequestParser(self)
         self.transport: asyncio.Transport
         #: Where the client is, like ("127.0.0.1", 50412); none on a socket in the file system.
@@ -230,7 +231,10 @@ class Connection(asyncio.Protocol):
         found = plain.match(data, at, at + HEAD_BYTES_MAX)
         if found is None:
             return False
-        self._plain_head, self._plain_size = found[0], int(found[3])
+        host = found[5] if found[3] is None else found[3]
+        if host is not None and not self._door.answers_to(host):
+            return False  # the long way says why not
+        self._plain_head, self._plain_size = found[0], int(found[4])
         self._shortcut = self._app.shortcut(found[1], found[2], self)
         return True
 
@@ -332,7 +336,10 @@ class Connection(asyncio.Protocol):
         request.keep_alive = self._parser.should_keep_alive()
         self.listener.requests += 1
         try:
+            self._door.check(request)
             self._app.begin(request)
+            if request.route is not None and not request.route.only_reads:
+                self._door.check_change(request)
             self._check_length(request)
         except Exception as error:
             self._fail(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import SECOND, Clock, Timer
 from penstock.http.connection import Connection
+from penstock.http.door import Door
 from penstock.intake.limits import InputMemory
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ END_STEP_S = 0.01
 class Listener:
     """Everybody who is connected to one place. Without `serve` it needs no loop: somebody else calls `connect`."""
 
-    def __init__(self, key: str, app: App, clock: Clock, memory: InputMemory) -> None:
+    def __init__(self, key: str, app: App, clock: Clock, memory: InputMemory, door: Door | None = None) -> None:
         #: The name of the endpoint.
         self.key = key
         self.app = app
         self.clock = clock
         #: Bodies that are not all there are held in it.
         self.memory = memory
+        #: Without one, only this machine is known by name.
+        self.door = door or Door()
         self.connections: set[Connection] = set()
         #: Requests that took the parser's way.
         self.requests = 0

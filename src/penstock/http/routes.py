@@ -23,6 +23,8 @@ class Route(NamedTuple):
     body_bytes_max: int = 0
     #: How that is refused; None = as `message_too_big`.
     too_big: Exception | None = None
+    #: Changes nothing, whoever asks; a web page from elsewhere may follow a link to it.
+    only_reads: bool = False
 
 
 class NoMethod(Refusal):

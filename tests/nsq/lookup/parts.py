@@ -69,7 +69,7 @@ class Service:
         """Send one request."""
         line = Line(self.lookup.listener)
         shown = quote(target, safe=string.punctuation)  # what a client could not send, it escapes
-        line.send(f"{method} {shown} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        line.send(f"{method} {shown} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         status, headers, content = line.answer()
         assert headers["x-nsq-content-type"] == "nsq; version=1.0"
         assert not self.bugs

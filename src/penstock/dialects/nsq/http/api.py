@@ -28,7 +28,7 @@ from penstock.dialects.nsq.http.admin import Admin
 from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
 from penstock.dialects.nsq.http.options import Options, Relookup
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, JSON, NSQ, OK, Fault, Params, document
-from penstock.dialects.nsq.lookup.address import broadcast_address
+from penstock.dialects.nsq.lookup.address import broadcast_address, door
 from penstock.dialects.nsq.places import place as place_in_queue
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.stats.document import Observer
@@ -125,11 +125,11 @@ class Http(App):
                 ("POST", "/mput", mpub),
                 ("POST", "/pub_ext", Route(self.pub_ext, *one)),
                 ("POST", "/pubtrace", Route(self.pubtrace, *one)),
-                ("GET", "/ping", Route(self.ping, IDLE_BYTES_MAX)),
-                ("GET", "/info", Route(self.info, IDLE_BYTES_MAX)),
-                ("GET", "/stats", Route(self.stats, IDLE_BYTES_MAX)),
+                ("GET", "/ping", Route(self.ping, IDLE_BYTES_MAX, only_reads=True)),
+                ("GET", "/info", Route(self.info, IDLE_BYTES_MAX, only_reads=True)),
+                ("GET", "/stats", Route(self.stats, IDLE_BYTES_MAX, only_reads=True)),
                 ("POST", "/channel/setoffset", start),
-                ("GET", "/config/{option}", Route(self.option, IDLE_BYTES_MAX)),
+                ("GET", "/config/{option}", Route(self.option, IDLE_BYTES_MAX, only_reads=True)),
                 ("PUT", "/config/{option}", value),
                 *(("POST", path, Route(self._managed(handle), IDLE_BYTES_MAX)) for path, handle in Admin.PATHS.items()),
             ]
@@ -397,7 +397,7 @@ class TlsRequired(App):
         self._node = node
         told = msgspec.json.encode({"message": "TLS_REQUIRED", "https_port": https_port})
         self._answer = Response(told, (NSQ, JSON), 403)
-        self._route = Route(lambda request: self._answer, IDLE_BYTES_MAX)
+        self._route = Route(lambda request: self._answer, IDLE_BYTES_MAX, only_reads=True)
 
     def begin(self, request: Request) -> None:
         """Send every client to the other port."""
@@ -425,7 +425,7 @@ async def serve_http(
     app: App = Http(node, config, bound, observer, relookup)
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
-    listener = Listener(key, app, node.clock, node.input_memory)
+    listener = Listener(key, app, node.clock, node.input_memory, door(config))
     files = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key)
     await listener.serve(bound[key].taken(), tls_context(*files) if secure else None)
     return listener

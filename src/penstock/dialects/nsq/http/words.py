@@ -35,6 +35,9 @@ _SLASHES = re.compile("/{2,}")
 #: How a refusal reads here where the code itself is not nsqd's word for it.
 _CODES = {"stopping": "EXITING", "message_too_big": "MSG_TOO_BIG", "bad_name": "INVALID_TOPIC"}
 
+#: Refusals whose sentence is told, too: nsqd has no word for them.
+SAID = frozenset(("forbidden", "misdirected"))
+
 OK = Response(b"OK", (NSQ, TEXT))
 EMPTY = Response(b"", (NSQ,))
 
@@ -53,7 +56,8 @@ class Fault(Exception):
         """Return what a refusal is called here."""
         if isinstance(refusal, Broken):
             return cls(400, "INVALID_REQUEST")
-        return cls(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()))
+        said = str(refusal) if refusal.code in SAID else ""
+        return cls(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()), said)
 
 
 def document(content: object) -> Response:

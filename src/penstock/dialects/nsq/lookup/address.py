@@ -1,4 +1,4 @@
-"""Where others find what listens here: the address that lookup services hand out."""
+"""Where others find what listens here: the address that lookup services hand out, and the names it answers to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 
 from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.http import Door
 
 #: All addresses of a machine, which is nowhere to send anybody.
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -18,3 +19,8 @@ def broadcast_address(config: Config) -> str:
     """
     nsq = config.of(NsqConfig)
     return nsq.broadcast_address or (socket.gethostname() if nsq.address in EVERYWHERE else nsq.address)
+
+
+def door(config: Config) -> Door:
+    """Return who may knock at the HTTP listeners: whoever asks for the address that is handed out, too."""
+    return Door(config.of(NsqConfig).address, (*config.http.hosts, broadcast_address(config)))

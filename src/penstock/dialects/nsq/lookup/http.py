@@ -15,7 +15,7 @@ import msgspec
 from penstock.callers import Caller
 from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
-from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, Fault, Params, document
+from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, SAID, Fault, Params, document
 from penstock.dialects.nsq.lookup.codec import PARTITION_MAX, Identity
 from penstock.dialects.nsq.lookup.directory import Directory, Meta, Peer
 from penstock.dialects.nsq.lookup.server import Bug
@@ -71,7 +71,9 @@ class Http(App):
         self._report_bug = report_bug
         paths = [(method, path, self._answered(handle)) for path, (method, handle) in self.PATHS.items()]
         paths += [("POST", path, self._changed(handle)) for path, handle in self.CHANGES.items()]
-        self._routes = Routes((method, path, Route(handle, IDLE_BYTES_MAX)) for method, path, handle in paths)
+        self._routes = Routes(
+            (method, path, Route(handle, IDLE_BYTES_MAX, only_reads=method == "GET")) for method, path, handle in paths
+        )
 
     def _answered(
         self, handle: Callable[[Http, Params], Response | Answer[Response]]
@@ -90,9 +92,10 @@ class Http(App):
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
         if isinstance(error, Refusal):
-            fault = Fault.of(error) if isinstance(error, Broken) else Fault(error.reason.http, error.code.upper())
+            told = str(error) if error.code in SAID else ""
+            fault = Fault.of(error) if isinstance(error, Broken) else Fault(error.reason.http, error.code.upper(), told)
             self._fault(fault.code, f"{request}: {error}", connection.peer)
-            return words.refusal(fault.status, fault.code)
+            return words.refusal(fault.status, fault.code, fault.reason)
         if isinstance(error, Fault):
             self._fault(error.code, request, connection.peer)
             return words.refusal(error.status, error.code)

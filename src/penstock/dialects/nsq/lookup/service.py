@@ -17,7 +17,7 @@ from penstock.clock import Clock
 from penstock.config import Config
 from penstock.dialect import Bound
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.lookup.address import broadcast_address
+from penstock.dialects.nsq.lookup.address import broadcast_address, door
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
 from penstock.dialects.nsq.lookup.http import Host, Http
@@ -44,7 +44,8 @@ class Lookup:
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
         #: Nothing of a body is used here, so little of it is held.
-        self.listener = Listener("nsq.lookup_http_port", self.app, clock, InputMemory(BODIES_BYTES_MAX))
+        memory = InputMemory(BODIES_BYTES_MAX)
+        self.listener = Listener("nsq.lookup_http_port", self.app, clock, memory, door(config))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""
