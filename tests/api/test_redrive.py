@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.intake.receipt import Published
@@ -115,11 +116,83 @@ def test_letter_whose_topic_is_gone_stays_and_can_go_elsewhere(served: Served) -
     assert served.post("topics/orders.dead/redrive", {"to": "other"}).json["moved"] == 1
 
 
-def test_message_that_is_no_letter_stays(served: Served) -> None:
-    served.publish("plain", "x")
-    result = served.post("topics/plain/redrive").json
-    assert (result["moved"], result["left"]) == (0, 1)
+def subscriptions(served: Served, topic: str) -> list[str]:
+    return [each["name"] for each in served.get(f"topics/{topic}/subscriptions").json["subscriptions"]]
+
+
+def test_topic_without_dead_letters_is_refused_before_anything_is_made(served: Served) -> None:
+    served.publish("plain", "x", headers={"mine": 1})
+    answer = served.post("topics/plain/redrive")
+    assert (answer.status, answer.code) == (409, "conflict")
+    assert answer.message == (
+        "topic plain holds no dead letters, only messages of its own; name a topic to move those to"
+    )
+    assert subscriptions(served, "plain") == []
+    served.post("topics/plain/subscriptions", {"name": "first"})
+    assert bodies(served, "plain", "first") == ["x"]
+
+
+def test_empty_topic_has_nothing_to_redrive(served: Served) -> None:
+    served.post("topics", {"name": "plain"})
+    assert "topic plain is empty" in served.post("topics/plain/redrive").message
+    assert subscriptions(served, "plain") == []
+
+
+def test_letter_behind_other_messages_is_found(served: Served) -> None:
+    set_up(served, "a")
+    served.publish("mixed", "x", "y")
+    served.publish("mixed", "z", headers={"penstock.dead.topic": "orders"})
+    result = served.post("topics/mixed/redrive").json
+    assert (result["moved"], result["left"]) == (1, 2)
     assert "no dead letters" in result["problem"]
+
+
+def test_messages_that_are_no_letters_go_where_they_are_told(served: Served) -> None:
+    served.publish("plain", "x")
+    served.post("topics", {"name": "other"})
+    assert served.post("topics/plain/redrive", {"to": "other"}).json["topics"] == {"other": 1}
+
+
+def test_redrive_that_moved_nothing_leaves_nothing_behind(served: Served) -> None:
+    set_up(served, "a")
+    served.ask("DELETE", "topics/orders")
+    assert served.post("topics/orders.dead/redrive").json["moved"] == 0
+    assert subscriptions(served, "orders.dead") == []
+    served.post("topics/orders.dead/subscriptions", {"name": "watch"})
+    assert bodies(served, "orders.dead", "watch") == ["a"]
+
+
+def test_first_subscription_gets_the_letters_that_were_redriven_too(served: Served) -> None:
+    set_up(served, "a")
+    assert served.post("topics/orders.dead/redrive").json["moved"] == 1
+    served.post("topics/orders.dead/subscriptions", {"name": "watch"})
+    assert bodies(served, "orders.dead", "watch") == ["a"]
+
+
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_kill_before_anything_was_moved_leaves_nothing_behind(tmp_path: Path, *, subscribed: bool) -> None:
+    with Served(tmp_path / "before") as served:
+        set_up(served, "a")
+        topic = served.node.topics["orders.dead"]
+        intent = msgspec.msgpack.encode(redrive.Intent(None, made=True))
+        served.do(lambda: served.node.catalog.put(f"{redrive.KEYS}{topic.record.number}", intent))
+        if subscribed:
+            served.do(lambda: topic.create_subscription(redrive.NAME, earliest=True))
+        copy = served.crash_copy(tmp_path / "after")
+    with Served(copy) as served:
+        served.until(lambda: not served.node.redrives)
+        assert subscriptions(served, "orders.dead") == []
+        assert served.node.catalog.registry.list(redrive.KEYS) == {}
+        served.post("topics/orders.dead/subscriptions", {"name": "watch"})
+        assert bodies(served, "orders.dead", "watch") == ["a"]
+
+
+def test_redrive_keeps_a_subscription_that_others_made(served: Served) -> None:
+    set_up(served, "a")
+    served.ask("DELETE", "topics/orders")
+    served.post("topics/orders.dead/subscriptions", {"name": "redrive"})
+    assert served.post("topics/orders.dead/redrive").json["moved"] == 0
+    assert subscriptions(served, "orders.dead") == ["redrive"]
 
 
 def test_letters_a_topic_refuses_stay(served: Served) -> None:

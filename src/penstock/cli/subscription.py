@@ -321,7 +321,10 @@ def redrive(
     ] = None,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="So many at most.", show_default="all")] = None,
 ) -> None:
-    """Move dead letters back to the topic they failed in."""
+    """Move dead letters back to the topic they failed in.
+
+    The subscription `redrive` of the topic remembers which ones went back; a redrive that moves none leaves none.
+    """
     answer = client.call("POST", f"/topics/{part(topic)}/redrive", chosen(to=to, max=most), wait_s=WAIT_S)
     done = answer.read(Redriven)
     where = ", ".join(f"{number} to {name}" for name, number in done.topics.items())

@@ -45,6 +45,13 @@ def as_before(piece: Piece) -> list[bytes | None]:
     return headers
 
 
+def holds_letters(batch: Batch) -> bool:
+    """Tell whether a batch holds a dead letter that knows where it failed."""
+    if "headers" not in batch.columns:
+        return False
+    return any("topic" in told(batch, row) for row in range(batch.count))
+
+
 def told(batch: Batch, row: int, *, everything: bool = False) -> dict[str, Any]:
     """Return what the headers of a dead letter tell of its death, or all headers."""
     raw = batch.row_value("headers", row)

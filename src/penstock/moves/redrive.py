@@ -2,7 +2,8 @@
 
 A letter is leased from the subscription `redrive` of the dead-letter topic, published with a dedup key that names it,
 and then acked. What is under way is written in the registry first; a node that died in between finishes exactly the
-letters it had leased when it starts again, within the window in which their keys are known.
+letters it had leased when it starts again, within the window in which their keys are known. The subscription stays as
+the memory of which letters went back; one that a redrive made goes again if none did.
 Invariant: a letter is on lease here, or was never published by us, or is acked.
 """
 
@@ -20,7 +21,7 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.message import Batch, id_of, place_of
-from penstock.moves.letters import LEFT_BEHIND, as_before, told
+from penstock.moves.letters import LEFT_BEHIND, as_before, holds_letters, told
 from penstock.moves.move import Origin, Piece, move
 from penstock.registry.answer import Answer
 from penstock.settings import HOUR_NS
@@ -57,35 +58,23 @@ class Intent(msgspec.Struct, frozen=True):
     """A redrive under way, as the registry keeps it."""
 
     to: str | None
+    #: The subscription is of its making; if nothing was moved, it goes again.
+    made: bool = False
 
 
 def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable[[Redriven], None]) -> Answer[None]:
     """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once.
 
-    The answer is that it began, or why it cannot.
+    The answer is that it began, or why it cannot; then nothing was made.
     """
     if to is not None and node.topic(to) is topic:
         raise Refusal("bad_request", f"letters of topic {topic.name} cannot be moved to itself")
-    _check_free(node, topic)
     found = topic.subscriptions.get(NAME)
-
-    def begin(subscription: Subscription) -> Answer[None]:
-        if subscription.settings.paused or topic.settings.paused:
-            raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
-        put = node.catalog.put(_key(topic), msgspec.msgpack.encode(Intent(to)))
-        return put.then_make(lambda _: start(subscription))
-
-    def start(subscription: Subscription) -> None:
-        _check_free(node, topic)
-        Redrive(node, topic, subscription, to, limit, done).begin()
-
-    made = Answer.of(found) if found is not None else topic.create_subscription(NAME, earliest=True)
-    return made.then_ask(begin)
-
-
-def _check_free(node: Node, topic: Topic) -> None:
+    if topic.settings.paused or (found is not None and found.settings.paused):
+        raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
     if topic.name in node.redrives:
         raise Refusal("conflict", f"a redrive of topic {topic.name} is under way; wait for its end")
+    return Redrive(node, topic, Intent(to, made=found is None), limit, done).start()
 
 
 def resume(node: Node) -> None:
@@ -98,26 +87,20 @@ def resume(node: Node) -> None:
             node.catalog.remove([key])
             continue
         intent = msgspec.msgpack.decode(entry.value, type=Intent)
-        Redrive(node, topic, subscription, intent.to, 0, _unheard).begin()
+        Redrive(node, topic, intent, 0, _unheard).begin(subscription)
 
 
 class Redrive:
     """One redrive under way."""
 
-    def __init__(
-        self,
-        node: Node,
-        topic: Topic,
-        subscription: Subscription,
-        to: str | None,
-        limit: int,
-        done: Callable[[Redriven], None],
-    ) -> None:
+    _subscription: Subscription
+    _seat: Seat
+
+    def __init__(self, node: Node, topic: Topic, intent: Intent, limit: int, done: Callable[[Redriven], None]) -> None:
         self._node = node
         self._topic = topic
-        self._subscription = subscription
-        self._seat = subscription.holder(NAME)
-        self._to = to
+        self._intent = intent
+        self._to = intent.to
         self._limit = limit
         self._done = done
         self._taken = 0
@@ -126,12 +109,31 @@ class Redrive:
         self._problem: str | None = None
         self._stop = False
         self._underway = 0
+        node.redrives[topic.name] = self
 
-    def begin(self) -> None:
+    def start(self) -> Answer[None]:
+        """Begin, or leave everything as it was and say why not."""
+        topic, made = self._topic, self._intent.made
+        checked = _check_letters(topic) if made and self._to is None else Answer.of(None)
+        noted = checked.then_ask(lambda _: self._node.catalog.put(_key(topic), msgspec.msgpack.encode(self._intent)))
+        found = noted.then_ask(
+            lambda _: topic.create_subscription(NAME, earliest=True) if made else Answer.of(topic.subscription(NAME))
+        )
+        begun = found.then_make(self.begin)
+
+        def told(_: None, error: Exception | None) -> None:
+            if error is not None and self._node.redrives.pop(topic.name, None) is not None and not self._node.stopping:
+                self._forget()
+
+        begun.then(told)
+        return begun
+
+    def begin(self, subscription: Subscription) -> None:
         """Start with what an earlier life had leased, then go on with new letters."""
-        self._node.redrives[self._topic.name] = self
+        self._subscription = subscription
+        self._seat = subscription.holder(NAME)
         # Nobody else takes from this subscription, so whatever is held there was leased by a redrive.
-        held = [place_of(lease.id) for seat in self._subscription.named.values() for lease in seat.leases()]
+        held = [place_of(lease.id) for seat in subscription.named.values() for lease in seat.leases()]
         self._again(held)
 
     # --- letters leased before ------------------------------------------------------------------------------------
@@ -255,20 +257,61 @@ class Redrive:
         if self._node.redrives.pop(self._topic.name, None) is not None:
             if not self._node.stopping:
                 self._node.catalog.remove([_key(self._topic)])
-            self._tell(f"topic {self._topic.name} went away")
+            self._tell(0, f"topic {self._topic.name} went away")
         return True
 
     def _end(self) -> None:
         if self._kept:
             for seat in list(self._subscription.named.values()):
                 seat.release(self._kept)
+        left = self._subscription.depth()
         del self._node.redrives[self._topic.name]
-        self._node.catalog.remove([_key(self._topic)])
-        self._tell(self._problem)
+        self._forget().then(lambda _, __: self._tell(left, self._problem))
 
-    def _tell(self, problem: str | None) -> None:
-        left = 0 if self._topic.deleted else self._subscription.depth()
+    def _forget(self) -> Answer[None]:
+        """Remove what was made for this redrive, but not the memory of what it moved."""
+        topic, subscription = self._topic, self._topic.subscriptions.get(NAME)
+        removed = Answer.of(None)
+        if self._intent.made and subscription is not None and not subscription.counts()["acked"]:
+            removed = topic.delete_subscription(NAME, undone=True)
+        # Only after it: if the node dies in between, the next start finds what is left to do.
+        return removed.then_ask(lambda _: self._node.catalog.remove([_key(topic)])).settled()
+
+    def _tell(self, left: int, problem: str | None) -> None:
         self._done(Redriven(sum(self._moved.values()), self._moved, left, problem))
+
+
+def _check_letters(topic: Topic) -> Answer[None]:
+    """Look for a dead letter, from the oldest message on, before anything is made for them."""
+    checked: Answer[None] = Answer()
+    look_on = topic.node.clock.call_soon
+
+    def look(number: int, offset: int, *, fetched: bool = False) -> None:
+        if topic.deleted:
+            checked.refuse(Refusal("gone", f"topic {topic.name} went away"))
+            return
+        if number == len(topic.shards):
+            checked.refuse(Refusal("conflict", _no_letters(topic)))
+            return
+        shard = topic.shards[number]
+        batch = shard.read(offset)
+        if batch is not None and holds_letters(batch):
+            checked.give(None)
+        elif batch is not None:
+            look_on(partial(look, number, batch.end))
+        elif offset < shard.readable_end and not fetched:
+            shard.fetch(offset, partial(look, number, offset, fetched=True))
+        else:
+            look_on(partial(look, number + 1, 0))
+
+    look(0, 0)
+    return checked
+
+
+def _no_letters(topic: Topic) -> str:
+    if all(shard.start == shard.readable_end for shard in topic.shards):
+        return f"topic {topic.name} is empty; there is nothing to move"
+    return f"topic {topic.name} holds no dead letters, only messages of its own; name a topic to move those to"
 
 
 def _key(topic: Topic) -> str:

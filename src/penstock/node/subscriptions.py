@@ -23,6 +23,7 @@ from penstock.intake.spread import shard_of
 from penstock.log.shard import Shard
 from penstock.message import Offsets
 from penstock.moves.dead import bury
+from penstock.moves.redrive import NAME as REDRIVE
 from penstock.node.events import on_hand
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.records import SubscriptionRecord
@@ -84,7 +85,7 @@ class Subscriptions:
     def _starts(self, *, earliest: bool) -> tuple[int, ...]:
         if earliest:
             return tuple(shard.start for shard in self._topic.shards)
-        if self.by_name:
+        if self._has_others(REDRIVE):
             return tuple(shard.end for shard in self._topic.shards)
         kept = zip(self._topic.record.orphan_from, self._topic.shards, strict=False)
         return tuple(max(offset, shard.start) for offset, shard in kept)
@@ -235,13 +236,19 @@ class Subscriptions:
         subscription.join(seat)
         return seat
 
-    def delete(self, name: str) -> Answer[None]:
-        """Drop a subscription and hang up on its consumers."""
+    def _has_others(self, *names: str) -> bool:
+        """Tell whether somebody reads the topic; a redrive only remembers which letters went back."""
+        return any(each not in names for each in self.by_name)
+
+    def delete(self, name: str, *, undone: bool = False) -> Answer[None]:
+        """Drop a subscription and hang up on its consumers; if it is `undone`, the next begins where it did."""
         subscription = self.by_name.get(name)
         if subscription is None:
             return Answer.refused(self._no_subscription(name))
         ends = None
-        if len(self.by_name) == 1:  # what comes from now on is kept for the next one
+        if (
+            not undone and name != REDRIVE and not self._has_others(name, REDRIVE)
+        ):  # what comes from now on is kept for the next one
             ends = tuple(shard.end for shard in self._topic.shards)
             if self._topic.settings.ephemeral:
                 self._topic.record, ends = msgspec.structs.replace(self._topic.record, orphan_from=ends), None
