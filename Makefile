@@ -10,6 +10,7 @@ PIP := flock .venv/.pip-lock $(BIN)/python -m pip install --quiet --disable-pip-
 
 # How long the simulation runs inside `make test`, and how many kills its crash proof makes (`prove-crash` makes 300).
 SIMULATION_SECONDS ?= 60
+FUZZ_SECONDS ?= 60
 CRASH_KILLS ?= 20
 # How many rows the proof of exactly-once writes moves there.
 EXACTLY_ONCE_ROWS ?= 60000
@@ -30,7 +31,7 @@ BENCH := .venv/.bench
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup dev pipeline spark up test unit check docs format bench soak clean lock
+.PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
@@ -52,10 +53,10 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, short proofs
 	@scripts/need strace gcc openssl promtool go java chromium
 	@$(MAKE) -j2 test-node test-pipeline
-	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive
+	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive test-fuzz
 
 # Two at a time, because tests mostly wait: for processes, for Spark, for other people's clients.
-.PHONY: test-node test-pipeline test-simulation test-exactly-once test-crash test-archive
+.PHONY: test-node test-pipeline test-simulation test-exactly-once test-crash test-archive test-fuzz
 test-node:
 	$(BIN)/pytest tests --ignore=tests/pipeline
 test-pipeline:
@@ -64,6 +65,8 @@ test-simulation:
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 test-crash:
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
+test-fuzz:
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 test-exactly-once:
 	$(BIN)/python -m tests.proofs.exactly_once --rows $(EXACTLY_ONCE_ROWS)
 test-archive:
@@ -93,6 +96,9 @@ format: $(DEV) ## put the code in house format
 
 bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on this machine
 	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(DEV) ## an hour of arbitrary input for every listener (ARGS="--seconds 60 --target nsq.tcp_port")
+	$(BIN)/python -m tests.fuzz --seconds 3600 $(ARGS)
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)

@@ -1,0 +1,126 @@
+"""What good clients say to each listener: what is not quite this is what the fuzzer says."""
+
+from __future__ import annotations
+
+import struct
+
+
+def _sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def _bodies(*bodies: bytes) -> bytes:
+    return _sized(struct.pack(">I", len(bodies)) + b"".join(_sized(body) for body in bodies))
+
+
+def _request(line: str, body: bytes = b"", *headers: str) -> bytes:
+    head = [f"{line} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    if body:
+        head.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def _chunked(line: str, *chunks: bytes) -> bytes:
+    head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
+ID = b"0000000000000001"
+
+NSQ_TCP = (
+    b"  V2PUB t\n" + _sized(b"body") + b"PUB t\n" + _sized(b"other"),
+    b"  V2MPUB t\n" + _bodies(b"a", b"bb", b"") + b"NOP\n",
+    b"  V2DPUB t 100\n" + _sized(b"later"),
+    b"  V2SUB t c\nRDY 5\nFIN " + ID + b"\nREQ " + ID + b" 0\nTOUCH " + ID + b"\nCLS\n",
+    b"  V2IDENTIFY\n" + _sized(b'{"client_id":"c","feature_negotiation":true,"heartbeat_interval":1000}') + b"NOP\n",
+    b"  V2IDENTIFY\n" + _sized(b'{"feature_negotiation":true,"snappy":true}'),
+    b"  V2IDENTIFY\n" + _sized(b'{"feature_negotiation":true,"deflate":true,"deflate_level":3}'),
+    b"  V2IDENTIFY\n" + _sized(b'{"feature_negotiation":true,"tls_v1":true,"extend_support":true}'),
+    b"  V2AUTH\n" + _sized(b"secret"),
+    b"  V2PUB_EXT e\n" + _sized(struct.pack(">H", 13) + b'{"##tag":"a"}' + b"body"),
+    b"  V2MPUB_EXT e\n" + _bodies(struct.pack(">H", 2) + b"{}" + b"body"),
+    b"  V2PUB_TRACE t\n" + _sized(struct.pack(">Q", 7) + b"body"),
+    b"  V2SUB t c 0 tag\nRDY 1\n",
+    b"  V2INTERNAL_CREATE_TOPIC made 0\n",
+)
+
+NSQ_HTTP = (
+    _request("POST /pub?topic=t", b"body"),
+    _request("POST /pub?topic=t&defer=100", b"body") * 2,
+    _request("POST /mpub?topic=t", b"a\nb\n\nc"),
+    _request("POST /mpub?topic=t&binary=true", _bodies(b"a", b"b")),
+    _request("GET /stats?format=json&topic=t&channel=c&include_clients=true"),
+    _request("POST /topic/create?topic=t") + _request("POST /channel/create?topic=t&channel=c"),
+    _request("POST /channel/empty?topic=t&channel=c") + _request("POST /topic/pause?topic=t"),
+    _request("GET /ping") + _request("GET /info"),
+    _request("PUT /config/log_level", b'"debug"'),
+    _request("POST /pub_ext?topic=e&ext=%7B%22a%22:%22b%22%7D", b"body"),
+    _chunked("POST /pub?topic=t", b"some", b"more"),
+    _request("POST /pub?topic=t", b"body", "Expect: 100-continue", "Connection: close"),
+)
+
+LOOKUP_TCP = (
+    b"  V1IDENTIFY\n"
+    + _sized(b'{"broadcast_address":"n","tcp_port":4150,"http_port":4151,"version":"1","hostname":"h"}')
+    + b"REGISTER t c\nPING\nUNREGISTER t c\n",
+    b"  V1IDENTIFY\n" + _sized(b"{}") + b"REGISTER t\n",
+    b"  V1PING\n",
+)
+
+LOOKUP_HTTP = (
+    _request("GET /lookup?topic=t&metainfo=true"),
+    _request("GET /topics") + _request("GET /channels?topic=t") + _request("GET /nodes"),
+    _request("POST /topic/create?topic=t") + _request("POST /channel/delete?topic=t&channel=c"),
+    _request("POST /topic/tombstone?topic=t&node=n:4151"),
+    _request("GET /ping") + _request("GET /info") + _request("GET /debug"),
+)
+
+_JSON = "Content-Type: application/json"
+_T = "/api/v1/topics/t"
+_S = f"{_T}/subscriptions/s"
+
+API = (
+    _request(f"POST {_T}/messages?create=true", b'{"body":"a","key":"k","headers":{"a":"b"},"due":"2s"}\n{"body":"b"}'),
+    _request("POST /api/v1/topics", b'{"name":"new","settings":{"shards":2}}', _JSON),
+    _request(f"PATCH {_T}", b'{"settings":{"retention":"1h","durability":"fsync"}}', _JSON),
+    _request("GET /api/v1/topics?limit=10") + _request(f"GET {_T}") + _request(f"POST {_T}/pause"),
+    _request(f"GET {_T}/messages?shard=0&offset=0&limit=5"),
+    _request(f"POST {_T}/subscriptions", b'{"name":"s","settings":{"lease":"30s","order":"key"}}', _JSON),
+    _request(f"PATCH {_S}", b'{"settings":{"max_attempts":3,"filter":"tag == \'a\'"}}', _JSON),
+    _request(f"POST {_S}/lease", b'{"max":3,"holder":"h","lease":"10s"}', _JSON),
+    _request(f"POST {_S}/ack", b'{"receipts":["0000000000000001.1"]}', _JSON),
+    _request(f"POST {_S}/extend", b'{"receipts":["0000000000000001.1"],"lease":"5s"}', _JSON),
+    _request(f"POST {_S}/seek", b'{"to":"earliest"}', _JSON) + _request(f"GET {_S}/holders"),
+    _request("GET /metrics") + _request("GET /readyz") + _request("GET /api/v1/ledger?reason=bad_request"),
+    _request("PUT /api/v1/routing", b'{"traffic_types":["a","b"]}', _JSON),
+    _request("POST /api/v1/routing/test", b'{"filter":{"traffic":["a"]},"message":{"tag":"a"}}', _JSON),
+    _request("GET /api/v1/openapi.json") + _request("GET /") + _request("GET /api/v1/peers"),
+)
+
+#: HTTP/2's beginning, settings and a headers frame: what is above is pyarrow's to read.
+FLIGHT = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+    + b"\x00\x00\x04\x01\x05\x00\x00\x00\x01\x82\x86\x84\x41",
+    b"GET / HTTP/1.1\r\n\r\n",
+)
+
+#: What the Flight documents are: commands of descriptors, and the bodies of actions.
+COMMANDS = (
+    b'{"publish":{"topic":"t","create":true,"shard":0,"source":"x"}}',
+    b'{"stage":{"query":"q","batch":1,"attempt":"a","topic":"t","home":0}}',
+    b'{"subscribe":{"topic":"t","subscription":"s","credit":5,"columns":["body"]}}',
+    b'{"topic":"t"}',
+    b'{"name":"t","seconds":5,"offsets":[[0,1]],"query":"q","batch":1,"attempts":["a"]}',
+    b'{"topic":"t","subscription":"s","to":"earliest","time_ns":5}',
+)
+
+#: By the key of the listener's port.
+BY_PORT = {
+    "nsq.tcp_port": NSQ_TCP,
+    "nsq.http_port": NSQ_HTTP,
+    "nsq.lookup_tcp_port": LOOKUP_TCP,
+    "nsq.lookup_http_port": LOOKUP_HTTP,
+    "api.port": API,
+    "flight.port": FLIGHT,
+}

@@ -1,0 +1,117 @@
+"""A node with all its listeners, and somebody who says anything to it and looks whether it is well afterwards."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.config.tree import LimitsConfig
+from penstock.dialects.flight.config import FlightConfig
+from tests.fuzz.mutation import pieces
+from tests.served import Served
+
+#: Longer than the node thinks about anything that fits into an example.
+ANSWER_S = 20.0
+
+#: Clients make up names of topics all the time here; more than these are refused, as they shall be.
+LIMITS = LimitsConfig(topics=40, shards=400, topic_shards=8)
+
+#: What is put, where a command says so.
+BODY = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
+
+
+class Sick(AssertionError):
+    """The node did not bear what it was told."""
+
+
+class Victim:
+    """A node that has to bear everything."""
+
+    def __init__(self, path: Path) -> None:
+        self._served = Served(path, lookup=True, flight=FlightConfig(port=0), limits=LIMITS)
+        self._flight: flight.FlightClient | None = None
+
+    def __enter__(self) -> Self:
+        self._served.__enter__()
+        self._flight = flight.connect(f"grpc://127.0.0.1:{self._served.ports['flight.port']}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._flight is not None:
+            self._flight.close()
+        self._served.__exit__()
+
+    @property
+    def node_bugs(self) -> int:
+        """What the node itself calls a bug."""
+        return self._served.node.bugs
+
+    def tell(self, port: str, data: bytes, cuts: list[float]) -> None:
+        """Say something to a listener, and hear what it says until it hangs up."""
+        with socket.create_connection(("127.0.0.1", self._served.ports[port]), ANSWER_S) as line:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                for piece in pieces(data, cuts):
+                    line.sendall(piece)
+                line.shutdown(socket.SHUT_WR)
+                end = time.monotonic() + ANSWER_S
+                while line.recv(1 << 16):
+                    if time.monotonic() > end:
+                        raise Sick(f"{port} still talks {ANSWER_S} s after the last word")
+            except TimeoutError:
+                raise Sick(f"{port} neither answers nor hangs up for {ANSWER_S} s") from None
+            except OSError:
+                pass  # it hung up first
+        self._check(port)
+
+    def order(self, data: bytes, kind: str) -> None:
+        """Send a document over Flight: an action's body, or the command of a put or an exchange."""
+        client = self._flight
+        assert client is not None
+        options = flight.FlightCallOptions(timeout=ANSWER_S)
+        try:
+            if kind == "info":
+                client.get_flight_info(flight.FlightDescriptor.for_command(data), options)
+            elif kind == "put":
+                writer, _ = client.do_put(flight.FlightDescriptor.for_command(data), BODY.schema, options)
+                with writer:
+                    writer.write_batch(BODY)
+            elif kind == "exchange":
+                writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(data), options)
+                with writer:
+                    writer.done_writing()
+                    reader.read_all()
+            elif kind == "get":
+                client.do_get(flight.Ticket(data), options).read_all()
+            else:
+                list(client.do_action(flight.Action(kind, data), options))
+        except flight.FlightTimedOutError:
+            raise Sick(f"Flight {kind} had no answer for {ANSWER_S} s") from None
+        except flight.FlightInternalError as error:
+            raise Sick(f"Flight {kind}: {error}") from None
+        except (flight.FlightError, OSError, ValueError, KeyError, NotImplementedError):
+            pass  # a refusal
+        self._check(f"Flight {kind}")
+
+    def _check(self, who: str) -> None:
+        if self.node_bugs:
+            entries = self._served.do(lambda: self._served.node.ledger.entries("bug"))
+            said = [sample.content for entry in entries for sample in entry.samples]
+            raise Sick(f"{who} met a bug of the node: {said[-1:]}")
+
+    def check_well(self) -> None:
+        """Publish and consume, as somebody else does meanwhile."""
+        served, name = self._served, "well"
+        if served.get(f"topics/{name}/subscriptions/s").status == 404:
+            served.post("topics", {"name": name})
+            served.post(f"topics/{name}/subscriptions", {"name": "s"})
+        ids = served.publish(name, "a")
+        got = served.lease(name, "s")
+        served.post(f"topics/{name}/subscriptions/s/ack", {"receipts": [message["receipt"] for message in got]})
+        if [message["id"] for message in got] != ids:
+            raise Sick(f"published {ids}, and a consumer got {got}")
