@@ -27,6 +27,7 @@ DEV := .venv/.dev
 PIPE := .venv/.pipeline
 SPARK := .venv/.spark
 BENCH := .venv/.bench
+FUZZ := .venv/.fuzz
 # Other people's clients must not meet our dependencies, so they live in an environment inside ours.
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
@@ -97,8 +98,9 @@ format: $(DEV) ## put the code in house format
 bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on this machine
 	$(BIN)/python -m bench $(ARGS)
 
-fuzz: $(DEV) ## an hour of arbitrary input for every listener (ARGS="--seconds 60 --target nsq.tcp_port")
-	$(BIN)/python -m tests.fuzz --seconds 3600 $(ARGS)
+fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then parsers guided by coverage
+	$(BIN)/python -m tests.fuzz --seconds 1800 $(ARGS)
+	for decoder in nsq lookup layers; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
@@ -174,6 +176,10 @@ $(FOREIGN)/.made: requirements/foreign.lock requirements/build.lock tests/foreig
 	@touch $@
 
 # A peer that cannot be had on this machine is reported by the benchmark as missing, so this may fail.
+$(FUZZ): requirements/fuzz.lock $(DEV)
+	$(PIP) -r requirements/fuzz.lock
+	@touch $@
+
 $(BENCH): requirements/bench.lock bench/peers-java/kafka/pom.xml bench/peers-java/connector/pom.xml $(SPARK)
 	-@scripts/need gcc redis-server go java mvn
 	-$(PIP) -r requirements/bench.lock

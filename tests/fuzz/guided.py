@@ -1,0 +1,79 @@
+"""Fuzz the parsers themselves, guided by which of their lines an input reaches: python -m tests.fuzz.guided DECODER.
+
+Beside the black box of `python -m tests.fuzz`: no node, no sockets, many times the inputs. Needs Atheris (`make fuzz`
+installs it). Options behind the name are libFuzzer's, for example -max_total_time=60.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+with atheris.instrument_imports(include=["penstock.dialects.nsq", "penstock.http", "penstock.wire"]):
+    from penstock.dialects.nsq.codec.decoder import Decoder
+    from penstock.dialects.nsq.codec.words import Limits
+    from penstock.dialects.nsq.lookup import codec as lookup
+    from penstock.wire.layers import Deflate, LayerError, Snappy
+
+from tests.fuzz import samples
+
+LIMITS = Limits(message_bytes_max=1 << 16, body_bytes_max=1 << 18)
+
+
+def nsq(data: bytes) -> None:
+    """NSQ's commands; what they say does not depend on how they arrive."""
+    at = len(data) // 2
+    whole, cut = Decoder(LIMITS), Decoder(LIMITS)
+    whole.feed(data)
+    cut.feed(data[:at])
+    cut.feed(data[at:])
+
+
+def lookup_tcp(data: bytes) -> None:
+    """The lookup service's commands, and its answers; the same, however they arrive."""
+    at = len(data) // 2
+    whole, cut = lookup.Decoder(), lookup.Decoder()
+    assert whole.feed(data) == cut.feed(data[:at]) + cut.feed(data[at:])
+    for parse in (lookup.identity, lookup.service):
+        try:
+            parse(data)
+        except lookup.Faulty:
+            pass
+
+
+def layers(data: bytes) -> None:
+    """Snappy and deflate."""
+    for layer in (Snappy(), Deflate()):
+        try:
+            layer.receive(data)
+            while layer.pending:
+                layer.receive(b"")
+        except LayerError:
+            pass
+
+
+DECODERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
+    "nsq": (nsq, tuple(sample.removeprefix(b"  V2") for sample in samples.NSQ_TCP)),
+    "lookup": (lookup_tcp, samples.LOOKUP_TCP),
+    "layers": (layers, ()),
+}
+
+
+def main() -> None:
+    """Run one decoder until it breaks or its time is over."""
+    if len(sys.argv) < 2 or sys.argv[1] not in DECODERS:
+        sys.exit(f"name what to fuzz, one of {', '.join(DECODERS)}")
+    decoder, said = DECODERS[sys.argv[1]]
+    corpus = Path(tempfile.mkdtemp(prefix="penstock-fuzz-"))
+    for number, sample in enumerate(said):
+        (corpus / str(number)).write_bytes(sample)
+    atheris.Setup([sys.argv[0], *sys.argv[2:], str(corpus)], decoder)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
