@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import timedelta
 
 from penstock.client import AsyncClient, Client
 
@@ -12,19 +11,20 @@ URL = sys.argv[1] if len(sys.argv) > 1 else "grpc://127.0.0.1:7071"
 
 
 def blocking() -> None:
-    # A subscription begins at the end of its topic, so make it before you publish, or ask for `earliest`.
-    with Client(URL) as client, client.subscribe("orders", "billing", desired_tag="eu", lease=30) as subscription:
+    with Client(URL) as client:
         client.publish("orders", b"a shirt", key="customer 7", tag="eu", headers={"lang": "fr"})
-        client.publish("orders", b"a hat, later", tag="eu", due=timedelta(seconds=1))
-        for message in subscription.messages():
-            print(f"{message.body.decode()} (key {message.key!r}, headers {message.headers})")
-            message.ack()  # or message.extend(30), message.release(delay=5)
-            if b"hat" in message.body:
-                break
+        client.publish("orders", b"a hat, later", tag="eu", due="1s")
+        # The first subscription of a topic begins with what is there; later ones at the end, or with `earliest`.
+        with client.subscribe("orders", "billing", desired_tag="eu", lease="30s") as subscription:
+            for message in subscription.messages():
+                print(f"{message.body.decode()} (key {message.key!r}, headers {message.headers})")
+                message.ack()  # or message.extend("30s"), message.release(delay="5s")
+                if b"hat" in message.body:
+                    break
 
 
 async def together() -> None:
-    async with AsyncClient(URL) as client, client.subscribe("clicks", "count") as subscription:
+    async with AsyncClient(URL) as client, client.subscribe("clicks", "count", create_topic=True) as subscription:
         # Published in one moment, they travel together.
         await asyncio.gather(*(client.publish("clicks", f"click {n}") for n in range(1000)))
         seen = 0

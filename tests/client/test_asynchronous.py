@@ -41,9 +41,24 @@ def test_refused_message_does_not_refuse_its_company(url: str, topic: str) -> No
     asyncio.run(work())
 
 
+def test_wrong_type_is_told_to_its_publisher_and_costs_nobody_else(url: str, topic: str) -> None:
+    async def work() -> None:
+        async with AsyncClient(url) as client:
+            calls = [client.publish(topic, b"a"), client.publish(topic, b"b", key=5), client.publish(topic, b"c")]  # type: ignore[arg-type]
+            some = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each).__name__ for each in some] == ["Receipt", "TypeError", "Receipt"]
+            with pytest.raises(TypeError, match=r"publish\(\) has no 'kye'; did you mean 'key'\?"):
+                await client.publish(topic, b"a", kye="k")  # type: ignore[call-arg]
+            with pytest.raises(Refusal, match="none"):
+                async with client.subscribe(f"{topic}.none", "s"):
+                    pass
+
+    asyncio.run(work())
+
+
 def test_loop_goes_on_while_a_subscription_waits(url: str, topic: str) -> None:
     async def work() -> None:
-        async with AsyncClient(url) as client, client.subscribe(topic, "s") as subscription:
+        async with AsyncClient(url) as client, client.subscribe(topic, "s", create_topic=True) as subscription:
             waiting = asyncio.create_task(subscription.take(PATIENCE_S))
             assert await subscription.take(0.01) is None
             await client.publish(topic, b"a")
@@ -69,7 +84,7 @@ def test_topics_are_made_described_and_dropped(url: str, topic: str) -> None:
                 await client.topic(topic)
 
     async def made(client: AsyncClient, topic: str) -> str:
-        async with client.subscribe(topic, "s") as subscription:
+        async with client.subscribe(topic, "s", create_topic=True) as subscription:
             await subscription.take(PATIENCE_S)
         return "s"
 

@@ -109,7 +109,7 @@ def test_dedup_key_answers_with_the_first_message(client: Client, topic: str) ->
 
 
 def test_message_comes_when_it_is_due_and_not_before(client: Client, topic: str) -> None:
-    with client.subscribe(topic, "s") as subscription:
+    with client.subscribe(topic, "s", create_topic=True) as subscription:
         due_ns = time_ns() + 300_000_000
         client.publish(topic, b"later", due=due_ns)
         client.publish(topic, b"now")
@@ -143,7 +143,10 @@ def test_lease_that_ends_brings_the_message_back(client: Client, topic: str) -> 
 
 
 def test_consumer_with_a_desired_tag_gets_its_messages_and_no_others(client: Client, topic: str) -> None:
-    with client.subscribe(topic, "s", desired_tag="blue") as blue, client.subscribe(topic, "s") as rest:
+    with (
+        client.subscribe(topic, "s", desired_tag="blue", create_topic=True) as blue,
+        client.subscribe(topic, "s") as rest,
+    ):
         client.publish(topic, [Outgoing(b"1", Properties(tag="blue")), b"2", Outgoing(b"3", Properties(tag="red"))])
         assert taken(blue, 1) == [b"1"]
         assert sorted(taken(rest, 2)) == [b"2", b"3"]
@@ -151,10 +154,58 @@ def test_consumer_with_a_desired_tag_gets_its_messages_and_no_others(client: Cli
 
 def test_header_filter_refuses_for_the_subscription(client: Client, topic: str) -> None:
     wanted = {"type": 1, "filter_ext_key": "color", "filter_data": "blue"}
-    with client.subscribe(topic, "s", header_filter=wanted) as subscription:
+    with client.subscribe(topic, "s", header_filter=wanted, create_topic=True) as subscription:
         for color in ("red", "blue"):
             client.publish(topic, color, headers={"color": color})
         assert taken(subscription, 1) == [b"blue"]
+
+
+def test_due_time_may_be_written_as_on_the_command_line(client: Client, topic: str) -> None:
+    before_ns = time_ns()
+    own = datetime.now(UTC) + timedelta(days=30)
+    client.publish(topic, [b"a", Outgoing(b"b", Properties(due=own.isoformat()))], due="2s", expires="1h")
+    first, second = rows_of(client, topic)
+    assert before_ns + 2 * 10**9 <= first["due"] <= time_ns() + 2 * 10**9  # type: ignore[operator]
+    assert second["due"] == (own - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+
+
+def test_topic_that_is_not_there_is_refused_like_on_the_command_line(client: Client, topic: str) -> None:
+    client.create_topic(f"{topic}.orders")
+    with pytest.raises(Refusal, match=f"{topic}.order") as refused:
+        client.subscribe(f"{topic}.order", "s")
+    assert refused.value.code == "not_found"
+    assert f"{topic}.order" not in [each.name for each in client.topics()]
+    client.subscribe(f"{topic}.order", "s", create_topic=True).close()
+    assert f"{topic}.order" in [each.name for each in client.topics()]
+
+
+def test_first_subscription_begins_with_what_was_kept_for_it_and_later_ones_at_the_end(
+    client: Client, topic: str
+) -> None:
+    client.publish(topic, b"before")
+    with client.subscribe(topic, "first") as first, client.subscribe(topic, "second") as second:
+        assert taken(first, 1) == [b"before"]
+        client.publish(topic, b"after")
+        assert taken(second, 1) == [b"after"]
+
+
+def test_single_messages_are_iterated_and_acked_one_by_one(client: Client, topic: str) -> None:
+    client.publish(topic, [b"a", b"b"])
+    with client.subscribe(topic, "s", lease="30s") as subscription:
+        messages = subscription.messages()
+        next(messages).ack()
+        second = next(messages)
+        second.release()
+        again = next(messages)
+        assert (again.body, again.attempts) == (b"b", 2)
+        again.ack()
+
+
+def test_nothing_is_sent_if_one_row_is_wrong(client: Client, topic: str) -> None:
+    some = [b"%d" % n for n in range(15_000)]
+    with pytest.raises(TypeError, match="the body of row 15000 is an int, 3"):
+        client.publish(topic, [*some, 3])
+    assert topic not in [each.name for each in client.topics()]
 
 
 def test_credit_bounds_what_is_out(client: Client, topic: str) -> None:
@@ -205,10 +256,8 @@ def test_refusals_say_what_is_wrong(client: Client, topic: str) -> None:
     with pytest.raises(Refusal) as refused:
         client.topic("no such topic")
     assert refused.value.code == "not_found"
-    subscription = client.subscribe(topic, "none", create=False)
     with pytest.raises(Refusal, match="none"):
-        subscription.take(PATIENCE_S)
-    assert subscription.take() is None
+        client.subscribe(topic, "none", create=False)
 
 
 def test_topics_are_made_described_and_dropped(client: Client, topic: str) -> None:

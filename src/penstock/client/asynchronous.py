@@ -3,8 +3,8 @@
     async with AsyncClient() as client:
         await client.publish("orders", b"hello", key="customer 7")
         async with client.subscribe("orders", "billing") as subscription:
-            async for batch in subscription:
-                batch.ack()
+            async for message in subscription.messages():
+                message.ack()
 
 Single publishes of one moment go out together: they are gathered while the one before is on its way, for at least a
 millisecond (ruling 20). Blocking calls run in threads; nothing here blocks the loop.
@@ -13,20 +13,21 @@ millisecond (ruling 20). Blocking calls run in threads; nothing here blocks the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from penstock.client import wire
-from penstock.client.client import CREDIT, PATIENCE_S, Client, Wanted, subscribe_of
+from penstock.client.client import CREDIT, PATIENCE_S, Client, asked, check_name
 from penstock.client.connection import DEFAULT_URL, Access
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
-from penstock.client.outgoing import BATCH_ROWS_MAX, Outgoing, Properties, PropertyValues, Publishable
+from penstock.client.keywords import hinted
+from penstock.client.outgoing import BATCH_ROWS_MAX, Bytes, Moment, Outgoing, Properties, Publishable, check
 from penstock.client.publisher import Receipt
 from penstock.errors import PenstockError, Refusal
 
@@ -66,6 +67,7 @@ class AsyncClient:
         await self._call(self._client.close)
         self._threads.shutdown(wait=False)
 
+    @hinted
     async def publish(
         self,
         topic: str | None,
@@ -73,15 +75,42 @@ class AsyncClient:
         *,
         create: bool = True,
         shard: int | None = None,
-        **properties: Unpack[PropertyValues],
+        key: Bytes | None = None,
+        headers: Mapping[str, Any] | Bytes | None = None,
+        tag: str | None = None,
+        traffic: int | None = None,
+        due: Moment | None = None,
+        expires: Moment | None = None,
+        event_time: Moment | None = None,
+        dedup: Bytes | None = None,
+        bucket: int | None = None,
+        route: int | None = None,
+        message_id: Bytes | None = None,
+        trace: int | None = None,
+        group: Bytes | None = None,
     ) -> Receipt:
         """Publish one message, many, or Arrow batches; returns once they are stored. See `Client.publish`."""
-        if topic is not None and isinstance(messages, bytes | bytearray | memoryview | str):
-            gather = self._gather(topic, create, shard)
-            return await gather.add(Outgoing(messages, Properties(**properties)))
-        return await self._call(
-            partial(self._client.publish, topic, messages, create=create, shard=shard, **properties)
+        check_name("topic", topic)
+        properties = Properties(
+            key=key,
+            headers=headers,
+            tag=tag,
+            traffic=traffic,
+            due=due,
+            expires=expires,
+            event_time=event_time,
+            dedup=dedup,
+            bucket=bucket,
+            route=route,
+            message_id=message_id,
+            trace=trace,
+            group=group,
         )
+        if topic is not None and isinstance(messages, bytes | bytearray | memoryview | str):
+            message = Outgoing(messages, properties)
+            check(message)  # alone: what is wrong with it is not the fault of its company
+            return await self._gather(topic, create, shard).add(message)
+        return await self._call(partial(self._client.send, topic, messages, properties, create=create, shard=shard))
 
     def _gather(self, topic: str, create: bool, shard: int | None) -> _Gather:
         key = (topic, create, shard)
@@ -94,15 +123,71 @@ class AsyncClient:
             gather = self._gathers[key] = _Gather(send)
         return gather
 
+    @hinted
     def subscribe(
-        self, topic: str, subscription: str, *, credit: int = CREDIT, **wanted: Unpack[Wanted]
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        credit: int = CREDIT,
+        desired_tag: str | None = None,
+        header_filter: Mapping[str, Any] | None = None,
+        sample_percent: int | None = None,
+        lease: Span | None = None,
+        shard: int | None = None,
+        columns: Sequence[str] | None = None,
+        create: bool = True,
+        create_topic: bool = False,
+        earliest: bool = False,
     ) -> AsyncSubscription:
         """Become a consumer; at most `credit` messages are with the program at a time. See `Client.subscribe`."""
-        return AsyncSubscription(self._access, subscribe_of(topic, subscription, wanted), credit, self._patience_s)
+        what = asked(
+            topic,
+            subscription,
+            desired_tag=desired_tag,
+            header_filter=header_filter,
+            sample_percent=sample_percent,
+            lease=lease,
+            shard=shard,
+            columns=columns,
+            create=create,
+            create_topic=create_topic,
+            earliest=earliest,
+        )
+        return AsyncSubscription(self._access, what, credit, self._patience_s)
 
-    async def read(self, topic: str, **what: Any) -> AsyncIterator[pa.RecordBatch]:
-        """Yield rows of a shard straight from the log; takes what `Client.read` takes."""
-        batches = self._client.read(topic, **what)
+    @hinted
+    async def read(
+        self,
+        topic: str,
+        *,
+        shard: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        from_ns: int | None = None,
+        until_ns: int | None = None,
+        columns: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
+        traffic: int | None = None,
+        buckets: Sequence[int] | None = None,
+        skip_lost: bool = False,
+        incarnation: int = 0,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Yield rows of a shard straight from the log. See `Client.read`."""
+        batches = self._client.read(
+            topic,
+            shard=shard,
+            start=start,
+            end=end,
+            from_ns=from_ns,
+            until_ns=until_ns,
+            columns=columns,
+            tags=tags,
+            traffic=traffic,
+            buckets=buckets,
+            skip_lost=skip_lost,
+            incarnation=incarnation,
+        )
         while (batch := await self._call(partial(next, batches, None))) is not None:
             yield batch
 
@@ -152,6 +237,9 @@ class AsyncSubscription:
 
     async def __aenter__(self) -> AsyncSubscription:
         await self._loop.run_in_executor(None, self._consumer.wait)
+        if self._consumer.refusal is not None:
+            self._ended = True
+            raise self._consumer.refusal
         return self
 
     async def __aexit__(

@@ -3,9 +3,9 @@
     with Client("grpc://127.0.0.1:7071") as client:
         client.publish("orders", b"hello", key="customer 7", tag="blue")
         with client.subscribe("orders", "billing") as subscription:
-            for batch in subscription:
-                print(batch.to_polars())
-                batch.ack()
+            for message in subscription.messages():
+                print(message.body)
+                message.ack()
 
 `AsyncClient` is the same for asyncio.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,7 +24,8 @@ from penstock.client import wire
 from penstock.client.connection import DEFAULT_URL, Access, Connection
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
-from penstock.client.outgoing import Properties, PropertyValues, Publishable, batches_of
+from penstock.client.keywords import hinted
+from penstock.client.outgoing import Bytes, Moment, Properties, Publishable, batches_of
 from penstock.client.publisher import Publisher, Receipt
 from penstock.errors import PenstockError
 
@@ -32,24 +33,6 @@ from penstock.errors import PenstockError
 PATIENCE_S = 30.0
 #: Messages a subscription may have with the program, by default.
 CREDIT = 1000
-
-
-class Wanted(TypedDict, total=False):
-    """What a consumer may ask for beside its messages."""
-
-    #: Only messages with this tag, which nobody else gets meanwhile.
-    desired_tag: str | None
-    #: What it refuses is finished for the subscription.
-    header_filter: Mapping[str, Any] | None
-    sample_percent: int | None
-    #: How long a message may be held; the subscription's own time if nothing is said.
-    lease: Span | None
-    shard: int | None
-    columns: Sequence[str] | None
-    #: Make topic and subscription where there are none; on unless said otherwise.
-    create: bool
-    #: A subscription made now begins with everything that is kept, not at the end.
-    earliest: bool
 
 
 class Client:
@@ -76,6 +59,7 @@ class Client:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
+    @hinted
     def publish(
         self,
         topic: str | None,
@@ -83,29 +67,101 @@ class Client:
         *,
         create: bool = True,
         shard: int | None = None,
-        **properties: Unpack[PropertyValues],
+        key: Bytes | None = None,
+        headers: Mapping[str, Any] | Bytes | None = None,
+        tag: str | None = None,
+        traffic: int | None = None,
+        due: Moment | None = None,
+        expires: Moment | None = None,
+        event_time: Moment | None = None,
+        dedup: Bytes | None = None,
+        bucket: int | None = None,
+        route: int | None = None,
+        message_id: Bytes | None = None,
+        trace: int | None = None,
+        group: Bytes | None = None,
     ) -> Receipt:
         """Publish one message, many, or Arrow batches, and return where they are once they are stored.
 
-        What a single message does not say itself it takes from the keywords: key, headers, tag, traffic, due, expires,
-        event_time, dedup and the rest of `Properties`. Without a topic, batches name it in a column `topic`. While the
+        What a single message does not say itself it takes from the keywords, which `Properties` explains. Without a
+        topic, batches name it in a column `topic`. A value of the wrong type raises before anything is sent. While the
         node does not answer, it is tried again for `patience`; nothing is stored twice.
         """
-        batches = batches_of(messages, Properties(**properties))
-        return self._publisher.publish(topic, batches, create=create, shard=shard)
+        check_name("topic", topic)
+        properties = Properties(
+            key=key,
+            headers=headers,
+            tag=tag,
+            traffic=traffic,
+            due=due,
+            expires=expires,
+            event_time=event_time,
+            dedup=dedup,
+            bucket=bucket,
+            route=route,
+            message_id=message_id,
+            trace=trace,
+            group=group,
+        )
+        return self.send(topic, messages, properties, create=create, shard=shard)
+
+    def send(
+        self,
+        topic: str | None,
+        messages: Publishable,
+        properties: Properties,
+        *,
+        create: bool = True,
+        shard: int | None = None,
+    ) -> Receipt:
+        """Publish with what `Properties` says; `publish` is the same with keywords."""
+        return self._publisher.publish(topic, batches_of(messages, properties), create=create, shard=shard)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
+    @hinted
     def subscribe(
-        self, topic: str, subscription: str, *, credit: int = CREDIT, **wanted: Unpack[Wanted]
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        credit: int = CREDIT,
+        desired_tag: str | None = None,
+        header_filter: Mapping[str, Any] | None = None,
+        sample_percent: int | None = None,
+        lease: Span | None = None,
+        shard: int | None = None,
+        columns: Sequence[str] | None = None,
+        create: bool = True,
+        create_topic: bool = False,
+        earliest: bool = False,
     ) -> Subscription:
-        """Become a consumer; at most `credit` messages are with the program at a time. `Wanted` has the keywords.
+        """Become a consumer; at most `credit` messages are with the program at a time.
 
-        Returns once the node knows of it: what is published from then on is its own. A subscription that cannot be had
-        says why at the first `take`.
+        The subscription is made where there is none (not with `create=False`): the first of a topic begins with what
+        the topic kept for it, a later one at the end, and with `earliest` each begins with everything that is there.
+        The topic must exist unless `create_topic` says otherwise.
+
+        `desired_tag`: only messages with this tag, which nobody else gets meanwhile. `header_filter`, `sample_percent`:
+        what they refuse is finished for the subscription. `lease`: how long a message may be held, if not the
+        subscription's own time. Returns once the node knows of the consumer: what is published from then on is its own.
         """
-        return Subscription(self._access, subscribe_of(topic, subscription, wanted), credit, self._patience_s)
+        what = asked(
+            topic,
+            subscription,
+            desired_tag=desired_tag,
+            header_filter=header_filter,
+            sample_percent=sample_percent,
+            lease=lease,
+            shard=shard,
+            columns=columns,
+            create=create,
+            create_topic=create_topic,
+            earliest=earliest,
+        )
+        return Subscription(self._access, what, credit, self._patience_s)
 
+    @hinted
     def read(
         self,
         topic: str,
@@ -113,12 +169,37 @@ class Client:
         shard: int = 0,
         start: int | None = None,
         end: int | None = None,
+        from_ns: int | None = None,
+        until_ns: int | None = None,
         columns: Sequence[str] | None = None,
-        **more: Any,
+        tags: Sequence[str] | None = None,
+        traffic: int | None = None,
+        buckets: Sequence[int] | None = None,
+        skip_lost: bool = False,
+        incarnation: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of a shard straight from the log, without a subscription; `more` is the rest of `wire.Read`."""
-        names = list(columns) if columns is not None else None
-        return self._connection.read(wire.Read(topic=topic, shard=shard, start=start, end=end, columns=names, **more))
+        """Yield rows of a shard straight from the log, without a subscription.
+
+        By offsets (`start`, `end`) or by the times at which they were stored. `tags`, `traffic` (any of these bits) and
+        `buckets` (from, to) choose rows; `skip_lost` begins at what is kept where `start` is not kept any more.
+        """
+        check_name("topic", topic)
+        return self._connection.read(
+            wire.Read(
+                topic=topic,
+                shard=shard,
+                incarnation=incarnation,
+                start=start,
+                end=end,
+                from_ns=from_ns,
+                until_ns=until_ns,
+                columns=names_of("columns", columns),
+                tags=names_of("tags", tags),
+                traffic=traffic,
+                buckets=list(buckets) if buckets is not None else None,
+                skip_lost=skip_lost,
+            )
+        )
 
     # --- about ----------------------------------------------------------------------------------------------------
 
@@ -157,6 +238,10 @@ class Subscription:
         self._ended = False
         self._consumer.start()
         self._consumer.wait()
+        # One that cannot be had says so now. Later errors come with the messages that are there before them.
+        if self._consumer.refusal is not None:
+            self._ended = True
+            raise self._consumer.refusal
 
     def __enter__(self) -> Subscription:
         return self
@@ -204,18 +289,46 @@ class Subscription:
         self._ended = True
 
 
-def subscribe_of(topic: str, subscription: str, wanted: Wanted) -> wire.Subscribe:
+def asked(
+    topic: str,
+    subscription: str,
+    *,
+    desired_tag: str | None,
+    header_filter: Mapping[str, Any] | None,
+    sample_percent: int | None,
+    lease: Span | None,
+    shard: int | None,
+    columns: Sequence[str] | None,
+    create: bool,
+    create_topic: bool,
+    earliest: bool,
+) -> wire.Subscribe:
     """Return what a consumer asks the node for."""
-    header_filter, lease, columns = wanted.get("header_filter"), wanted.get("lease"), wanted.get("columns")
+    check_name("topic", topic)
+    check_name("subscription", subscription)
     return wire.Subscribe(
         topic=topic,
         subscription=subscription,
-        tag=wanted.get("desired_tag"),
+        tag=desired_tag,
         filter=dict(header_filter) if header_filter is not None else None,
-        sample_percent=wanted.get("sample_percent"),
+        sample_percent=sample_percent,
         lease_ms=milliseconds(lease) if lease is not None else None,
-        shard=wanted.get("shard"),
-        columns=list(columns) if columns is not None else None,
-        create=wanted.get("create", True),
-        earliest=wanted.get("earliest", False),
+        shard=shard,
+        columns=names_of("columns", columns),
+        create=create,
+        create_topic=create_topic,
+        earliest=earliest,
     )
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse what cannot be a name; None is said where there is no topic to name."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{what} is {name!r}; it takes a str")
+
+
+def names_of(what: str, names: Sequence[str] | None) -> list[str] | None:
+    """Return names as a list; one text is no list of its letters."""
+    if isinstance(names, str):
+        raise TypeError(f"{what} is {names!r}; it takes a list of str: [{names!r}]")
+    return None if names is None else list(names)

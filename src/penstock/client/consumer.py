@@ -57,6 +57,8 @@ class Consumer:
         self._confirmed = threading.Event()
         self._closing = threading.Event()
         self._joined = threading.Event()
+        #: Why the node never let it in.
+        self.refusal: PenstockError | None = None
         #: Ids that came back to somebody else before they were acked.
         self.refused = 0
         self._thread = threading.Thread(target=self._run, name=f"penstock {what.subscription}", daemon=True)
@@ -144,6 +146,8 @@ class Consumer:
         with self._lock:
             self._writer = None
         self._confirmed.set()
+        if not self._joined.is_set():
+            self.refusal = error
         self._joined.set()
         self._told(error)
 

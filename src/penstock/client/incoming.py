@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from penstock.errors import ConfigError
+from penstock.units.quantity import parse_duration
+from penstock.units.times import MILLISECOND_NS
+
 if TYPE_CHECKING:
     import pandas
     import polars
@@ -20,11 +24,19 @@ if TYPE_CHECKING:
 Verb: TypeAlias = Literal["ack", "extend", "release"]
 #: What becomes of some ids: the verb, the ids, and a time in milliseconds for the last two.
 Settle: TypeAlias = Callable[[Verb, list[int], "int | None"], None]
-Span: TypeAlias = "timedelta | float"
+#: Seconds, a timedelta, or a text as on the command line ("30s").
+Span: TypeAlias = "timedelta | float | str"
 
 
 def milliseconds(span: Span) -> int:
-    """Return a time span given in seconds, or as a timedelta."""
+    """Return a time span as whole milliseconds."""
+    if isinstance(span, str):
+        try:
+            return parse_duration(span) // MILLISECOND_NS
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    if isinstance(span, bool) or not isinstance(span, timedelta | int | float):
+        raise TypeError(f'a time span is seconds, a timedelta or a str like "30s", not {span!r}')
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     if seconds < 0:
         raise ValueError(f"a time span is not negative: {span}")

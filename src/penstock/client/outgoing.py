@@ -7,18 +7,20 @@ Invariant: a column that nobody filled is not sent.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from penstock.message import COLUMNS, KINDS
+from penstock.errors import Refusal
+from penstock.message import BUCKET_MAX, COLUMNS, KINDS
+from penstock.units.times import moment
 
-#: A moment: nanoseconds since 1970, an aware datetime, or from now.
-Moment: TypeAlias = "int | datetime | timedelta"
+#: A moment: nanoseconds since 1970, an aware datetime, from now, or a text as on the command line ("30s", ISO).
+Moment: TypeAlias = "int | datetime | timedelta | str"
 Bytes: TypeAlias = "bytes | bytearray | memoryview | str"
 
 #: What goes out in one piece; the node stores it in one append.
@@ -53,24 +55,6 @@ class Properties:
     group: Bytes | None = None
 
 
-class PropertyValues(TypedDict, total=False):
-    """`Properties` as keywords."""
-
-    key: Bytes | None
-    headers: Mapping[str, Any] | Bytes | None
-    tag: str | None
-    traffic: int | None
-    due: Moment | None
-    expires: Moment | None
-    event_time: Moment | None
-    dedup: Bytes | None
-    bucket: int | None
-    route: int | None
-    message_id: Bytes | None
-    trace: int | None
-    group: Bytes | None
-
-
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """One message to publish."""
@@ -85,63 +69,149 @@ NAMES = tuple(field.name for field in fields(Properties))
 
 
 def batches_of(messages: Publishable, properties: Properties) -> Iterator[pa.RecordBatch]:
-    """Yield what to send; `properties` fill what a message does not say itself. Batches go as they are."""
-    if isinstance(messages, pa.Table):
-        yield from messages.to_batches(BATCH_ROWS_MAX)
-    elif isinstance(messages, pa.RecordBatch):
-        yield messages
-    elif isinstance(messages, bytes | bytearray | memoryview | str | Outgoing):
-        yield _batch([messages], properties)
-    else:
-        some: list[Bytes | Outgoing] = []
-        for message in messages:
-            some.append(message)
-            if len(some) == BATCH_ROWS_MAX:
-                yield _batch(some, properties)
-                some = []
-        if some:
-            yield _batch(some, properties)
+    """Return what to send; `properties` fill what a message does not say itself. Batches go as they are.
+
+    What cannot be sent raises here, before anything is; of an iterator, which may have no end, piece by piece.
+    """
+    if isinstance(messages, pa.Table | pa.RecordBatch):
+        for name in NAMES:
+            if getattr(properties, name) is not None:
+                raise TypeError(f"{name}= goes with single messages; give the table a column {name!r}")
+        return iter(messages.to_batches(BATCH_ROWS_MAX) if isinstance(messages, pa.Table) else [messages])
+    if isinstance(messages, bytes | bytearray | memoryview | str | Outgoing):
+        return iter([_batch([messages], properties)])
+    if isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages is {_what(messages)}; {_BODY}, or a list of those{_json(messages)}")
+    pieces = _pieces(cast("Iterable[Bytes | Outgoing]", messages), properties)
+    return iter(list(pieces)) if isinstance(messages, Sequence) else pieces
 
 
-def _batch(messages: list[Bytes | Outgoing], properties: Properties) -> pa.RecordBatch:
+def _pieces(messages: Iterable[Bytes | Outgoing], properties: Properties) -> Iterator[pa.RecordBatch]:
+    first, some = 0, []
+    for message in messages:
+        some.append(message)
+        if len(some) == BATCH_ROWS_MAX:
+            yield _batch(some, properties, first)
+            first, some = first + len(some), []
+    if some:
+        yield _batch(some, properties, first)
+
+
+def check(message: Outgoing) -> None:
+    """Raise what is wrong with one message."""
+    _bodies([message], None)
+    for name in NAMES:
+        value = getattr(message.properties, name)
+        if value is not None:
+            _value(name, name, value, 0)
+
+
+def _batch(messages: list[Bytes | Outgoing], properties: Properties, first: int | None = None) -> pa.RecordBatch:
+    """Return messages as columns; `first` is the row of the first one, None if it is the only one."""
     whole = [message if isinstance(message, Outgoing) else Outgoing(message) for message in messages]
-    columns = {"body": pa.array([_bytes(message.body) for message in whole], pa.binary())}
+    columns = {"body": pa.array(_bodies(whole, first), pa.binary())}
     now_ns = time_ns()
     for name in NAMES:
         common = getattr(properties, name)
+        common = None if common is None else _value(name, name, common, now_ns)
         own = [getattr(message.properties, name) for message in whole]
-        values = [common if value is None else value for value in own]
+        values = [
+            common if value is None else _value(name, _where(name, first, row), value, now_ns)
+            for row, value in enumerate(own)
+        ]
         if any(value is not None for value in values):
-            columns[name] = pa.array([_value(name, value, now_ns) for value in values], COLUMNS[name])
+            columns[name] = pa.array(values, COLUMNS[name])
     return pa.record_batch(columns)
 
 
-def _value(name: str, value: Any, now_ns: int) -> int | str | bytes | None:
-    if value is None:
-        return None
+def _bodies(messages: list[Outgoing], first: int | None) -> list[bytes]:
+    bodies = []
+    for row, message in enumerate(messages):
+        body = message.body
+        if not isinstance(body, bytes | bytearray | memoryview | str):
+            raise TypeError(f"{_where('the body', first, row)} is {_what(body)}; {_BODY}{_json(body)}")
+        bodies.append(_bytes(body))
+    return bodies
+
+
+def _where(name: str, first: int | None, row: int) -> str:
+    return name if first is None else f"{name} of row {first + row}"
+
+
+def _what(value: object) -> str:
+    shown = repr(value)
+    kind = type(value).__name__
+    article = "an" if kind[0] in "aeiou" else "a"
+    return "None" if value is None else f"{article} {kind}, {shown if len(shown) < 60 else shown[:56] + ' ...'}"
+
+
+def _json(value: object) -> str:
+    return "; json.dumps(...) makes it one" if isinstance(value, Mapping | list | tuple | int | float) else ""
+
+
+_BODY = "a message is bytes or str"
+
+
+def _value(name: str, where: str, value: Any, now_ns: int) -> int | str | bytes | None:
+    """Return a value as its column holds it; `where` names it in errors."""
     match KINDS[name]:
         case "time":
-            return moment_ns(value, now_ns)
+            return moment_ns(value, now_ns, where)
         case "bits":
-            return value - (1 << 64) if value >> 63 == 1 else int(value)
-        case "number" | "bucket":
-            return int(value)
+            bits = _number(where, value, -(1 << 63), (1 << 64) - 1)
+            return bits - (1 << 64) if bits >> 63 == 1 else bits
+        case "bucket":
+            return _number(where, value, 0, BUCKET_MAX)
+        case "number":
+            return _number(where, value, -(1 << 63), (1 << 63) - 1)
         case "text":
+            if not isinstance(value, str):
+                raise TypeError(f"{where} is {_what(value)}; it takes a str")
             return str(value)
         case "json" if isinstance(value, Mapping):
-            return json.dumps(dict(value), separators=(",", ":"), ensure_ascii=False).encode()
+            return _headers(where, value)
+    if not isinstance(value, bytes | bytearray | memoryview | str):
+        takes = "a mapping, or JSON as bytes or str" if name == "headers" else "bytes or str"
+        raise TypeError(f"{where} is {_what(value)}; it takes {takes}")
     return _bytes(value)
 
 
-def moment_ns(moment: Moment, now_ns: int) -> int:
+def _number(where: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{where} is {_what(value)}; it takes an int")
+    if not least <= value <= most:
+        raise ValueError(f"{where} is {value}; it goes from {least} to {most}")
+    return value
+
+
+def _headers(where: str, headers: Mapping[str, Any]) -> bytes:
+    for name in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"{where} has a name that is {_what(name)}; names are str")
+    try:
+        text = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{where} is no JSON: {error}") from None
+    return text.encode()
+
+
+def moment_ns(value: object, now_ns: int, where: str) -> int:
     """Return a moment as nanoseconds since 1970."""
-    if isinstance(moment, timedelta):
-        return now_ns + _nanoseconds(moment)
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise ValueError(f"{moment} has no time zone; write datetime(..., tzinfo=UTC)")
-        return _nanoseconds(moment - EPOCH)
-    return int(moment)
+    if isinstance(value, timedelta):
+        return now_ns + _nanoseconds(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{where} {value} has no time zone; write datetime(..., tzinfo=UTC)")
+        return _nanoseconds(value - EPOCH)
+    if isinstance(value, str):
+        try:
+            return moment(value, now_ns, where)
+        except Refusal as refusal:
+            raise ValueError(str(refusal)) from None
+    if not isinstance(value, int) or isinstance(value, bool):
+        takes = 'a str like "30s", an aware datetime, a timedelta from now, or an int of nanoseconds since 1970'
+        raise TypeError(f"{where} is {_what(value)}; it takes {takes}")
+    return value
 
 
 def _nanoseconds(span: timedelta) -> int:

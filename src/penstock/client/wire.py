@@ -108,8 +108,9 @@ class Subscribe:
     sample_percent: int | None = None
     shard: int | None = None
     columns: list[str] | None = None
-    #: Make topic and subscription where there are none.
+    #: Make the subscription where there is none, and the topic, too.
     create: bool = True
+    create_topic: bool = True
     #: A subscription made now begins with everything that is kept.
     earliest: bool = False
 

@@ -101,7 +101,9 @@ class Exchange:
         if len(service.exchanges) >= service.exchanges_max:
             text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
             raise Refusal("rate_limited", f"{text}: close one, or raise it")
-        found = service.obtain(self._caller, "receive", document.topic, create=document.create)
+        found = service.obtain(
+            self._caller, "receive", document.topic, create=document.create and document.create_topic
+        )
         return found.then_ask(lambda topic: self._subscribe(topic).then_make(partial(self._sit_down, topic)))
 
     def _subscribe(self, topic: Topic) -> Answer[Subscription]:
