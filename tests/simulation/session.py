@@ -24,6 +24,12 @@ class Session(Actor):
     def __init__(self, world: Surroundings, random: Random, gap_ns: int) -> None:
         #: (subscription, id, attempts, version)
         self._receipts: list[tuple[SubscriptionModel, int, int, int]] = []
+        #: (subscription, id, version) of all of them, whatever became of it.
+        self._given: set[tuple[SubscriptionModel, int, int]] = set()
+        #: Looks of this life that may find something yet.
+        self._looks: list[tuple[Seat, SubscriptionModel]] = []
+        self._looking: SubscriptionModel | None = None
+        self._life = 0
         super().__init__(world, random, gap_ns)
 
     def act(self, node: Node) -> None:
@@ -42,9 +48,13 @@ class Session(Actor):
         if found is None:
             return
         lease_ns = self.random.choice((100, 400, 1500)) * MILLISECOND
-        look = found.holder(HOLDER).look(
-            self.random.choice((1, 3, 10)), lease_ns, lambda rows: self._leased(model, rows, lease_ns)
-        )
+        holder = found.holder(HOLDER)
+        if self._life != self.world.book.life:
+            self._life, self._looks = self.world.book.life, []
+        self._looking = model
+        look = holder.look(self.random.choice((1, 3, 10)), lease_ns, lambda rows: self._leased(model, rows, lease_ns))
+        self._looking = None
+        self._looks = [*((other, of) for other, of in self._looks if not other.gone), (look, model)]
         if self.random.random() < 0.5:
             look.close()
         else:
@@ -53,6 +63,14 @@ class Session(Actor):
                 look.close,
                 node.clock,  # type: ignore[arg-type]
             )
+
+    def died(self) -> None:
+        """Take it as open whether looks found something: the process died while it wrote, maybe of that."""
+        looks = [model for look, model in self._looks if not look.gone] if self._life == self.world.book.life else []
+        for model in (self._looking, *looks):
+            if model is not None:
+                model.hidden = True
+        self._looking = None
 
     def _subscription(self, node: Node, model: SubscriptionModel) -> Subscription | None:
         topic = node.topics.get(model.topic.name)
@@ -72,6 +90,9 @@ class Session(Actor):
                 book.record("lease", f"{id_:x}", attempts, body[:7].decode("latin-1"))
                 handed_out(book, model, Handed(id_, attempts, time_ns, body, book.now_ns, lease_ns), None)
                 version = int(delivery.versions[number])
+                if (model, id_, version) in self._given:
+                    book.fail("a receipt is for one lease", f"{body[:6]!r} has version {version} of another lease")
+                self._given.add((model, id_, version))
                 self._receipts.append((model, id_, attempts, version))
                 if id_ in model.topic.ids:
                     model.row(model.topic.ids[id_]).version = version
@@ -100,10 +121,10 @@ class Session(Actor):
     def _ack(self, holder: Seat, model: SubscriptionModel, row: Row, id_: int, version: int) -> None:
         # Before it happens: others may get rows in the same moment.
         row.finish(self.world.book.now_ns)
-        row.certain = not self.world.book.is_full
         if model.acked is not None:
             model.acked += 1
         self._must(not holder.ack([id_]), row)
+        row.certain = not self.world.book.is_full  # not before: the process may have died in the middle of it
 
     def _extend(self, holder: Seat, model: SubscriptionModel, row: Row, id_: int, version: int) -> None:
         lease_ns = self.random.choice((200, 600)) * MILLISECOND

@@ -93,6 +93,7 @@ class World:
         self.trouble = Trouble(self, self.random("trouble"))
         self.elsewhere = Elsewhere(self)
         self.clients: list[DialectClient] = []
+        self._sessions: list[Session] = []
         self._audits = self.random("audits")
 
     def random(self, what: str) -> Random:
@@ -125,7 +126,7 @@ class World:
         for number in range(plan.publishers):
             Publisher(self, self.random(f"publisher {number}"), 50 * MILLISECOND, list(plan.topics), number)
         for number in range(plan.sessions):
-            Session(self, self.random(f"session {number}"), 20 * MILLISECOND)
+            self._sessions.append(Session(self, self.random(f"session {number}"), 20 * MILLISECOND))
         self.trouble.begin()
         self.elsewhere.begin()
         self.scheduler.after(70 * MILLISECOND, self._audit)
@@ -149,7 +150,8 @@ class World:
                 self.elsewhere.leave()
                 self.node.close()
         except Died:
-            pass
+            for session in self._sessions:
+                session.died()
         self.platter.fuse = None
 
     def _end(self, ending: Ending) -> None:
