@@ -40,8 +40,9 @@ def statuses(answer: Any) -> list[str]:
 def test_leased_message_has_all_its_columns_and_a_receipt(orders: Served) -> None:
     ids = orders.publish("orders", "hello", key="k", headers={"a": 1})
     message = orders.lease("orders", "audit")[0]
-    assert message["timestamp"].endswith("Z")
-    assert {key: value for key, value in message.items() if key != "timestamp"} == {
+    assert message.pop("timestamp").endswith("Z")
+    assert message.pop("receipt").startswith(f"{ids[0]}-")
+    assert message == {
         "id": ids[0],
         "shard": 0,
         "offset": 0,
@@ -50,7 +51,6 @@ def test_leased_message_has_all_its_columns_and_a_receipt(orders: Served) -> Non
         "key": "k",
         "headers": {"a": 1},
         "attempts": 1,
-        "receipt": f"{ids[0]}-1",
     }
 
 

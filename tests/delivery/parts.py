@@ -25,7 +25,7 @@ class MemoryShard:
 
     def __init__(self) -> None:
         self.number = 0
-        self.start = 0
+        self.start = self.last_version = 0
         self.batches: list[Batch] = []
         self.end = 0
         self.cold = False

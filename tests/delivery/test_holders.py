@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.delivery.journal import HELD, RELEASED
-from penstock.delivery.pages import VERSION_MAX
+from penstock.delivery.pages import VERSION_COUNT, VERSION_MAX
 from penstock.delivery.seat import Lease, Seat
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
@@ -220,7 +220,9 @@ def test_extend_gives_new_versions_only_if_told_to(bench: Bench) -> None:
     assert on_lease(bench, "c1") == [(1, 1, 1), (2, 2, 1)]
 
 
-def test_version_begins_anew_after_its_31_bits(bench: Bench) -> None:
+def test_versions_of_one_start_begin_anew_after_their_19_bits(bench: Bench) -> None:
+    bench.shard.last_version = first = VERSION_MAX - VERSION_COUNT
+    bench.crash(flush=False)
     bench.shard.put(numbered(1))
     named = Named(bench, "c1")
     named.take()
@@ -230,9 +232,32 @@ def test_version_begins_anew_after_its_31_bits(bench: Bench) -> None:
     assert on_lease(bench, "c1") == [(1, VERSION_MAX, 1)]
     again = Named(bench, "c1")
     assert again.seat.extend([1], 60 * SECOND, renew=True) == []
-    assert again.seat.current(np.array([1, 1]), np.array([VERSION_MAX, 1])).tolist() == [False, True]
+    assert again.seat.current(np.array([1, 1]), np.array([VERSION_MAX, first + 1])).tolist() == [False, True]
     bench.crash(flush=False)
-    assert on_lease(bench, "c1") == [(1, 1, 1)]
+    assert on_lease(bench, "c1") == [(1, first + 1, 1)]
+
+
+def test_version_is_not_given_again_after_a_start_that_lost_the_journal(bench: Bench) -> None:
+    bench.shard.put(numbered(1))
+    named = Named(bench, "c1")
+    named.take()
+    receipt = named.seat.leases()[0].version
+    bench.journal.entries.clear()
+    bench.shard.last_version += VERSION_COUNT + 1  # as each start of a shard does
+    bench.crash(flush=False)
+    again = Named(bench, "c1")
+    again.take()
+    assert not again.seat.current(np.array([1]), np.array([receipt])).any()
+
+
+def test_version_is_not_given_again_after_a_seek(bench: Bench) -> None:
+    bench.shard.put(numbered(2))
+    named = Named(bench, "c1")
+    named.take()
+    assert named.seat.extend([1], 60 * SECOND, renew=True) == []
+    bench.subscription.seek(0, 0)
+    named.take()
+    assert [lease.version for lease in named.seat.leases()] == [3, 3]
 
 
 def test_seek_forgets_names_with_their_leases(bench: Bench) -> None:
@@ -263,8 +288,9 @@ def test_named_seat_of_a_topic_with_two_shards_has_its_leases_again_after_a_kill
     site.start()
     topic = site.node.topic("t")
     seat = topic.attach(topic.subscription("audit"), lambda deliveries: None, holder="timeline/c1")
-    assert [(one.id, one.version) for one in seat.leases()] == [(before[0].id, 1), (before[3].id, 1)]
-    good = seat.current(np.array([one.id for one in before]), np.ones(4, np.int64))
+    kept = [(one.id, one.version) for one in (before[0], before[3])]
+    assert [(one.id, one.version) for one in seat.leases()] == kept
+    good = seat.current(np.array([one.id for one in before]), np.array([one.version for one in before]))
     assert good.tolist() == [True, False, False, True]
     seat.close(release=True)
     assert topic.subscription("audit").depth() == 2

@@ -202,7 +202,8 @@ def test_a_full_disk_delays_the_repair_and_no_more() -> None:
     assert bodies_of(machine, begin(machine)) == ["one", "two"]
 
 
-@pytest.mark.parametrize("fuse", range(1, 40))
+# The first step is the sync that fails, the second the note of that: who dies in it has told nobody.
+@pytest.mark.parametrize("fuse", [1, *range(3, 40)])
 def test_a_process_that_dies_within_a_repair_loses_nothing_that_can_still_be_read(fuse: int) -> None:
     machine = Machine()
     shard = begin(machine)

@@ -45,7 +45,7 @@ class Cursor:
     ) -> None:
         self.source = source
         self.rules = rules
-        pages = Pages()
+        pages = Pages(source.last_version)
         self.ready = Ready(source.number, pages)
         self.states = RowStates(pages, journal, names if names is not None else {}, self.ready.queue, due_seen_ns)
         self.position = Position(source, self.states, wake, self._drop_unreadable)
@@ -383,6 +383,7 @@ class Cursor:
         """Write down the rest, or drop the state for good."""
         self.states.tell_ended("removed" if forget else "stopped", named=forget)
         if forget:
+            self.source.last_version = max(self.source.last_version, self.states.pages.last_version)
             self.states.journal.remove()
         else:
             self.states.journal.close(self._snapshot, now)

@@ -31,8 +31,9 @@ UNSORTED = -1
 Mask = npt.NDArray[np.bool_]
 #: One number a row, 0 or more: what a policy deals rows by.
 Slots = npt.NDArray[np.int32]
-#: Versions of leases have as many bits as a journal entry has room for; they wrap to 1.
+#: Versions of leases have as many bits as a journal entry has room for. The upper ones are those of the shard's start.
 VERSION_MAX = (1 << 31) - 1
+VERSION_COUNT = (1 << 19) - 1
 Index = npt.NDArray[np.int64]
 
 
@@ -105,15 +106,19 @@ class Page:
 class Pages:
     """All pages of one subscription over one shard. Every move costs as much as the rows it touches."""
 
-    __slots__ = ("_pages", "_versioned", "current")
+    __slots__ = ("_below", "_pages", "_versioned", "current", "last_version")
 
-    def __init__(self) -> None:
+    def __init__(self, last_version: int = 0) -> None:
+        #: The highest version that was given out.
+        self.last_version = last_version
         self.clear()
 
     def clear(self) -> None:
         """Begin with no row."""
         self._pages: dict[int, Page] = {}
         self._versioned = False
+        #: From now on versions are above this one, so no receipt of before is good again.
+        self._below = self.last_version if ~self.last_version & VERSION_COUNT else self.last_version - VERSION_COUNT
         #: Number of the page the cursor is in: it stays, empty or not, so that lone messages do not remake it.
         self.current = -1
 
@@ -140,7 +145,7 @@ class Pages:
                 if page.limit is not None:
                     page.limit[low] = 0
                 if page.version is not None:
-                    page.version[low] = page.version[low] % VERSION_MAX + 1
+                    page.version[low] = self._first_version()
             else:
                 rows = slice(low, high)
                 page.state[rows] = LEASED
@@ -150,7 +155,7 @@ class Pages:
                 if page.limit is not None:
                     page.limit[rows] = 0
                 if page.version is not None:
-                    page.version[rows] = page.version[rows] % VERSION_MAX + 1
+                    page.version[rows] = self._first_version()
             page.left += high - low
             at += high - low
 
@@ -228,7 +233,18 @@ class Pages:
             page = self._pages[number]
             at = page.find(rows)
             versions = self._versions(page)
-            versions[at] = versions[at] % VERSION_MAX + 1
+            versions[at] = self._grown(versions[at])
+
+    def _first_version(self) -> int:
+        self.last_version = max(self.last_version, self._below + 1)
+        return self._below + 1
+
+    def _grown(self, versions: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Return the versions after some; those of a life before are as far from it as none at all."""
+        last = self._below | VERSION_COUNT
+        grown = np.where((versions > self._below) & (versions < last), versions, self._below) + 1
+        self.last_version = max(self.last_version, int(grown.max(initial=0)))
+        return grown.astype(np.uint32, copy=False)
 
     def _versions(self, page: Page) -> npt.NDArray[np.uint32]:
         if page.version is None:  # a receipt of before there were versions tells the attempt, and no older one may hold
@@ -248,7 +264,7 @@ class Pages:
             if page.limit is not None:
                 page.limit[at] = 0
             if page.version is not None:
-                page.version[at] = page.version[at] % VERSION_MAX + 1
+                page.version[at] = self._grown(page.version[at])
             attempts[part] = page.attempts[at]
         return attempts
 
@@ -276,7 +292,7 @@ class Pages:
             if page.limit is not None:
                 page.limit[at] = 0
             if page.version is not None:
-                page.version[at] = page.version[at] % VERSION_MAX + 1
+                page.version[at] = self._grown(page.version[at])
         return True
 
     def ready(self, offsets: Offsets) -> Mask:

@@ -17,6 +17,8 @@ class Source(Protocol):
     """One shard, as a reader sees it."""
 
     number: int
+    #: No version of a lease above this one was given out before; see `Pages`.
+    last_version: int
 
     @property
     def start(self) -> int:

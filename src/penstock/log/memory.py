@@ -42,6 +42,7 @@ class MemoryShard(Shard):
         found.end = state.state.reserved_end
         shard = cls(disk, clock, path, number, settings, state, found, measures, 0)
         shard._reserve.begin(found.end)
+        shard.last_version = state.start(clock.now())
         state.replace()
         shard._reserve.synced(state.state.reserved_end)
         return shard

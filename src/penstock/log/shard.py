@@ -83,6 +83,8 @@ class Shard:
         self.cut_bytes = found.cut_bytes
         #: Rows a `memory` topic dropped because it was full.
         self.dropped_rows = 0
+        #: The highest version that a lease of its rows had in this life, as far as nobody else knows it.
+        self.last_version = 0
         #: Syncs that failed since the start.
         self.sync_errors = 0
         #: Why nothing can be appended, until the disk takes what it lost; empty while all is well.
@@ -526,6 +528,7 @@ class Shard:
         self._reserve.begin(self.end)
         self._note_position()
         self._manifest.write()
+        self.last_version = self._state.start(self._clock.now())
         self._state.replace()
         self._reserve.synced(state.reserved_end)
         self._rewrites.doom(stale)

@@ -12,6 +12,7 @@ import os
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
+from penstock.clock import MILLISECOND
 from penstock.disk import Disk, replace_file
 
 FILE = "state"
@@ -19,6 +20,11 @@ FILE = "state"
 RESERVED_BLOCK = 1 << 24
 #: A line is about 150 bytes and comes every two seconds on a busy shard: about one replacement an hour.
 STATE_BYTES_MAX = 256 << 10
+
+
+#: Each start has so many versions of leases of its own, and after so many starts they come again.
+VERSIONS = 1 << 19
+STARTS = 1 << 12
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -34,6 +40,8 @@ class State(msgspec.Struct, kw_only=True):
     #: A sync failed and what it was for is not safe elsewhere yet: until the machine restarts the page cache may show
     #: bytes that are not on the disk, and a sync that succeeds says nothing about them.
     suspect: bool = False
+    #: How often the shard was opened, on top of a number that it began with.
+    starts: int = 0
 
 
 class StateFile:
@@ -54,6 +62,15 @@ class StateFile:
             self._recover(file.read(0, file.size()))
         finally:
             file.close()
+
+    def start(self, now_ns: int) -> int:
+        """Count a start, to be written by `replace`; return the number below the versions that are its own.
+
+        No journal is asked: a power loss may have taken back what it said, and receipts are with clients still. A shard
+        begins at some number, because one of the same name may have been deleted a moment ago.
+        """
+        self.state.starts = (self.state.starts if self.found else now_ns // MILLISECOND) + 1
+        return self.state.starts % STARTS * VERSIONS
 
     def replace(self) -> None:
         """Write the state as the file's only line; synced when this returns."""
