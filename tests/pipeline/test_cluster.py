@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,14 @@ from typing import Any
 import pytest
 
 from tests.flight.parts import Flown
-from tests.pipeline.cluster import ROOT, Cluster, bare_python, packed
+from tests.pipeline.cluster import ROOT, SMALL, Cluster, bare_python, packed
 from tests.pipeline.data import Data
 
-SMALL = ["spark.executor.memory=512m", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+LOCAL = [
+    *(f"{name}={value}" for name, value in SMALL.items()),
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.bindAddress=127.0.0.1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,27 +51,25 @@ def numbered(first: int) -> list[bytes]:
 
 
 def ran(
-    python: Path | str, master: str, data: Data, checkpoint: Path, node: Flown, *settings: str, **environment: str
+    cluster: Cluster,
+    python: Path | str,
+    master: str,
+    data: Data,
+    checkpoint: Path,
+    node: Flown,
+    *settings: str,
+    **environment: str,
 ) -> Any:
     """Run the job in a process of its own; return what it found."""
     script = Path(__file__).with_name("job.py")
     url = f"grpc://127.0.0.1:{node.flight.port}"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
-    inherited.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [str(python), str(script), master, str(data.path), str(checkpoint), url, *settings],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        env={**inherited, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python), **environment},
-    )
-    assert done.returncode == 0, done.stderr[:6000]
-    return json.loads(done.stdout.strip().split("\n")[-1])
+    words = [str(python), str(script), master, str(data.path), str(checkpoint), url, *settings]
+    printed = cluster.ran(words, {"PYSPARK_PYTHON": str(python), **environment})
+    return json.loads(printed.strip().split("\n")[-1])
 
 
 def test_package_installed_on_driver_and_workers(cluster: Cluster, full: Data, node: Flown, tmp_path: Path) -> None:
-    found = ran(sys.executable, cluster.master, full, tmp_path, node, *SMALL)
+    found = ran(cluster, sys.executable, cluster.master, full, tmp_path, node, *LOCAL)
     assert found["batch"] == 900
     assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]
 
@@ -80,9 +80,8 @@ def test_package_on_the_driver_and_shipped_to_workers_as_a_zip(
     python = bare_python(tmp_path / "bare")
     shipped = packed(tmp_path / "penstock.zip")
     source = str(ROOT / "src")
-    found = ran(
-        python, cluster.master, full, tmp_path, node, *SMALL, f"spark.submit.pyFiles={shipped}", PYTHONPATH=source
-    )
+    settings = [*LOCAL, f"spark.submit.pyFiles={shipped}"]
+    found = ran(cluster, python, cluster.master, full, tmp_path, node, *settings, PYTHONPATH=source)
     assert found["batch"] == 900
     assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]
     assert all("penstock.zip" in place for place in found["places"]), found["places"]
@@ -90,6 +89,6 @@ def test_package_on_the_driver_and_shipped_to_workers_as_a_zip(
 
 def test_spark_connect(cluster: Cluster, full: Data, node: Flown, tmp_path: Path) -> None:
     address = cluster.connect_server(sys.executable)
-    found = ran(sys.executable, address, full, tmp_path, node)
+    found = ran(cluster, sys.executable, address, full, tmp_path, node)
     assert found["batch"] == 900
     assert [sorted(each) for each in wrote(node)] == [sorted(numbered(100)), sorted(numbered(0))]

@@ -9,8 +9,6 @@ the archive and a report. What comes out is compared with what went in.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -69,25 +67,13 @@ BODIES = [b"hits:1|c", b"hits:1|c", b"load:2|g", b"no sample"]
 LAST = b"hits:5|c"
 
 
-def penstock(place: Path, *words: str) -> str:
-    """Run a command of the program as a process of its own in a place; return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", "pipeline", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        cwd=place,
-        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-    )
-    if done.returncode:
-        raise SystemExit(f"penstock pipeline {words[0]} failed: {done.stderr[-3000:]}")
-    return done.stdout
+def penstock(cluster: Cluster, place: Path, *words: str) -> None:
+    """Run a command of the program as a process of its own in a place."""
+    program = (sys.executable, "-m", "penstock.cli", "pipeline")
+    cluster.ran([*program, *words], {"PYSPARK_PYTHON": sys.executable}, place)
 
 
-def trial(checks: Checks, master: str, way: str, place: Path) -> None:
+def trial(checks: Checks, cluster: Cluster, master: str, way: str, place: Path) -> None:
     """Run every job on one master and compare what came of it."""
     place.mkdir()
     with Flown(place / "node") as node:
@@ -97,18 +83,18 @@ def trial(checks: Checks, master: str, way: str, place: Path) -> None:
         file = place / "all.toml"
         file.write_text(PIPELINE.format(home=place / "home", lake=place / "lake"))
         words = ("--url", f"grpc://127.0.0.1:{node.flight.port}", "--master", master)
-        penstock(place, "run", str(file), "--once", *words)
+        penstock(cluster, place, "run", str(file), "--once", *words)
         routed = [sorted(node.bodies(name)) for name in ("one", "two")]
         checks.check(routed == [[BODIES[0], LAST], [LAST, *BODIES[2:]]], f"{way}: dedupe and route give {routed}")
         checks.check(node.bodies("in.dead") == [BODIES[3]], f"{way}: what is no sample is a dead letter")
         values = {each["id"]: each["value"] for each in map(json.loads, node.bodies("rolled"))}
         expected = {"stats.counts.hitssum": 2.0, "stats.gauges.loadlast": 2.0}
         checks.check(values == expected, f"{way}: rollup gives {values}")
-        penstock(place, "replay", "--table", str(place / "lake"), "--to", "again", "--name", "r", *words)
+        penstock(cluster, place, "replay", "--table", str(place / "lake"), "--to", "again", "--name", "r", *words)
         again = sorted(node.bodies("again"))
         checks.check(again == sorted([*BODIES, LAST]), f"{way}: the archive was replayed, {len(again)} messages")
         page = place / "report.html"
-        penstock(place, "report", "-o", str(page), *words)
+        penstock(cluster, place, "report", "-o", str(page), *words)
         checks.check("<svg" in page.read_text(), f"{way}: a report of {page.stat().st_size:,} bytes")
         checks.check(node.do(lambda: node.node.bugs) == 0, f"{way}: the node reported no bug of its own")
 
@@ -119,8 +105,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         with Cluster(place) as cluster:
-            trial(checks, cluster.master, "standalone", place / "standalone")
-            trial(checks, cluster.connect_server(sys.executable), "connect", place / "connect")
+            trial(checks, cluster, cluster.master, "standalone", place / "standalone")
+            trial(checks, cluster, cluster.connect_server(sys.executable), "connect", place / "connect")
     return checks.code()
 
 
