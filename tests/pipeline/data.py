@@ -34,10 +34,21 @@ class Topic:
         self.directory = data / label.TOPICS / str(number)
         self.directory.mkdir(parents=True)
         self.settings = TopicSettings(**settings)
-        count, durability = self.settings.shards, self.settings.durability
-        written = label.Label(name=name, incarnation=incarnation, number=number, shards=count, durability=durability)
+        self._number, self._incarnation = number, incarnation
+        self.shards: list[Shard] = []
+        self.grow(self.settings.shards)
+
+    def grow(self, count: int) -> None:
+        """Have so many shards, as a node makes them: directories, then the label."""
+        self.shards += [self._opened(shard) for shard in range(len(self.shards), count)]
+        written = label.Label(
+            name=self.name,
+            incarnation=self._incarnation,
+            number=self._number,
+            shards=count,
+            durability=self.settings.durability,
+        )
         label.write(InlineDisk(), str(self.directory), written)
-        self.shards = [self._opened(shard) for shard in range(count)]
 
     def _opened(self, shard: int) -> Shard:
         path = str(self.directory / str(shard))

@@ -154,6 +154,53 @@ def test_topics_that_come_later_are_read_from_their_beginning(data: Data) -> Non
     assert end == at(a1=(3,), a2=(4,))
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 7}, {"maxBytesPerTrigger": 500}])
+def test_shards_that_come_later_are_read_from_their_beginning(data: Data, limit: dict[str, int]) -> None:
+    topic = data.topic("t")
+    topic.fill(5)
+    reader = data.stream(subscribe="t", **limit)  # from the end
+    stood = reader.initialOffset()
+    assert drained(reader, stood) == ([], at(t=(5,)))
+    topic.grow(3)
+    topic.fill(20, shard=2)
+    topic.fill(2)
+    found: list[tuple[int, int]] = []
+    while True:
+        end = reader.latestOffset(stood, reader.getDefaultReadLimit())
+        if end == stood:
+            break
+        found += [(row["shard"], row["offset"]) for row in gathered(reader, reader.partitions(stood, end))]
+        stood = end
+    assert sorted(found) == [(0, 5), (0, 6), *((2, offset) for offset in range(20))]
+    assert stood == at(t=(7, 0, 20))
+
+
+def test_micro_batch_from_before_a_growth_is_the_same_when_it_is_done_again_after_it(data: Data) -> None:
+    topic = data.topic("t")
+    topic.fill(5)
+    reader = data.stream(subscribe="t", startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    topic.grow(2)
+    topic.fill(3, shard=1)
+    again = data.stream(subscribe="t", startingOffsets="earliest")
+    rows = gathered(again, again.partitions(start, end))
+    assert [(row["shard"], row["offset"]) for row in rows] == [(0, offset) for offset in range(5)]
+
+
+def test_available_now_ends_with_the_shards_that_were_there(data: Data) -> None:
+    topic = data.topic("t")
+    topic.fill(5)
+    reader = data.stream(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger=3)
+    reader.prepareForTriggerAvailableNow()
+    found, stood = drained(reader, reader.initialOffset())
+    topic.grow(2)
+    topic.fill(4, shard=1)
+    more, stood = drained(reader, stood)
+    assert (found + more, stood) == (list(range(5)), at(t=(5, 0)))
+    assert drained(reader, stood) == ([], stood)
+
+
 def test_a_pattern_may_match_nothing_yet(data: Data) -> None:
     reader = data.stream(subscribePattern="a.*")
     assert drained(reader, reader.initialOffset()) == ([], {})

@@ -143,11 +143,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _at_most(ends: Positions, target: Positions, begin: Positions) -> Positions:
-    """Return the ends cut to a target, but never before where the query stands; topics that came later stay out."""
+    """Return the ends cut to a target, but never before where the query stands; what came later stays out."""
     found = {}
     for name, position in ends.items():
         if name in target and target[name].incarnation == position.incarnation:
-            triples = zip(position.offsets, target[name].offsets, begin[name].offsets, strict=True)
+            begins = begin[name].offsets
+            stops = (*target[name].offsets, *begins[len(target[name].offsets) :])  # shards that came later stay out
+            triples = zip(position.offsets, stops, begins, strict=True)
             offsets = tuple(max(min(end, stop), stood) for end, stop, stood in triples)
             found[name] = Position(position.incarnation, offsets)
     return found
