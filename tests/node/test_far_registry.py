@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.clock import MILLISECOND
@@ -14,6 +15,7 @@ from penstock.dialects.nsq.tcp.server import Server
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.registry import EmbeddedRegistry
+from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client
 from tests.registry.far import Far, Trouble
@@ -204,3 +206,51 @@ def test_a_node_that_dies_while_it_waits_has_all_of_it_or_nothing(tmp_path: Path
         client.send(pub("t", b"two"))
         broker.advance(3)
         assert client.replies() == ["OK"]
+
+
+def grown(broker: FarBroker, shards: int) -> Answer[None]:
+    topic = broker.node.topic("t")
+    return topic.update(msgspec.structs.replace(topic.settings, shards=shards))
+
+
+def test_what_is_published_while_a_topic_gets_more_shards_is_stored_after_that_in_order(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one"))
+    broker.advance(2)
+    assert client.replies() == ["OK"]
+    answer = grown(broker, 3)
+    client.send(pub("t", b"two") + pub("t", b"three"))
+    second = grown(broker, 4)
+    with pytest.raises(Refusal, match="is getting more shards already"):
+        second.now()
+    assert (answer.is_given, client.replies()) == (False, [])
+    broker.advance(2)
+    answer.now()
+    assert client.replies() == ["OK", "OK"]
+    topic = broker.node.topic("t")
+    assert ([shard.end for shard in topic.shards], topic.record.grown[0].ends) == ([3, 0, 0], (1,))
+    assert broker.node.input_memory.used == 0
+
+
+def test_partitions_asked_for_are_answered_once_they_are_there(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(b"INTERNAL_CREATE_TOPIC t 0\nINTERNAL_CREATE_TOPIC t 2\n" + pub("t 2", b"one") + b"NOP\n")
+    assert client.replies() == []
+    broker.advance(5)
+    assert client.replies() == ["OK", "OK", "OK"]
+    assert broker.node.topic("t").shards[2].end == 1
+
+
+def test_growth_that_the_registry_refuses_leaves_the_topic_as_it_was(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(refused=1.0)
+    answer = grown(broker, 3)
+    client.send(pub("t", b"two"))
+    broker.advance(15)
+    with pytest.raises(Refusal):
+        answer.now()
+    topic = broker.node.topic("t")
+    assert (len(topic.shards), topic.settings.shards, topic.shards[0].end) == (1, 1, 2)
+    assert client.replies() == ["OK", "OK"]
