@@ -155,6 +155,30 @@ def test_a_stream_reads_while_a_publisher_writes_and_segments_are_sealed(
     assert all(row["body"] == b"%d" % row["offset"] for row in rows)
 
 
+def test_a_running_stream_reads_shards_that_come_meanwhile(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+    topic = data.topic("t")
+    topic.fill(10)
+    frame = streamed(spark, data, subscribe="t", columns="shard,offset")  # from the end
+    writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    started = writer.option("checkpointLocation", str(tmp_path / "c"))
+    for shards in (2, 4):  # while it runs, and again after it went on from its checkpoint
+        query = started.start()
+        try:
+            query.processAllAvailable()
+            topic.grow(shards)
+            for shard in range(shards):
+                topic.fill(5, shard=shard)
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row["shard"], row["offset"]) for row in rows) == [
+        *((0, offset) for offset in range(10, 20)),
+        *((1, offset) for offset in range(10)),
+        *((shard, offset) for shard in (2, 3) for offset in range(5)),
+    ]
+
+
 def test_watermarks_work_on_the_timestamp(
     spark: SparkSession, data: Data, run: Callable[..., StreamingQuery], tmp_path: Path
 ) -> None:
