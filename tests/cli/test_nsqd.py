@@ -139,7 +139,10 @@ def test_a_flag_without_meaning_here_is_a_warning() -> None:
         (["--"], '"--" is not understood'),
         (["--tcp-address=/run/nsqd.sock"], '--tcp-address "/run/nsqd.sock" is no address'),
         (["--tcp-address=a:1", "--http-address=b:2"], "--tcp-address and --http-address must name the same host"),
-        (["--tcp-address=:4150"], 'nsq.address = "0.0.0.0" listens beyond this machine without a token'),
+        (
+            ["--tcp-address=:4150"],
+            'nsq.address = "0.0.0.0" opens NSQ (nsq.tcp_port) beyond this machine without TLS and callers',
+        ),
         (["--lookupd-tcp-address=x"], 'nsq.lookupd_tcp_addresses: "x" is no address; write HOST:PORT'),
         (["--tls-client-auth-policy=require"], "nsq.tls_required needs a certificate"),
         (["--tls-client-auth-policy=maybe"], "flag: nsq.tls_client_auth_policy"),

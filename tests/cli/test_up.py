@@ -30,6 +30,17 @@ def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
         assert penstock("sub", "greetings", "first", "--max", "1", "--url", url, cwd=tmp_path).out == "hello\n"
 
 
+def test_a_node_that_is_open_to_strangers_says_so_loudly(tmp_path: Path) -> None:
+    open_ = ("--set=nsq.address=0.0.0.0", "--set=nsq.lookup=false")
+    with Running("up", "--data", "d", *ANY_PORTS, *open_, "--insecure", cwd=tmp_path) as node:
+        for what in (b"NSQ at", b"NSQ HTTP at"):
+            line = node.line(b"Warning: insecure")
+            assert what in line
+            assert line.endswith(b"is open beyond this machine without TLS and callers.")
+        node.line(b"Stop with Ctrl-C.")
+        assert node.errors().count("is open beyond this machine without TLS and callers") == 2
+
+
 def test_every_listener_of_the_ready_file_answers(node: Node) -> None:
     assert set(node.ready["ports"]) == set(PORTS)
     assert node.ready["pid"] == node.process.pid
@@ -145,7 +156,7 @@ def test_a_port_offset_moves_every_port_and_quiet_prints_nothing(tmp_path: Path)
         (["--set", "nsq.tcp_port=many"], "nsq.tcp_port"),
         (["--durability", "stone"], '"memory", "os", "fsync"'),
         (["--config", "missing.toml"], "missing.toml: no such file"),
-        (["--set", "api.address=0.0.0.0"], "without a token"),
+        (["--set", "api.address=0.0.0.0"], "without TLS and callers"),
         (
             ["--set", "api.address=192.0.2.1", *ANY_PORTS, "--set", "token=x", "--set", "insecure=true"],
             "no address of this machine",

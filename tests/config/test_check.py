@@ -19,30 +19,61 @@ def refused(**flags: object) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("section", ["api", "nsq"])
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "", "10.1.2.3", "broker.example"])
-def test_beyond_loopback_needs_a_token(section: str, address: str) -> None:
-    message = refused(**{f"{section}__address": address})
-    assert message == (
-        f'{section}.address = "{address}" listens beyond this machine without a token; '
-        "set token (or PENSTOCK_TOKEN), or listen on 127.0.0.1"
-    )
-
-
-def test_beyond_loopback_a_token_is_not_enough_without_tls() -> None:
-    assert "without TLS; set tls_cert and tls_key, or insecure = true" in refused(nsq__address="0.0.0.0", token="x")
-
-
-def test_beyond_loopback_insecure_is_not_enough_without_a_token() -> None:
-    assert "without a token" in refused(nsq__address="0.0.0.0", insecure=True)
-
-
-def test_beyond_loopback_with_token_and_either_tls_or_insecure(tmp_path: Path) -> None:
+def certificate(tmp_path: Path) -> dict[str, object]:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.touch()
     key.touch()
-    assert loaded(nsq__address="0.0.0.0", token="x", insecure=True).insecure
-    assert loaded(nsq__address="0.0.0.0", token="x", tls_cert=str(cert), tls_key=str(key)).tls_key == str(key)
+    return {"tls_cert": str(cert), "tls_key": str(key)}
+
+
+@pytest.mark.parametrize(("section", "what"), [("api", "admin API (api.port)"), ("nsq", "NSQ (nsq.tcp_port)")])
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "", "10.1.2.3", "broker.example"])
+def test_beyond_loopback_needs_tls_and_callers(section: str, what: str, address: str) -> None:
+    message = refused(**{f"{section}__address": address})
+    assert message.startswith(
+        f'{section}.address = "{address}" opens {what} beyond this machine without TLS and callers'
+    )
+    assert "; set " in message
+    assert message.endswith("--insecure (insecure = true)")
+
+
+def test_a_token_of_the_node_opens_nothing_that_does_not_ask_for_it(tmp_path: Path) -> None:
+    both = {**certificate(tmp_path), "token": "x"}
+    assert loaded(api__address="0.0.0.0", flight__address="0.0.0.0", **both).token == "x"
+    assert "without TLS and callers; set tls_cert" in refused(nsq__address="0.0.0.0", **both)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "opens NSQ (nsq.tcp_port) beyond this machine without TLS and callers"),
+        ({"nsq__tls_required": True}, "opens NSQ (nsq.tcp_port) beyond this machine without callers"),
+        ({"nsq__auth_http_addresses": "auth:80"}, "opens NSQ (nsq.tcp_port) beyond this machine without TLS"),
+        (
+            {"nsq__tls_required": True, "nsq__auth_http_addresses": "auth:80"},
+            "opens NSQ HTTPS (nsq.https_port) beyond this machine without callers",
+        ),
+        (
+            {"nsq__tls_required": True, "nsq__tls_client_auth_policy": "require", "nsq__plain_http": True},
+            "opens NSQ HTTP (nsq.http_port) beyond this machine without TLS and callers",
+        ),
+        (
+            {"nsq__tls_required": True, "nsq__tls_client_auth_policy": "require"},
+            "opens NSQ lookup (nsq.lookup_tcp_port) beyond this machine without TLS and callers; its protocol has",
+        ),
+    ],
+)
+def test_every_listener_of_nsq_is_looked_at(tmp_path: Path, settings: dict[str, object], said: str) -> None:
+    assert said in refused(nsq__address="0.0.0.0", **certificate(tmp_path), **settings)
+
+
+def test_nsq_may_be_opened_with_certificates_on_both_sides(tmp_path: Path) -> None:
+    safe = {"nsq__tls_required": True, "nsq__tls_client_auth_policy": "require", "nsq__lookup": False}
+    assert loaded(nsq__address="0.0.0.0", **certificate(tmp_path), **safe).insecure is False
+
+
+def test_the_risk_can_be_taken_by_saying_so() -> None:
+    assert loaded(nsq__address="0.0.0.0", api__address="0.0.0.0", insecure=True).insecure
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])

@@ -173,7 +173,7 @@ def test_its_section_is_configured_like_any_other(tmp_path: Path) -> None:
     for flags, text in (
         ({"line.lease": "0s"}, "line.lease is 0"),
         ({"line.port": 4150}, "line.port and nsq.tcp_port are both 4150"),
-        ({"line.address": "0.0.0.0"}, "listens beyond this machine without a token"),
+        ({"line.address": "0.0.0.0"}, "beyond this machine without TLS and callers; listen on 127"),
         ({"line.prt": 1}, "did you mean line.port"),
     ):
         with pytest.raises(ConfigError, match=text):

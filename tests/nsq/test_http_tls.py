@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import ssl
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +22,7 @@ from tests.nsq.certificates import Certificates, certificates
 REFUSED = 403
 
 
-def configured(path: Path, made: Certificates, *, whole_node: bool = False, **nsq: bool) -> Config:
+def configured(path: Path, made: Certificates, *, whole_node: bool = False, **nsq: bool | str) -> Config:
     """Return a node whose NSQ side, or which as a whole, has a certificate."""
     files = {"tls_cert": str(made.server), "tls_key": str(made.server_key)}
     own = {} if whole_node else files
@@ -36,7 +38,9 @@ def configured(path: Path, made: Certificates, *, whole_node: bool = False, **ns
     )
 
 
-def answers(config: Config, made: Certificates) -> dict[str, tuple[int, bytes]]:
+def answers(
+    config: Config, made: Certificates, *, shown: bool = False, context: ssl.SSLContext | None = None
+) -> dict[str, tuple[int, bytes]]:
     """Return what each HTTP port says to a publish, and the port that https is on."""
 
     def publish(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
@@ -53,7 +57,7 @@ def answers(config: Config, made: Certificates) -> dict[str, tuple[int, bytes]]:
             plain = http.client.HTTPConnection("127.0.0.1", ports["nsq.http_port"], timeout=30)
             found = {"http": await asyncio.to_thread(publish, plain), "port": (ports["nsq.https_port"], b"")}
             secure = http.client.HTTPSConnection(
-                "localhost", ports["nsq.https_port"], timeout=30, context=made.client_context()
+                "localhost", ports["nsq.https_port"], timeout=30, context=context or made.client_context(shown=shown)
             )
             return {**found, "https": await asyncio.to_thread(publish, secure)}
         finally:
@@ -82,6 +86,28 @@ def test_plain_http_may_stay_open_where_tls_is_required(tmp_path: Path) -> None:
     made = certificates()
     found = answers(configured(tmp_path, made, tls_required=True, plain_http=True), made)
     assert found["http"] == found["https"] == (200, b"OK")
+
+
+def test_a_client_without_a_certificate_publishes_nowhere_where_one_is_asked_for(tmp_path: Path) -> None:
+    made = certificates()
+    asked: dict[str, Any] = {
+        "tls_required": True,
+        "tls_client_auth_policy": "require-verify",
+        "tls_root_ca_file": str(made.authority),
+    }
+    config = configured(tmp_path, made, **asked)
+    with pytest.raises((ssl.SSLError, ConnectionError)):  # by TLS 1.3 the client learns it with the answer
+        answers(config, made)
+    assert answers(config, made, shown=True)["https"] == (200, b"OK")
+
+
+def test_the_oldest_version_of_tls_holds_for_https(tmp_path: Path) -> None:
+    made = certificates()
+    old = made.client_context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert answers(configured(tmp_path, made), made, context=old)["https"] == (200, b"OK")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        answers(configured(tmp_path, made, tls_min_version="tls1.3"), made, context=old)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import Config, Endpoint, Section
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section
 from penstock.config.tree import Port
 
 
@@ -11,7 +11,7 @@ class ApiConfig(Section, frozen=True, kw_only=True):
 
     #: Off where a node shall open nothing but its dialects' ports.
     enabled: bool = True
-    #: Beyond this machine it needs `token`, and TLS unless `insecure`; so do the other listeners.
+    #: Beyond this machine a listener needs TLS and callers, unless `insecure` says otherwise.
     address: str = "127.0.0.1"
     port: Port = 7070
 
@@ -25,4 +25,5 @@ def endpoints(config: Config) -> list[Endpoint]:
     api = config.of(ApiConfig)
     if not api.enabled:
         return []
-    return [Endpoint("api.port", "http", "admin API", api.address, config.listen_port(api.port), bool(config.tls_cert))]
+    port, tls, asks = config.listen_port(api.port), bool(config.tls_cert), bool(config.token)
+    return [Endpoint("api.port", "http", "admin API", api.address, port, tls, asks, TOKEN_AND_TLS)]

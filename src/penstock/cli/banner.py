@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from penstock.cli import beside
+from penstock.config import exposed, lacks
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -27,7 +28,7 @@ def show(config: Config, bound: Sequence[Bound], version: str, stream: TextIO | 
     if pipeline is not None:
         rows += pipeline_rows(config, pipeline)
         tries += watching(config, pipeline, url_option(bound))
-    warnings = [f"Warning: {AS_ROOT}."] if os.geteuid() == 0 else []
+    warnings = [f"Warning: {text}." for text in risks(bound)]
     if stream.isatty():
         _show_rich(stream, head, aligned(rows), tries, warnings)
         return
@@ -35,6 +36,16 @@ def show(config: Config, bound: Sequence[Bound], version: str, stream: TextIO | 
     lines += ["Try:", *(f"  {line}" for line in tries), *warnings, "Stop with Ctrl-C."]
     stream.write("\n".join(lines) + "\n")
     stream.flush()
+
+
+def risks(bound: Sequence[Bound]) -> list[str]:
+    """Return what whoever starts a node like this should know."""
+    found = [AS_ROOT] if os.geteuid() == 0 else []
+    for each in bound:
+        if exposed([each.endpoint]):
+            what, lacking = f"{each.endpoint.purpose} at {each.place}", lacks(each.endpoint)
+            found.append(f"insecure: {what} is open beyond this machine without {lacking}")
+    return found
 
 
 def listed(bound: Sequence[Bound]) -> list[tuple[str, str]]:

@@ -23,6 +23,11 @@ Settings = Annotated[
     typer.Option("--set", help="Any setting, as `config show` lists them. May be repeated.", metavar="KEY=VALUE"),
 ]
 
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Listen beyond this machine even without TLS, or without asking who comes."),
+]
+
 
 @app.command()
 def check(file: File = None, settings: Settings = None, json: Json = False) -> None:

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import ready
-from penstock.cli.banner import AS_ROOT
+from penstock.cli import banner, ready
 from penstock.cli.listeners import Listeners
 from penstock.cli.table import TABLE
 from penstock.config import endpoints
@@ -114,8 +113,8 @@ async def _life(
     gc.set_threshold(*GC_THRESHOLDS)
     # The loop gives the interpreter lock away with every system call; a thread that seals must not keep it for long.
     sys.setswitchinterval(SWITCH_SECONDS)
-    if os.geteuid() == 0:
-        _log.warning("%s", AS_ROOT)
+    for risk in banner.risks(bound):
+        _log.warning("%s", risk)
     if ready_file is not None:
         ready.write(ready_file, config, bound)
     if show is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.config import File, Settings, flags
+from penstock.cli.config import File, Insecure, Settings, flags
 
 if TYPE_CHECKING:
     from penstock.cli.daemon import Show
@@ -28,6 +28,7 @@ _log = logging.getLogger("penstock.nsq.lookup")
 def lookupd(
     file: File = None,
     port_offset: Annotated[int | None, typer.Option(min=0, help="Added to every port.", show_default="0")] = None,
+    insecure: Insecure = False,
     settings: Settings = None,
     ready_file: Annotated[
         str | None, typer.Option(help="Write pid and ports there, as JSON, once it listens.", metavar="PATH")
@@ -40,6 +41,8 @@ def lookupd(
     chosen = flags(settings) | ALONE
     if port_offset is not None:
         chosen["port_offset"] = port_offset
+    if insecure:
+        chosen["insecure"] = True
     run(load(file, chosen).config, ready_file, None if quiet else _show)
 
 
@@ -61,7 +64,7 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
 
 
 async def _life(config: Config, listeners: Listeners, ready_file: str | None, show: Show | None) -> None:
-    from penstock.cli import daemon, ready
+    from penstock.cli import banner, daemon, ready
     from penstock.clock import LoopClock
     from penstock.dialects.nsq.lookup.service import Lookup
 
@@ -71,6 +74,8 @@ async def _life(config: Config, listeners: Listeners, ready_file: str | None, sh
     listeners.open()
     lookup = await Lookup.start(config, clock, listeners.bound, _fault, _bug)
     bound = list(listeners.bound.values())
+    for risk in banner.risks(bound):
+        _log.warning("%s", risk)
     if ready_file is not None:
         ready.write(ready_file, config, bound)
     if show is not None:
@@ -84,6 +89,7 @@ def _show(config: Config, bound: Sequence[Bound]) -> None:
 
     lines = ["The NSQ lookup service is up, with nothing on disk."]
     lines += [f"  {what} {place}" for what, place in banner.aligned(banner.listed(bound))]
+    lines += [f"Warning: {risk}." for risk in banner.risks(bound)]
     sys.stdout.write("\n".join([*lines, "Stop with Ctrl-C."]) + "\n")
     sys.stdout.flush()
 

@@ -160,7 +160,6 @@ def chosen(given: Given, warn: Callable[[str], None]) -> dict[str, object]:
     asked = given.get("tls-client-auth-policy", [""])[-1]
     if asked:  # as upstream has it: who asks for certificates asks for TLS
         settings["nsq.tls_required"] = True
-        warn("--tls-client-auth-policy holds for TCP clients; those of HTTPS are not asked for certificates")
     if asked == "require":
         warn("--tls-client-auth-policy=require is taken for require-verify: a certificate must be signed to count")
     if given.get("tls-min-version", [""])[-1] in OLD_TLS:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.config import File, Settings, flags
+from penstock.cli.config import File, Insecure, Settings, flags
 
 
 def up(
@@ -31,6 +31,7 @@ def up(
             show_default="off",
         ),
     ] = None,
+    insecure: Insecure = False,
     settings: Settings = None,
     ready_file: Annotated[
         str | None, typer.Option(help="Write pid and ports there, as JSON, once the node listens.", metavar="PATH")
@@ -49,6 +50,7 @@ def up(
         "port_offset": port_offset,
         "topic.durability": durability,
         "pipeline.file": pipeline,
+        "insecure": insecure or None,
     }
     chosen |= {key: value for key, value in given.items() if value is not None}
     show = None if quiet else partial(banner.show, version=__version__)

@@ -1,9 +1,9 @@
 """The configuration of one node: a frozen tree of values, how it is loaded, and where each value came from."""
 
-from penstock.config.check import check, check_certificate, check_order, host_and_port, is_loopback
+from penstock.config.check import check, check_certificate, check_order, exposed, host_and_port, is_loopback, lacks
 from penstock.config.keys import Key, Keys
 from penstock.config.load import Loaded, load
-from penstock.config.part import Endpoint, Part, endpoints
+from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
     Config,
     EventsConfig,
@@ -17,6 +17,7 @@ from penstock.config.tree import (
 from penstock.units.quantity import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
+    "TOKEN_AND_TLS",
     "Config",
     "Endpoint",
     "EventsConfig",
@@ -34,10 +35,12 @@ __all__ = [
     "check_certificate",
     "check_order",
     "endpoints",
+    "exposed",
     "format_duration",
     "format_size",
     "host_and_port",
     "is_loopback",
+    "lacks",
     "load",
     "parse_duration",
     "parse_size",

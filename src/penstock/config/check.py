@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from penstock.config.keys import ENVIRONMENT_PREFIX, keys_of
+from penstock.config.keys import keys_of
 from penstock.config.part import Endpoint, Part, endpoints
 from penstock.config.tree import Config, Section
 from penstock.errors import ConfigError
@@ -27,7 +27,11 @@ def check(config: Config, parts: Sequence[Part]) -> None:
         raise ConfigError(f"pipeline.setup cannot be read as a command: {error}") from None
     for part in parts:
         part.check(config)
-    _check_endpoints(config, endpoints(config, parts))
+    found = endpoints(config, parts)
+    _check_endpoints(found)
+    if not config.insecure:
+        for endpoint in exposed(found):
+            raise ConfigError(_too_open(endpoint))
 
 
 def check_certificate(cert: str, key: str, section: str = "") -> None:
@@ -63,6 +67,26 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
+def exposed(found: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return the listeners that others reach and that lack TLS, or do not ask who comes."""
+    beyond = [endpoint for endpoint in found if not endpoint.is_path and not is_loopback(endpoint.address)]
+    return [endpoint for endpoint in beyond if lacks(endpoint) and not endpoint.only_points]
+
+
+def lacks(endpoint: Endpoint) -> str:
+    """Return what a listener lacks of what keeps strangers out; empty if nothing."""
+    return " and ".join(name for name, has in (("TLS", endpoint.tls), ("callers", endpoint.asks)) if not has)
+
+
+def _too_open(endpoint: Endpoint) -> str:
+    mend = f"{endpoint.mend}, or " if endpoint.mend else ""
+    return (
+        f'{endpoint.address_key} = "{endpoint.address}" opens {endpoint.purpose} ({endpoint.key}) beyond this machine '
+        f"without {lacks(endpoint)}; {mend}listen on 127.0.0.1, or accept that everybody who reaches it "
+        "can read or use it: --insecure (insecure = true)"
+    )
+
+
 def _value(section: Section, name: str) -> tuple[str, int]:
     prefix = name.rpartition(".")[0] + "."
     key = next(key for key in keys_of(type(section), prefix) if key.name == name)
@@ -70,7 +94,7 @@ def _value(section: Section, name: str) -> tuple[str, int]:
     return f"{name} = {key.text(value)}", value
 
 
-def _check_endpoints(config: Config, found: Sequence[Endpoint]) -> None:
+def _check_endpoints(found: Sequence[Endpoint]) -> None:
     holders: dict[object, str] = {}
     for endpoint in found:
         name, port = endpoint.key, endpoint.port
@@ -80,14 +104,3 @@ def _check_endpoints(config: Config, found: Sequence[Endpoint]) -> None:
         if where and (other := holders.setdefault(where, name)) != name:
             what = "path" if endpoint.is_path else "port"
             raise ConfigError(f"{name} and {other} are both {where}; give one of them another {what}")
-        if not endpoint.is_path and not is_loopback(endpoint.address):
-            _check_beyond(config, endpoint)
-
-
-def _check_beyond(config: Config, endpoint: Endpoint) -> None:
-    """Refuse to be reached from elsewhere without a token, or without TLS."""
-    where = f'{endpoint.address_key} = "{endpoint.address}" listens beyond this machine without'
-    if not config.token:
-        raise ConfigError(f"{where} a token; set token (or {ENVIRONMENT_PREFIX}TOKEN), or listen on 127.0.0.1")
-    if not config.tls_cert and not config.insecure:
-        raise ConfigError(f"{where} TLS; set tls_cert and tls_key, or insecure = true if the network is trusted")

@@ -16,6 +16,10 @@ Kind = Literal["tcp", "http", "grpc", "unix", "datagram"]
 _SCHEMES = {"http": ("http://", "https://"), "grpc": ("grpc://", "grpc+tls://")}
 
 
+#: How a listener of the node's own certificate and token is made safe.
+TOKEN_AND_TLS = "set token, tls_cert and tls_key"
+
+
 class Endpoint(NamedTuple):
     """One place to listen at, as it is configured."""
 
@@ -28,7 +32,14 @@ class Endpoint(NamedTuple):
     address: str
     #: With the offset added; 0 = any free one.
     port: int = 0
+    #: Nobody is served there without TLS.
     tls: bool = False
+    #: Nobody from elsewhere is served there without showing who it is.
+    asks: bool = False
+    #: What must be set for both, as a command: "set ...".
+    mend: str = ""
+    #: It serves nobody, and only says where to go.
+    only_points: bool = False
     #: A command that shows it at work, {} being where it is.
     example: str = ""
 

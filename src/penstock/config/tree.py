@@ -159,7 +159,7 @@ class Config(Section, frozen=True, kw_only=True):
     port_offset: Count = 0
     #: What clients must show; needed as soon as anything listens beyond this machine.
     token: Secret = ""
-    #: Listen beyond this machine without TLS.
+    #: Listen beyond this machine without TLS, or without asking who comes; each start says which listeners that are.
     insecure: bool = False
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""

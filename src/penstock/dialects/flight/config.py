@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from penstock.config import Config, Endpoint, Section
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section
 from penstock.config.tree import MIB, Port, SomeSize
 from penstock.errors import ConfigError
 
@@ -36,5 +36,5 @@ def endpoints(config: Config) -> list[Endpoint]:
     flight = config.of(FlightConfig)
     if not flight.enabled:
         return []
-    port, tls = config.listen_port(flight.port), bool(config.tls_cert)
-    return [Endpoint("flight.port", "grpc", "Flight", flight.address, port, tls)]
+    port, tls, asks = config.listen_port(flight.port), bool(config.tls_cert), bool(config.token)
+    return [Endpoint("flight.port", "grpc", "Flight", flight.address, port, tls, asks, TOKEN_AND_TLS)]

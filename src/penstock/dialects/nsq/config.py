@@ -70,7 +70,8 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     #: Clients must ask for TLS before anything else.
     tls_required: bool = False
-    #: Clients must show a certificate that this file, or without one the system, vouches for; both words mean that.
+    #: Clients, those of HTTPS too, must show a certificate that the next file, or without one the system, vouches for.
+    #: Both words mean that.
     tls_client_auth_policy: Literal["none", "require", "require-verify"] = "none"
     #: Certificates that vouch for clients.
     tls_root_ca_file: str = ""
@@ -143,17 +144,28 @@ def quantile(text: str) -> float:
     return value
 
 
+#: How the listeners are made safe for a network.
+MEND = "set tls_cert, tls_key, nsq.tls_required = true and nsq.tls_client_auth_policy = require-verify"
+MEND_HTTP = f"{MEND} (it only points to HTTPS then)"
+MEND_LOOKUP = "its protocol has neither, so set nsq.lookup = false"
+
+
 def endpoints(config: Config) -> list[Endpoint]:
     """Return where NSQ clients, their tools and nodes that announce themselves connect."""
     return list(_endpoints(config, config.of(NsqConfig)))
 
 
 def _endpoints(config: Config, nsq: NsqConfig) -> Iterator[Endpoint]:
-    yield Endpoint("nsq.tcp_port", "tcp", "NSQ", nsq.address, config.listen_port(nsq.tcp_port))
+    certified = nsq.tls_client_auth_policy != "none"
+    asks = certified or bool(nsq.auth_http_addresses)
+    tcp_port, http_port = config.listen_port(nsq.tcp_port), config.listen_port(nsq.http_port)
+    yield Endpoint("nsq.tcp_port", "tcp", "NSQ", nsq.address, tcp_port, nsq.tls_required, asks, MEND)
     curl = "curl -d hello '{}/pub?topic=greetings'"
-    yield Endpoint("nsq.http_port", "http", "NSQ HTTP", nsq.address, config.listen_port(nsq.http_port), example=curl)
+    points = nsq.tls_required and not nsq.plain_http
+    yield Endpoint("nsq.http_port", "http", "NSQ HTTP", nsq.address, http_port, False, False, MEND_HTTP, points, curl)
     if config.tls_cert or nsq.tls_cert:
-        yield Endpoint("nsq.https_port", "http", "NSQ HTTPS", nsq.address, config.listen_port(nsq.https_port), tls=True)
+        port = config.listen_port(nsq.https_port)
+        yield Endpoint("nsq.https_port", "http", "NSQ HTTPS", nsq.address, port, True, certified, MEND)
     if nsq.lookup:
         yield from lookup_endpoints(config)
 
@@ -163,6 +175,6 @@ def lookup_endpoints(config: Config) -> list[Endpoint]:
     nsq = config.of(NsqConfig)
     tcp_port, http_port = config.listen_port(nsq.lookup_tcp_port), config.listen_port(nsq.lookup_http_port)
     return [
-        Endpoint("nsq.lookup_tcp_port", "tcp", "NSQ lookup", nsq.address, tcp_port),
-        Endpoint("nsq.lookup_http_port", "http", "NSQ lookup HTTP", nsq.address, http_port),
+        Endpoint("nsq.lookup_tcp_port", "tcp", "NSQ lookup", nsq.address, tcp_port, mend=MEND_LOOKUP),
+        Endpoint("nsq.lookup_http_port", "http", "NSQ lookup HTTP", nsq.address, http_port, mend=MEND_LOOKUP),
     ]

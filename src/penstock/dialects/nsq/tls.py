@@ -1,4 +1,4 @@
-"""TLS as NSQ connections get it: certificate and key, the oldest version, and whether clients must show one too.
+"""TLS as NSQ connections and HTTPS get it: certificate, key, oldest version, whether clients must show one too.
 
 Owns the context that is made of the configuration. Knows nothing of connections; what is agreed on one is `wire.tls`'s.
 Invariant: where a certificate is asked of clients, one that nobody vouches for is as good as none.

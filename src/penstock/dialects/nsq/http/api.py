@@ -36,12 +36,12 @@ from penstock.dialects.nsq.stats.meter import Meter
 from penstock.dialects.nsq.stats.printout import printout
 from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.dialects.nsq.tcp.server import Server
+from penstock.dialects.nsq.tls import server_context
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader
 from penstock.http import App, Connection, Listener, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
-from penstock.http.listener import tls_context
 from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows, place_of
@@ -426,8 +426,7 @@ async def serve_http(
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
     listener = Listener(key, app, node.clock, node.input_memory, door(config))
-    files = (nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key)
-    await listener.serve(bound[key].taken(), tls_context(*files) if secure else None)
+    await listener.serve(bound[key].taken(), server_context(config) if secure else None)
     return listener
 
 
