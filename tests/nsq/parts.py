@@ -114,10 +114,7 @@ class Client:
 
     def send(self, data: bytes) -> None:
         for at in range(0, len(data), READ_BYTES_MAX):
-            part = data[at : at + READ_BYTES_MAX]
-            buffer = self.connection.get_buffer(-1)
-            buffer[: len(part)] = part
-            self.connection.buffer_updated(len(part))
+            self.connection.data_received(data[at : at + READ_BYTES_MAX])
         self.broker.clock.run()
 
     def frames(self) -> list[tuple[int, bytes]]:

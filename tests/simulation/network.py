@@ -23,9 +23,8 @@ from tests.simulation.wire import Command, Form, Frame
 #: What a client may put between the connection and its commands.
 LAYERS: dict[str, Callable[[], Layer]] = {"snappy": Snappy, "deflate": Deflate}
 
-
-#: What one read brings at most to a protocol without a buffer of its own.
-READ_BYTES_MAX = 256 * 1024
+#: What one read brings at most, as in uvloop.
+READ_BYTES_MAX = 256_000
 
 
 class Reader(Protocol):
@@ -118,7 +117,7 @@ class Link(asyncio.Transport):
         self._clock = clock
         self._weather = weather
         self._tap = tap
-        self._protocol: asyncio.BufferedProtocol | asyncio.Protocol
+        self._protocol: asyncio.Protocol
         # Client to node.
         self._up_at_ns = 0
         self._up_sent = 0
@@ -147,7 +146,7 @@ class Link(asyncio.Transport):
         self._stalled_until_ns = 0
         self._held = 0
 
-    def open(self, protocol: asyncio.BufferedProtocol | asyncio.Protocol) -> None:
+    def open(self, protocol: asyncio.Protocol) -> None:
         """Connect the node's end."""
         self._protocol = protocol
         protocol.connection_made(self)
@@ -223,9 +222,7 @@ class Link(asyncio.Transport):
 
     def _feed(self) -> None:
         if self._inbox and self._reading and not self.node_gone:
-            protocol = self._protocol
-            buffer = memoryview(protocol.get_buffer(-1)) if isinstance(protocol, asyncio.BufferedProtocol) else None
-            count = min(READ_BYTES_MAX if buffer is None else len(buffer), len(self._inbox))
+            count = min(READ_BYTES_MAX, len(self._inbox))
             data = bytes(self._inbox[:count])
             del self._inbox[:count]
             self._up_fed += count if self._ear is None else len(self._ear.receive(data))
@@ -233,12 +230,7 @@ class Link(asyncio.Transport):
             while self._commands and self._commands[0][0] <= self._up_fed:
                 commands.append(self._commands.popleft()[1])
             self._tap.received(self, commands)
-            if isinstance(protocol, asyncio.BufferedProtocol):
-                assert buffer is not None
-                buffer[:count] = data
-                protocol.buffer_updated(count)
-            else:
-                protocol.data_received(data)
+            self._protocol.data_received(data)
             self._tap.handled(self)
             if self._inbox:
                 self._scheduler.soon(self._feed, self._clock)

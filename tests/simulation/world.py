@@ -330,7 +330,7 @@ class World:
         self.links[link.number] = link
         self.tap.connected(link, speech.lease_ns(self.plan.config))
         protocol = connect()
-        assert isinstance(protocol, asyncio.BufferedProtocol | asyncio.Protocol)
+        assert isinstance(protocol, asyncio.Protocol)
         self._protocols.append(protocol)
         link.open(protocol)
         return link
