@@ -3,6 +3,8 @@
 `Rows` is what a decoder made and nobody stored yet; `Batch` is what the log holds. Both keep columns, never
 message objects. Knows nothing of files, sockets or delivery.
 
+They are structs of msgspec's, which makes them without a call of Python: one of each is on the way of a lone message.
+
 Invariant: up to SMALL rows every column is a plain Python list; above that, numpy (cuts, times) and Arrow (the
 rest). Code that handles both has a twin for each, because a numpy or Arrow call costs more than a lone message may.
 """
@@ -14,6 +16,7 @@ from itertools import accumulate
 from operator import sub
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -86,27 +89,16 @@ def place_of(id_: int) -> tuple[int, int]:
     return (id_ - 1) >> OFFSET_BITS, (id_ - 1) & ((1 << OFFSET_BITS) - 1)
 
 
-class Rows:
+class Rows(msgspec.Struct, eq=False):
     """Messages decoded and not yet stored: bodies back to back, and the optional columns they bring."""
 
-    __slots__ = ("body", "columns", "count", "cuts", "sequence", "source")
-
-    def __init__(
-        self,
-        count: int,
-        cuts: Cuts,
-        body: Buffer,
-        source: str,
-        columns: Mapping[str, Column] | None = None,
-        sequence: bytes = b"",
-    ) -> None:
-        self.count = count
-        self.cuts = cuts
-        self.body = body
-        self.source = source
-        self.columns: Mapping[str, Column] = columns if columns is not None else {}
-        #: Producer sequence of an idempotent batch; it is stored with the batch and found again after a crash.
-        self.sequence = sequence
+    count: int
+    cuts: Cuts
+    body: Buffer
+    source: str
+    columns: Mapping[str, Column] = {}
+    #: Producer sequence of an idempotent batch; it is stored with the batch and found again after a crash.
+    sequence: bytes = b""
 
     @classmethod
     def of(cls, bodies: Sequence[bytes], source: str, columns: Mapping[str, Column] | None = None) -> Rows:
@@ -115,9 +107,8 @@ class Rows:
         cuts: Cuts = [0, *accumulate(map(len, bodies))]
         if count > SMALL:
             cuts = np.array(cuts, np.int32)
-        if columns:
-            columns = {name: shaped(values, count, name) for name, values in columns.items()}
-        return cls(count, cuts, b"".join(bodies), source, columns)
+        given = {name: shaped(values, count, name) for name, values in columns.items()} if columns else {}
+        return cls(count, cuts, b"".join(bodies), source, given)
 
     @classmethod
     def of_arrow(cls, batch: pa.RecordBatch, source: str, sequence: bytes = b"") -> Rows:
@@ -138,51 +129,25 @@ class Rows:
         return cls(count, cuts.tolist() if count <= SMALL else cuts, piece, source, columns, sequence)
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Stored rows with offsets first .. first + count - 1, no holes inside."""
 
-    __slots__ = (
-        "body",
-        "columns",
-        "count",
-        "cuts",
-        "first",
-        "sequence",
-        "source",
-        "timestamp",
-        "verdicts",
-        "weight",
-        "wire",
-    )
-
-    def __init__(
-        self,
-        first: int,
-        count: int,
-        timestamp: int | list[int] | npt.NDArray[np.int64],
-        cuts: Cuts,
-        body: Buffer,
-        source: str | Column,
-        columns: Mapping[str, Column],
-        weight: int,
-        sequence: bytes = b"",
-    ) -> None:
-        self.first = first
-        self.count = count
-        #: One time for all rows (a batch fresh from intake), or one per row (a batch merged by sealing).
-        self.timestamp = timestamp
-        self.cuts = cuts
-        self.body = body
-        #: One dialect for all rows, or one per row.
-        self.source = source
-        self.columns = columns
-        #: What the rows before this batch weigh together, by the measure of the topic at their time.
-        self.weight = weight
-        self.sequence = sequence
-        #: What dialects made of it and keep for all subscriptions, like first-delivery frames; the keys are theirs.
-        self.wire: dict[object, Any] = {}
-        #: What a set of filters said of the rows, asked once for all its subscriptions: (the set, its verdicts).
-        self.verdicts: tuple[object, npt.NDArray[np.bool_]] | None = None
+    first: int
+    count: int
+    #: One time for all rows (a batch fresh from intake), or one per row (a batch merged by sealing).
+    timestamp: int | list[int] | npt.NDArray[np.int64]
+    cuts: Cuts
+    body: Buffer
+    #: One dialect for all rows, or one per row.
+    source: str | Column
+    columns: Mapping[str, Column]
+    #: What the rows before this batch weigh together, by the measure of the topic at their time.
+    weight: int
+    sequence: bytes = b""
+    #: What dialects made of it and keep for all subscriptions, like first-delivery frames; the keys are theirs.
+    wire: dict[object, Any] = {}
+    #: What a set of filters said of the rows, asked once for all its subscriptions: (the set, its verdicts).
+    verdicts: tuple[object, npt.NDArray[np.bool_]] | None = None
 
     @property
     def end(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -69,23 +70,18 @@ class JournalFile(Protocol):
         """Close the file and delete it."""
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """Rows of one batch on their way to one consumer, leased to it."""
 
-    __slots__ = ("attempts", "batch", "count", "rows", "shard", "versions")
-
-    def __init__(
-        self, shard: int, batch: Batch, rows: slice | Offsets, count: int, attempts: int | npt.NDArray[np.uint16]
-    ) -> None:
-        self.shard = shard
-        self.batch = batch
-        #: A slice of the batch, or picked rows.
-        self.rows = rows
-        self.count = count
-        #: The same for all rows, or one each.
-        self.attempts = attempts
-        #: Of leases that outlive connections, the version of each.
-        self.versions: Offsets | None = None
+    shard: int
+    batch: Batch
+    #: A slice of the batch, or picked rows.
+    rows: slice | Offsets
+    count: int
+    #: The same for all rows, or one each.
+    attempts: int | npt.NDArray[np.uint16]
+    #: Of leases that outlive connections, the version of each.
+    versions: Offsets | None = None
 
     def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
         """Return some of the rows; the mask has one entry for each."""

@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from penstock.errors import Refusal
 from penstock.message import Batch
 
 
-class Receipt:
+class Receipt(msgspec.Struct, eq=False):
     """Where published rows went: ids first .. first + count - 1, unless some are elsewhere."""
 
-    __slots__ = ("batch", "count", "elsewhere", "first_id", "repeated")
-
-    def __init__(
-        self,
-        first_id: int,
-        count: int,
-        batch: Batch | None = None,
-        elsewhere: dict[int, int] | None = None,
-        repeated: int = 0,
-    ) -> None:
-        self.first_id = first_id
-        self.count = count
-        #: The batch they are in, where they are all in one.
-        self.batch = batch
-        #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
-        self.elsewhere = elsewhere
-        #: How many of the rows repeat an older message, and were not stored again.
-        self.repeated = repeated
+    first_id: int
+    count: int
+    #: The batch they are in, where they are all in one.
+    batch: Batch | None = None
+    #: Row -> id of those rows that are elsewhere: they repeat an older message, or their key has another shard.
+    elsewhere: dict[int, int] | None = None
+    #: How many of the rows repeat an older message, and were not stored again.
+    repeated: int = 0
 
     def ids(self) -> list[int]:
         """Return the id of each row, in order."""
