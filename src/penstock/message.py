@@ -196,10 +196,15 @@ def gathered(pieces: Sequence[Rows]) -> Rows:
     """Return several groups of rows as one, in order. They must agree in their columns and carry no sequence."""
     if len(pieces) == 1:
         return pieces[0]
-    count = sum(piece.count for piece in pieces)
-    body = b"".join([piece.body for piece in pieces])
+    bodies = [piece.body for piece in pieces]
+    count = sum([piece.count for piece in pieces])
+    body = b"".join(bodies)
     cuts: Cuts
-    if count <= SMALL:
+    if count == len(pieces):  # a row each, as from publishers that wait
+        cuts = [0, *accumulate(map(len, bodies))]
+        if count > SMALL:
+            cuts = np.array(cuts, np.int32)
+    elif count <= SMALL:
         cuts = [0]
         for piece in pieces:
             base = cuts[-1]

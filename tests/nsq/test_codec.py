@@ -29,6 +29,8 @@ def decode(data: bytes, limits: Limits = LIMITS) -> list[Command]:
 
 def feed(decoder: Decoder, data: bytes) -> list[Command]:
     """Decode one read to its end, whatever the decoder stops at."""
+    if decoder.plain and (body := decoder.again(data)):
+        return [("PUB", decoder.topic, Rows(1, [0, len(body)], body, codec.SOURCE), 1, decoder.shard)]
     commands = decoder.feed(data)
     while decoder.stopped:
         commands += decoder.go_on()
@@ -336,6 +338,24 @@ def test_every_cut_of_a_short_stream_gives_the_same_commands() -> None:
     for at in range(len(raw) + 1):
         decoder = raw_decoder()
         assert flat(feed(decoder, raw[:at]) + feed(decoder, raw[at:])) == whole
+
+
+def test_a_read_that_is_one_more_pub_gives_what_the_long_way_gives() -> None:
+    limits = Limits(message_bytes_max=100, body_bytes_max=1000)
+    first = pub(b"t 3", b"one")
+    reads = [pub(b"t 3", body) for body in (b"x", b"two", bytes(100), pub(b"t 3", b"in"))]
+    others = [pub(b"t 3", b""), pub(b"t 3", bytes(101)), pub(b"t", b"one"), pub(b"t 3", b"one")[:-1], reads[0] * 2]
+    others += [b"FIN %016x\n" % 9, b"PUB t 3\n", b"PUB t 3\n\0\0\0"]
+    for read in [*reads, *others, b""]:
+        short, long = Decoder(limits), Decoder(limits)
+        assert flat(feed(short, first)) == flat(long.feed(first)) == [("PUB", "t", b"one", 3)]
+        assert bool(short.again(read)) is (read in reads)
+        assert flat(feed(short, read)) == flat(long.feed(read))
+    decoder = Decoder(limits)
+    feed(decoder, first + b"PUB")  # a command in part: what comes next is the rest of it
+    assert not decoder.again(first)
+    feed(decoder, b" !\n")
+    assert not decoder.again(first)
 
 
 RAW = [(b"FIN", b"\n"), (b"REQ", b" 1500\n"), (b"TOUCH", b"\n"), (b"FIN", b"\n")]

@@ -8,7 +8,7 @@ Invariant: rows are stored in the order they were offered, whatever their size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 from weakref import ref
 
@@ -37,8 +37,19 @@ Owner: TypeAlias = tuple[Stored[T], int, int]
 #: Appends a group and sees to it that each owner is told once; it may only raise before it told anybody.
 Store: TypeAlias = Callable[[Rows, list[Owner[T]]], None]
 
-#: Rows, whom to tell, and the bytes taken for them.
-_Piece: TypeAlias = tuple[Rows, Stored[T], int]
+
+class _Group(Generic[T]):
+    """Pieces that are stored together, and whom to tell of each."""
+
+    __slots__ = ("count", "kind", "owners", "pieces", "size_bytes")
+
+    def __init__(self, kind: object) -> None:
+        #: What its pieces agree in; None for one that stays by itself.
+        self.kind = kind
+        self.pieces: list[Rows] = []
+        self.owners: list[Owner[T]] = []
+        self.count = 0
+        self.size_bytes = 0
 
 
 class Gather(Generic[T]):
@@ -51,17 +62,18 @@ class Gather(Generic[T]):
         self._store = store
         self._memory = memory
         self._refuse = refuse
-        self._pending: list[_Piece[T]] = []
-        self._armed = False
+        self._groups: list[_Group[T]] = []
         self._storing = False
         self._publisher = 0
+        #: It was another one at some time since rows were first offered in a turn.
+        self._changed = False
         #: Who published, while they live: where a topic has one shard, nothing else tells who is at home in it.
         self._publishers: dict[int, ref[object]] = {}
         self._offered_ns = -ALONE_NS
         self._shared_until_ns = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return sum(len(group.pieces) for group in self._groups)
 
     def offer(self, rows: Rows, done: Stored[T], publisher: object) -> None:
         """Take rows in: a lone publisher's few at once, otherwise with all others of this turn.
@@ -69,55 +81,57 @@ class Gather(Generic[T]):
         Many rows are worth the wait even from one publisher: its next command is probably in the same read.
         The rows must own their bytes; a view of a shared receive buffer would change under them.
         """
-        now_ns = self._clock.monotonic()
-        if id(publisher) != self._publisher:
-            if now_ns - self._offered_ns < ALONE_NS:
-                self._shared_until_ns = now_ns + ALONE_NS
-            self._publisher = id(publisher)
-            if self._publisher not in self._publishers:
+        number = id(publisher)
+        if number != self._publisher:
+            self._publisher = number
+            self._changed = True
+            if number not in self._publishers:
                 self._meet(publisher)
-        self._offered_ns = now_ns
-        alone = now_ns >= self._shared_until_ns
-        if alone and rows.count <= SMALL and not self._pending and not self._storing:
-            self._storing = True
-            try:
-                self._store(rows, [(done, 0, rows.count)])
-            except PenstockError as refused:
-                done(None, refused)
-            except Exception as error:
-                done(None, error)
-                raise
-            finally:
-                self._storing = False
+        groups, count = self._groups, rows.count
+        if not groups and self._is_alone() and count <= SMALL and not self._storing:
+            self._put(rows, [(done, 0, count)])
             return
-        size_bytes = bytes_of(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
-        if not self._memory.take(size_bytes):
-            text = f"input not yet stored fills its {self._memory.bytes_max} bytes: publish again in a moment"
-            self._refuse(Refusal("memory_full", text), rows.count, done)
+        # The next lines run once for every message of publishers that wait for their answers: no call too many.
+        size_bytes = bytes_of(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * count + len(rows.body)
+        memory = self._memory
+        if memory.used + size_bytes > memory.bytes_max:
+            memory.refused += 1
+            text = f"input not yet stored fills its {memory.bytes_max} bytes: publish again in a moment"
+            self._refuse(Refusal("memory_full", text), count, done)
             return
-        self._pending.append((rows, done, size_bytes))
-        if not self._armed:
-            self._armed = True
-            self._clock.call_soon(self._turn)
+        memory.used += size_bytes
+        plain = count <= PIECE_ROWS_MAX and not rows.columns and not rows.sequence
+        kind = rows.source if plain else _kind(rows)
+        if not groups:
+            self._clock.call_soon(self.flush)
+            groups.append(_Group(kind))
+        group = groups[-1]
+        if group.count and (
+            group.kind != kind
+            or kind is None
+            or group.count + count > GROUP_ROWS_MAX
+            or group.size_bytes + size_bytes > GROUP_BYTES_MAX
+        ):
+            group = _Group(kind)
+            groups.append(group)
+        group.pieces.append(rows)
+        group.owners.append((done, group.count, count))
+        group.count += count
+        group.size_bytes += size_bytes
 
     def flush(self) -> None:
         """Store all that is pending; what owners offer while they are told waits for the next turn."""
         if self._storing:
             return
-        pending, self._pending = self._pending, []
+        groups, self._groups = self._groups, []
         broken: Exception | None = None
-        for pieces in _groups(pending):
-            owners: list[Owner[T]] = []
-            first = 0
-            for rows, done, _ in pieces:
-                owners.append((done, first, rows.count))
-                first += rows.count
+        for group in groups:
             try:
-                self._put(gathered([rows for rows, _, _ in pieces]), owners)
+                self._put(gathered(group.pieces), group.owners)
             except Exception as error:
                 # Its owners know. The others' rows are stored all the same, then the loop hears of it.
                 broken = broken or error
-            self._memory.give(sum(size_bytes for _, _, size_bytes in pieces))
+            self._memory.give(group.size_bytes)
         if broken is not None:
             raise broken
 
@@ -134,9 +148,15 @@ class Gather(Generic[T]):
         except TypeError:
             return  # it cannot be told from the next one at the same address, so it has no home
 
-    def _turn(self) -> None:
-        self._armed = False
-        self.flush()
+    def _is_alone(self) -> bool:
+        """Tell whether there is nobody to wait for, when rows are offered first in a turn."""
+        now_ns = self._clock.monotonic()
+        if self._changed:
+            self._changed = False
+            if now_ns - self._offered_ns < ALONE_NS:
+                self._shared_until_ns = now_ns + ALONE_NS
+        self._offered_ns = now_ns
+        return now_ns >= self._shared_until_ns
 
     def _put(self, rows: Rows, owners: list[Owner[T]]) -> None:
         """Store one group. A refusal is the owners' business; anything else also goes up, after they were told."""
@@ -152,29 +172,11 @@ class Gather(Generic[T]):
             self._storing = False
 
 
-def _groups(pending: list[_Piece[T]]) -> Iterator[list[_Piece[T]]]:
-    """Cut the list where neighbours cannot be merged."""
-    start = count = size_bytes = 0
-    for at, (rows, _, bytes_) in enumerate(pending):
-        if at > start and not (
-            count + rows.count <= GROUP_ROWS_MAX
-            and size_bytes + bytes_ <= GROUP_BYTES_MAX
-            and _alike(pending[at - 1][0], rows)
-        ):
-            yield pending[start:at]
-            start, count, size_bytes = at, 0, 0
-        count += rows.count
-        size_bytes += bytes_
-    if pending:
-        yield pending[start:]
-
-
-def _alike(one: Rows, other: Rows) -> bool:
-    if one.count > PIECE_ROWS_MAX or other.count > PIECE_ROWS_MAX or one.source != other.source:
-        return False
-    if not one.columns and not other.columns:
-        return not one.sequence and not other.sequence
-    return not one.sequence and not other.sequence and one.columns.keys() == other.columns.keys()
+def _kind(rows: Rows) -> object:
+    """Return what rows must agree in to be stored together, None for those that stay by themselves."""
+    if rows.sequence or rows.count > PIECE_ROWS_MAX:
+        return None
+    return (rows.source, *sorted(rows.columns)) if rows.columns else rows.source
 
 
 def _tell(owners: list[Owner[T]], error: BaseException) -> None:

@@ -51,12 +51,12 @@ class Decoder:
         "_message_bytes_max",
         "_need",
         "_pieces",
-        "_plain",
-        "_shard",
-        "_topic",
         "_word",
+        "plain",
         "raw_ids",
+        "shard",
         "stopped",
+        "topic",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -66,12 +66,12 @@ class Decoder:
         #: The last line of PUB, PUB_EXT or PUB_TRACE with its newline, and what it says: pipelined ones repeat it.
         self._header = b""
         self._word = b""
-        self._topic = ""
-        self._shard = ANY
+        self.topic = ""
+        self.shard = ANY
         #: A body has more bytes than this.
         self._least = 0
-        #: The same line if it is a PUB.
-        self._plain = b""
+        #: The same line if it is a PUB; empty otherwise.
+        self.plain = b""
         self._pieces: list[bytes] = []
         self._have = 0
         self._need = 0
@@ -81,17 +81,22 @@ class Decoder:
         #: The last command was one of BARRIERS: `go_on` gives what was sent behind it.
         self.stopped = False
 
+    def again(self, data: bytes) -> bytes:
+        """Return the body of a read that is one PUB to the same topic as before, whole; empty if it is anything else.
+
+        It is what publishers send that wait for their answers.
+        """
+        header = self.plain
+        if self._have or not header or not data.startswith(header):
+            return b""
+        at = len(header) + 4
+        size = len(data) - at
+        return data[at:] if 0 < size <= self._message_bytes_max and _U32(data, at - 4)[0] == size else b""
+
     def feed(self, data: bytes) -> list[Command]:
         """Decode one read."""
-        header = self._plain
-        if header and not self._have and data.startswith(header):
-            # A read that is one PUB to the same topic as before, whole: what waiting publishers send.
-            at = len(header) + 4
-            if 0 < len(data) - at <= self._message_bytes_max and _U32(data, at - 4)[0] == len(data) - at:
-                body = data[at:]
-                return [("PUB", self._topic, Rows(1, [0, len(body)], body, SOURCE), 1, self._shard)]
-        elif len(data) == FIN_BYTES and not self._have and not self._dead and data.startswith(b"FIN "):
-            # Likewise one FIN: what consumers with little to do send.
+        if len(data) == FIN_BYTES and not self._have and not self._dead and data.startswith(b"FIN "):
+            # A read that is one FIN: what consumers with little to do send.
             try:
                 raw = data[4:12] if self.raw_ids else bytes.fromhex(data[4:20].decode("ascii"))
             except ValueError:
@@ -199,14 +204,14 @@ class Decoder:
 
     def _emit(self, out: list[Command], rows: Rows) -> bool:
         if self._word == b"PUB":
-            out.append(("PUB", self._topic, rows, rows.count, self._shard))
+            out.append(("PUB", self.topic, rows, rows.count, self.shard))
             return True
         if self._word == b"PUB_TRACE":
-            out.append(("PUB_TRACE", self._topic, runs.split_traces(rows), self._shard))
+            out.append(("PUB_TRACE", self.topic, runs.split_traces(rows), self.shard))
             return True
         headers, messages, good = runs.split_headers(rows)
         if good:
-            out.append(("PUB_EXT", self._topic, messages, headers, self._shard))
+            out.append(("PUB_EXT", self.topic, messages, headers, self.shard))
         if good < rows.count:
             self._short(out, self._word)
             return False
@@ -299,7 +304,7 @@ class Decoder:
         if stop < 0:
             if end - pos > LINE_BYTES_MAX:
                 self._dead = True
-                self._plain = b""
+                self.plain = b""
                 out.append(("hang up",))
             return -1
         line = data[pos:stop]
@@ -323,8 +328,8 @@ class Decoder:
             return -1
         self._header = data[pos:after]
         self._word, self._least = words[0], SINGLES[words[0]]
-        self._topic, self._shard = found
-        self._plain = self._header if words[0] == b"PUB" else b""
+        self.topic, self.shard = found
+        self.plain = self._header if words[0] == b"PUB" else b""
         return pos
 
     def _address(self, words: list[bytes], out: list[Command]) -> tuple[str, int] | None:
@@ -412,5 +417,5 @@ class Decoder:
     def _fault(self, out: list[Command], code: str, text: str) -> int:
         out.append(("fault", code, text))
         self._dead = True
-        self._plain = b""
+        self.plain = b""
         return -1

@@ -19,7 +19,7 @@ from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, partition_of, quoted, traced
 from penstock.dialects.nsq.codec.runs import Headers
 from penstock.dialects.nsq.places import places as places_of
-from penstock.dialects.nsq.tcp.replies import Slot
+from penstock.dialects.nsq.tcp.replies import Reply
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
@@ -40,13 +40,13 @@ _NOT_KEPT = ("headers", "tag")
 class Publisher:
     """What one connection publishes."""
 
-    __slots__ = ("__weakref__", "_node", "_replies", "_service", "_session", "_topics", "counts")
+    __slots__ = ("__weakref__", "_node", "_service", "_session", "_topics", "counts", "replies")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._service = session.service
         self._node = session.service.node
-        self._replies = session.replies
+        self.replies = session.replies
         self._topics: dict[str, Topic] = {}
         #: Messages published to each topic, for stats.
         self.counts: dict[str, int] = {}
@@ -62,17 +62,9 @@ class Publisher:
                 self._publish("PUB", found, rows, shard, replies)
             return
         # As `_publish`, without its choices: this is the way of most messages.
-        slot = self._replies.promise()
-
-        def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
-            if receipt is None:
-                self._failed("PUB", slot, replies, refusal)
-                return
-            counts = self.counts
-            counts[topic] = counts.get(topic, 0) + rows.count
-            self._replies.keep(slot, OK if replies == 1 else OK * replies)
-
-        found.publish(rows, self, done)
+        promise = Promise(self, "PUB", found, rows, replies)
+        self.replies.promised.append(promise)
+        found.publish(rows, self, promise.stored)
 
     def mpub(self, topic: str, rows: Rows, shard: int) -> None:
         """Publish several messages with one OK."""
@@ -164,7 +156,7 @@ class Publisher:
         except Refusal as refusal:
             self._not_created(refusal)
             return
-        self._replies.send(OK)
+        self.replies.send(OK)
 
     def _not_created(self, why: Exception) -> None:
         self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(why))
@@ -194,38 +186,27 @@ class Publisher:
     def _publish(
         self, word: str, topic: Topic, rows: Rows, shard: int, replies: int, answer: Answer | None = None
     ) -> None:
-        slot = self._replies.promise()
+        promise = Promise(self, word, topic, rows, replies, answer)
+        self.replies.promised.append(promise)
+        topic.publish(rows, self, promise.stored, shard if shard != ANY else None)
 
-        def done(receipt: Receipt | None, refusal: BaseException | None) -> None:
-            if receipt is None:
-                if replies > 1 and isinstance(refusal, PartRefusal):
-                    self._failed_in_part(word, slot, topic, rows, refusal)
-                else:
-                    self._failed(word, slot, replies, refusal)
-                return
-            name, counts = topic.name, self.counts
-            counts[name] = counts.get(name, 0) + rows.count
-            self._replies.keep(slot, answer(receipt) if answer is not None else OK if replies == 1 else OK * replies)
-
-        topic.publish(rows, self, done, shard if shard != ANY else None)
-
-    def _failed(self, word: str, slot: Slot, replies: int, why: BaseException | None) -> None:
+    def failed(self, promise: Promise, why: BaseException | None) -> None:
         """Answer a publish that was not stored; what may succeed later does not cost the connection."""
         # One frame per command, so that the client's count of replies stays right.
-        self._replies.keep(slot, error(_failed(word), f"{word} failed {why}") * replies)
+        self.replies.keep(promise, error(_failed(promise.word), f"{promise.word} failed {why}") * promise.replies)
         if not (isinstance(why, Refusal) and why.reason.retry):
             self._session.hang_up()
 
-    def _failed_in_part(self, word: str, slot: Slot, topic: Topic, rows: Rows, why: PartRefusal) -> None:
+    def failed_in_part(self, promise: Promise, why: PartRefusal) -> None:
         """Answer a run of single messages of which some are stored, each by itself."""
-        stored = sorted(why.ids)
+        word, topic, rows, stored = promise.word, promise.topic, promise.rows, sorted(why.ids)
         self.counts[topic.name] = self.counts.get(topic.name, 0) + len(stored)
         replies = [error(_failed(word), f"{word} failed {why}")] * rows.count
         traces = _traces(rows) or [None] * rows.count
         receipt = Receipt(0, 0, None, {place: why.ids[row] for place, row in enumerate(stored)})
         for row, reply in zip(stored, _told(topic, [traces[row] for row in stored], receipt), strict=True):
             replies[row] = reply
-        self._replies.keep(slot, b"".join(replies))
+        self.replies.keep(promise, b"".join(replies))
         if not why.reason.retry:
             self._session.hang_up()
 
@@ -287,7 +268,34 @@ class Publisher:
     def _refuse(self, word: str, code: str, text: str) -> None:
         """Tell what is wrong with a command; the connection lives on."""
         self._node.count_fault("nsq", code, text, self._session.name)
-        self._replies.send(error(code, f"{word} {text}"))
+        self.replies.send(error(code, f"{word} {text}"))
+
+
+class Promise(Reply):
+    """The reply to a publish: it hears what became of the rows."""
+
+    publisher: Publisher
+    word: str
+    topic: Topic
+    rows: Rows
+    replies: int
+    answer: Answer | None = None
+
+    def stored(self, receipt: Receipt | None, refusal: BaseException | None) -> None:
+        """Answer as many commands as the rows came with."""
+        publisher = self.publisher
+        if receipt is None:
+            if self.replies > 1 and isinstance(refusal, PartRefusal):
+                publisher.failed_in_part(self, refusal)
+            else:
+                publisher.failed(self, refusal)
+            return
+        name, counts = self.topic.name, publisher.counts
+        counts[name] = counts.get(name, 0) + self.rows.count
+        if self.answer is not None:
+            publisher.replies.keep(self, self.answer(receipt))
+        else:
+            publisher.replies.keep(self, OK if self.replies == 1 else OK * self.replies)
 
 
 def _traces(rows: Rows) -> list[int | None] | None:

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
+
+import msgspec
 
 from penstock.message import Buffer
 
-#: A reply that is waited for, None until it is known; or what is to be done when its turn comes.
-Slot: TypeAlias = "list[Buffer | Callable[[], None] | None]"
+
+class Reply(msgspec.Struct, eq=False, kw_only=True):
+    """One that has its place in the queue: None until it is known, bytes, or what is to be done in its turn."""
+
+    what: Buffer | Callable[[], None] | None = None
 
 
 class Writer(Protocol):
@@ -26,16 +31,17 @@ class Writer(Protocol):
 class Replies:
     """One ordered queue."""
 
-    __slots__ = ("_promised", "_writer")
+    __slots__ = ("_writer", "promised")
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._promised: deque[Slot] = deque()
+        #: Replies in order, the first of them not known yet; whoever will `keep` one puts it here.
+        self.promised: deque[Reply] = deque()
 
     def send(self, data: Buffer) -> None:
         """Send a frame behind every reply that is still waited for."""
-        if self._promised:
-            self._promised.append([data])
+        if self.promised:
+            self.promised.append(Reply(what=data))
         else:
             self._writer.write(data)
 
@@ -46,30 +52,24 @@ class Replies:
     @property
     def waiting(self) -> bool:
         """Whether a reply is still waited for."""
-        return bool(self._promised)
+        return bool(self.promised)
 
     def then(self, call: Callable[[], None]) -> None:
         """Do something once every reply before it was sent."""
-        if self._promised:
-            self._promised.append([call])
+        if self.promised:
+            self.promised.append(Reply(what=call))
         else:
             call()
 
-    def promise(self) -> Slot:
-        """Hold the place of a reply that is not known yet."""
-        slot: Slot = [None]
-        self._promised.append(slot)
-        return slot
-
-    def keep(self, slot: Slot, data: Buffer) -> None:
-        """Say what a reply is, and send all that waited for it alone."""
-        promised = self._promised
-        slot[0] = data
-        if len(promised) == 1 and promised[0] is slot:
+    def keep(self, reply: Reply, data: Buffer) -> None:
+        """Say what a promised reply is, and send all that waited for it alone."""
+        promised = self.promised
+        if len(promised) == 1 and promised[0] is reply:
             promised.clear()
             self._writer.write(data)
             return
-        while promised and (first := promised[0][0]) is not None:
+        reply.what = data
+        while promised and (first := promised[0].what) is not None:
             promised.popleft()
             if callable(first):
                 first()
@@ -78,4 +78,4 @@ class Replies:
 
     def forget(self) -> None:
         """Send nothing more."""
-        self._promised.clear()
+        self.promised.clear()

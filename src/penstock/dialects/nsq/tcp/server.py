@@ -10,7 +10,6 @@ import asyncio
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable
 from typing import cast
 
 from penstock.clock import SECOND, Timer
@@ -142,10 +141,10 @@ class Connection(asyncio.Protocol):
         if len(data) >= READ_BYTES_MAX and not self._stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
-        if self._greeted and self._layers is None:
-            self._carry_out(data)
-        else:
+        if not self._greeted or self._layers is not None:
             self.receive(data)
+        elif not self._closing:
+            self._carry_out(data)
 
     def receive(self, data: bytes) -> None:
         """Handle bytes, whatever their way here was."""
@@ -155,18 +154,19 @@ class Connection(asyncio.Protocol):
             data = self._unwrapped(self._layers, data)
         if not self._greeted:
             data = self._greet(data)
-        if data:
+        if data and not self._closing:
             self._carry_out(data)
         if self._layers is not None and self._layers.ended:
             self.hang_up()
 
-    def _carry_out(self, data: bytes) -> None:
-        """Let the session carry out commands; what they lead to leaves in one write."""
-        if self._closing:
-            return
+    def _carry_out(self, data: bytes | None) -> None:
+        """Let the session carry out what a read brought, or what it held back; the outcome leaves in one write."""
         self._inside = True
         try:
-            self.session.receive(data)
+            if data is not None:
+                self.session.receive(data)
+            else:
+                self.session.go_on()
         except Exception as failure:  # a bug must cost one connection, not the node
             self._server.node.report_bug("nsq", failure)
             self.hang_up()
@@ -381,20 +381,9 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._start(_WAIT)
-        self._carry(self.session.go_on)
+        self._carry_out(None)
         if self._layers is not None and self._layers.pending and self._stopped & _MORE:
             self._clock.call_soon(self._more)
-
-    def _carry(self, call: Callable[[], None]) -> None:
-        self._inside = True
-        try:
-            call()
-        except Exception as failure:  # as above
-            self._server.node.report_bug("nsq", failure)
-            self.hang_up()
-        finally:
-            self._inside = False
-            self._flush()
 
     def _beat_ns(self) -> int:
         return self.session.agreed.heartbeat_ns or self._server.config.heartbeat_interval_ns

@@ -14,7 +14,7 @@ import msgspec
 from penstock.callers import Caller
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
-from penstock.dialects.nsq.codec import OK, RESPONSE, Command, Decoder, Limits, error, frame
+from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, Limits, error, frame
 from penstock.dialects.nsq.tcp.auth import Guard, Query
 from penstock.dialects.nsq.tcp.gatherer import Gatherer
 from penstock.dialects.nsq.tcp.identify import Agreed, Faulty, Offer, agree, reply
@@ -23,7 +23,7 @@ from penstock.dialects.nsq.tcp.receiver import Receiver
 from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
-from penstock.message import Buffer
+from penstock.message import Buffer, Rows
 from penstock.registry.answer import Answer
 
 __all__ = ["EPHEMERAL", "Link", "Session"]
@@ -169,6 +169,12 @@ class Session:
         if self._waiting:
             decoder.hold(data)
             decoder.stopped = True
+            return
+        if decoder.plain and not (self.gated or self.closed) and (body := decoder.again(data)):
+            rows = Rows(1, [0, len(body)], body, SOURCE)
+            self.publisher.pub(decoder.topic, rows, 1, decoder.shard)
+            if self._again:  # as below
+                self._later = [("PUB", decoder.topic, rows, 1, decoder.shard)]
             return
         commands = decoder.feed(data)
         if len(commands) == 1 and not (self.gated or self.closed or decoder.stopped):
