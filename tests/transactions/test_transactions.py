@@ -12,7 +12,7 @@ import pytest
 from penstock.config import Config
 from penstock.errors import CorruptionError, Refusal
 from penstock.intake.receipt import Published
-from penstock.intake.staging import CHECK, digest
+from penstock.intake.staging import CHECK, digest, name_of
 from penstock.message import Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
@@ -412,6 +412,9 @@ def test_next_batch_waits_for_one_that_is_not_finished() -> None:
     second: list[BaseException | None] = []
     site.node.transactions.commit("q", 0, ["a"], lambda *answer: first.append(answer))
     site.node.transactions.commit("q", 1, ["b"], lambda _, error: second.append(error))
+    while not second:
+        site.machine.run(0.000_01)
+    assert first == []
     assert isinstance(second[0], Refusal)
     assert "must wait" in str(second[0])
     site.machine.run(1)
@@ -601,3 +604,61 @@ def test_stage_that_cannot_be_synced_is_refused_and_leaves_nothing() -> None:
     assert refusal.value.code == "disk_failed"
     site.stage(0, "a", *BODIES)
     assert site.commit(0, "a") == (9, False)
+
+
+def damage(site: Site, attempt: str) -> None:
+    """Turn around a bit of what is staged."""
+    site.machine.platter.files[f"data/staging/{name_of('q', 0, attempt)}"].data[300] ^= 4
+
+
+def half_committed(site: Site) -> None:
+    """Let a node die in a commit of two attempts, and what the second staged be damaged then."""
+    site.stage(0, "a", *BODIES[:4])
+    site.stage(0, "b", *BODIES[4:])
+    site.node.transactions.commit("q", 0, ["a", "b"], lambda *_: None)
+    while not site.node.topic("t").published:
+        site.machine.run(0.000_01)
+    damage(site, "b")
+    site.machine.start()
+    site.start()
+    site.machine.run(1)
+
+
+def test_damaged_attempt_is_refused_before_anything_is_written_and_its_batch_may_come_again() -> None:
+    site = Site()
+    site.stage(0, "a", *BODIES[:4])
+    site.stage(0, "b", *BODIES[4:])
+    damage(site, "b")
+    with pytest.raises(CorruptionError, match="is damaged"):
+        site.commit(0, "a", "b")
+    assert (site.rows(), site.node.transactions.failed) == (Counter(), 0)
+    site.stage(0, "c", *BODIES)
+    assert site.commit(0, "c") == (9, False)
+    assert site.rows() == Counter(BODIES)
+
+
+def test_commit_under_way_whose_staged_rows_are_damaged_fails_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    half_committed(site)
+    assert site.node.transactions.failed == 1
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] != []
+    assert "batch 0 of query q cannot be finished: data/staging/" in caplog.text
+    assert "4 rows of it are in topic t." in caplog.text
+    for batch, attempt in ((0, "c"), (1, "d")):
+        site.stage(batch, attempt, *BODIES)
+        with pytest.raises(Refusal, match=r"batch 0 of query q cannot be finished.*repeats set to any"):
+            site.commit(batch, attempt)
+    assert site.rows() == Counter(BODIES[:4])
+    site.machine.run(3600)
+    assert caplog.text.count("cannot be finished") == 1
+
+
+def test_batch_of_a_commit_that_failed_is_written_anew_if_the_query_says_so() -> None:
+    site = Site()
+    half_committed(site)
+    site.stage(0, "c", *BODIES)
+    assert site.commit(0, "c", any_rows=True) == (9, False)
+    assert site.rows() == Counter(BODIES) + Counter(BODIES[:4])
+    assert (site.node.transactions.failed, len(site.node.staging)) == (0, 0)
+    site.stage(1, "d", b"next")
+    assert site.commit(1, "d") == (1, False)

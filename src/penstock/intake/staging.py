@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from hashlib import blake2b
 from struct import Struct
 from threading import Lock
@@ -144,23 +145,35 @@ class Staging:
         with self._lock:
             self._complete[name] = Complete(now_ns, self._begun.pop(name))
 
+    def check(self, names: list[str]) -> None:
+        """Refuse attempts that are not what was written; blocking."""
+        for name in names:
+            path = f"{self._path}/{name}"
+            with closing(self._opened(path)) as file:
+                _check(file, path)
+
     def batches(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Yield what an attempt wrote, in order; blocking."""
+        """Yield what an attempt wrote, in order; blocking. CorruptionError if it never will."""
         path = f"{self._path}/{name}"
-        try:
-            file = self._disk.open(path)
-        except FileNotFoundError:
-            raise CorruptionError(f"{path} is gone, and the rows that were staged in it with it") from None
+        file = self._opened(path)
         try:
             _check(file, path)
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 yield from reader
         except (OSError, ValueError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's word, not that of Arrow about what it read: another time it may be different
             raise CorruptionError(
                 f"{path} is damaged, and the rows that were staged in it are lost: {error}"
             ) from error
         finally:
             file.close()
+
+    def _opened(self, path: str) -> File:
+        try:
+            return self._disk.open(path)
+        except FileNotFoundError:
+            raise CorruptionError(f"{path} is gone, and the rows that were staged in it with it") from None
 
     def remove(self, names: list[str]) -> None:
         """Drop attempts; those that are not there are none."""

@@ -66,6 +66,10 @@ class TransactionSlots(Protocol):
 
     committed: int
 
+    @property
+    def failed(self) -> int:
+        """Batches that cannot be finished."""
+
 
 class NodeSlots(Protocol):
     """What is read of a node."""
@@ -123,6 +127,8 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     out.one("penstock_quota_bytes", "gauge", "They may hold this much; 0 is no limit.", node.quota.bytes_max)
     out.one("penstock_staged_attempts", "gauge", "Attempts of Spark tasks not committed yet.", len(node.staging))
     out.one("penstock_commits_total", "counter", "Batches of Spark queries committed.", node.transactions.committed)
+    failed = node.transactions.failed
+    out.one("penstock_commits_failed", "gauge", "Batches that were staged, are damaged and cannot be finished.", failed)
     out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
     out.family(
         "penstock_ledger_messages_total",

@@ -38,6 +38,8 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
     reached: tuple[int, int] = (0, 0)
     #: (topic, shard): what of the batch at that place is in the log, too; see `_number`.
     parts: tuple[tuple[str, int], ...] = ()
+    #: How often all of it was begun anew with other attempts, because those it had were damaged.
+    begun: int = 0
     changed_ns: int = 0
     #: The batches that were committed before, the last of them last, and this one once it is done.
     past: tuple[Past, ...] = ()

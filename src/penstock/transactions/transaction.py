@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.clock import SECOND
-from penstock.errors import Refusal
+from penstock.errors import CorruptionError, Refusal
 from penstock.intake.mark import BITS, mark
 from penstock.intake.receipt import Receipt
 from penstock.intake.spread import picked, spread, stored_before
@@ -80,6 +80,8 @@ class Transaction:
         self.waiting: list[Committed] = []
         #: Staged attempts that are looked at when it is finished.
         self.spared: set[str] = set()
+        #: Why it cannot be finished; empty while it can.
+        self.failed = ""
         self._node = node
         self._record = record
         self._put = put
@@ -117,7 +119,9 @@ class Transaction:
     def _loaded(self, found: Piece | None, error: BaseException | None) -> None:
         if self._node.stopping:
             return  # the next process takes it up
-        if error is not None:
+        if isinstance(error, CorruptionError):
+            self._give_up(error)
+        elif error is not None:
             self._fail(error)
         elif found is None:
             self._sync()
@@ -220,6 +224,8 @@ class Transaction:
         """Return the name of one append for ever: the same rows get the same one when the commit is taken up again."""
         record = self._record
         name = bytes.fromhex(digest(record.query if record.topic is None else record.key))
+        if record.begun:  # what is known by the other names may have been other rows
+            name += pack(">I", record.begun)
         return b"commit " + name + pack(">QII", record.batch, *place) + pack(">H" if number <= 0xFFFF else ">I", number)
 
     # --- down -----------------------------------------------------------------------------------------------------
@@ -260,6 +266,7 @@ class Transaction:
             self._next()
 
     def _progress(self) -> TransactionRecord:
+        """Return its record as far as it got."""
         parts = tuple(sorted(self._parts))
         return msgspec.structs.replace(
             self._record,
@@ -294,6 +301,28 @@ class Transaction:
             # It may take longer than sequences are known, and the node may die meanwhile.
             self._sync_then(self._note_failed, self._again)
 
+    def _give_up(self, error: CorruptionError) -> None:
+        """End here: what was staged is lost, and no later try can find it."""
+        record = self._record
+        where = "its topics" if record.topic is None else f"topic {record.topic}"
+        self.failed = (
+            f"batch {record.batch} of query {record.query} cannot be finished: {error}. {self._rows} rows of it are in "
+            f"{where}. Run the query once with option repeats set to any: it writes the whole batch again, and these "
+            "rows come twice"
+        )
+        _log.error("%s", self.failed)
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(None, Refusal("conflict", self.failed))
+        if not self._node.stopping:  # so that the next process adds nothing twice before it comes here
+            self._sync_then(lambda: self._put(self._progress()).then(_ignored), lambda _: None)
+
+    def anew(self, attempts: tuple[str, ...]) -> TransactionRecord:
+        """Return the record of a transaction that writes all of the batch with other attempts."""
+        nothing = msgspec.structs.replace(self._record, rows=0, reached=(0, 0), parts=())
+        mark = None if self._record.is_old else 0
+        return msgspec.structs.replace(nothing, attempts=attempts, mark=mark, begun=self._record.begun + 1)
+
     def _note_failed(self) -> None:
         self._put(self._progress()).then(lambda _, error: self._again(error))
 
@@ -301,6 +330,10 @@ class Transaction:
         clock = self._node.clock
         clock.call_at(clock.monotonic() + self._retry_ns, self.begin)
         self._retry_ns = min(2 * self._retry_ns, RETRY_NS_MAX)
+
+
+def _ignored(_: None, __: Exception | None) -> None:
+    """Do without an answer."""
 
 
 def _number(topic: Topic, shard: int, shards: int) -> int:

@@ -19,7 +19,7 @@ from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.intake.mark import BITS
 from penstock.intake.staging import TOPIC, name_of, topic_of
-from penstock.registry.answer import Answer
+from penstock.registry.answer import Answer, Told
 from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, key_of
 from penstock.transactions.transaction import Committed, Transaction, marked
 from penstock.units.times import shown
@@ -72,6 +72,11 @@ class Transactions:
         #: Batches committed since the node started.
         self.committed = 0
 
+    @property
+    def failed(self) -> int:
+        """Batches that cannot be finished, because what was staged for them is damaged."""
+        return sum(bool(run.failed) for run in self._running.values())
+
     def resume(self) -> None:
         """Finish what was under way when the node died."""
         for record in self._records():
@@ -100,8 +105,9 @@ class Transactions:
                 self._repeated(asked, record)
                 return
             elif record.batch != batch:
+                run = self._running.get(record.key)
                 text = f"batch {record.batch} of query {query} is not finished yet; batch {batch} must wait for it"
-                raise Refusal("conflict", text)
+                raise Refusal("conflict", text if run is None or not run.failed else run.failed)
         except Refusal as refusal:
             done(None, refusal)
             return
@@ -110,11 +116,67 @@ class Transactions:
     def _join(self, asked: _Asked, record: TransactionRecord) -> None:
         """Wait for a commit with others who do."""
         run = self._running.get(record.key) or self._start(record)
-        if asked.attempts == record.attempts:
+        if run.failed:
+            self._begin_anew(asked, record, run)
+        elif asked.attempts == record.attempts:
             run.waiting.append(asked.done)
         else:  # What others staged was promised. Once it is there, these rows are held against it.
             run.spared.update(asked.names)
             run.waiting.append(partial(self._after, asked))
+
+    def _begin_anew(self, asked: _Asked, record: TransactionRecord, failed: Transaction) -> None:
+        """Write the whole of a batch of which some is there and the rest was damaged, if that may come twice."""
+        if not asked.any_rows or asked.attempts == record.attempts:
+            asked.done(None, Refusal("conflict", failed.failed))
+            return
+        anew = failed.anew(asked.attempts)
+
+        def put(_: None) -> Answer[TransactionRecord]:
+            return self._put(anew).then_make(lambda _: anew)
+
+        def begun(_: TransactionRecord | None, error: Exception | None) -> None:
+            if error is None:
+                del self._running[record.key]
+                self._node.staging.remove([name_of(record.query, record.batch, old) for old in record.attempts])
+
+        self._write_down(asked, record.key, lambda: self._checked(asked.names).then_ask(put), begun)
+
+    def _write_down(
+        self,
+        asked: _Asked,
+        key: str,
+        write: Callable[[], Answer[TransactionRecord]],
+        begun: Told[TransactionRecord] = lambda _, __: None,
+    ) -> None:
+        """Write a commit down, then start it; one at a time of a query and topic."""
+        if key in self._beginning:
+            again = partial(self.commit, asked.query, asked.batch, list(asked.attempts), any_rows=asked.any_rows)
+            self._beginning[key].then(lambda _, __: again(asked.done))
+            return
+
+        def told(record: TransactionRecord | None, error: Exception | None) -> None:
+            self._beginning.pop(key, None)
+            begun(record, error)
+            if record is None:
+                asked.done(None, error)
+            else:
+                self._join(asked, record)
+
+        self._beginning[key] = answer = write()
+        answer.then(told)
+
+    def _checked(self, names: list[str]) -> Answer[None]:
+        """Answer once it is known that attempts are what was staged: what is damaged must not be begun with."""
+        answer: Answer[None] = Answer()
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is None:
+                answer.give(None)
+            else:
+                answer.refuse(error if isinstance(error, Exception) else Refusal("unavailable", str(error)))
+
+        self._node.disk.submit("read", partial(self._node.staging.check, names), done)
+        return answer
 
     def _after(self, asked: _Asked, answer: tuple[int, bool] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -168,13 +230,8 @@ class Transactions:
         return record
 
     def _begin(self, asked: _Asked, last: TransactionRecord | None) -> None:
-        """Write a commit down, then start it; one at a time of a query and topic."""
+        """Begin a commit that nobody began before."""
         name = self._node.staging.topic(asked.names)
-        key = key_of(asked.query, name)
-        if key in self._beginning:
-            again = partial(self.commit, asked.query, asked.batch, list(asked.attempts), any_rows=asked.any_rows)
-            self._beginning[key].then(lambda _, __: again(asked.done))
-            return
 
         def write(topic: Topic | None) -> Answer[TransactionRecord]:
             record = TransactionRecord(
@@ -189,16 +246,10 @@ class Transactions:
             old = last is not None and last.key != record.key  # one which this one follows
             return self._put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
 
-        def told(record: TransactionRecord | None, error: Exception | None) -> None:
-            self._beginning.pop(key, None)
-            if record is None:
-                asked.done(None, error)
-            else:
-                self._join(asked, record)
+        def begin() -> Answer[TransactionRecord]:
+            return self._checked(asked.names).then_ask(lambda _: self._topic(name)).then_ask(write)
 
-        begun: Answer[TransactionRecord] = self._topic(name).then_ask(write)
-        self._beginning[key] = begun
-        begun.then(told)
+        self._write_down(asked, key_of(asked.query, name), begin)
 
     def _topic(self, name: str | None) -> Answer[Topic | None]:
         if name is None:
