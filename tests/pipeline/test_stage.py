@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.client import patience
+from penstock.client import retry
 from penstock.client.connection import Unreachable
 from penstock.config import NodeConfig
 from penstock.dialects.flight.config import FlightConfig
@@ -38,7 +38,7 @@ def flown(tmp_path: Path) -> Iterator[Flown]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSE_S_MAX", 0.05)
+    monkeypatch.setattr(retry, "PAUSE_S_MAX", 0.05)
 
 
 def test_task_stages_and_the_driver_commits(flown: Flown) -> None:
