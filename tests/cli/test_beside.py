@@ -121,7 +121,7 @@ def test_a_pipeline_that_fails_is_shown_with_the_reason(tmp_path: Path) -> None:
         assert found["error"].startswith("ended with code 1 (penstock: no such step); it starts again in ")
         assert found["pid"] == 0
         until(lambda: node.pipeline()["restarts"] == 1)
-        assert node.ok("pub", "greetings", "hello", "--token", TOKEN).code == 0
+        assert node.call("pub", "greetings", "hello", PENSTOCK_TOKEN=TOKEN).code == 0
         assert node.end() == 0
 
 

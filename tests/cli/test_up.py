@@ -158,7 +158,7 @@ def test_a_port_offset_moves_every_port_and_quiet_prints_nothing(tmp_path: Path)
         (["--config", "missing.toml"], "missing.toml: no such file"),
         (["--set", "api.address=0.0.0.0"], "without TLS and callers"),
         (
-            ["--set", "api.address=192.0.2.1", *ANY_PORTS, "--set", "token=x", "--set", "insecure=true"],
+            ["--set", "api.address=192.0.2.1", *ANY_PORTS, "--insecure"],
             "no address of this machine",
         ),
         (["--data", "/proc/nowhere"], "data directory /proc/nowhere cannot be used"),
@@ -208,9 +208,12 @@ def test_a_token_is_asked_for_once_it_is_set(tmp_path: Path) -> None:
     with Node(tmp_path, PENSTOCK_TOKEN="secret") as node:
         refused = node.call("topic", "list")
         assert refused.code == 1
-        assert "--token" in refused.error
-        assert node.call("topic", "list", "--token", "secret").code == 0
+        assert "--token-file" in refused.error
         assert node.call("topic", "list", PENSTOCK_TOKEN="secret").code == 0
+        (tmp_path / "token").write_text("secret\n")
+        assert node.call("topic", "list", "--token-file", "token").code == 0
+        assert node.call("topic", "list", PENSTOCK_TOKEN_FILE="token").code == 0
+        assert node.call("topic", "list", "--token-file", "-", stdin=b"secret\n").code == 0
 
 
 def _until_refused(port: int) -> None:

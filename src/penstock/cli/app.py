@@ -32,6 +32,7 @@ from penstock.cli import (
     topic,
     up,
 )
+from penstock.cli.client import ELSEWHERE
 from penstock.cli.command import Json, remote
 from penstock.cli.failure import OK, REFUSED, USAGE, Failure
 from penstock.cli.printer import Printer, complain
@@ -89,6 +90,10 @@ def _top(
 
 def run(arguments: list[str]) -> int:
     """Carry out one command line and return its exit code."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if any(option.partition("=")[0] == "--token" for option in options):
+        complain(f"--token would show the token to everybody who can run ps; {ELSEWHERE}.")
+        return USAGE
     try:
         code = app(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:

@@ -17,13 +17,16 @@ from penstock.cli.failure import REFUSED, UNREACHABLE, USAGE, Failure, Refused
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
-    from penstock.config import Config
+    from penstock.config import Config, Loaded
 
 T = TypeVar("T")
 
 PREFIX = "/api/v1"
 #: How long a node may take to answer beyond what a request asks it to wait.
 TIMEOUT_S = 30.0
+
+#: Where a secret may stand.
+ELSEWHERE = "put it into a file and name that with --token-file, or set PENSTOCK_TOKEN"
 
 Query = Mapping[str, str | int | bool | None]
 
@@ -53,6 +56,9 @@ class Client:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Failure(f'--url "{url}" is no address; write one like http://127.0.0.1:7070', USAGE)
+        if "@" in parts.netloc or parts.query:
+            # It would be in the list of processes, in the history of the shell and in logs.
+            raise Failure(f"--url {parts.scheme}://...{parts.hostname} holds a secret; {ELSEWHERE}", USAGE)
         try:
             port = parts.port or 7070
         except ValueError as error:
@@ -151,7 +157,9 @@ class Client:
 
     def _refused(self, status: int, data: bytes, path: str) -> Failure:
         if status == 401:
-            return Failure(f"{self.url} wants a token. Give it with --token, or set PENSTOCK_TOKEN.", REFUSED)
+            return Failure(
+                f"{self.url} wants a token. Name its file with --token-file, or set PENSTOCK_TOKEN.", REFUSED
+            )
         try:
             error = msgspec.json.decode(data, type=ErrorAnswer).error
         except msgspec.MsgspecError:
@@ -178,12 +186,22 @@ def part(name: str) -> str:
     return quote(name, safe="")
 
 
-def default_target() -> tuple[str, str]:
-    """Return the address and token of the node that the configuration here describes."""
-    from penstock.cli.table import load
+#: The settings that say where a node has its admin API.
+WHERE = ("api.address", "api.port", "port_offset")
 
-    config = load().config
-    return address_of(config), config.token
+
+def target(loaded: Loaded, token: str | None = None) -> Client:
+    """Return the node that a configuration describes; a file that nobody named may not send a token elsewhere."""
+    shown, origin = token or loaded.config.token, loaded.origin
+    if shown and (token or origin["token"] != loaded.unnamed):
+        for name in WHERE:
+            if origin[name] == loaded.unnamed:
+                raise Failure(
+                    f"{name} of ./penstock.toml would say who gets your token; if it may, name the file: "
+                    "PENSTOCK_CONFIG=penstock.toml, or say where with --url",
+                    USAGE,
+                )
+    return Client(address_of(loaded.config), shown)
 
 
 def address_of(config: Config) -> str:

@@ -1,6 +1,6 @@
 """How a command that speaks to a node is declared: its own parameters, plus the ones that all of them share.
 
-Owns `--url`, `--token` and `--json`. A command function takes a Client, a Printer and its own parameters, and
+Owns `--url`, `--token-file` and `--json`. A command function takes a Client, a Printer and its own parameters, and
 never sees an address.
 """
 
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from penstock.cli.client import Client, default_target
+from penstock.cli.client import Client, target
 from penstock.cli.printer import Printer
 
 Function = TypeVar("Function", bound=Callable[..., int | None])
@@ -23,8 +24,33 @@ Url = Annotated[
     str | None,
     typer.Option(help="The node's admin API.", envvar="PENSTOCK_URL", show_default="as the configuration here says"),
 ]
+
+
+def token_in(path: str | None) -> str | None:
+    """Return the token that a file holds, or standard input (`-`), else what the environment has."""
+    from penstock.config import secret_in, shown_token
+
+    if path is None:
+        return shown_token() or None
+    if path != "-":
+        return secret_in(path)
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        return getpass("Token: ")
+    return sys.stdin.readline().strip()
+
+
+#: Its value is what the file holds: a secret on a command line is everybody's who can run `ps`.
 Token = Annotated[
-    str | None, typer.Option(help="What the node asks clients to show.", envvar="PENSTOCK_TOKEN", show_default=False)
+    str | None,
+    typer.Option(
+        "--token-file",
+        help="File that holds the node's token; - asks for it.",
+        metavar="PATH",
+        show_default="PENSTOCK_TOKEN, or the file that PENSTOCK_TOKEN_FILE names",
+        callback=token_in,
+    ),
 ]
 
 SHARED = [
@@ -70,5 +96,6 @@ def connect(url: str | None, token: str | None) -> Client:
     """Return the node that is meant; a token from the configuration goes to the configuration's node only."""
     if url:
         return Client(url, token or "")
-    address, configured = default_target()
-    return Client(address, token or configured)
+    from penstock.cli.table import load
+
+    return target(load(), token)

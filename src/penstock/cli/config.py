@@ -52,12 +52,21 @@ def show(file: File = None, settings: Settings = None, json: Json = False) -> No
 
 def flags(settings: list[str] | None) -> dict[str, object]:
     """Return `--set key=value` options by key."""
+    from penstock.cli.table import TABLE
+    from penstock.config import Keys
+
     chosen: dict[str, object] = {}
+    known = {name: key.kind for name, key in Keys(TABLE).items()} if settings else {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise ConfigError(
                 f'--set "{setting}" is not understood; write --set KEY=VALUE, like --set nsq.tcp_port=5150'
+            )
+        if known.get(key.strip()) == "secret":
+            raise ConfigError(
+                f"--set {key.strip()}=... would show the secret to everybody who can run ps; put it into a file and "
+                "name that (token_file), into the file of the configuration, or into the environment (PENSTOCK_TOKEN)"
             )
         chosen[key.strip()] = value
     return chosen

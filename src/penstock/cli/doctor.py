@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from penstock.cli.client import Client, address_of
+from penstock.cli.client import target
 from penstock.cli.command import Json
 from penstock.cli.config import File, Settings, flags
 from penstock.cli.failure import OK, REFUSED, Failure
@@ -24,7 +24,7 @@ from penstock.cli.printer import Printer, size
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.config import Config, Endpoint
+    from penstock.config import Config, Endpoint, Loaded
 
 #: "The clock is not synchronised", the value adjtimex(2) returns then.
 TIME_ERROR = 5
@@ -94,10 +94,11 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
 
     yield versions()
     try:
-        config = load(file, chosen).config
+        loaded = load(file, chosen)
     except ConfigError as error:
         yield Finding("FAIL", "configuration", str(error), "correct it; `penstock config show` lists every setting")
         return
+    config = loaded.config
     yield Finding("OK", "configuration", "can be used")
     yield user()
     yield open_files()
@@ -105,7 +106,7 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
     found = list(ports(config))
     yield from found
     if any(RUNNING in finding.found for finding in found):
-        yield node(config)
+        yield node(loaded)
     yield from directory(config.data_dir)
     yield readers(config.data_dir, config.data_mode == "group")
 
@@ -205,9 +206,12 @@ def path(endpoint: Endpoint) -> Finding:
     return Finding("OK", what, f"can be made for {endpoint.key}")
 
 
-def node(config: Config) -> Finding:
+def node(loaded: Loaded) -> Finding:
     """Ask the running node how it is."""
-    client = Client(address_of(config), config.token)
+    try:
+        client = target(loaded)
+    except Failure as failure:
+        return Finding("WARN", "node", "was not asked", str(failure))
     try:
         answer = client.get("readyz", accept=(503,))
         problems = answer.read(Readiness).problems

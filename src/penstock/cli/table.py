@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.api import API
+from penstock.cli.printer import complain
 from penstock.dialects import DIALECTS
 
 if TYPE_CHECKING:
@@ -22,4 +23,7 @@ def load(
     """Return the checked configuration: defaults < file < environment < flags (by dotted name)."""
     from penstock import config
 
-    return config.load(TABLE, file, flags, environment)
+    loaded = config.load(TABLE, file, flags, environment)
+    for warning in loaded.warnings:
+        complain(warning)
+    return loaded

@@ -52,6 +52,9 @@ def location_of(url: str) -> str:
         raise ConfigError(
             f"{url!r} is no address of a node; write grpc://host:{DEFAULT_PORT}, or grpc+tls:// with TLS."
         )
+    if "@" in parts.netloc or parts.query:
+        # An address is printed and logged.
+        raise ConfigError(f"the address of {parts.hostname} holds a secret; pass it as token, and no other way.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{schemes[parts.scheme]}://{host}:{port}"
 

@@ -2,7 +2,7 @@
 
 from penstock.config.check import check, check_certificate, check_order, exposed, host_and_port, is_loopback, lacks
 from penstock.config.keys import Key, Keys
-from penstock.config.load import Loaded, load
+from penstock.config.load import Loaded, load, secret_in, shown_token
 from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
     Config,
@@ -44,4 +44,6 @@ __all__ = [
     "load",
     "parse_duration",
     "parse_size",
+    "secret_in",
+    "shown_token",
 ]

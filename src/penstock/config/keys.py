@@ -29,6 +29,8 @@ class Key(NamedTuple):
     default: object
     least: int | None = None
     most: int | None = None
+    #: Taken from a file only if somebody named that file.
+    is_named: bool = False
 
     @property
     def environment(self) -> str:
@@ -100,7 +102,8 @@ def keys_of(tree: type[Section], prefix: str = "") -> Iterator[Key]:
         kind = _kind(field.type)
         name = field.name.removesuffix("_ns") if kind == "duration" else field.name
         meta: Any = get_args(field.type)[1] if get_origin(field.type) is Annotated else msgspec.Meta()
-        yield Key(prefix + name, prefix + field.name, field.type, kind, field.default, meta.ge, meta.le)
+        named = bool((meta.extra or {}).get("named"))
+        yield Key(prefix + name, prefix + field.name, field.type, kind, field.default, meta.ge, meta.le, named)
 
 
 def _kind(type_: Any) -> str:

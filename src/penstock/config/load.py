@@ -32,6 +32,10 @@ class Loaded(NamedTuple):
     config: Config
     origin: Mapping[str, str]
     keys: Keys
+    #: Where values come from whose file nobody named; empty if there are none.
+    unnamed: str = ""
+    #: What that file says and may not.
+    warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (name, value as text, origin) of every key."""
@@ -55,19 +59,49 @@ def load(
     values: dict[str, object] = {name: key.default for name, key in keys.items()}
     origin = dict.fromkeys(keys, "default")
     named = file or environment.get(ENVIRONMENT_FILE)
-    for name, value, source in (
-        *_from_file(keys, named or DEFAULT_FILE, required=bool(named)),
-        *_from_environment(keys, environment),
-        *_from_flags(keys, flags or {}),
-    ):
+    found = list(_from_file(keys, named or DEFAULT_FILE, required=bool(named)))
+    kept = (
+        found if named else [each for each in found if not keys[each[0]].is_named or each[1] == keys[each[0]].default]
+    )
+    for name, value, source in (*kept, *_from_environment(keys, environment), *_from_flags(keys, flags or {})):
         values[name] = _converted(keys[name], value, source)
         origin[name] = source
     if origin["topic.retention_bytes"] != "default" and origin["topic.retention_hard"] == "default":
         values["topic.retention_hard"] = True
         origin["topic.retention_hard"] = "follows topic.retention_bytes"
+    if values["token_file"] and not values["token"]:
+        values["token"], origin["token"] = secret_in(str(values["token_file"])), origin["token_file"]
     config = keys.built(values)
     check(config, parts)
-    return Loaded(config, origin, keys)
+    unnamed = f"file {DEFAULT_FILE}" if kept and not named else ""
+    return Loaded(config, origin, keys, unnamed, tuple(_ignored(each[0]) for each in found if each not in kept))
+
+
+def secret_in(path: str) -> str:
+    """Return the first line of a file that holds a secret."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            secret = file.readline().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: the token cannot be read ({why})") from None
+    if not secret:
+        raise ConfigError(f"{path}: its first line is empty; it must be the token")
+    return secret
+
+
+def shown_token(environment: Mapping[str, str] | None = None) -> str:
+    """Return the token that the environment holds, or names the file of; empty if neither."""
+    environment = os.environ if environment is None else environment
+    token, file = (environment.get(f"{ENVIRONMENT_PREFIX}{name}", "") for name in ("TOKEN", "TOKEN_FILE"))
+    return token or (secret_in(file) if file else "")
+
+
+def _ignored(name: str) -> str:
+    return (
+        f"{name} in ./{DEFAULT_FILE} is ignored: what runs programs, handles secrets or lets strangers in is taken "
+        f"from a file that you name; --config {DEFAULT_FILE}, or {ENVIRONMENT_FILE}={DEFAULT_FILE}"
+    )
 
 
 def _from_file(keys: Keys, path: str, *, required: bool) -> Iterator[tuple[str, object, str]]:

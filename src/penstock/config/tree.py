@@ -33,6 +33,10 @@ SomeSize = Annotated[int, Meta(ge=1, extra={"kind": "size"})]
 Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Secret = Annotated[str, Meta(extra={"kind": "secret"})]
+#: What a file that nobody named may not say: it would run a program, send a secret elsewhere or let strangers in.
+Named = Annotated[str, Meta(extra={"kind": "text", "named": True})]
+NamedList = Annotated[tuple[str, ...], Meta(extra={"kind": "list", "named": True})]
+NamedSwitch = Annotated[bool, Meta(extra={"kind": "switch", "named": True})]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +147,9 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
     """The pipeline that runs beside the node, in a process of its own."""
 
     #: A pipeline's file, "default" for the one that comes with Penstock and a demo for it to read, "off" for none.
-    file: str = "off"
+    file: Named = "off"
     #: A command that installs what a pipeline needs, run before it starts; empty = it waits until that is there.
-    setup: str = ""
+    setup: Named = ""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -157,10 +161,12 @@ class Config(Section, frozen=True, kw_only=True):
     data_mode: Literal["private", "group"] = "private"
     #: Added to every port that is not 0 (0 = any free port).
     port_offset: Count = 0
-    #: What clients must show; needed as soon as anything listens beyond this machine.
+    #: What clients must show.
     token: Secret = ""
+    #: The file whose first line it is, where `token` is not set.
+    token_file: Named = ""
     #: Listen beyond this machine without TLS, or without asking who comes; each start says which listeners that are.
-    insecure: bool = False
+    insecure: NamedSwitch = False
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""

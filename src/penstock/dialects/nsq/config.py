@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from penstock.config import Config, Endpoint, Section, check_certificate, check_order, host_and_port
-from penstock.config.tree import KIB, MIB, Count, Duration, Port, SomeSize
+from penstock.config.tree import KIB, MIB, Count, Duration, NamedList, Port, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import HOUR_NS, MINUTE_NS, SECOND_NS
 
@@ -84,7 +84,7 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     #: The highest level a client may ask for.
     max_deflate_level: Annotated[int, Meta(ge=1, le=9)] = 6
     #: Servers that say what a client may do, each "host:port" or a URL; empty = nobody has to authenticate.
-    auth_http_addresses: tuple[str, ...] = ()
+    auth_http_addresses: NamedList = ()
     auth_http_request_method: Literal["get", "post"] = "get"
     #: Where StatsD listens, "host:port"; empty = nothing is sent.
     statsd_address: str = ""
@@ -129,6 +129,11 @@ def check(config: Config) -> None:
                 host_and_port(text)
             except ConfigError as error:
                 raise ConfigError(f"nsq.{name}: {error}") from None
+    for text in nsq.auth_http_addresses:
+        if "@" in text.partition("?")[0]:
+            raise ConfigError(
+                "nsq.auth_http_addresses: an address holds no user and no secret; leave out what is before @"
+            )
     for text in nsq.e2e_processing_latency_percentiles:
         quantile(text)
 
