@@ -9,8 +9,9 @@ from weakref import ref
 
 import pytest
 
+from penstock.budget import Budget
+from penstock.config import LimitsConfig, MemoryConfig
 from penstock.http import App, Connection, Listener, Request, Response, Route
-from penstock.intake.limits import InputMemory
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock
 from tests.http.line import Line
@@ -113,7 +114,8 @@ class Hello(App):
     ],
 )
 def test_an_http_connection_is_gone_when_it_is_over(sent: bytes) -> None:
-    line = Line(Listener("here", Hello(), FakeClock(), InputMemory(10_000)))
+    clock = FakeClock()
+    line = Line(Listener("here", Hello(), clock, Budget(MemoryConfig(), LimitsConfig(), clock)))
     line.send(sent)
     watched = ref(line.connection)
     line.close()

@@ -46,6 +46,7 @@ REASONS: dict[str, Reason] = {
     "forbidden": Reason(403, False),
     "not_found": Reason(404, False),
     "method_not_allowed": Reason(405, False),
+    "too_slow": Reason(408, False),
     "misdirected": Reason(421, False),
     "conflict": Reason(409, False),
     "not_leased": Reason(409, False),

@@ -39,6 +39,32 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
+def memory_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return how much memory the process may use: the machine's, or less where a control group says so.
+
+    Both kinds of control groups are looked at, and every group above its own.
+    """
+    with open(f"{proc}/meminfo", encoding="ascii") as file:
+        least = int(file.readline().split()[1]) << 10
+    try:
+        with open(f"{proc}/self/cgroup", encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:  # a kernel without them
+        return least
+    for number, kinds, path in lines:
+        if number == "0":
+            root, name = cgroups, "memory.max"
+        elif "memory" in kinds.split(","):
+            root, name = f"{cgroups}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        names = path.strip("/").split("/")
+        for depth in range(len(names), -1, -1):  # in a container its own group is often the root it sees
+            with suppress(OSError, ValueError), open("/".join((root, *names[:depth], name)), encoding="ascii") as file:
+                least = min(least, int(file.read()))  # "max" is no number, and no limit
+    return least
+
+
 def keep_little() -> None:
     """Have the C library keep little of what is freed; before there are threads."""
     with suppress(OSError, AttributeError):  # another C library has other habits

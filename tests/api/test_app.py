@@ -147,11 +147,12 @@ def test_chunked_body_is_counted_as_it_comes(served: Served) -> None:
 
 
 def test_input_beyond_the_nodes_memory_is_refused_and_given_back(served: Served) -> None:
-    memory = served.node.input_memory
-    served.do(lambda: memory.take(memory.bytes_max - 10))
+    memory = served.node.budget.body
+    most = memory.bytes_max
+    served.do(lambda: setattr(memory, "bytes_max", 10))
     answer = served.post("topics", {"name": "orders and some more"})
     assert (answer.status, answer.code) == (503, "memory_full")
-    served.do(lambda: memory.give(memory.bytes_max - 10))
+    served.do(lambda: setattr(memory, "bytes_max", most))
     assert memory.used == 0
     assert served.post("topics", {"name": "orders and some more"}).status == 201
     assert memory.used == 0

@@ -97,7 +97,8 @@ def test_limits_must_agree_with_each_other() -> None:
     assert "nsq.max_body_size" in refused(nsq__max_msg_size="6MiB", node__message_bytes="6MiB")
     assert refused(nsq__max_msg_size="2MiB").endswith("lower it, or raise node.message_bytes")
     assert "nsq.max_heartbeat_interval" in refused(nsq__heartbeat_interval="5m")
-    assert "node.memory_input_bytes" in refused(node__memory_input_bytes="1MiB")
+    assert "memory.input_bytes" in refused(memory__input_bytes="1MiB")
+    assert "memory.body_bytes" in refused(memory__body_bytes="1MiB")
 
 
 def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:

@@ -70,13 +70,14 @@ def test_the_process_environment_is_used_by_default(monkeypatch: pytest.MonkeyPa
 
 
 def test_durations_sizes_and_switches_are_text(tmp_path: Path) -> None:
-    file = written(tmp_path, 'insecure = true\n[node]\nack_flush = 0\ncache_bytes = "1GB"\ndrain_timeout = "1m30s"\n')
-    environment = {"PENSTOCK_INSECURE": "False", "PENSTOCK_NODE_MEMORY_INPUT_BYTES": "64MiB"}
+    node = '[node]\nack_flush = 0\ndrain_timeout = "1m30s"\n'
+    file = written(tmp_path, f'insecure = true\n{node}[memory]\ncache_bytes = "1GB"\n')
+    environment = {"PENSTOCK_INSECURE": "False", "PENSTOCK_MEMORY_INPUT_BYTES": "64MiB"}
     config = load(file, None, environment).config
     assert not config.insecure
     assert config.node.ack_flush_ns == 0
-    assert config.node.cache_bytes == 10**9
-    assert config.node.memory_input_bytes == 64 << 20
+    assert config.memory.cache_bytes == 10**9
+    assert config.memory.input_bytes == 64 << 20
     assert config.node.drain_timeout_ns == 90_000_000_000
 
 

@@ -78,7 +78,7 @@ class Server:
         self.lines: set[Line] = set()
         self.acceptors: list[asyncio.Server] = []
         status = Routes([("GET", "/status", Route(lambda _: Response(b"lines: %d\n" % len(self.lines))))])
-        self.http = Listener("line.http_port", Pages("line", node, status), node.clock, node.input_memory)
+        self.http = Listener("line.http_port", Pages("line", node, status), node.clock, node.budget)
 
     async def drain(self) -> None:
         for acceptor in self.acceptors:

@@ -26,6 +26,9 @@ class Line:
     def write(self, data: bytes) -> None:
         self.out += data
 
+    def get_write_buffer_size(self) -> int:
+        return len(self.out)
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.budget import WINDOW_NS, Budget
+from penstock.clock import SECOND
+from penstock.config import LimitsConfig, MemoryConfig
 from penstock.errors import Refusal
 from penstock.http import App, Broken, Connection, Listener, NoMethod, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
 from penstock.http.connection import BODY_PAUSE_NS, HEAD_NS, KEEP_ALIVE_NS
-from penstock.intake.limits import InputMemory
 from tests.fakes import FakeClock
 from tests.http.line import Line
 
@@ -38,6 +40,7 @@ class Echo(App):
                 ("GET", "/now", Route(self._now)),
                 ("POST", "/echo/{name}", Route(self._echo, LIMIT)),
                 ("POST", "/later", Route(self._later, LIMIT)),
+                ("POST", "/wide", Route(self._echo, 1 << 20)),
                 ("GET", "/poll", Route(self._poll)),
                 ("GET", "/bug", Route(self._bug)),
                 ("GET", "/bare", Route(lambda request: Response(b"", (), 204))),
@@ -96,8 +99,10 @@ class Place:
     def __init__(self) -> None:
         self.app = Echo()
         self.clock = FakeClock()
-        self.memory = InputMemory(MEMORY)
-        self.listener = Listener("here", self.app, self.clock, self.memory)
+        limits = LimitsConfig(body_timeout_ns=100 * SECOND)
+        budget = Budget(MemoryConfig(body_bytes=MEMORY, output_bytes=MEMORY), limits, self.clock)
+        self.memory, self.output = budget.body, budget.output
+        self.listener = Listener("here", self.app, self.clock, budget)
 
     def line(self) -> Line:
         return Line(self.listener)
@@ -247,16 +252,53 @@ def test_too_large_a_body_is_refused_early_and_the_rest_passed_over(place: Place
     assert (place.app.faults, place.memory.used) == (["message_too_big"], 0)
 
 
-def test_bodies_are_held_within_the_memory_for_input(place: Place) -> None:
+def test_bodies_are_held_within_their_memory_and_the_slowest_gives_way(place: Place) -> None:
     lines = [place.line() for _ in range(4)]
     for line in lines:
         line.send(post("/echo/x", b"x" * LIMIT)[:-1])
-    assert [bool(line.out) for line in lines] == [False, False, False, True]
-    assert lines[3].answer()[0] == 503
-    for line in lines[:3]:
+    assert [bool(line.out) for line in lines] == [True, False, False, False]
+    assert lines[0].answer()[0] == 503
+    assert place.memory.used == 3 * (LIMIT - 1)
+    lines[0].send(b"x" + get("/now"))
+    assert contents(lines[0]) == [b"now"]
+    lines[3].send(b"x")
+    assert lines[3].answer()[0] == 200
+    for line in lines[1:3]:
         line.close()
-    assert place.app.faults == ["memory_full", "broken", "broken", "broken"]
+    assert place.app.faults == ["memory_full", "broken", "broken"]
     assert place.memory.used == 0
+
+
+def test_a_body_that_comes_too_slowly_is_given_up(place: Place) -> None:
+    drip, steady = place.line(), place.line()
+    drip.send(get("/echo/x", "Content-Length: 900", method="POST"))
+    steady.send(get("/wide", "Content-Length: 500000", method="POST"))
+    for _ in range(WINDOW_NS // SECOND + 1):
+        drip.send(b"x")
+        steady.send(b"x" * 2000)
+        place.memory.bytes_max = 1 << 20
+        place.advance(SECOND)
+    assert drip.answer()[0] == 408
+    assert drip.closed
+    assert not steady.out
+    for _ in range(100 - WINDOW_NS // SECOND):
+        steady.send(b"x" * 2000)
+        place.advance(SECOND)
+    assert steady.answer()[0] == 408
+    assert place.app.faults == ["too_slow", "too_slow"]
+    assert place.memory.used == 0
+
+
+def test_answers_that_are_not_read_are_held_within_their_memory_and_for_some_time(place: Place) -> None:
+    lines = [place.line() for _ in range(4)]
+    for line in lines:
+        line.out = b"x" * 900
+        line.connection.pause_writing()
+    assert [line.closed for line in lines] == [True, False, False, False]
+    lines[1].connection.resume_writing()
+    place.advance(300 * SECOND)
+    assert [line.closed for line in lines[2:]] == [True, True]
+    assert place.output.used == 0
 
 
 def test_what_waits_behind_an_answer_is_given_back_with_its_client(place: Place) -> None:
@@ -267,15 +309,16 @@ def test_what_waits_behind_an_answer_is_given_back_with_its_client(place: Place)
     assert place.memory.used == 0
 
 
-def test_a_body_that_stops_coming_is_given_up(place: Place) -> None:
+@pytest.mark.parametrize("sent", [-1, -3])
+def test_a_body_that_stops_coming_is_given_up(place: Place, sent: int) -> None:
     line = place.line()
-    line.send(post("/echo/x", b"abc")[:-1])
+    line.send(post("/echo/x", b"abc")[:sent])
     place.advance(BODY_PAUSE_NS // 2)
     assert line.out == b""
     place.advance(BODY_PAUSE_NS)
-    assert line.answer()[0] == 400
+    assert line.answer()[0] == 408
     assert line.closed
-    assert place.app.faults == ["broken"]
+    assert place.app.faults == ["too_slow"]
 
 
 def test_a_head_that_stops_coming_and_an_idle_client_are_hung_up_on(place: Place) -> None:

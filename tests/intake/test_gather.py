@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.budget import Share
 from penstock.clock import Clock
 from penstock.errors import Refusal
 from penstock.intake import gather
 from penstock.intake.gather import ALONE_NS, GROUP_ROWS_MAX, PIECE_ROWS_MAX, Gather, Owner, Stored
-from penstock.intake.limits import InputMemory
 from penstock.message import Column, Rows
 from tests.fakes import FakeClock
 
@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, bytes_max: int = 1 << 30) -> None:
         self.clock = FakeClock()
         self.shelf = Shelf()
-        self.memory = InputMemory(bytes_max)
+        self.memory = Share("input", bytes_max)
         self.gather = Gather(
             cast(Clock, self.clock), self.shelf.store, self.memory, lambda refusal, _, done: done(None, refusal)
         )
@@ -188,17 +188,31 @@ def test_pieces_that_differ_are_not_merged(bench: Bench) -> None:
     assert bench.shelf.tags == [None, None, "t", "u", "u", "u", "u"]
 
 
-def test_full_memory_refuses_and_the_pending_rows_are_not_harmed() -> None:
+def test_with_full_memory_what_is_pending_is_stored_at_once_and_nobody_refused() -> None:
     bench = Bench(bytes_max=2000)
     bench.share()
     for number in range(10):
         bench.offer(b"%d" % number)
-    refused = [name for name, first, error in bench.told if first is None]
-    assert refused
-    assert all(isinstance(error, Refusal) and error.code == "memory_full" for _, _, error in bench.told)
+    assert 0 < len(bench.shelf.bodies) < 10
+    assert bench.memory.used <= 2000
     bench.clock.run()
     assert bench.memory.used == 0
-    assert len(bench.shelf.bodies) + len(refused) == 10
+    assert bench.shelf.bodies == [b"%d.0" % number for number in range(10)]
+
+
+def test_memory_that_others_hold_refuses_and_the_pending_rows_are_not_harmed() -> None:
+    bench = Bench(bytes_max=2000)
+    bench.share()
+    bench.offer(b"first")
+    bench.memory.take(1500)
+    bench.offer(b"x" * 1000)
+    ((_, _, error),) = [told for told in bench.told if told[1] is None]
+    assert isinstance(error, Refusal)
+    assert error.code == "memory_full"
+    bench.clock.run()
+    bench.memory.give(1500)
+    assert bench.memory.used == 0
+    assert bench.shelf.bodies == [b"first.0"]
     bench.offer(b"after")
     bench.clock.run()
     assert bench.shelf.bodies[-1] == b"after.0"

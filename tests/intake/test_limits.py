@@ -1,38 +1,11 @@
-"""Bounds on memory, rate and size."""
+"""Bounds on rate and size."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvariantError
-from penstock.intake.limits import SECOND_NS, InputMemory, RateWindow
-
-
-def test_memory_is_taken_up_to_the_bound_and_given_back() -> None:
-    memory = InputMemory(100)
-    assert memory.take(60)
-    assert memory.take(40)
-    assert not memory.take(1)
-    memory.give(40)
-    assert memory.take(40)
-    assert memory.used == 100
-
-
-def test_refused_memory_is_counted_and_not_taken() -> None:
-    memory = InputMemory(100)
-    assert memory.take(90)
-    assert not memory.take(20)
-    assert not memory.take(30)
-    assert (memory.used, memory.refused) == (90, 2)
-
-
-def test_giving_back_more_than_was_taken_is_a_broken_promise() -> None:
-    memory = InputMemory(100)
-    memory.take(10)
-    with pytest.raises(InvariantError, match="11 bytes"):
-        memory.give(11)
+from penstock.intake.limits import SECOND_NS, RateWindow
 
 
 def test_rate_fills_up_within_a_second_and_starts_anew_with_the_next() -> None:

@@ -229,7 +229,7 @@ def test_what_is_published_while_a_topic_gets_more_shards_is_stored_after_that_i
     assert client.replies() == ["OK", "OK"]
     topic = broker.node.topic("t")
     assert ([shard.end for shard in topic.shards], topic.record.grown[0].ends) == ([3, 0, 0], (1,))
-    assert broker.node.input_memory.used == 0
+    assert broker.node.budget.input.used == 0
 
 
 def test_partitions_asked_for_are_answered_once_they_are_there(broker: FarBroker) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.config import Config
-from penstock.config.tree import NodeConfig
+from penstock.config.tree import MemoryConfig
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.settings import HOUR_NS, TopicSettings
@@ -117,7 +117,7 @@ def test_consumer_of_a_stopping_node_may_finish_what_it_holds(site: Site) -> Non
 
 
 def test_all_topics_together_keep_no_more_of_the_log_in_memory_than_the_node_may(site: Site) -> None:
-    config = Config(data_dir="data", node=NodeConfig(cache_bytes=1 << 20))
+    config = Config(data_dir="data", memory=MemoryConfig(cache_bytes=1 << 20))
     site.node = Node(config, site.machine.clock, site.machine.disk, Random(1))
     topics = [site.node.create_topic(f"t{number}").now() for number in range(5)]
     for topic in topics:

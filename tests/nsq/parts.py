@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.config import Config
-from penstock.config.tree import LimitsConfig, NodeConfig
+from penstock.config.tree import LimitsConfig, MemoryConfig, NodeConfig
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
@@ -32,6 +32,7 @@ class Broker:
         ack_flush_ns: int = 0,
         ask: Ask | None = None,
         limits: LimitsConfig | None = None,
+        memory: MemoryConfig | None = None,
         **nsq: Any,
     ) -> None:
         self.ask = ask
@@ -42,6 +43,7 @@ class Broker:
             parts=(NsqConfig(**nsq),),
             node=NodeConfig(ack_flush_ns=ack_flush_ns),
             limits=limits or LimitsConfig(),
+            memory=memory or MemoryConfig(),
         )
         self.start()
 

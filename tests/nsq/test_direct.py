@@ -344,7 +344,7 @@ def test_half_a_body_is_given_up(served: Served, client: Client, monkeypatch: py
     client.send(pub(b"abcdef")[:-1])
     served.until(lambda: any(each.rest for each in served.nsq.connections))
     served.do(served.nsq._sweep)
-    assert client.answer() == (400, b'{"message":"INVALID_REQUEST"}')
+    assert client.answer() == (408, b'{"message":"TOO_SLOW"}')
     assert stored(served) == ["a"]
 
 

@@ -16,7 +16,6 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.http.api import TlsRequired
 from penstock.disk import LocalFile
 from penstock.http import Listener
-from penstock.intake.limits import InputMemory
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock
 from tests.http.line import Line
@@ -218,10 +217,9 @@ def test_refusals_keep_their_status_and_are_counted(served: Served) -> None:
     served.post("topics", {"name": "t", "settings": {"rate": 1}})
     answers = [ask(served, "POST", "/pub?topic=t", b"x") for _ in range(50)]
     assert (429, "RATE_LIMITED") in [refused(answer) for answer in answers if answer.status != 200]
-    memory = served.node.input_memory
-    served.do(lambda: memory.take(memory.bytes_max))
-    assert refused(ask(served, "POST", "/pub?topic=t", b"x")) == (503, "MEMORY_FULL")
-    served.do(lambda: memory.give(memory.bytes_max))
+    memory = served.node.budget.body
+    served.do(lambda: setattr(memory, "bytes_max", 0))
+    assert refused(ask(served, "POST", "/mpub?topic=t", b"x")) == (503, "MEMORY_FULL")
     assert memory.used == 0
     assert served.get("ledger?reason=nsq:MEMORY_FULL").json["total"] == 1
 
@@ -272,7 +270,7 @@ def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path, mode: Li
 
 
 def test_plain_port_sends_everybody_to_tls_where_it_is_required(served: Served) -> None:
-    line = Line(Listener("nsq.http_port", TlsRequired(served.node, 4152), FakeClock(), InputMemory(0)))
+    line = Line(Listener("nsq.http_port", TlsRequired(served.node, 4152), FakeClock(), served.node.budget))
     line.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
     status, headers, content = line.answer()
     assert (status, headers["x-nsq-content-type"]) == (403, "nsq; version=1.0")

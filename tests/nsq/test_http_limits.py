@@ -28,7 +28,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         assert neighbour.ask(PING) == OK
         assert [message["body"] for message in node.get("topics/t/messages").json["messages"]] == ["before", "after"]
         assert node.do(lambda: node.node.bugs) == 0
-        assert node.node.input_memory.used == 0
+        assert node.node.budget.body.used == 0
 
 
 @pytest.fixture

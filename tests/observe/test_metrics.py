@@ -117,7 +117,9 @@ def test_metrics_tell_of_the_node_and_its_process(served: Served) -> None:
     assert value(text, "penstock_up") == 1
     assert value(text, "penstock_bugs_total") == 0
     assert abs(value(text, "penstock_start_time_seconds") - served.node.started_ns / 1e9) < 1
-    assert value(text, "penstock_input_memory_max_bytes") == served.config.node.memory_input_bytes
+    assert value(text, "penstock_memory_max_bytes", part="input") == served.node.budget.input.bytes_max
+    assert value(text, "penstock_memory_bytes", part="cache") == served.do(lambda: served.node.memory()[4].used)
+    assert value(text, "penstock_memory_refusals_total", part="output") == 0
     assert value(text, "process_resident_memory_bytes") > 1 << 20
     assert value(text, "process_cpu_seconds_total") > 0
     assert 3 < value(text, "process_open_fds") < value(text, "process_max_fds")

@@ -319,7 +319,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     checks = Checks()
     with tempfile.TemporaryDirectory(prefix="penstock-connections-") as path:
-        node = Process(Path(path, "data"), f"node.cache_bytes={CACHE}")
+        node = Process(Path(path, "data"), f"memory.cache_bytes={CACHE}")
         neighbour = None
         try:
             node.start()

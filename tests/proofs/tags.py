@@ -50,7 +50,7 @@ class Side:
     """One of the two nodes, and what was measured there."""
 
     def __init__(self, path: Path) -> None:
-        self.process = Process(path, f"node.cache_bytes={CACHE}")
+        self.process = Process(path, f"memory.cache_bytes={CACHE}")
         self.process.start()
         self._port = self.process.ports["nsq.tcp_port"]
         self._load("sub", count=0)  # the channel comes first: what is published then is its backlog

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import Config, EventsConfig, NodeConfig, TopicConfig
+from penstock.config import Config, EventsConfig, MemoryConfig, NodeConfig, TopicConfig
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.settings import SubscriptionSettings, TopicSettings
@@ -92,8 +92,10 @@ def make_plan(random: Random) -> Plan:
         data_dir=DATA,
         node=NodeConfig(
             ack_flush_ns=random.choice((0, 0, 10 * MILLISECOND)),
-            memory_input_bytes=random.choice((1 << 15, 1 << 20, 1 << 20)),
-            cache_bytes=0,
+        ),
+        # Small, so that parts are full now and then; chosen, because the machine's memory is none of the seed's.
+        memory=MemoryConfig(
+            budget_bytes=1 << 26, input_bytes=random.choice((1 << 15, 1 << 20, 1 << 20)), cache_bytes=1
         ),
         topic=TopicConfig(durability=random.choice(("os", "fsync"))),
         parts=(

@@ -27,7 +27,7 @@ class Context:
         self.config = config
         self.lag = LoopLag(node.clock)
         self.version = penstock.__version__
-        self.publish_bytes_max = min(config.node.request_bytes, config.node.memory_input_bytes)
+        self.publish_bytes_max = min(config.node.request_bytes, node.budget.input.bytes_max)
         self.message_bytes_max = config.node.message_bytes
         #: Done when the server ends; whoever waits, waits for this too.
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -67,14 +67,10 @@ class NodeConfig(Section, frozen=True, kw_only=True):
 
     #: Acks are written this often; 0 = in the turn of the ack, before any later reply on that connection.
     ack_flush_ns: Duration = 10 * MILLISECOND_NS
-    #: Input that was read and is not stored yet; beyond it, publishes are refused.
-    memory_input_bytes: SomeSize = 256 * MIB
     #: One message; a dialect may have a lower limit of its own.
     message_bytes: SomeSize = MIB
     #: One request of a publisher that carries many messages.
     request_bytes: SomeSize = 16 * MIB
-    #: Batches that all topics together keep in memory, for subscriptions that read close to the end of the log.
-    cache_bytes: Size = 128 * MIB
     #: Bytes of segments that all topics together may hold; 0 = no limit.
     quota_bytes: Size = 0
     #: What damage to synced data means: go on without it and report it, or refuse to start.
@@ -83,6 +79,23 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     retention_check_ns: Duration = 10 * SECOND_NS
     #: How long a stopping node waits for consumers to finish what they hold.
     drain_timeout_ns: Duration = 5 * SECOND_NS
+
+
+class MemoryConfig(Section, frozen=True, kw_only=True):
+    """Memory for what the node holds for others, in parts that cannot starve each other."""
+
+    #: All parts together; 0 = half of what the machine or the control group has, 1 GiB at most.
+    budget_bytes: Size = 0
+    #: Bodies and commands that have not come whole; 0 = an eighth of the budget. Beyond it the slowest are cut off.
+    body_bytes: Size = 0
+    #: Input that was read and is not stored yet; 0 = a quarter. Beyond it, publishes are refused.
+    input_bytes: Size = 0
+    #: Output that clients do not read; 0 = a quarter. Beyond it the slowest are cut off.
+    output_bytes: Size = 0
+    #: Rows of all memory topics; 0 = a quarter. Beyond it the largest lose their oldest rows.
+    topic_bytes: Size = 0
+    #: Batches that all topics together keep, for subscriptions that read close to the end of the log; 0 = an eighth.
+    cache_bytes: Size = 0
 
 
 class LimitsConfig(Section, frozen=True, kw_only=True):
@@ -98,6 +111,12 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     connections: Annotated[int, Meta(ge=1)] = 10_000
     #: Those of them that come from one address.
     connections_per_address: Annotated[int, Meta(ge=1)] = 5_000
+    #: A body, or a command, must be all there so long after its first byte ...
+    body_timeout_ns: Duration = 5 * MINUTE_NS
+    #: ... and bring so many bytes a second, over any half minute.
+    body_rate: Size = KIB
+    #: A client that does not read what it is sent is cut off after this, if its dialect does not do so earlier.
+    output_timeout_ns: Duration = 5 * MINUTE_NS
 
 
 class TopicConfig(Section, frozen=True, kw_only=True):
@@ -173,6 +192,7 @@ class Config(Section, frozen=True, kw_only=True):
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     node: NodeConfig = NodeConfig()
+    memory: MemoryConfig = MemoryConfig()
     limits: LimitsConfig = LimitsConfig()
     topic: TopicConfig = TopicConfig()
     events: EventsConfig = EventsConfig()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from penstock.budget import Wait
 from penstock.callers import Caller
 from penstock.clock import SECOND
 from penstock.errors import Refusal
@@ -37,9 +38,8 @@ KEEP_ALIVE_NS = 75 * SECOND
 #: A request's head must be there this long after its first byte; nginx gives twice as long.
 HEAD_NS = 30 * SECOND
 
-#: A body may stop coming for so long, and may take so long as a whole.
+#: A body may stop coming for so long; how long it may take as a whole, and at what rate, the limits say.
 BODY_PAUSE_NS = 30 * SECOND
-BODY_NS = 600 * SECOND
 
 #: What a client may still send of a body that was refused already, before it is hung up on. Many read no answer
 #: before they have sent everything, so it is not little; and it may not take longer than a head.
@@ -61,8 +61,11 @@ class Connection(asyncio.Protocol):
         self.listener = listener
         self._app = listener.app
         self._clock = listener.clock
-        self._memory = listener.memory
         self._door = listener.door
+        self._bodies = listener.budget.body
+        #: What is held of bodies, while anything is; and of answers that the client does not read.
+        self._held: Wait | None = None
+        self._unread: Wait | None = None
         self._parser = httptools.HttpRequestParser(self)
         self.transport: asyncio.Transport
         #: Where the client is, like ("127.0.0.1", 50412); none on a socket in the file system.
@@ -140,9 +143,9 @@ class Connection(asyncio.Protocol):
         self._closed = self.ends = True
         self.listener.connections.discard(self)
         asked, self._answers = self._answers, deque()
-        self._memory.give(sum(len(request.body) for request in self._behind))
         self._behind.clear()
         self.rest = b""
+        self.resume_writing()
         for each in asked:
             each.leave()
         if not self.between and not self.in_head and self._coming.error is None:
@@ -153,9 +156,15 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read nothing more from a client that does not read."""
         self._stop(_CHOKED)
+        output = self.listener.budget.output
+        self._unread = output.begin(self._address, self._cut_off)
+        output.hold(self._unread, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Go on with it."""
+        if self._unread is not None:
+            self.listener.budget.output.end(self._unread)
+            self._unread = None
         self._start(_CHOKED)
 
     # --- the listener calls these ---------------------------------------------------------------------------------
@@ -164,6 +173,10 @@ class Connection(asyncio.Protocol):
     def peer(self) -> str:
         """Where the client is, for people."""
         return self.caller.address
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client is not None else ""
 
     @property
     def is_busy(self) -> bool:
@@ -179,8 +192,8 @@ class Connection(asyncio.Protocol):
             if now_ns - self._began_ns > HEAD_NS:
                 self.transport.close()
         elif not self.between:
-            if now_ns - self.heard_ns > BODY_PAUSE_NS or now_ns - self._began_ns > BODY_NS:
-                self._fail(Broken("no more of the body came for too long"))
+            if now_ns - self.heard_ns > BODY_PAUSE_NS:
+                self._fail(Refusal("too_slow", "no more of the body came for too long"))
                 self._end()
         elif not self.is_busy and now_ns - self.heard_ns > KEEP_ALIVE_NS:
             self.transport.close()
@@ -348,15 +361,13 @@ class Connection(asyncio.Protocol):
             self.transport.write(_CONTINUE)
 
     def on_body(self, part: bytes) -> None:
-        """Take a part of the body, within its limit and within the node's memory for input."""
+        """Take a part of the body, within its limit and within the node's memory for bodies."""
         request = self._coming
         if request.error is not None:
             return
-        if not self._memory.take(len(part)):
-            self._fail(Refusal("memory_full", "too much input is waiting to be stored; try again in a moment"))
-            return
         self._size += len(part)
         self._parts.append(part)
+        self._hold()
         if request.route is not None and self._size > request.route.body_bytes_max:
             self._fail(_too_big(request, self._size))
 
@@ -372,8 +383,8 @@ class Connection(asyncio.Protocol):
             parts = self._parts
             request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         if self.is_busy:
-            self._behind.append(request)  # what it holds of the memory it keeps
-            self._parts, self._size = [], 0
+            self._behind.append(request)
+            self._drop_parts()
             self._stop(_BEHIND)
         else:
             self._drop_parts()
@@ -394,8 +405,37 @@ class Connection(asyncio.Protocol):
             self._begin(self._coming)
 
     def _drop_parts(self) -> None:
-        self._memory.give(self._size)
         self._parts, self._size = [], 0
+        self._hold()
+
+    def _hold(self) -> None:
+        """Count what is held of bodies: of the one that comes, and of those that wait for answers before them."""
+        size = self._size + sum([len(request.body) for request in self._behind])
+        if not size:
+            if self._held is not None:
+                self._bodies.end(self._held)
+                self._held = None
+            return
+        if self._held is None:
+            self._held = self._bodies.begin(self._address, self._cut)
+        self._held.paced = not self.between
+        self._bodies.hold(self._held, size)
+
+    def _cut(self, why: Refusal) -> None:
+        """Hold nothing more for a client that sends too slowly, or where too much is held."""
+        self._held = None
+        for request in self._behind:
+            request.body, request.error = b"", why
+        if not self.between:
+            self._fail(why)
+            if why.code == "too_slow":
+                self._end()
+
+    def _cut_off(self, why: Refusal) -> None:
+        """Let go of a client that does not read."""
+        self._unread = None
+        self._app.refused(why, "answer", self)
+        self.transport.abort()
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -434,7 +474,7 @@ class Connection(asyncio.Protocol):
             if answers or not self._behind:
                 break
             request = self._behind.popleft()
-            self._memory.give(len(request.body))
+            self._hold()
             self._begin(request)
         self._flushing = False
         if not self.is_busy:

@@ -10,10 +10,10 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+from penstock.budget import Budget
 from penstock.clock import SECOND, Clock, Timer
 from penstock.http.connection import Connection
 from penstock.http.door import Door
-from penstock.intake.limits import InputMemory
 
 if TYPE_CHECKING:
     from penstock.http.app import App
@@ -28,13 +28,13 @@ END_STEP_S = 0.01
 class Listener:
     """Everybody who is connected to one place. Without `serve` it needs no loop: somebody else calls `connect`."""
 
-    def __init__(self, key: str, app: App, clock: Clock, memory: InputMemory, door: Door | None = None) -> None:
+    def __init__(self, key: str, app: App, clock: Clock, budget: Budget, door: Door | None = None) -> None:
         #: The name of the endpoint.
         self.key = key
         self.app = app
         self.clock = clock
-        #: Bodies that are not all there are held in it.
-        self.memory = memory
+        #: Bodies that are not all there are held in it, and answers that are not read.
+        self.budget = budget
         #: Without one, only this machine is known by name.
         self.door = door or Door()
         self.connections: set[Connection] = set()

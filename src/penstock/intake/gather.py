@@ -9,12 +9,13 @@ Invariant: rows are stored in the order they were offered, whatever their size, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 from weakref import ref
 
+from penstock.budget import Share
 from penstock.clock import MILLISECOND, Clock
 from penstock.errors import PenstockError, Refusal
-from penstock.intake.limits import InputMemory
 from penstock.message import SMALL, Rows, gathered
 
 #: A larger piece is stored as it is: one more copy would cost more than one more append.
@@ -56,7 +57,7 @@ class Gather(Generic[T]):
     """The rows of one shard that are not stored yet."""
 
     def __init__(
-        self, clock: Clock, store: Store[T], memory: InputMemory, refuse: Callable[[Refusal, int, Stored[T]], None]
+        self, clock: Clock, store: Store[T], memory: Share, refuse: Callable[[Refusal, int, Stored[T]], None]
     ) -> None:
         self._clock = clock
         self._store = store
@@ -95,10 +96,12 @@ class Gather(Generic[T]):
         size_bytes = bytes_of(rows) if rows.columns else PIECE_BYTES + ROW_BYTES * count + len(rows.body)
         memory = self._memory
         if memory.used + size_bytes > memory.bytes_max:
-            memory.refused += 1
-            text = f"input not yet stored fills its {memory.bytes_max} bytes: publish again in a moment"
-            self._refuse(Refusal("memory_full", text), count, done)
-            return
+            if not self._make_room(size_bytes):
+                memory.refused += 1
+                text = f"input not yet stored fills its {memory.bytes_max} bytes: publish again in a moment"
+                self._refuse(Refusal("memory_full", text), count, done)
+                return
+            groups = self._groups
         memory.used += size_bytes
         plain = count <= PIECE_ROWS_MAX and not rows.columns and not rows.sequence
         kind = rows.source if plain else _kind(rows)
@@ -118,6 +121,15 @@ class Gather(Generic[T]):
         group.owners.append((done, group.count, count))
         group.count += count
         group.size_bytes += size_bytes
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Store what came before, which makes room in the memory; False if that is not enough."""
+        if self._groups:
+            try:
+                self.flush()
+            except Exception as error:  # its owners know; the loop hears of it as it would have
+                self._clock.call_soon(partial(_raise, error))
+        return self._memory.used + size_bytes <= self._memory.bytes_max
 
     def flush(self) -> None:
         """Store all that is pending; what owners offer while they are told waits for the next turn."""
@@ -177,6 +189,10 @@ def _kind(rows: Rows) -> object:
     if rows.sequence or rows.count > PIECE_ROWS_MAX:
         return None
     return (rows.source, *sorted(rows.columns)) if rows.columns else rows.source
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _tell(owners: list[Owner[T]], error: BaseException) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from penstock.budget import Share
 from penstock.clock import SECOND, Clock
 from penstock.disk import is_full
 from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
 from penstock.intake.gather import Gather, bytes_of
 from penstock.intake.ledger import Ledger
-from penstock.intake.limits import InputMemory, RateWindow, check_due
+from penstock.intake.limits import RateWindow, check_due
 from penstock.intake.receipt import Owner, PartRefusal, Published, Receipt
 from penstock.intake.spread import picked, spread, stored_before
 from penstock.log.shard import Shard
@@ -38,7 +39,7 @@ class Intake:
         clock: Clock,
         shards: Sequence[Shard],
         settings: TopicSettings,
-        memory: InputMemory,
+        memory: Share,
         ledger: Ledger,
         announce: Callable[[Shard, Batch], None],
         stored: Callable[[Shard, Batch], None],

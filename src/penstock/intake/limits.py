@@ -1,4 +1,4 @@
-"""How much the node takes in: memory for input not yet stored, messages a second, due times not too far away.
+"""How much the node takes in: messages a second, due times not too far away.
 
 Pure counters and tests, time passed in. Knows nothing of connections or topics; what to do with a refusal is the
 caller's. Invariant: all or nothing. A group of messages is never let in in part.
@@ -6,39 +6,13 @@ caller's. Invariant: all or nothing. A group of messages is never let in in part
 
 from __future__ import annotations
 
-from penstock.errors import InvariantError, Refusal
+from penstock.errors import Refusal
 from penstock.log.decode import largest
 from penstock.message import Column
 from penstock.units.quantity import format_duration
 from penstock.units.times import shown
 
 SECOND_NS = 1_000_000_000
-
-
-class InputMemory:
-    """A bound on the bytes taken in and not yet stored, shared by all connections."""
-
-    __slots__ = ("bytes_max", "refused", "used")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used = 0
-        #: Takes that did not fit.
-        self.refused = 0
-
-    def take(self, size_bytes: int) -> bool:
-        """Reserve memory, or count a refusal and return False."""
-        if self.used + size_bytes > self.bytes_max:
-            self.refused += 1
-            return False
-        self.used += size_bytes
-        return True
-
-    def give(self, size_bytes: int) -> None:
-        """Return memory that was taken."""
-        if size_bytes > self.used:
-            raise InvariantError(f"{size_bytes} bytes of input given back, but only {self.used} are taken")
-        self.used -= size_bytes
 
 
 class RateWindow:

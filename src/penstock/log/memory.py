@@ -1,18 +1,22 @@
 """A shard of a `memory` topic: the newest rows, in memory only.
 
-Owns the bound on rows. Of the disk it uses the state file alone, so that its offsets are never used twice.
+Owns the bound on rows, and takes part in the bound on the bytes of all of them. Of the disk it uses the state file
+alone, so that its offsets are never used twice.
 Invariant: it never holds more than `memory_rows` rows, except for one batch that is larger by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
 
+from penstock.budget import Share
 from penstock.clock import Clock
 from penstock.disk import Disk
+from penstock.log.cached import level
 from penstock.log.journal import Journal, MemoryJournal
 from penstock.log.recovery import Recovered
 from penstock.log.shape import shaped_rows
@@ -22,9 +26,17 @@ from penstock.log.weight import Measures, weigh
 from penstock.message import Batch, Done, Offsets, Rows, int64s
 from penstock.settings import TopicSettings
 
+#: When the memory for all of them is full, this part of it is made free.
+ROOM_PART = 16
+
 
 class MemoryShard(Shard):
     """An ordered piece of a topic that nobody asked to keep."""
+
+    #: What all of them hold together.
+    _memory: Share
+    #: What of that is ours.
+    _held = 0
 
     @classmethod
     def begin(
@@ -36,11 +48,13 @@ class MemoryShard(Shard):
         settings: TopicSettings,
         state: StateFile,
         measures: Measures,
+        memory: Share | None = None,
     ) -> Self:
         """Start empty, beyond every offset that was ever given out; blocking."""
         found = Recovered()
         found.end = state.state.reserved_end
         shard = cls(disk, clock, path, number, settings, state, found, measures, 0)
+        shard._memory = memory or Share("topic", sys.maxsize)
         shard._reserve.begin(found.end)
         shard.last_version = state.start(clock.now())
         state.replace()
@@ -59,9 +73,33 @@ class MemoryShard(Shard):
         tail.add(batch)
         self.end = self.readable_end = first + count
         while tail.rows > self.settings.memory_rows and len(tail) > 1:
-            self.dropped_rows += tail.drop_oldest().count
+            self._drop_batch("memory_rows")
         self.start = self.kept_from = tail.start
+        memory = self._memory
+        memory.used += tail.bytes - self._held
+        self._held = tail.bytes
+        if memory.used > memory.bytes_max:
+            self.on_full()
         return batch
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory its rows take."""
+        return self._held
+
+    def squeeze(self, bytes_max: int) -> None:
+        """Hold no more than this, or the newest batch alone if that is larger."""
+        tail = self._tail
+        while tail.bytes > bytes_max and len(tail) > 1:
+            self._drop_batch("memory_bytes")
+        self.start = self.kept_from = tail.start
+        self._memory.give(self._held - tail.bytes)
+        self._held = tail.bytes
+
+    def _drop_batch(self, reason: str) -> None:
+        rows = self._tail.drop_oldest().count
+        self.dropped_rows += rows
+        self.dropped[reason] += rows
 
     def when_durable(self, done: Done) -> None:
         """Call back at once: nothing was promised."""
@@ -143,12 +181,31 @@ class MemoryShard(Shard):
 
     def close_later(self, done: Done) -> None:
         """End; the rows are gone with it."""
-        self._stop()
+        self.close()
         done(None)
 
     def close(self) -> None:
         """End; the rows are gone with it."""
+        self._give_back()
         self._stop()
+
+    def delete(self) -> None:
+        """Remove everything."""
+        self._give_back()
+        super().delete()
+
+    def _give_back(self) -> None:
+        self._memory.give(self._held)
+        self._held = 0
 
     def _batches(self) -> Iterator[Batch]:
         return iter(self._tail)
+
+
+def squeeze(shards: Sequence[MemoryShard], bytes_max: int) -> None:
+    """Have the largest shards drop rows until all fit, and something more: the next append must not come back here."""
+    bytes_max -= bytes_max // ROOM_PART
+    most = level([shard.held_bytes for shard in shards], bytes_max)
+    for shard in shards:
+        if shard.held_bytes > most:
+            shard.squeeze(most)

@@ -7,10 +7,12 @@ Invariant: an offset names one row for ever; rows below `readable_end` are as sa
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from penstock.budget import Share
 from penstock.clock import SECOND, Clock
 from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
@@ -83,6 +85,8 @@ class Shard:
         self.cut_bytes = found.cut_bytes
         #: Rows a `memory` topic dropped because it was full.
         self.dropped_rows = 0
+        #: The same by reason, since somebody last asked.
+        self.dropped: Counter[str] = Counter()
         #: The highest version that a lease of its rows had in this life, as far as nobody else knows it.
         self.last_version = 0
         #: Syncs that failed since the start.
@@ -96,6 +100,8 @@ class Shard:
         self.waiting: Callable[[int, int], Offsets | None] = _nobody_waits
         #: Asked to make room for so many bytes where the quota has none; it raises the refusal if it cannot.
         self.make_room: Callable[[int], None] = _full
+        #: Told when the memory for all `memory` topics is full; it makes room.
+        self.on_full: Callable[[], None] = _nothing
         self._disk = disk
         self._clock = clock
         self._settings = settings
@@ -147,17 +153,18 @@ class Shard:
         measures: Measures = UNCHANGED,
         cache_bytes: int = 32 << 20,
         quota: Quota | None = None,
+        memory: Share | None = None,
     ) -> Shard:
         """Create a shard, or recover what a directory holds; blocking.
 
-        `measures` say what its rows weigh, and weighed.
+        `measures` say what its rows weigh, and weighed; `memory` is shared by all that have no files.
         """
         disk.make(path)
         state = StateFile(disk, path)
         if settings.durability == "memory":
             from penstock.log.memory import MemoryShard  # the memory shard is a shard without files
 
-            return MemoryShard.begin(disk, clock, path, number, settings, state, measures)
+            return MemoryShard.begin(disk, clock, path, number, settings, state, measures, memory)
         boot = disk.boot_id()
         unclean = not state.state.clean and state.state.boot != boot
         # After another boot the page cache shows what is on the disk.

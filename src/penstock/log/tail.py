@@ -10,10 +10,17 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from penstock.message import Batch
+from penstock.message import SMALL, Batch
 
-#: What a batch costs beside its bytes: the object, its cuts, its dict of columns.
-BATCH_OVERHEAD_BYTES = 600
+#: What a batch costs beside its bytes, measured with what a consumer's dialect keeps of it: objects, dictionaries,
+#: lists, and what is lost between them. Above SMALL rows the objects are numpy's and Arrow's.
+BATCH_BYTES = 1000
+LARGE_BATCH_BYTES = 2500
+#: The same for a row: its places in two lists of numbers, or in two arrays.
+ROW_BYTES = 100
+LARGE_ROW_BYTES = 16
+#: Bodies are there twice: as they are stored, and in the frames that are made once for all consumers.
+COPIES = 2
 #: Dropped places at the front before the arrays are moved up; amortises the move.
 GAP_MAX = 4096
 
@@ -43,8 +50,12 @@ class Tail:
         """Append the newest batch."""
         self._firsts.append(batch.first)
         self._batches.append(batch)
-        self.bytes += cost(batch) if batch.columns else BATCH_OVERHEAD_BYTES + len(batch.body) + 8 * batch.count
-        self.rows += batch.count
+        count = batch.count
+        if batch.columns or count > SMALL:
+            self.bytes += cost(batch)
+        else:
+            self.bytes += BATCH_BYTES + COPIES * len(batch.body) + ROW_BYTES * count
+        self.rows += count
 
     def at(self, offset: int) -> Batch | None:
         """Return the batch that holds an offset, or the first one after it; `offset` is not below `start`."""
@@ -87,7 +98,10 @@ class Tail:
 
 def cost(batch: Batch) -> int:
     """Return about how many bytes of memory a batch holds."""
-    size = BATCH_OVERHEAD_BYTES + len(batch.body) + 8 * batch.count
+    if batch.count <= SMALL:
+        size = BATCH_BYTES + COPIES * len(batch.body) + ROW_BYTES * batch.count
+    else:
+        size = LARGE_BATCH_BYTES + COPIES * len(batch.body) + LARGE_ROW_BYTES * batch.count
     for column in batch.columns.values():
         size += 64 * batch.count if isinstance(column, list) else column.nbytes
     return size

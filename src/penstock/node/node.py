@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Literal, NamedTuple
 
+from penstock.budget import Budget, Share
 from penstock.callers import Action, Caller
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.config import Config
@@ -22,10 +23,11 @@ from penstock.dialect import Bound, Dialect, Running, chosen, measure_of
 from penstock.disk import Disk, unmade
 from penstock.errors import CorruptionError, Refusal
 from penstock.intake.ledger import Ledger
-from penstock.intake.limits import InputMemory
 from penstock.intake.staging import Staging
-from penstock.log.budget import share
+from penstock.log.cached import share
+from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
+from penstock.log.shard import Shard
 from penstock.moves.redrive import Redrive, resume
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.events import Events
@@ -97,7 +99,8 @@ class Node:
         #: What the segments of all topics hold together.
         self.quota = Quota(config.node.quota_bytes)
         self._room_ns = 0
-        self.input_memory = InputMemory(config.node.memory_input_bytes)
+        #: Memory for what it holds for others.
+        self.budget = Budget(config.memory, config.limits, clock)
         self.topics: dict[str, Topic] = {}
         #: The delivery history; None where none is kept.
         self.events = Events(self, config.events) if config.events.mode != "off" else None
@@ -195,7 +198,21 @@ class Node:
     @property
     def cache_bytes(self) -> int:
         """How much one shard may keep of what was appended last, and as much of what was read back."""
-        return max(self.config.node.cache_bytes // 4, 1 << 20)
+        return max(self.budget.cache.bytes_max // 4, 1 << 20)
+
+    def memory(self) -> list[Share]:
+        """Return what each part of its memory holds now."""
+        self.budget.cache.used = sum(shard.cached_bytes for shard in self._shards())
+        return list(self.budget)
+
+    def squeeze(self) -> None:
+        """Make room in the memory for memory topics: the largest shards lose their oldest rows."""
+        share = self.budget.topic
+        share.refused += 1
+        squeeze([shard for shard in self._shards() if isinstance(shard, MemoryShard)], share.bytes_max)
+
+    def _shards(self) -> Iterator[Shard]:
+        return (shard for topic in self.topics.values() for shard in topic.shards)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +382,7 @@ class Node:
             self._active.pop(topic, None)
 
     def _share_cache(self) -> None:
-        share([shard for topic in self.topics.values() for shard in topic.shards], self.config.node.cache_bytes)
+        share(list(self._shards()), self.budget.cache.bytes_max)
 
     def _guarded(self, where: str, call: Callable[[], None]) -> None:
         """Do what must not cost everything else its turn if it fails."""

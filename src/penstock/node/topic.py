@@ -73,7 +73,7 @@ class Topic:
             node.clock,
             self.shards,
             record.settings,
-            node.input_memory,
+            node.budget.input,
             node.ledger,
             self._announce,
             self._stored,
@@ -86,7 +86,6 @@ class Topic:
         #: Who hears what is published, by shard; None where no history is kept.
         self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
         self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
-        self._dropped = [0] * len(self.shards)
         self._followers: list[Callable[[], None]] = []
         #: Something happened since the last tick, and when that was last seen.
         self._busy = False
@@ -106,7 +105,9 @@ class Topic:
             measures=self.measures(number),
             cache_bytes=node.cache_bytes,
             quota=self.storage.quota,
+            memory=node.budget.topic,
         )
+        shard.on_full = node.squeeze
         shard.on_readable = self.pump_all
         self.storage.watch(shard)
         return shard
@@ -274,7 +275,6 @@ class Topic:
         except OSError as error:
             self.node.report_bug(f"label of topic {self.name}", error)
         self._timer.grow(len(self.shards))
-        self._dropped += [0] * len(shards)
         if self.node.events is not None:
             self._recorders = self.node.events.recorders(self.name, len(self.shards))
         self._roster.grow(shards)
@@ -339,10 +339,10 @@ class Topic:
             if shard.journals_suspect:
                 for subscription in self.subscriptions.values():
                     subscription.heal(number, now)
-            dropped = shard.dropped_rows - self._dropped[number]
-            if dropped:  # a memory topic is full: the oldest rows went
-                self._dropped[number] += dropped
-                self.node.ledger.add("memory_rows", self.name, dropped, now.wall_ns)
+            if shard.dropped:  # a memory topic is full: the oldest rows went
+                for reason, rows in shard.dropped.items():
+                    self.node.ledger.add(reason, self.name, rows, now.wall_ns)
+                shard.dropped.clear()
 
     # --- the end --------------------------------------------------------------------------------------------------
 

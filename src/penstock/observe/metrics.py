@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Literal, Protocol, TypeAlias
 
+from penstock.budget import Share
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
 from penstock.intake.ledger import Ledger
-from penstock.intake.limits import InputMemory
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.observe import pipelines
@@ -78,8 +78,10 @@ class NodeSlots(Protocol):
     bugs: int
     stopping: bool
     ledger: Ledger
-    input_memory: InputMemory
     quota: Quota
+
+    def memory(self) -> Sequence[Share]:
+        """Return what each part of its memory holds now."""
 
     @property
     def transactions(self) -> TransactionSlots:
@@ -119,9 +121,7 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     out.family("penstock_build_info", "gauge", "The version that runs, always 1.", [({"version": version}, 1)])
     out.one("penstock_start_time_seconds", "gauge", "When the node started, in unix time.", node.started_ns / SECOND)
     out.one("penstock_bugs_total", "counter", "Failures inside the node that should not exist.", node.bugs)
-    memory = node.input_memory
-    out.one("penstock_input_memory_bytes", "gauge", "Input that was read and is not stored yet.", memory.used)
-    out.one("penstock_input_memory_max_bytes", "gauge", "Input beyond this is refused.", memory.bytes_max)
+    _memory(out, node)
     stored = sum(topic.stored_bytes() for topic in node.topics.values())
     out.one("penstock_stored_bytes", "gauge", "What the segments of all topics hold.", stored)
     out.one("penstock_quota_bytes", "gauge", "They may hold this much; 0 is no limit.", node.quota.bytes_max)
@@ -152,6 +152,17 @@ def _served(out: Exposition, served: Mapping[str, Iterable[Figure]]) -> None:
             families.setdefault((f"penstock_{name}_{figure}", kind, text), []).append((labels, value))
         for family, samples in families.items():
             out.family(*family, samples)
+
+
+def _memory(out: Exposition, node: NodeSlots) -> None:
+    parts = node.memory()
+    kinds = "Memory held for others, by part of the budget."
+    out.family("penstock_memory_bytes", "gauge", kinds, [({"part": each.name}, each.used) for each in parts])
+    most = [({"part": each.name}, each.bytes_max) for each in parts]
+    out.family("penstock_memory_max_bytes", "gauge", "Each part may hold this much.", most)
+    refused = [({"part": each.name}, each.refused) for each in parts]
+    told = "How often somebody was refused, cut off or lost rows because a part was full, or let it wait for too long."
+    out.family("penstock_memory_refusals_total", "counter", told, refused)
 
 
 def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:

@@ -6,6 +6,8 @@ import struct
 
 import pytest
 
+from penstock.budget import WINDOW_NS
+from penstock.clock import SECOND
 from tests.nsq.lookup.parts import Service
 
 
@@ -220,3 +222,16 @@ def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     service.post("/topic/delete?topic=t")
     assert service.node().command("REGISTER v w") == "OK"
     assert service.ask("POST", "/topic/create?topic=x").status == 503
+
+
+@pytest.mark.parametrize("begun", [b"REGISTER t", b"IDENTIFY\n\x00\x00\x10\x00{"])
+def test_a_command_that_does_not_go_on_is_cut_off(begun: bytes) -> None:
+    service = Service()
+    slow, idle = service.node(identify=False), service.node(identify=False)
+    for peer in (slow, idle):
+        peer.send(b"  V1")
+    slow.send(begun)
+    service.advance(WINDOW_NS / SECOND + 2)
+    assert (slow.is_closed(), idle.is_closed()) == (True, False)
+    assert "did not come whole" in slow.reply()
+    assert service.lookup.server.bodies.used == 0

@@ -106,7 +106,7 @@ class Intake:
             raise self._too_big(f"column {name!r} has {size} bytes where each row has its own,")
 
     def _too_big(self, what: str) -> Refusal:
-        limit = f"{self._batch_bytes_max} (flight.max_batch_size, never above node.memory_input_bytes)"
+        limit = f"{self._batch_bytes_max} (flight.max_batch_size, never above memory.input_bytes)"
         return Refusal("message_too_big", f"{what} over the limit of {limit}; send smaller batches")
 
     def _check_body(self, body: pa.Array) -> None:

@@ -21,7 +21,7 @@ class FlightConfig(Section, frozen=True, kw_only=True):
     exchanges_max: Annotated[int, Meta(ge=1)] = 500
     #: Streams that publish or stage at once; each takes a thread.
     puts_max: Annotated[int, Meta(ge=1)] = 200
-    #: One record batch of a publisher; never more than node.memory_input_bytes.
+    #: One record batch of a publisher; never more than memory.input_bytes.
     max_batch_size: SomeSize = 64 * MIB
 
 

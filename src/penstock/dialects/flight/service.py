@@ -56,7 +56,7 @@ class Service:
         #: A place for each DoPut.
         self._puts = BoundedSemaphore(limits.puts_max)
         self._puts_max = limits.puts_max
-        self.batch_bytes_max = min(limits.max_batch_size, config.node.memory_input_bytes)
+        self.batch_bytes_max = min(limits.max_batch_size, node.budget.input.bytes_max)
         self.message_bytes_max = config.node.message_bytes
         #: Exchanges that are open, and what ends each; touched on the loop only.
         self.exchanges: dict[Consuming, Callable[[str], None]] = {}

@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from penstock.budget import sizes_of
 from penstock.config import Config, Endpoint, Section, check_certificate, check_order, host_and_port
 from penstock.config.tree import KIB, MIB, Count, Duration, NamedList, Port, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import HOUR_NS, MINUTE_NS, SECOND_NS
+from penstock.units.quantity import format_size
 
 
 class NsqConfig(Section, frozen=True, kw_only=True):
@@ -56,7 +58,7 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     #: Consumers in one channel; 0 = no limit.
     max_channel_consumers: Count = 0
     #: Bytes a connection may leave unread before the node stops producing for it.
-    max_client_output_size: SomeSize = 16 * MIB
+    max_client_output_size: SomeSize = 512 * KIB
     #: What a header must be: an object of strings under plain names, or with old producers any object.
     header_rules: Literal["strict", "lenient"] = "strict"
     #: A header of reserved names alone may be sent to a topic that takes none; it is dropped.
@@ -119,7 +121,11 @@ def check(config: Config) -> None:
     check_order(nsq, "nsq.heartbeat_interval", nsq, "nsq.max_heartbeat_interval")
     check_order(nsq, "nsq.max_msg_size", node, "node.message_bytes")
     check_order(nsq, "nsq.max_msg_size", nsq, "nsq.max_body_size")
-    check_order(nsq, "nsq.max_body_size", node, "node.memory_input_bytes")
+    for part in ("body", "input"):
+        if nsq.max_body_size > (most := sizes_of(config.memory)[part]):
+            size = format_size(nsq.max_body_size)
+            text = f"memory.{part}_bytes = {format_size(most)}; lower it, or raise memory.{part}_bytes"
+            raise ConfigError(f"nsq.max_body_size = {size} is above {text}")
     for name, addresses in (
         ("lookupd_tcp_addresses", nsq.lookupd_tcp_addresses),
         ("statsd_address", (nsq.statsd_address,) if nsq.statsd_address else ()),

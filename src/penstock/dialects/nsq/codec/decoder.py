@@ -45,13 +45,13 @@ class Decoder:
         "_body_bytes_max",
         "_dead",
         "_delay_ms_max",
-        "_have",
         "_header",
         "_least",
         "_message_bytes_max",
         "_need",
         "_pieces",
         "_word",
+        "held",
         "plain",
         "raw_ids",
         "shard",
@@ -73,7 +73,8 @@ class Decoder:
         #: The same line if it is a PUB; empty otherwise.
         self.plain = b""
         self._pieces: list[bytes] = []
-        self._have = 0
+        #: Bytes that came and are not decoded.
+        self.held = 0
         self._need = 0
         self._dead = False
         #: Ids in FIN, REQ and TOUCH are 16 raw bytes.
@@ -87,7 +88,7 @@ class Decoder:
         It is what publishers send that wait for their answers.
         """
         header = self.plain
-        if self._have or not header or not data.startswith(header):
+        if self.held or not header or not data.startswith(header):
             return b""
         at = len(header) + 4
         size = len(data) - at
@@ -95,7 +96,7 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Command]:
         """Decode one read."""
-        if len(data) == FIN_BYTES and not self._have and not self._dead and data.startswith(b"FIN "):
+        if len(data) == FIN_BYTES and not self.held and not self._dead and data.startswith(b"FIN "):
             # A read that is one FIN: what consumers with little to do send.
             try:
                 raw = data[4:12] if self.raw_ids else bytes.fromhex(data[4:20].decode("ascii"))
@@ -105,10 +106,10 @@ class Decoder:
                 return [("FIN", [id_])]
         if self._dead:
             return []
-        if self._have:
+        if self.held:
             self._pieces.append(data)
-            self._have += len(data)
-            if self._have < self._need:
+            self.held += len(data)
+            if self.held < self._need:
                 return []
             data = self.rest()
         out: list[Command] = []
@@ -121,19 +122,26 @@ class Decoder:
     def hold(self, data: bytes) -> None:
         """Keep bytes that are not to be decoded yet."""
         self._pieces.append(data)
-        self._have += len(data)
+        self.held += len(data)
 
     def go_on(self) -> list[Command]:
         """Decode what was sent behind the command that stopped it."""
         self.stopped = False
-        return self.feed(self.rest()) if self._have else []
+        return self.feed(self.rest()) if self.held else []
 
     def rest(self) -> bytes:
         """Give away the bytes that were not decoded."""
         data = b"".join(self._pieces)
         self._pieces.clear()
-        self._have = 0
+        self.held = 0
         return data
+
+    def forget(self) -> bytes:
+        """Drop the bytes that were not decoded, and return how they begin."""
+        first = self._pieces[0] if self._pieces else b""
+        self._pieces.clear()
+        self.held = 0
+        return first
 
     def _parse(self, data: bytes, out: list[Command]) -> int:
         pos, end = 0, len(data)

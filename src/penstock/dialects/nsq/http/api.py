@@ -87,7 +87,7 @@ class PlainPublish:
         """Store one message; False where there is no such topic, or no memory for it."""
         node, size = self._http.node, len(body)
         topic = node.topics.get(self._name)
-        if topic is None or node.input_memory.used + size > node.input_memory.bytes_max:
+        if topic is None or node.budget.input.used + size > node.budget.input.bytes_max:
             return False
         topic.publish(Rows(1, [0, size], body, SOURCE), self._publisher, done)
         return True
@@ -425,7 +425,7 @@ async def serve_http(
     app: App = Http(node, config, bound, observer, relookup)
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
-    listener = Listener(key, app, node.clock, node.input_memory, door(config))
+    listener = Listener(key, app, node.clock, node.budget, door(config))
     await listener.serve(bound[key].taken(), server_context(config) if secure else None)
     return listener
 

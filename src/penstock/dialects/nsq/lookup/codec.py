@@ -100,6 +100,11 @@ class Decoder:
         return out
 
     @property
+    def held(self) -> int:
+        """Bytes of a command that is not all there."""
+        return len(self._rest)
+
+    @property
     def greeted(self) -> bool:
         """Whether the magic bytes came."""
         return self._greeted

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from penstock.budget import Waiting
 from penstock.clock import SECOND, Clock, Timer
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
@@ -28,13 +29,21 @@ class Server:
     """All nodes that are connected."""
 
     def __init__(
-        self, directory: Directory, clock: Clock, me: Callable[[], Identity], fault: Fault, report_bug: Bug
+        self,
+        directory: Directory,
+        clock: Clock,
+        me: Callable[[], Identity],
+        fault: Fault,
+        report_bug: Bug,
+        bodies: Waiting,
     ) -> None:
         self.directory = directory
         self.clock = clock
         self.me = me
         self.fault = fault
         self.report_bug = report_bug
+        #: Commands that are not all there are held in it.
+        self.bodies = bodies
         self.connections: set[Connection] = set()
 
     def connect(self) -> Connection:
@@ -66,7 +75,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         server = self._server
-        self.session = Session(server.directory, server.clock, server.me, self, name, server.fault)
+        self.session = Session(server.directory, server.clock, server.me, self, name, server.fault, server.bodies)
         server.connections.add(self)
         self._timer = self._clock.call_at(self._clock.monotonic() + MAGIC_TIMEOUT_NS, self._late)
 

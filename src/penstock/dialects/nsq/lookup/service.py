@@ -13,8 +13,9 @@ from typing import Self
 
 import msgspec
 
+from penstock.budget import Budget
 from penstock.clock import Clock
-from penstock.config import Config
+from penstock.config import Config, MemoryConfig
 from penstock.dialect import Bound
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.address import broadcast_address, door
@@ -25,10 +26,9 @@ from penstock.dialects.nsq.lookup.server import Bug, Server
 from penstock.dialects.nsq.lookup.session import Fault
 from penstock.dialects.nsq.tcp.identify import VERSION
 from penstock.http import Listener
-from penstock.intake.limits import InputMemory
 
-#: Bodies of all requests together.
-BODIES_BYTES_MAX = 16 << 20
+#: Little is held here for anybody, and nothing is stored.
+MEMORY = MemoryConfig(budget_bytes=64 << 20)
 
 
 class Lookup:
@@ -40,12 +40,12 @@ class Lookup:
         self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
         self.tcp_port = 0
         self.http_port = 0
-        self.server = Server(self.directory, clock, self.identity, fault, report_bug)
+        budget = Budget(MEMORY, config.limits, clock)
+        self.server = Server(self.directory, clock, self.identity, fault, report_bug, budget.body)
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
         #: Nothing of a body is used here, so little of it is held.
-        memory = InputMemory(BODIES_BYTES_MAX)
-        self.listener = Listener("nsq.lookup_http_port", self.app, clock, memory, door(config))
+        self.listener = Listener("nsq.lookup_http_port", self.app, clock, budget, door(config))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""

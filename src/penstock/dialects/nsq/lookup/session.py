@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from penstock.budget import Wait, Waiting
 from penstock.clock import Clock
 from penstock.dialects.nsq.lookup.codec import OK, Decoder, Faulty, Identity, described, error, identity, reply, target
 from penstock.dialects.nsq.lookup.directory import Directory, Peer
@@ -33,13 +34,23 @@ class Session:
     """The protocol's state: unknown -> identified."""
 
     def __init__(
-        self, directory: Directory, clock: Clock, me: Callable[[], Identity], link: Link, name: str, fault: Fault
+        self,
+        directory: Directory,
+        clock: Clock,
+        me: Callable[[], Identity],
+        link: Link,
+        name: str,
+        fault: Fault,
+        bodies: Waiting,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._me = me
         self._link = link
         self._fault = fault
+        self._bodies = bodies
+        #: What came of a command that is not all there, if anything did.
+        self._held: Wait | None = None
         self._decoder = Decoder()
         self._names_partitions = False
         self.name = name
@@ -53,19 +64,36 @@ class Session:
 
     def receive(self, data: bytes) -> None:
         """Carry out what one read brought."""
-        for command in self._decoder.feed(data):
+        commands = self._decoder.feed(data)
+        for command in commands:
             if self.closed:
-                return
+                break
             try:
                 self.COMMANDS[str(command[0])](self, *command[1:])
             except Faulty as faulty:
                 self.fail(faulty.code, str(faulty))
             except Refusal as refusal:
                 self.fail("E_INVALID", str(refusal))
+        self._hold(fresh=bool(commands))
+
+    def _hold(self, *, fresh: bool) -> None:
+        """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
+        held = self._decoder.held if self.greeted and not self.closed else 0
+        if self._held is not None and (fresh or not held):
+            self._bodies.end(self._held)
+            self._held = None
+        if held:
+            self._held = self._held or self._bodies.begin(self.name.rpartition(":")[0], self._cut)
+            self._bodies.hold(self._held, held)
+
+    def _cut(self, why: Refusal) -> None:
+        self._held = None
+        self.fail("E_INVALID", f"command did not come whole: {why}")
 
     def close(self) -> None:
         """Forget the node; the names it had stay."""
         self.closed = True
+        self._hold(fresh=True)
         if self.peer is not None:
             self._directory.leave(self.peer.id)
             self.peer = None

@@ -180,7 +180,7 @@ class Publisher:
         return topic
 
     def _no_topic(self, word: str, why: Exception) -> None:
-        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else _failed(word)
+        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else failed(word)
         self._session.fail(code, f"{word} failed {why}")
 
     def _publish(
@@ -193,7 +193,7 @@ class Publisher:
     def failed(self, promise: Promise, why: BaseException | None) -> None:
         """Answer a publish that was not stored; what may succeed later does not cost the connection."""
         # One frame per command, so that the client's count of replies stays right.
-        self.replies.keep(promise, error(_failed(promise.word), f"{promise.word} failed {why}") * promise.replies)
+        self.replies.keep(promise, error(failed(promise.word), f"{promise.word} failed {why}") * promise.replies)
         if not (isinstance(why, Refusal) and why.reason.retry):
             self._session.hang_up()
 
@@ -201,7 +201,7 @@ class Publisher:
         """Answer a run of single messages of which some are stored, each by itself."""
         word, topic, rows, stored = promise.word, promise.topic, promise.rows, sorted(why.ids)
         self.counts[topic.name] = self.counts.get(topic.name, 0) + len(stored)
-        replies = [error(_failed(word), f"{word} failed {why}")] * rows.count
+        replies = [error(failed(word), f"{word} failed {why}")] * rows.count
         traces = _traces(rows) or [None] * rows.count
         receipt = Receipt(0, 0, None, {place: why.ids[row] for place, row in enumerate(stored)})
         for row, reply in zip(stored, _told(topic, [traces[row] for row in stored], receipt), strict=True):
@@ -309,5 +309,6 @@ def _told(topic: Topic, traces: list[int | None], receipt: Receipt) -> list[byte
     return [OK if trace is None else traced(id_, trace, *where) for id_, trace, where in places]
 
 
-def _failed(word: str) -> str:
+def failed(word: str) -> str:
+    """Return the code for a publish that could not be carried out."""
     return "E_MPUB_FAILED" if word.startswith("M") else "E_DPUB_FAILED" if word == "DPUB" else "E_PUB_FAILED"

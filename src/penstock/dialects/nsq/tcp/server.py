@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from typing import cast
 
+from penstock.budget import Wait
 from penstock.clock import SECOND, Timer
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
 from penstock.dialects.nsq.config import NsqConfig
@@ -20,6 +21,7 @@ from penstock.dialects.nsq.tcp.identify import Agreed
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.tcp.session import Session
 from penstock.dialects.nsq.tcp.upgrade import Upgrade
+from penstock.errors import Refusal
 from penstock.message import Buffer
 from penstock.node.node import Node
 from penstock.wire.layers import LayerError
@@ -107,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._timer: Timer | None = None
         self._handshake: Timer | None = None
         self._address = ""
+        #: What it does not read, while that is much.
+        self._unread: Wait | None = None
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -135,9 +139,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle one read."""
         self._last_read_ns = self._clock.monotonic()
-        if self._blocked_ns and self._is_flooded():
-            self._cut_off("asked for more and more without reading any of it")
-            return
+        if self._blocked_ns:
+            self._count_unread()
+            if self._is_flooded():
+                self._cut_off("asked for more and more without reading any of it")
+                return
         if len(data) >= READ_BYTES_MAX and not self._stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
@@ -203,6 +209,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._handshake = None
+        self._forget_unread()
         server = self._server
         if self in server.connections:
             server.connections.discard(self)
@@ -214,6 +221,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop producing: the client does not read."""
         self._blocked_ns = self._clock.monotonic()
+        self._unread = self._server.node.budget.output.begin(self._address, self._unread_too_much)
+        self._count_unread()
         if self.session.seat is not None:
             self.session.seat.block()
         else:  # every command would make one more reply that waits
@@ -222,6 +231,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on producing."""
         self._blocked_ns = 0
+        self._forget_unread()
         self._start(_FULL)
         if self.session.seat is not None:
             self.session.seat.unblock()
@@ -357,6 +367,19 @@ class Connection(asyncio.Protocol):
     def _is_flooded(self) -> bool:
         most = OUTPUT_TIMES_MAX * self._server.config.max_client_output_size
         return self._transport is not None and self._transport.get_write_buffer_size() > most
+
+    def _count_unread(self) -> None:
+        if self._unread is not None and self._transport is not None:
+            self._server.node.budget.output.hold(self._unread, self._transport.get_write_buffer_size())
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._server.node.budget.output.end(self._unread)
+            self._unread = None
+
+    def _unread_too_much(self, why: Refusal) -> None:
+        self._unread = None
+        self._cut_off(f"did not read: {why}")
 
     def _abort(self) -> None:
         if self._transport is not None:

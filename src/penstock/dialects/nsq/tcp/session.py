@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 
+from penstock.budget import Wait
 from penstock.callers import Caller
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
@@ -18,11 +19,12 @@ from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, 
 from penstock.dialects.nsq.tcp.auth import Guard, Query
 from penstock.dialects.nsq.tcp.gatherer import Gatherer
 from penstock.dialects.nsq.tcp.identify import Agreed, Faulty, Offer, agree, reply
-from penstock.dialects.nsq.tcp.publisher import Publisher
+from penstock.dialects.nsq.tcp.publisher import Publisher, failed
 from penstock.dialects.nsq.tcp.receiver import Receiver
 from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
+from penstock.errors import Refusal
 from penstock.message import Buffer, Rows
 from penstock.registry.answer import Answer
 
@@ -37,6 +39,9 @@ _SUBSCRIBING = frozenset(("SUB", "SUB_ADVANCED", "SUB_ORDERED"))
 #: What a client may say before TLS where TLS is required.
 _IN_CLEAR = frozenset(("IDENTIFY", "fault", "hang up"))
 
+
+#: No word of the protocol is longer.
+WORD_BYTES_MAX = 32
 
 #: The endpoint of these connections.
 LISTENER = "nsq.tcp_port"
@@ -103,6 +108,8 @@ class Session:
     __slots__ = (
         "_again",
         "_decoder",
+        "_held",
+        "_host",
         "_later",
         "_link",
         "_stepping",
@@ -137,7 +144,9 @@ class Session:
         self._stepping = False
         self.name = name
         self.caller = Caller(name, LISTENER)
-        host = name.rpartition(":")[0]  # until it says who it is
+        #: What came of a command that is not all there, if anything did.
+        self._held: Wait | None = None
+        self._host = host = name.rpartition(":")[0]  # its name, too, until it says who it is
         self.agreed = Agreed(host, host, heartbeat_ns=config.heartbeat_interval_ns, lease_ns=config.msg_timeout_ns)
         self.state: Literal["init", "subscribed", "closing"] = "init"
         self.closed = False
@@ -169,6 +178,7 @@ class Session:
         if self._waiting:
             decoder.hold(data)
             decoder.stopped = True
+            self._hold()
             return
         if decoder.plain and not (self.gated or self.closed) and (body := decoder.again(data)):
             rows = Rows(1, [0, len(body)], body, SOURCE)
@@ -185,6 +195,31 @@ class Session:
                 self._later = [command]
         else:
             self._run(commands)
+        if decoder.held or self._held is not None:
+            self._hold(fresh=bool(commands))
+
+    def _hold(self, *, fresh: bool = False) -> None:
+        """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
+        bodies, held = self.service.node.budget.body, 0 if self.closed else self._decoder.held
+        if self._held is not None and (fresh or not held):
+            bodies.end(self._held)
+            self._held = None
+        if held:
+            if self._held is None:
+                self._held = bodies.begin(self._host, self._cut)
+            self._held.paced = not self._waiting
+            bodies.hold(self._held, held)
+
+    def _cut(self, why: Refusal) -> None:
+        """Hold nothing more of a command that comes too slowly, or where too much is held."""
+        self._held = None
+        word = self._decoder.forget()[:WORD_BYTES_MAX].partition(b"\n")[0].partition(b" ")[0].decode("latin-1")
+        if word not in self.COMMANDS:
+            self.fail("E_INVALID", f"command came too slowly: {why}")
+        elif why.code == "too_slow":
+            self.fail("E_BAD_BODY", f"{word} came too slowly: {why}")
+        else:
+            self.fail(failed(word), f"{word} failed {why}")
 
     def _run(self, commands: Iterable[Command]) -> None:
         """Carry out several commands as one step: none can mean a message that another of them brings."""
@@ -256,6 +291,7 @@ class Session:
             later, self._later = self._later, []
             self._decoder.stopped = True
             self._run(later)
+            self._hold(fresh=True)
 
     def _passes(self, command: Command) -> bool:
         """Tell whether a command may be carried out now; if not, the client was told or will be."""
@@ -323,6 +359,7 @@ class Session:
     def _upgrade(self) -> None:
         """Hand over to the layers; whatever was sent behind IDENTIFY is for them."""
         rest = self._decoder.rest()
+        self._hold()
         self._decoder.stopped = False
         self._waiting = False
         self._link.upgrade(self.agreed, rest)
@@ -401,7 +438,8 @@ class Session:
         self.closed = True
         self.replies.forget()
         self.receiver.leave()
-        self._decoder.rest()
+        self._decoder.forget()
+        self._hold()
         self._later = []
 
     def end(self) -> None:

@@ -23,14 +23,20 @@ class Cached(Protocol):
 
 def share(shards: Sequence[Cached], bytes_max: int) -> None:
     """Trim the largest shards to one size, such that all of them fit."""
-    if sum(shard.cached_bytes for shard in shards) <= bytes_max:
-        return
+    sizes = [shard.cached_bytes for shard in shards]
+    if sum(sizes) > bytes_max:
+        most = level(sizes, bytes_max)
+        for shard, size in zip(shards, sizes, strict=True):
+            if size > most:
+                shard.trim(most)
+
+
+def level(sizes: Sequence[int], bytes_max: int) -> int:
+    """Return the size to which the largest must come down, such that all of them fit."""
     left = bytes_max
-    by_size = sorted(shards, key=lambda shard: shard.cached_bytes)
-    for number, shard in enumerate(by_size):
-        level = left // (len(by_size) - number)
-        if shard.cached_bytes > level:
-            for large in by_size[number:]:
-                large.trim(level)
-            return
-        left -= shard.cached_bytes
+    for number, size in enumerate(sorted(sizes)):
+        fair = left // (len(sizes) - number)
+        if size > fair:
+            return fair
+        left -= size
+    return max(sizes, default=0)
