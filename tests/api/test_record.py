@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.record import Line, read_id, rows_of, shown, shown_id
+from penstock.api.record import Line, Reading, read_id, shown, shown_id
 from penstock.errors import Refusal
 from penstock.message import COLUMNS, SMALL, Batch, Rows
 
 NOW_NS = 1_700_000_000_000_000_000
 MAPPING = {"web": 0, "bulk": 63}
+
+
+def rows_of(raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> Rows:
+    """Read a body in slices of three lines."""
+    reading = Reading(raw, mapping, now_ns, message_bytes_max)
+    while not reading.step(3):
+        pass
+    return reading.rows()
+
 
 binary = st.binary(max_size=20)
 rows = st.fixed_dictionaries(

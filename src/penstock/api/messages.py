@@ -12,13 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint
-from penstock.api.record import Shown, rows_of, shown, shown_id
+from penstock.api.record import Reading, Shown, shown, shown_id
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch
 from penstock.node.topic import Topic
 from penstock.units import times
+
+#: Ids that are written in one go: a few milliseconds.
+SLICE_IDS = 10_000
 
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.
@@ -74,7 +77,10 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     shard = call.query.shard
     if shard is not None:
         topic.shard(shard)
-    rows = rows_of(call.body, node.mapping, node.clock.now(), context.message_bytes_max)
+    reading = Reading(call.body, node.mapping, node.clock.now(), context.message_bytes_max)
+    while not reading.step():
+        await asyncio.sleep(0)
+    rows = reading.rows()
     if rows.count == 0:
         raise Refusal("bad_request", 'the body holds no message; send one JSON object a line, like {"body": "hello"}')
     stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -89,8 +95,12 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
 
     topic.publish(rows, context.publisher(call.client), done, shard)
     receipt = await stored
-    ids = receipt.ids()
-    return Published(len(ids), receipt.repeated, [shown_id(id_) for id_ in ids])
+    ids, told = receipt.ids(), list[str]()
+    for at in range(0, len(ids), SLICE_IDS):
+        if at:
+            await asyncio.sleep(0)
+        told += [shown_id(id_) for id_ in ids[at : at + SLICE_IDS]]
+    return Published(len(ids), receipt.repeated, told)
 
 
 async def peek(call: Call[PeekQuery, None]) -> Peeked:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.api.problem import unknown
@@ -23,15 +25,19 @@ from penstock.message import (
     KINDS,
     NAME_BYTES_MAX,
     OPTIONAL_COLUMNS,
+    SMALL,
     TIMES,
     Batch,
-    Column,
     Rows,
     id_of,
+    shaped,
 )
 from penstock.units import times
 
 SOURCE = "api"
+
+#: Lines of one slice: a few milliseconds.
+SLICE_LINES = 500
 
 #: The end of the name under which a binary column travels as base64.
 _CODED = "_base64"
@@ -111,25 +117,58 @@ def read_id(text: str) -> int:
     return int(text, 16)
 
 
-def rows_of(raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> Rows:
-    """Return the messages of an NDJSON body: all of them, or a refusal that names the first bad line."""
-    bodies: list[bytes] = []
-    columns: dict[str, list[Any]] = {}
-    for number, text in enumerate(raw.split(b"\n"), 1):
-        if not text or text.isspace():
-            continue
+class Reading:
+    """The messages of an NDJSON body, read in slices, so that nobody waits for all of a large one."""
+
+    def __init__(self, raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> None:
+        self._raw = raw
+        self._mapping = mapping
+        self._now_ns = now_ns
+        self._message_bytes_max = message_bytes_max
+        self._at = 0
+        self._line = 0
+        self._count = 0
+        #: The bodies of each slice, joined, and how long each is.
+        self._parts: list[bytes] = []
+        self._sizes: list[npt.NDArray[np.int32]] = []
+        self._columns: dict[str, list[Any]] = {}
+
+    def step(self, lines_max: int = SLICE_LINES) -> bool:
+        """Read some lines, or refuse and name the first bad one; True when that was all of them."""
+        raw, end, bodies = self._raw, len(self._raw), list[bytes]()
+        last = self._line + lines_max
+        while self._at < end and self._line < last:
+            stop = raw.find(b"\n", self._at)
+            text = raw[self._at : stop if stop >= 0 else end]
+            self._at = stop + 1 if stop >= 0 else end
+            self._line += 1
+            if text and not text.isspace():
+                bodies.append(self._read(text, self._count + len(bodies)))
+        self._count += len(bodies)
+        self._parts.append(b"".join(bodies))
+        self._sizes.append(np.fromiter(map(len, bodies), np.int32, len(bodies)))
+        return self._at >= end
+
+    def rows(self) -> Rows:
+        """Return what was read."""
+        count, columns = self._count, self._columns
+        sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int32)
+        cuts = np.zeros(count + 1, np.int32)
+        np.cumsum(sizes, out=cuts[1:])
+        for values in columns.values():
+            values += [None] * (count - len(values))
+        ready = {name: shaped(columns[name], count, name) for name in OPTIONAL_COLUMNS if name in columns}
+        return Rows(count, cuts if count > SMALL else cuts.tolist(), b"".join(self._parts), SOURCE, ready)
+
+    def _read(self, text: bytes, row: int) -> bytes:
         try:
-            bodies.append(_read(text, len(bodies), columns, mapping, now_ns))
-            size = len(bodies[-1])
-            if size > message_bytes_max:
-                limit = f"{message_bytes_max} (node.message_bytes)"
-                raise Refusal("message_too_big", f"a message of {size} bytes is over the limit of {limit}")
+            body = _read(text, row, self._columns, self._mapping, self._now_ns)
+            if len(body) > self._message_bytes_max:
+                limit = f"{self._message_bytes_max} (node.message_bytes)"
+                raise Refusal("message_too_big", f"a message of {len(body)} bytes is over the limit of {limit}")
         except Refusal as refusal:
-            raise Refusal(refusal.code, f"line {number}: {refusal}") from None
-    for values in columns.values():
-        values += [None] * (len(bodies) - len(values))
-    ready: dict[str, Column] = {name: columns[name] for name in OPTIONAL_COLUMNS if name in columns}
-    return Rows.of(bodies, SOURCE, ready)
+            raise Refusal(refusal.code, f"line {self._line}: {refusal}") from None
+        return body
 
 
 def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Shown:

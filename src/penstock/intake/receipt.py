@@ -25,7 +25,9 @@ class Receipt(msgspec.Struct, eq=False):
 
     def ids(self) -> list[int]:
         """Return the id of each row, in order."""
-        elsewhere = self.elsewhere or {}
+        elsewhere = self.elsewhere
+        if not elsewhere:
+            return list(range(self.first_id, self.first_id + self.count))
         ids, next_id = [], self.first_id
         for row in range(self.count + len(elsewhere)):
             if row in elsewhere:

@@ -26,6 +26,7 @@ from penstock.dialects.nsq.health import health
 from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.admin import Admin
 from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
+from penstock.dialects.nsq.http.lines import Lines
 from penstock.dialects.nsq.http.options import Options, Relookup
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, JSON, NSQ, OK, Fault, Params, document
 from penstock.dialects.nsq.lookup.address import broadcast_address, door
@@ -191,10 +192,11 @@ class Http(App):
         def publish(topic: Topic) -> Response | None:
             # A value that is neither true nor false counts as true, as in nsqd.
             is_binary = "binary" in params and words.switch(params, "binary", default=True)
-            rows = self._packed(request.body) if is_binary else self._lines(request.body)
-            if not rows.count:
-                return OK
-            self._publish(request, topic, rows, _shard(topic, params))
+            shard = _shard(topic, params)
+            if is_binary:
+                self._publish(request, topic, self._packed(request.body), shard)
+            else:
+                self._read(request, topic, shard, Lines(request.body, self._config.max_msg_size))
             return None
 
         return self._topic(request, params).then_make(publish)
@@ -277,11 +279,19 @@ class Http(App):
         else:  # it repeats one that is older than what is in memory
             topic.shards[number].fetch(offset, tell)
 
-    def _lines(self, body: bytes) -> Rows:
-        bodies = [line for line in body.split(b"\n") if line]
-        if any(len(line) > self._config.max_msg_size for line in bodies):
-            raise Fault(413, "MSG_TOO_BIG")
-        return Rows.of(bodies, SOURCE)
+    def _read(self, request: Request, topic: Topic, shard: int | None, lines: Lines) -> None:
+        """Publish lines once all of them are read; what is large is read in slices, with everybody else in between."""
+        try:
+            if not lines.step():
+                self.node.clock.call_soon(partial(self._read, request, topic, shard, lines))
+                return
+            rows = lines.rows()
+            if rows.count:
+                self._publish(request, topic, rows, shard)
+            else:
+                request.answer(OK)
+        except Exception as error:
+            request.answer(self.refused(error, f"{request.method} {request.path}", request.connection))
 
     def _packed(self, body: bytes) -> Rows:
         count = int.from_bytes(body[:4], "big") if len(body) >= 4 else 0
