@@ -11,6 +11,7 @@ from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
 from penstock.message import Rows
 from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.simulation.disk import Died
 from tests.site import Site
 
 
@@ -42,6 +43,41 @@ def test_rows_of_a_paused_topic_that_wait_for_their_time_stay_behind_the_gate(si
     topic.pause(paused=False).now()
     site.machine.run()
     assert got == [b"later"]
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("fuse", range(1, 24, 2))
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_gate_keeps_back_what_comes_after_a_failed_sync_took_rows_before_it(
+    durability: Literal["os", "fsync"], fuse: int, power: bool
+) -> None:
+    site = Site(seed=fuse)
+    topic = site.node.create_topic("t", TopicSettings(durability=durability)).now()
+    topic.create_subscription("audit").now()
+    site.publish(topic, b"before")
+    site.machine.run(3)
+    for _ in range(3):
+        topic.publish(Rows.of([b"lost"], "test"), site, lambda _, __: None)
+    topic.pause(paused=True).now()
+    site.machine.fail_syncs(of=".arrows")
+    site.machine.platter.fuse = fuse
+    try:
+        site.machine.run(3)
+    except Died:
+        pass
+    site.machine.mend()
+    if power:
+        site.lose_power()
+    else:
+        site.start()
+    topic = site.node.topic("t")
+    site.publish(topic, *[b"after"] * 5)
+    got = site.consume(topic, "audit")
+    site.machine.run(1)
+    assert (got[:1], b"after" in got) == ([b"before"], False)
+    topic.pause(paused=False).now()
+    site.machine.run(1)
+    assert got.count(b"after") == 5
 
 
 def test_topic_deleted_on_a_disk_that_fills_up_meanwhile_is_gone_in_memory_too(site: Site) -> None:

@@ -42,6 +42,8 @@ def handed_out(book: Book, subscription: SubscriptionModel, handed: Handed, hold
         row.settle(book.written_ns, book.full_ns)
         row.release(book.now_ns)  # it expired, or the connection's end was not heard of yet
         subscription.revoke_behind(row, book.now_ns)
+    elif row.maybe:  # a session's lease of a life before may have ended only now
+        subscription.revoke_behind(row, book.now_ns, surely=False)
     check_dispatch(book, subscription, row, handed.since_ns, handed.attempts, holder)
     _lease(book, subscription, row, handed, holder)
     if handed.since_ns < book.now_ns and handed.since_ns <= subscription.upheaval_ns:

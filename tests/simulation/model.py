@@ -289,14 +289,14 @@ class SubscriptionModel:
                 return True
         return False
 
-    def revoke_behind(self, row: Row, now_ns: int) -> None:
-        """Note that a row came back: later rows of its key are taken from whoever has them."""
+    def revoke_behind(self, row: Row, now_ns: int, *, surely: bool = True) -> None:
+        """Note that a row came back, or may have: later rows of its key are taken from whoever has them."""
         if self.settings.order != "key" or row.message.id is None:
             return
         for other in self.companions(row.message):
             if other.state is not State.LEASED or other.message.id is None or other.message.id < row.message.id:
                 continue
-            if min(other.message.offered_ns, row.message.offered_ns) > self.ordered_ns:
+            if surely and min(other.message.offered_ns, row.message.offered_ns) > self.ordered_ns:
                 other.release(now_ns)
             else:  # they may have been out before anybody asked for order
                 other.maybe, other.expires_ns = True, min(other.expires_ns, now_ns)

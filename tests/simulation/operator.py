@@ -44,7 +44,7 @@ class Operator(Actor):
         weights = [4, 4, 2, 4, 2]
         if self._grows and len(topic.shards) < SHARDS_MAX:
             actions.append(self._grow)
-            weights.append(4)
+            weights.append(12)
         if topic.name not in book.buriers:  # what is in there shows at the end what was buried
             actions.append(self._empty_topic)
             weights.append(1)

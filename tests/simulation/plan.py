@@ -158,10 +158,25 @@ def make_plan(random: Random) -> Plan:
     plan.spoils_ns = random.choice((None, None, 100 * MILLISECOND, 500 * MILLISECOND))
     for name, chosen in topics.items():
         topics[name] = msgspec.structs.replace(chosen, quota_bytes=random.choice((0, 0, 0, 20_000)))
-    plan.grows = random.random() < 0.3
+    if random.random() < 0.3:
+        _grow(plan, random)
     if random.random() < 0.2:
         _go_far(plan, random)
     return plan
+
+
+def _grow(plan: Plan, random: Random) -> None:
+    """Let topics grow, most of them under subscriptions that keep the order of keys: theirs move to other shards."""
+    plan.grows = True
+    plan.operator_gap_ns = plan.operator_gap_ns or 60 * MILLISECOND
+    made = [(topic, name) for topic, name, _ in plan.subscriptions]
+    nsq = plan.config.of(NsqConfig)
+    settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
+    plan.subscriptions += [(topic, "s0", settings) for topic in plan.topics if (topic, "s0") not in made]
+    for number, (topic, name, chosen) in enumerate(plan.subscriptions):
+        if random.random() < 0.7:
+            ordered = msgspec.structs.replace(chosen, order="key", key_run=random.choice((1, 2)))
+            plan.subscriptions[number] = (topic, name, ordered)
 
 
 def _go_far(plan: Plan, random: Random) -> None:
