@@ -263,3 +263,18 @@ def test_a_row_of_a_hot_key_that_comes_back_costs_no_more_than_the_rows_behind_i
             yield offset
 
     assert comparisons(go_back_and_forth()) < rows * 60
+
+
+def test_rows_that_waited_for_their_key_come_first_once_nobody_asks_for_order() -> None:
+    bench = by_key()
+    put(bench, "aaaa")
+    receiver = bench.receiver(credit=9)
+    assert receiver.take() == [b"0a"]
+    receiver.seat.set_credit(1)
+    bench.cursor.use_rules(Rules())
+    put(bench, "ccc")
+    got = []
+    for number in range(6):
+        receiver.ack([number + 1])
+        got += receiver.take()
+    assert got == [b"1a", b"2a", b"3a", b"4c", b"5c", b"6c"]

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.errors import Refusal
+from penstock.log.quota import Quota
 from penstock.log.reader import Reader
 from penstock.log.shard import Shard
 from penstock.log.verify import verify
@@ -356,3 +357,25 @@ def test_an_append_that_could_not_be_taken_back_waits_for_the_sync_under_way(
     again = opened(tmp_path, BrokenDisk(), FakeClock())
     assert read_all(again) == wanted
     assert (again.damaged, again.cut_bytes) == ([], 0)
+
+
+def test_offset_of_a_row_that_a_failed_sync_took_back_is_not_given_again_after_a_kill() -> None:
+    machine = Machine()
+    quota = Quota(1 << 20)
+    settings = TopicSettings(durability="fsync")
+    shard = Shard.open(machine.disk, machine.clock, PATH, 0, settings, quota=quota)
+    put(shard, "one")
+    assert sync(machine, shard) == [None]
+    shard.roll()
+    machine.run(3)
+    put(shard, "two")
+    machine.fail_syncs(of=".arrows")
+    assert isinstance(sync(machine, shard)[0], OSError)
+    assert (shard.readable_end, shard.end) == (1, 2)
+    quota.bytes_max = 1
+    shard.tick(START_NS)  # there is no room for files that are to go
+    machine.start()
+    machine.mend()
+    again = begin(machine, "fsync")
+    assert bodies_of(machine, again) == ["one"]
+    assert again.end >= 2

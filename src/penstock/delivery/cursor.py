@@ -88,8 +88,8 @@ class Cursor:
         keys = self.states.keys
         if not rules.key_run:
             self.states.keys = None
-            if keys is not None and (parked := keys.parked()):  # nobody would let them go any more
-                self.ready.queue(np.array(parked, np.int64))
+            if keys is not None:  # nobody would let parked rows go any more
+                self.ready.realign(np.array(keys.parked(), np.int64))
         elif keys is None:
             self.states.keys = KeyOrder(rules.key_run, self.states.pages.held())
         else:

@@ -154,6 +154,18 @@ class Ready:
         """Add recovered rows: what was never out goes out in order, and before anything the cursor finds next."""
         self._line_up([], [], [rows])
 
+    def realign(self, more: Offsets) -> None:
+        """Let rows that were never out stand in order, whatever they waited for, and more that stood nowhere."""
+        again, fresh, mixed = self._pieces()
+        self.clear()
+        if not self.many:
+            self._line_up([], fresh, [*again, *mixed, more])
+            return
+        rows = np.concatenate([*again, *fresh, *mixed, more])
+        rows = np.sort(rows[self._pages.ready(rows)])
+        if len(rows):
+            self.unsorted.append(rows)
+
     def next_unsorted(self) -> Offsets:
         """Return the next rows whose lane is not known yet, as far as they are ready still."""
         live = self.unsorted[0][self._pages.ready(self.unsorted[0])]

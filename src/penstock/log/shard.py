@@ -741,6 +741,7 @@ class Shard:
             _log.error("%s", self.read_only)
         if self._grouped and self._repair is not None and self.readable_end < self.end:
             self._repair.drop_rows()
+            self._note_taken_back()
             gone = [segment for segment in self._segments.closed if segment.first >= self.readable_end]
             self._segments.swap(gone, [])
             self._fresh = [segment for segment in self._fresh if segment not in gone]
@@ -750,6 +751,14 @@ class Shard:
             self._tail.drop_from(self.readable_end)
             self.on_taken_back(self.readable_end)
         self._group_sync.fail(error)
+
+    def _note_taken_back(self) -> None:
+        """Write down that offsets are used up, before the files go that tell so: gates and growths were told of them."""
+        self._state.state.boot = ""
+        try:
+            self._state.note()
+        except OSError:
+            self.sync_errors += 1
 
     def _healed(self) -> None:
         """Everything is synced, and the manifest says where."""
