@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from penstock.callers import Gate
+from penstock.clock import Clock
+from penstock.config import Config
 from penstock.disk import LocalDisk
 
 T = TypeVar("T")
@@ -104,3 +107,8 @@ class FakeDisk(LocalDisk):
             done(None, error)
         else:
             done(result, None)
+
+
+def gate_of(clock: Clock, **config: Any) -> Gate:
+    """Return a gate that nobody has users for."""
+    return Gate(Config(data_dir="/nowhere", **config), clock, FakeDisk(FakeClock()))

@@ -13,7 +13,7 @@ from penstock.budget import Budget
 from penstock.config import LimitsConfig, MemoryConfig
 from penstock.http import App, Connection, Listener, Request, Response, Route
 from penstock.settings import TopicSettings
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
 from tests.nsq.lookup.parts import Service
 from tests.nsq.parts import Broker, Client
@@ -115,7 +115,8 @@ class Hello(App):
 )
 def test_an_http_connection_is_gone_when_it_is_over(sent: bytes) -> None:
     clock = FakeClock()
-    line = Line(Listener("here", Hello(), clock, Budget(MemoryConfig(), LimitsConfig(), clock)))
+    budget = Budget(MemoryConfig(), LimitsConfig(), clock)
+    line = Line(Listener("here", Hello(), clock, budget, gate_of(clock)))
     line.send(sent)
     watched = ref(line.connection)
     line.close()

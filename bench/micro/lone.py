@@ -1,8 +1,8 @@
-"""What a lone message costs inside the process: python -m bench.micro.lone
+"""What a lone message costs inside the process: python -m bench.micro.lone [callers]
 
 Drives the real connection class without sockets, so the kernel's share is left out. Prints the lower quartile of many
 short rounds, because the machine is shared, the same with caches that hold something else, and how many Python
-functions are called on the way.
+functions are called on the way. With `callers` the same by users who have to show who they are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from typing import Any, cast
 import numpy as np
 import uvloop
 
+from penstock.callers.book import Book, Token, User
+from penstock.callers.rights import Rule
+from penstock.callers.secret import digest, made
 from penstock.clock import LoopClock
-from penstock.config import Config
+from penstock.config import CallersConfig, Config
 from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Connection, Server
@@ -59,6 +62,12 @@ class Wire:
         """Never close."""
         return False
 
+    def pause_reading(self) -> None:
+        """Nothing is read here."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read here."""
+
     def write_eof(self) -> None:
         """Hang up without a wire."""
 
@@ -66,12 +75,22 @@ class Wire:
         """Hang up without a wire."""
 
 
-def connected(server: Server) -> tuple[Connection, Wire]:
+def connected(server: Server, token: bytes = b"") -> tuple[Connection, Wire]:
     """Return a greeted connection and its far end."""
     connection, wire = server.connect(), Wire()
     connection.connection_made(cast(Any, wire))
     feed(connection, b"  V2")
+    if token:
+        feed(connection, b"AUTH\n" + struct.pack(">I", len(token)) + token)
     return connection, wire
+
+
+def with_user(path: str) -> bytes:
+    """Put a user there that may publish and consume some topics; return its token."""
+    token = made().encode()
+    rules = (Rule("publish", "orders.*"), Rule("publish", "lo*"), Rule("consume", "lo*"))
+    Book([User("bench", rules, tokens=(Token("bench", digest(token)),))]).write(f"{path}/users.json")
+    return token
 
 
 def feed(connection: Connection, data: bytes) -> None:
@@ -118,14 +137,17 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-async def main() -> None:
-    """Measure and print."""
+async def main(*, callers: bool = False) -> None:
+    """Measure and print; with `callers` by users who showed a token."""
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as path:
-        node = Node(Config(data_dir=path), LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
+        token = with_user(path) if callers else b""
+        config = Config(data_dir=path, callers=CallersConfig(anonymous="off" if callers else "loopback"))
+        node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
         server = Server(node, node.config.of(NsqConfig))
-        producer, _ = connected(server)
-        consumer, received = connected(server)
+        producer, _ = connected(server, token)
+        consumer, received = connected(server, token)
+        await asyncio.sleep(0)
         feed(producer, PUB)
         gc.collect()
         gc.freeze()
@@ -150,4 +172,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    uvloop.run(main(callers="callers" in sys.argv[1:]))

@@ -82,7 +82,7 @@ def test_readyz_keeps_details_from_those_without_the_token(tmp_path: Path) -> No
     with Served(tmp_path, token="secret") as served:
         served.do(served.node.stop)
         answer = served.get("/readyz")
-        assert (answer.status, answer.json["problems"]) == (503, ["show the token to see what is wrong"])
+        assert (answer.status, answer.json["problems"]) == (503, ["show who you are to see what is wrong"])
         answer = served.ask("GET", "/readyz", headers={"Authorization": "Bearer secret"})
         assert answer.json["problems"] == ["the node is stopping"]
 

@@ -37,10 +37,10 @@ def test_beyond_loopback_needs_tls_and_callers(section: str, what: str, address:
     assert message.endswith("--insecure (insecure = true)")
 
 
-def test_a_token_of_the_node_opens_nothing_that_does_not_ask_for_it(tmp_path: Path) -> None:
+def test_a_token_of_the_node_is_asked_for_everywhere_and_replaces_no_tls(tmp_path: Path) -> None:
     both = {**certificate(tmp_path), "token": "x"}
     assert loaded(api__address="0.0.0.0", flight__address="0.0.0.0", **both).token == "x"
-    assert "without TLS and callers; set tls_cert" in refused(nsq__address="0.0.0.0", **both)
+    assert "without TLS; set tls_cert" in refused(nsq__address="0.0.0.0", **both)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Server:
         self.lines: set[Line] = set()
         self.acceptors: list[asyncio.Server] = []
         status = Routes([("GET", "/status", Route(lambda _: Response(b"lines: %d\n" % len(self.lines))))])
-        self.http = Listener("line.http_port", Pages("line", node, status), node.clock, node.budget)
+        self.http = Listener("line.http_port", Pages("line", node, status), node.clock, node.budget, node.gate)
 
     async def drain(self) -> None:
         for acceptor in self.acceptors:
@@ -102,7 +102,7 @@ class Line(asyncio.Protocol):
     """One connection: lines in, lines out, replies in the order of the commands."""
 
     def __init__(self, server: Server, listener: str) -> None:
-        self._server, self._node, self.caller = server, server.node, Caller("unix", listener)
+        self._server, self._node, self.caller = server, server.node, Caller(server.node.gate, "unix", listener)
         self.seat: Seat | None = None
         self.topic, self._want, self._rest = "", 0, b""
         self._replies: deque[list[bytes]] = deque()

@@ -42,7 +42,7 @@ def test_every_call_needs_the_token(tmp_path: Path, call: Any, shown: bytes | No
     with Flown(tmp_path / "data", token=TOKEN) as flown:
         client = flown.connect()
         options = flight.FlightCallOptions(timeout=60) if shown is None else with_token(shown)
-        with pytest.raises(flight.FlightUnauthenticatedError, match="unauthorized: the token is"):
+        with pytest.raises(flight.FlightUnauthenticatedError, match="unauthorized: "):
             call(client, options)
         assert flown.faults() == {"unauthorized": 1}
         assert flown.do(lambda: flown.node.topics) == {}

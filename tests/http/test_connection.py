@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.budget import WINDOW_NS, Budget
+from penstock.callers import Caller
 from penstock.clock import SECOND
 from penstock.config import LimitsConfig, MemoryConfig
 from penstock.errors import Refusal
 from penstock.http import App, Broken, Connection, Listener, NoMethod, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
 from penstock.http.connection import BODY_PAUSE_NS, HEAD_NS, KEEP_ALIVE_NS
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
 
 LIMIT = 1000
@@ -60,7 +61,7 @@ class Echo(App):
     def not_http(self, text: str, connection: Connection) -> None:
         self.faults.append("not http")
 
-    def shortcut(self, method: bytes, target: bytes, connection: Connection) -> Shortcut | None:
+    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
         return self if target == b"/quick" else None
 
     def take(self, body: bytes, done: Done) -> bool:
@@ -102,7 +103,7 @@ class Place:
         limits = LimitsConfig(body_timeout_ns=100 * SECOND)
         budget = Budget(MemoryConfig(body_bytes=MEMORY, output_bytes=MEMORY), limits, self.clock)
         self.memory, self.output = budget.body, budget.output
-        self.listener = Listener("here", self.app, self.clock, budget)
+        self.listener = Listener("here", self.app, self.clock, budget, gate_of(self.clock))
 
     def line(self) -> Line:
         return Line(self.listener)

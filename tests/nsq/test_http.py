@@ -270,7 +270,8 @@ def test_node_that_makes_no_topics_refuses_unknown_ones(tmp_path: Path, mode: Li
 
 
 def test_plain_port_sends_everybody_to_tls_where_it_is_required(served: Served) -> None:
-    line = Line(Listener("nsq.http_port", TlsRequired(served.node, 4152), FakeClock(), served.node.budget))
+    node = served.node
+    line = Line(Listener("nsq.http_port", TlsRequired(node, 4152), FakeClock(), node.budget, node.gate))
     line.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
     status, headers, content = line.answer()
     assert (status, headers["x-nsq-content-type"]) == (403, "nsq; version=1.0")

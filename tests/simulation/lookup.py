@@ -15,6 +15,7 @@ from penstock.dialects.nsq.lookup.registrar import Registrar
 from penstock.dialects.nsq.lookup.service import Lookup
 from penstock.node.node import Node
 from penstock.wire.dial import Dialling, Failed
+from tests.fakes import gate_of
 from tests.simulation.book import Book
 from tests.simulation.clock import Scheduler, SimClock
 from tests.simulation.network import Weather
@@ -103,7 +104,7 @@ class Elsewhere:
     def _start(self) -> None:
         scheduler = self._world.scheduler
         self._clock = clock = SimClock(scheduler, 0, self._random)
-        self._lookup = lookup = Lookup(Config(), clock, self._fault, self._bug)
+        self._lookup = lookup = Lookup(Config(), clock, self._fault, self._bug, gate_of(clock))
         lookup.tcp_port = PORT
         self._outside.listen(PORT, lookup.server.connect, clock)
 
@@ -173,7 +174,7 @@ class Elsewhere:
         """Return the topics and channels that came over the connection that stands; broken ones may be listed yet."""
         assert self._lookup is not None
         standing = {
-            f"10.0.0.1:{wire.far.get_extra_info('peername')[1]}"  # type: ignore[index]
+            f"127.0.0.1:{wire.far.get_extra_info('peername')[1]}"  # type: ignore[index]
             for wire in self._outside.wires
             if not wire.dead and not wire.near.gone and not wire.far.gone
         }

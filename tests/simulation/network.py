@@ -336,7 +336,7 @@ class Link(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         """Return the peer's address."""
-        return ("10.0.0.1", self.number) if name == "peername" else default
+        return ("127.0.0.1", self.number) if name == "peername" else default
 
     def _lose_node(self, error: Exception | None) -> None:
         if not self.node_gone:

@@ -83,7 +83,7 @@ class Wire:
 
     def open(self, near: tuple[asyncio.Protocol, SimClock], far: tuple[asyncio.Protocol, SimClock], port: int) -> None:
         """Connect both ends; the far one sees the near one's port."""
-        self.near, self.far = End(self, *near, ("10.0.0.2", 4160)), End(self, *far, ("10.0.0.1", port))
+        self.near, self.far = End(self, *near, ("127.0.0.2", 4160)), End(self, *far, ("127.0.0.1", port))
         self.near.far, self.far.far = self.far, self.near
         self.far.protocol.connection_made(self.far)
         self.near.protocol.connection_made(self.near)

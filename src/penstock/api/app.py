@@ -16,6 +16,7 @@ from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Rep
 from penstock.api.openapi import document
 from penstock.api.problem import JSON, answered, of_refusal, problem
 from penstock.api.record import Line
+from penstock.callers.rights import NODE
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 
@@ -82,7 +83,7 @@ class Api(App):
         self._endpoints = {self._routes.find(each.method, each.path)[0]: each for each in ENDPOINTS}
 
     def begin(self, request: Request) -> None:
-        """Give a request its route; who may not ask is refused before anything of a body is read."""
+        """Give a request its route."""
         # Names may hold a slash: the path is split as it was sent, and each part is decoded after that.
         try:
             request.route, request.names = self._routes.find(request.method, request.path)
@@ -90,8 +91,15 @@ class Api(App):
             if refusal.code != "not_found":
                 raise
             raise Refusal("not_found", f"{refusal}; GET {PREFIX} lists what there is") from None
-        if not self._endpoints[request.route].is_open and not self._is_known(request):
-            raise Refusal("unauthorized", "show the node's token: Authorization: Bearer <token>")
+
+    def admit(self, request: Request) -> None:
+        """Refuse who may not ask this, mostly before its body is read; whoever handles it looks at the topic."""
+        assert request.route is not None
+        endpoint = self._endpoints[request.route]
+        if not endpoint.is_open:
+            request.caller.check_known()
+        if endpoint.on_node is not None:
+            request.caller.check(endpoint.on_node, NODE)
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
@@ -113,9 +121,6 @@ class Api(App):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _is_known(self, request: Request) -> bool:
-        return self._context.allows(request.header(b"authorization").decode("utf-8", "surrogateescape"))
-
     def _route(self, endpoint: Endpoint) -> Route:
         def handle(request: Request) -> None:
             task = asyncio.get_running_loop().create_task(self._answer(endpoint, request))
@@ -128,7 +133,7 @@ class Api(App):
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> None:
         try:
-            call = decoded(self._context, endpoint, request, is_known=self._is_known(request))
+            call = decoded(self._context, endpoint, request)
             answer = _answered(endpoint, await endpoint.handle(call))
         except Exception as error:  # also a bug: it costs one request, not the node
             answer = self.refused(error, f"{endpoint.method} {endpoint.path}", request.connection)

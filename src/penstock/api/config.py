@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, has_callers
 from penstock.config.tree import Port
 
 
@@ -25,5 +25,5 @@ def endpoints(config: Config) -> list[Endpoint]:
     api = config.of(ApiConfig)
     if not api.enabled:
         return []
-    port, tls, asks = config.listen_port(api.port), bool(config.tls_cert), bool(config.token)
+    port, tls, asks = config.listen_port(api.port), bool(config.tls_cert), has_callers(config)
     return [Endpoint("api.port", "http", "admin API", api.address, port, tls, asks, TOKEN_AND_TLS)]

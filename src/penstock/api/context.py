@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from zlib import crc32
 
 import penstock
@@ -32,19 +31,10 @@ class Context:
         #: Done when the server ends; whoever waits, waits for this too.
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._publishers = [Publisher() for _ in range(PUBLISHERS)]
-        self._token = config.token.encode()
 
     def publisher(self, client: tuple[str, int] | None) -> Publisher:
         """Return the publisher of a connection: always the same one, so that its messages keep their order."""
         return self._publishers[crc32(repr(client).encode()) % PUBLISHERS]
-
-    def allows(self, authorization: str) -> bool:
-        """Tell whether the header of a request shows the token, in a time that does not tell how nearly."""
-        if not self._token:
-            return True
-        scheme, _, shown = authorization.partition(" ")
-        given = shown.strip().encode("utf-8", "surrogateescape")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given, self._token)
 
     def close(self) -> None:
         """Let everybody who waits go."""

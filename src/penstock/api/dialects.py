@@ -108,6 +108,14 @@ async def list_peers(call: Call[PeersQuery, None]) -> PeerList:
 
 
 ENDPOINTS = (
-    Endpoint("GET", f"{PREFIX}/dialects", list_dialects, "List who serves clients, and where", DialectList, query=None),
-    Endpoint("GET", f"{PREFIX}/peers", list_peers, "List who is connected", PeerList, PeersQuery),
+    Endpoint(
+        "GET",
+        f"{PREFIX}/dialects",
+        list_dialects,
+        "List who serves clients, and where",
+        DialectList,
+        query=None,
+        on_node="see",
+    ),
+    Endpoint("GET", f"{PREFIX}/peers", list_peers, "List who is connected", PeerList, PeersQuery, on_node="see"),
 )

@@ -60,13 +60,15 @@ class Endpoint(NamedTuple):
     #: Asked without a token: what a load balancer needs.
     is_open: bool = False
     media_type: str = JSON
-    #: What is done to the topic in its path; None = GET reads it, all else changes it.
+    #: What is done to the topic in its path; None = GET looks at it, all else changes it.
     action: Action | None = None
+    #: What is done to the node as a whole; None = nothing that not everybody may.
+    on_node: Action | None = None
 
     @property
     def does(self) -> Action:
         """What is done to the topic in its path."""
-        return self.action or ("read" if self.method == "GET" else "change")
+        return self.action or ("see" if self.method == "GET" else "change")
 
 
 class Call(Generic[Query, Body]):
@@ -80,16 +82,12 @@ class Call(Generic[Query, Body]):
         names: Mapping[str, str],
         query: Query,
         body: Body,
-        *,
-        is_known: bool,
     ) -> None:
         self.context = context
         self.action = action
         self.names = names
         self.query = query
         self.body = body
-        #: Whether the token was shown, or none is asked for.
-        self.is_known = is_known
         self.client = request.connection.client
         #: The client hung up while it was waited for something.
         self.is_gone = False
@@ -126,14 +124,14 @@ class Call(Generic[Query, Body]):
         return event.done()
 
 
-def decoded(context: Context, endpoint: Endpoint, request: Request, *, is_known: bool) -> Call[Any, Any]:
+def decoded(context: Context, endpoint: Endpoint, request: Request) -> Call[Any, Any]:
     """Return a request as its endpoint takes it, or refuse it."""
     names = {name: _unquoted(value) for name, value in request.names.items()}
     query = None if endpoint.query is None else _query(request.query, endpoint.query)
     body: object = None
     if endpoint.body is not None:
         body = _command(request.body, endpoint.body) if issubclass(endpoint.body, msgspec.Struct) else request.body
-    return Call(context, request, endpoint.does, names, query, body, is_known=is_known)
+    return Call(context, request, endpoint.does, names, query, body)
 
 
 def _unquoted(text: str) -> str:

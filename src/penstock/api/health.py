@@ -26,7 +26,7 @@ class Health(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct):
-    """Whether the node can do its work; what stands against it only for those who show the token."""
+    """Whether the node can do its work; what stands against it only for those who may be here."""
 
     ready: bool
     problems: list[str]
@@ -46,7 +46,7 @@ async def readyz(call: Call[None, None]) -> Reply:
     if node.stopping:
         problems.append("the node is stopping")
     problems += await _disk(node)
-    shown = problems if call.is_known else ["show the token to see what is wrong"] * bool(problems)
+    shown = problems if call.caller.is_known else ["show who you are to see what is wrong"] * bool(problems)
     return Reply(msgspec.json.encode(Readiness(not problems, shown)), status=503 if problems else 200)
 
 
@@ -85,5 +85,5 @@ async def _disk(node: Node) -> list[str]:
 ENDPOINTS = (
     Endpoint("GET", "/healthz", healthz, "The process is up", Health, query=None, is_open=True),
     Endpoint("GET", "/readyz", readyz, "The node can do its work", Readiness, query=None, is_open=True),
-    Endpoint("GET", "/metrics", metrics, "Prometheus metrics", query=None, media_type="text/plain"),
+    Endpoint("GET", "/metrics", metrics, "Prometheus metrics", query=None, media_type="text/plain", on_node="see"),
 )

@@ -81,5 +81,13 @@ def _sample(sample: Sample) -> SampleInfo:
 
 
 ENDPOINTS = (
-    Endpoint("GET", f"{PREFIX}/ledger", show_ledger, "Show what was refused or dropped", LedgerPage, LedgerQuery),
+    Endpoint(
+        "GET",
+        f"{PREFIX}/ledger",
+        show_ledger,
+        "Show what was refused or dropped",
+        LedgerPage,
+        LedgerQuery,
+        on_node="read",
+    ),
 )

@@ -182,5 +182,5 @@ async def _batch(call: Call[PeekQuery, None], shard: Shard, offset: int) -> Batc
 _PATH = PREFIX + "/topics/{topic}/messages"
 ENDPOINTS = (
     Endpoint("POST", _PATH, publish, "Publish messages, one JSON object a line", Published, PublishQuery, bytes),
-    Endpoint("GET", _PATH, peek, "Read the log without a subscription", Peeked, PeekQuery),
+    Endpoint("GET", _PATH, peek, "Read the log without a subscription", Peeked, PeekQuery, action="read"),
 )

@@ -80,7 +80,9 @@ def _info(known: Known) -> PipelineInfo:
 
 _ONE = f"{PREFIX}/pipelines/{{pipeline}}"
 ENDPOINTS = (
-    Endpoint("GET", f"{PREFIX}/pipelines", list_pipelines, "List all pipelines", PipelineList),
-    Endpoint("GET", _ONE, show_pipeline, "Show a pipeline", PipelineInfo),
-    Endpoint("DELETE", _ONE, forget_pipeline, "Forget a pipeline that has ended or is lost", status=204),
+    Endpoint("GET", f"{PREFIX}/pipelines", list_pipelines, "List all pipelines", PipelineList, on_node="see"),
+    Endpoint("GET", _ONE, show_pipeline, "Show a pipeline", PipelineInfo, on_node="see"),
+    Endpoint(
+        "DELETE", _ONE, forget_pipeline, "Forget a pipeline that has ended or is lost", status=204, on_node="admin"
+    ),
 )

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import Refusal, hint
 from penstock.http import NoMethod, Response
+from penstock.http.response import CHALLENGE
 
 JSON = "application/json"
 
@@ -46,7 +47,8 @@ def of_refusal(refusal: Refusal) -> Response:
     """Return the answer for a refusal; a caller that may try again is told when."""
     headers = {"retry-after": "1"} if refusal.reason.retry else {}
     if refusal.code == "unauthorized":
-        headers["www-authenticate"] = 'Bearer realm="penstock"'
+        name, value = CHALLENGE
+        headers[name.decode()] = value.decode()
     if isinstance(refusal, NoMethod):
         headers["allow"] = ", ".join(refusal.allowed)
     return problem(refusal.reason.http, refusal.code, str(refusal), headers)

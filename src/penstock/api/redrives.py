@@ -41,7 +41,8 @@ async def redrive_topic(call: Call[Nothing, RedriveBody]) -> RedriveInfo:
         if not ended.done():
             ended.set_result(result)
 
-    await redrive(call.node, topic, call.body.to, call.body.max, done)
+    caller = call.caller
+    await redrive(call.node, topic, call.body.to, call.body.max, done, lambda name: caller.may("publish", name))
     result = await ended
     return RedriveInfo(result.moved, result.topics, result.left, result.problem)
 

@@ -80,6 +80,8 @@ async def test_filter(call: Call[Nothing, TestBody]) -> Verdict:
 _PATH = f"{PREFIX}/routing"
 ENDPOINTS = (
     Endpoint("GET", _PATH, show_mapping, "Show the routing mapping", Mapping),
-    Endpoint("PUT", _PATH, set_mapping, "Replace the routing mapping", Mapping, ForceQuery, MappingBody),
+    Endpoint(
+        "PUT", _PATH, set_mapping, "Replace the routing mapping", Mapping, ForceQuery, MappingBody, on_node="admin"
+    ),
     Endpoint("POST", f"{_PATH}/test", test_filter, "Say what a filter would say", Verdict, body=TestBody),
 )

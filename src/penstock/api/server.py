@@ -45,7 +45,7 @@ async def serve(node: Node, config: Config, bound: Bound) -> ApiServer:
     context = Context(node, config)
     api = Api(context)
     door = Door(bound.endpoint.address, config.http.hosts)
-    listener = Listener(bound.endpoint.key, api, node.clock, node.budget, door)
+    listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, asks_token=True)
     await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
     context.lag.start()
     return ApiServer(context, api, listener, bound.port)

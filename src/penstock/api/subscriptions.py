@@ -102,7 +102,14 @@ async def create_subscription(call: Call[Nothing, SubscriptionBody]) -> Subscrip
     """Make a subscription."""
     topic = call.topic()
     settings = inward(call.body.settings, SubscriptionSettings())
+    _check_letters(call, settings)
     return _info(topic, await topic.create_subscription(call.body.name, settings))
+
+
+def _check_letters(call: Call[Nothing, Any], settings: SubscriptionSettings) -> None:
+    """Refuse to send dead letters where who asks may not publish."""
+    if settings.dead_letter:
+        call.caller.check("publish", settings.dead_letter)
 
 
 async def show_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
@@ -114,6 +121,8 @@ async def change_subscription(call: Call[Nothing, SubscriptionChange]) -> Subscr
     """Change settings of a subscription."""
     topic, subscription = call.subscription()
     settings = inward(call.body.settings, subscription.settings)
+    if settings.dead_letter != subscription.settings.dead_letter:
+        _check_letters(call, settings)
     return _info(topic, await topic.update_subscription(subscription.name, settings))
 
 
@@ -190,11 +199,14 @@ def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
 async def list_consumers(call: Call[ConsumerQuery, None]) -> ConsumerList:
     """Show who is connected."""
     wanted = call.query
-    topics = call.node.topics.values() if wanted.topic is None else [call.node.reach(call.caller, "read", wanted.topic)]
+    caller, topics = call.caller, list(call.node.topics.values())
+    if wanted.topic is not None:
+        topics = [call.node.reach(caller, "see", wanted.topic)]
     return ConsumerList(
         [
             _consumer(topic, subscription, consumer)
             for topic in topics
+            if caller.may("see", topic.name)
             for subscription in topic.subscriptions.values()
             if wanted.subscription in (None, subscription.name)
             for consumer in subscription.seats.values()

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
+from penstock.callers import OWN
 from penstock.log.shard import Shard
 from penstock.node.topic import Topic
 from penstock.settings import Choice, TopicSettings
@@ -102,7 +103,7 @@ async def list_topics(call: Call[PageQuery, None]) -> TopicPage:
     names = sorted(name for name in call.node.topics if name.startswith(query.prefix) and name > query.after)
     page = names[: query.limit]
     following = page[-1] if len(page) < len(names) else None
-    return TopicPage([_summary(call.node.topics[name]) for name in page if call.caller.may("read", name)], following)
+    return TopicPage([_summary(call.node.topics[name]) for name in page if call.caller.may("see", name)], following)
 
 
 async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
@@ -124,6 +125,8 @@ async def show_topic(call: Call[Nothing, None]) -> TopicInfo:
 async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
     """Change settings of a topic."""
     topic = call.topic()
+    if topic.name.startswith(OWN):  # other settings could drop what it holds
+        call.caller.check("delete", topic.name)
     settings = inward(call.body.settings, topic.settings)
     await topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
     if settings.paused != topic.settings.paused:
@@ -138,20 +141,23 @@ async def delete_topic(call: Call[Nothing, None]) -> None:
 
 async def pause_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Keep what comes from now on in the topic."""
-    await call.topic().pause(paused=True)
-    return info(call.topic())
+    topic = call.topic()
+    await topic.pause(paused=True)
+    return info(topic)
 
 
 async def resume_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Let messages flow to the subscriptions again."""
-    await call.topic().pause(paused=False)
-    return info(call.topic())
+    topic = call.topic()
+    await topic.pause(paused=False)
+    return info(topic)
 
 
 async def empty_topic(call: Call[Nothing, None]) -> TopicInfo:
     """Let go of what no subscription has yet."""
-    await call.topic().empty()
-    return info(call.topic())
+    topic = call.topic()
+    await topic.empty()
+    return info(topic)
 
 
 def info(topic: Topic) -> TopicInfo:
@@ -215,5 +221,7 @@ ENDPOINTS = (
     Endpoint("DELETE", _ONE, delete_topic, "Drop a topic with everything in it", status=204, action="delete"),
     Endpoint("POST", f"{_ONE}/pause", pause_topic, "Keep what comes from now on in the topic", TopicInfo),
     Endpoint("POST", f"{_ONE}/resume", resume_topic, "Let messages flow again", TopicInfo),
-    Endpoint("POST", f"{_ONE}/empty", empty_topic, "Let go of what no subscription has yet", TopicInfo),
+    Endpoint(
+        "POST", f"{_ONE}/empty", empty_topic, "Let go of what no subscription has yet", TopicInfo, action="delete"
+    ),
 )

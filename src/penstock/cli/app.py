@@ -31,6 +31,7 @@ from penstock.cli import (
     subscription,
     topic,
     up,
+    user,
 )
 from penstock.cli.client import ELSEWHERE
 from penstock.cli.command import Json, remote
@@ -70,6 +71,7 @@ for job in (lake.archive, lake.compact, replay.replay, report.report):
 remote(app)(bench.bench)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
+app.add_typer(user.app, name="user")
 
 
 @app.command()

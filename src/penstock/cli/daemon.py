@@ -25,6 +25,7 @@ from penstock.config import endpoints
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.callers import Gate
     from penstock.clock import Clock
     from penstock.config import Config
     from penstock.dialect import Bound, Dialect
@@ -100,6 +101,7 @@ async def _life(
     daemon = Daemon(config, asyncio.get_running_loop(), table, listeners)
     stopped = asyncio.Event()
     on_signals(stopped)
+    on_reload(daemon.node.gate)
     bound = await daemon.listen()
     # The first array Arrow takes from numpy imports a module of numpy's, which would stop the first client for 0.1 s.
     import numpy as np
@@ -248,6 +250,12 @@ def on_signals(stopped: asyncio.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+
+def on_reload(gate: Gate) -> None:
+    """Take up changes of the users: soon by itself, at once by a signal."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gate.reload)
+    gate.watch()
 
 
 def raise_open_files() -> None:

@@ -64,15 +64,19 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
 
 
 async def _life(config: Config, listeners: Listeners, ready_file: str | None, show: Show | None) -> None:
+    from penstock.callers import Gate
     from penstock.cli import banner, daemon, ready
     from penstock.clock import LoopClock
     from penstock.dialects.nsq.lookup.service import Lookup
+    from penstock.disk import LocalDisk
 
     stopped = asyncio.Event()
     daemon.on_signals(stopped)
     clock = LoopClock(asyncio.get_running_loop())
     listeners.open()
-    lookup = await Lookup.start(config, clock, listeners.bound, _fault, _bug)
+    gate = Gate(config, clock, LocalDisk(asyncio.get_running_loop()))
+    daemon.on_reload(gate)
+    lookup = await Lookup.start(config, clock, listeners.bound, _fault, _bug, gate)
     bound = list(listeners.bound.values())
     for risk in banner.risks(bound):
         _log.warning("%s", risk)
@@ -81,6 +85,7 @@ async def _life(config: Config, listeners: Listeners, ready_file: str | None, sh
     if show is not None:
         show(config, bound)
     await stopped.wait()
+    gate.close()
     await lookup.close()
 
 

@@ -1,10 +1,21 @@
 """The configuration of one node: a frozen tree of values, how it is loaded, and where each value came from."""
 
-from penstock.config.check import check, check_certificate, check_order, exposed, host_and_port, is_loopback, lacks
+from penstock.config.check import (
+    check,
+    check_certificate,
+    check_order,
+    exposed,
+    has_callers,
+    host_and_port,
+    is_loopback,
+    lacks,
+    users_file,
+)
 from penstock.config.keys import Key, Keys
 from penstock.config.load import Loaded, load, secret_in, shown_token
 from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
+    CallersConfig,
     Config,
     EventsConfig,
     LimitsConfig,
@@ -19,6 +30,7 @@ from penstock.units.quantity import format_duration, format_size, parse_duration
 
 __all__ = [
     "TOKEN_AND_TLS",
+    "CallersConfig",
     "Config",
     "Endpoint",
     "EventsConfig",
@@ -40,6 +52,7 @@ __all__ = [
     "exposed",
     "format_duration",
     "format_size",
+    "has_callers",
     "host_and_port",
     "is_loopback",
     "lacks",
@@ -48,4 +61,5 @@ __all__ = [
     "parse_size",
     "secret_in",
     "shown_token",
+    "users_file",
 ]

@@ -73,6 +73,16 @@ def exposed(found: Sequence[Endpoint]) -> list[Endpoint]:
     return [endpoint for endpoint in beyond if lacks(endpoint) and not endpoint.only_points]
 
 
+def users_file(config: Config) -> str:
+    """Return where the users of a node are kept."""
+    return config.callers.users or os.path.join(config.data_dir, "users.json")
+
+
+def has_callers(config: Config) -> bool:
+    """Tell whether those who come from elsewhere must show who they are, by something that there is to show."""
+    return bool(config.token) or config.callers.anonymous == "off" or os.path.exists(users_file(config))
+
+
 def lacks(endpoint: Endpoint) -> str:
     """Return what a listener lacks of what keeps strangers out; empty if nothing."""
     return " and ".join(name for name, has in (("TLS", endpoint.tls), ("callers", endpoint.asks)) if not has)

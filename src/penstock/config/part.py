@@ -17,7 +17,7 @@ _SCHEMES = {"http": ("http://", "https://"), "grpc": ("grpc://", "grpc+tls://")}
 
 
 #: How a listener of the node's own certificate and token is made safe.
-TOKEN_AND_TLS = "set token_file, tls_cert and tls_key"
+TOKEN_AND_TLS = "set token_file or make users (`penstock user add`), and set tls_cert and tls_key"
 
 
 class Endpoint(NamedTuple):

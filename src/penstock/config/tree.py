@@ -119,6 +119,15 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     output_timeout_ns: Duration = 5 * MINUTE_NS
 
 
+class CallersConfig(Section, frozen=True, kw_only=True):
+    """Who may do what; `penstock user` keeps the users."""
+
+    #: The file of users; empty = users.json in the data directory.
+    users: str = ""
+    #: What those may do who show nothing: everything from this machine and nothing from elsewhere, or nothing at all.
+    anonymous: Literal["loopback", "off"] = "loopback"
+
+
 class TopicConfig(Section, frozen=True, kw_only=True):
     """What a topic starts with unless its creator says otherwise."""
 
@@ -194,6 +203,7 @@ class Config(Section, frozen=True, kw_only=True):
     node: NodeConfig = NodeConfig()
     memory: MemoryConfig = MemoryConfig()
     limits: LimitsConfig = LimitsConfig()
+    callers: CallersConfig = CallersConfig()
     topic: TopicConfig = TopicConfig()
     events: EventsConfig = EventsConfig()
     pipeline: PipelineConfig = PipelineConfig()

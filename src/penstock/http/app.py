@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.callers import Caller
 from penstock.errors import Refusal
 from penstock.http.response import Response
 
@@ -45,12 +46,16 @@ class App(Protocol):
     def begin(self, request: Request) -> None:
         """Give a request its route, or raise why it is refused; its head is there, its body is not."""
 
+    def admit(self, request: Request) -> None:
+        """Refuse a caller that may not ask this at all; called once it is known who asks, before the handler is."""
+        return None
+
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it; `request` is its method and path."""
 
     def not_http(self, text: str, connection: Connection) -> None:
         """Count bytes that are no request."""
 
-    def shortcut(self, method: bytes, target: bytes, connection: Connection) -> Shortcut | None:
-        """Return the short way for requests with this method and target, if there is one."""
+    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
+        """Return the short way for requests of somebody with this method and target, if there is one."""
         return None

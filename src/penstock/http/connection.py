@@ -8,6 +8,8 @@ Knows nothing of paths, and needs no loop: time is the clock's, bytes are the tr
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -16,6 +18,8 @@ import httptools
 
 from penstock.budget import Wait
 from penstock.callers import Caller
+from penstock.callers.gate import shown_in
+from penstock.callers.identity import Identity
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.http import plain
@@ -23,6 +27,7 @@ from penstock.http.app import Broken, Shortcut
 from penstock.http.request import Request
 from penstock.http.response import TEXT, Response
 from penstock.registry.answer import Answer
+from penstock.wire.tls import common_name
 
 if TYPE_CHECKING:
     from penstock.http.listener import Listener
@@ -48,6 +53,12 @@ LEFTOVER_BYTES_MAX = 64 * 1024 * 1024
 #: A client that pipelines has at most this many answers outstanding; then it is not read for a while.
 ANSWERS_MAX = 1024
 
+#: The audit has this much of a path.
+DOING_CHARACTERS_MAX = 256
+
+#: In a plain head.
+_authorization = re.compile(rb"\r\nauthorization:[ \t]*([^\r]*)\r\n", re.IGNORECASE).search
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 #: Why nothing is read: answers must leave first, or the client reads none.
@@ -70,7 +81,9 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         #: Where the client is, like ("127.0.0.1", 50412); none on a socket in the file system.
         self.client: tuple[str, int] | None = None
-        self.caller = Caller("", listener.key)
+        #: Who is connected, as far as the connection itself tells; and the last one that the header of a request told.
+        self.caller = Caller(listener.gate, "", listener.key, asks_token=listener.asks_token)
+        self._shown: tuple[bytes, Caller] | None = None
         self.is_secure = False
         #: No request has begun and not ended yet, as far as its bytes go.
         self.between = True
@@ -114,7 +127,11 @@ class Connection(asyncio.Protocol):
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.client = (peer[0], peer[1])
             self.caller.address = f"{peer[0]}:{peer[1]}"
+        elif _is_path(transport):
+            self.caller.address = "unix"
         self.is_secure = transport.get_extra_info("sslcontext") is not None
+        if name := common_name(transport.get_extra_info("peercert")):
+            self._turn_into(self.caller.showing(self.listener.gate.certified(name)))
         self.listener.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -142,6 +159,9 @@ class Connection(asyncio.Protocol):
         """Forget who would have been answered."""
         self._closed = self.ends = True
         self.listener.connections.discard(self)
+        self._forget(self.caller)
+        if self._shown is not None:
+            self._forget(self._shown[1])
         asked, self._answers = self._answers, deque()
         self._behind.clear()
         self.rest = b""
@@ -248,7 +268,9 @@ class Connection(asyncio.Protocol):
         if host is not None and not self._door.answers_to(host):
             return False  # the long way says why not
         self._plain_head, self._plain_size = found[0], int(found[4])
-        self._shortcut = self._app.shortcut(found[1], found[2], self)
+        shown = _authorization(found[0])
+        caller = self._known(shown[1] if shown is not None else b"")
+        self._shortcut = self._app.shortcut(found[1], found[2], caller, self) if caller is not None else None
         return True
 
     def _done(self, cell: _Cell, shortcut: Shortcut, _: object, error: BaseException | None) -> None:
@@ -350,9 +372,12 @@ class Connection(asyncio.Protocol):
         self.listener.requests += 1
         try:
             self._door.check(request)
+            self._look_at(request)
             self._app.begin(request)
             if request.route is not None and not request.route.only_reads:
                 self._door.check_change(request)
+            if request.identity is None:
+                self._admit(request)
             self._check_length(request)
         except Exception as error:
             self._fail(error)
@@ -437,10 +462,77 @@ class Connection(asyncio.Protocol):
         self._app.refused(why, "answer", self)
         self.transport.abort()
 
+    # --- who asks -------------------------------------------------------------------------------------------------
+
+    def _known(self, authorization: bytes) -> Caller | None:
+        """Return who asks with this header; None while nobody knows."""
+        if not authorization:
+            return self.caller
+        if self._shown is not None and self._shown[0] == authorization and self._shown[1].is_known:
+            return self._shown[1]
+        shown = shown_in(authorization)
+        found = self.listener.gate.known(shown) if shown is not None else Identity("", "wrong", note="no known form")
+        return None if found is None else self._shows(authorization, found)
+
+    def _admit(self, request: Request) -> None:
+        request.caller.doing = f"{request.method} {request.path[:DOING_CHARACTERS_MAX]}"
+        self._app.admit(request)
+
+    def _look_at(self, request: Request) -> None:
+        """See who asks; where a secret has to be hashed for it, that goes on while the body comes."""
+        authorization = request.header(b"authorization")
+        caller = self._known(authorization)
+        if caller is not None:
+            request.caller = caller
+        else:
+            request.identity = self.listener.gate.identify(shown_in(authorization) or b"", self.caller.address)
+
+    def _identified(self, request: Request, identity: Identity | None, _: Exception | None) -> None:
+        """Go on with a request, now that it is known whose it is."""
+        if identity is not None and not self._closed:
+            request.caller = self._shows(request.header(b"authorization"), identity)
+            try:
+                self._admit(request)
+            except Exception as error:
+                request.error = error
+            self._handle(request)
+
+    def _shows(self, authorization: bytes, identity: Identity) -> Caller:
+        gate = self.listener.gate
+        if self._shown is not None:
+            self._forget(self._shown[1])
+        caller = gate.noted(self.caller.showing(identity))
+        self._shown = (authorization, caller)
+        caller.on_change = partial(self._changed, caller)
+        gate.follow(caller)
+        return caller
+
+    def _turn_into(self, caller: Caller) -> None:
+        """Be somebody else, by a certificate."""
+        self.caller = self.listener.gate.noted(caller)
+        if caller.name:
+            caller.on_change = partial(self._changed, caller)
+            self.listener.gate.follow(caller)
+
+    def _forget(self, caller: Caller) -> None:
+        caller.on_change = None
+        self.listener.gate.leave(caller)
+
+    def _changed(self, caller: Caller) -> None:
+        """Hang up on somebody who is known no more, once it is answered."""
+        if not caller.is_known:
+            self.shut_down()
+
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> None:
         self._answers.append(request)
+        if request.error is None and request.identity is not None:
+            request.identity.then(partial(self._identified, request))
+        else:
+            self._handle(request)
+
+    def _handle(self, request: Request) -> None:
         try:
             if request.error is not None:
                 raise request.error
@@ -524,6 +616,12 @@ class Connection(asyncio.Protocol):
             self._paused &= ~why
             if not self._paused and not self.transport.is_closing():
                 self.transport.resume_reading()
+
+
+def _is_path(transport: asyncio.BaseTransport) -> bool:
+    """Tell whether a connection came by the file system."""
+    sock = transport.get_extra_info("socket")
+    return sock is not None and sock.family == socket.AF_UNIX
 
 
 class _TooLong(Exception):

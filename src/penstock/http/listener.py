@@ -11,6 +11,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from penstock.budget import Budget
+from penstock.callers import Gate
 from penstock.clock import SECOND, Clock, Timer
 from penstock.http.connection import Connection
 from penstock.http.door import Door
@@ -28,13 +29,26 @@ END_STEP_S = 0.01
 class Listener:
     """Everybody who is connected to one place. Without `serve` it needs no loop: somebody else calls `connect`."""
 
-    def __init__(self, key: str, app: App, clock: Clock, budget: Budget, door: Door | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        app: App,
+        clock: Clock,
+        budget: Budget,
+        gate: Gate,
+        door: Door | None = None,
+        *,
+        asks_token: bool = False,
+    ) -> None:
+        """Take who judges callers; with `asks_token` the node's token, where it has one, must be shown here."""
         #: The name of the endpoint.
         self.key = key
         self.app = app
         self.clock = clock
         #: Bodies that are not all there are held in it, and answers that are not read.
         self.budget = budget
+        self.gate = gate
+        self.asks_token = asks_token
         #: Without one, only this machine is known by name.
         self.door = door or Door()
         self.connections: set[Connection] = set()

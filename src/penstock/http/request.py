@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.callers.identity import Identity
 from penstock.http.response import Response
+from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
@@ -24,6 +26,7 @@ class Request:
         "connection",
         "error",
         "headers",
+        "identity",
         "is_answered",
         "keep_alive",
         "method",
@@ -38,6 +41,8 @@ class Request:
         self.connection = connection
         #: Who asks: the connection's, unless the request itself shows another.
         self.caller = connection.caller
+        #: Who that is, while a secret that it showed is still looked at.
+        self.identity: Answer[Identity] | None = None
         self.method = ""
         #: As it was sent, not unescaped; each byte is one character.
         self.path = ""

@@ -10,6 +10,9 @@ _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() 
 #: These have no content, and say no length of it.
 _BARE = frozenset((204, 304))
 
+#: What a 401 says: how to show who one is.
+CHALLENGE = (b"www-authenticate", b'Bearer realm="penstock", Basic realm="penstock"')
+
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 

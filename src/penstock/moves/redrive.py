@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.callers import OWN
 from penstock.clock import SECOND
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
@@ -62,9 +63,21 @@ class Intent(msgspec.Struct, frozen=True):
     made: bool = False
 
 
-def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable[[Redriven], None]) -> Answer[None]:
+def _is_open(topic: str) -> bool:
+    return not topic.startswith(OWN)
+
+
+def redrive(
+    node: Node,
+    topic: Topic,
+    to: str | None,
+    limit: int,
+    done: Callable[[Redriven], None],
+    is_open: Callable[[str], bool] = _is_open,
+) -> Answer[None]:
     """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once.
 
+    Headers, which anybody may have written, name a letter's own topic: it must be one that `is_open` to who asks.
     The answer is that it began, or why it cannot; then nothing was made.
     """
     if to is not None and node.topic(to) is topic:
@@ -74,7 +87,7 @@ def redrive(node: Node, topic: Topic, to: str | None, limit: int, done: Callable
         raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
     if topic.name in node.redrives:
         raise Refusal("conflict", f"a redrive of topic {topic.name} is under way; wait for its end")
-    return Redrive(node, topic, Intent(to, made=found is None), limit, done).start()
+    return Redrive(node, topic, Intent(to, made=found is None), limit, done, is_open).start()
 
 
 def resume(node: Node) -> None:
@@ -96,13 +109,22 @@ class Redrive:
     _subscription: Subscription
     _seat: Seat
 
-    def __init__(self, node: Node, topic: Topic, intent: Intent, limit: int, done: Callable[[Redriven], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        topic: Topic,
+        intent: Intent,
+        limit: int,
+        done: Callable[[Redriven], None],
+        is_open: Callable[[str], bool] = _is_open,
+    ) -> None:
         self._node = node
         self._topic = topic
         self._intent = intent
         self._to = intent.to
         self._limit = limit
         self._done = done
+        self._is_open = is_open
         self._taken = 0
         self._moved: dict[str, int] = {}
         self._kept: list[int] = []
@@ -219,6 +241,8 @@ class Redrive:
                 self._keep([id_], f"topic {target} does not exist any more")
             elif target == self._topic.name:
                 self._keep([id_], "some letters failed in this very topic; name another to move them to")
+            elif not self._is_open(target):
+                self._keep([id_], f"who asked may not publish to topic {target}")
             else:
                 groups.setdefault(target, []).append(row)
         origin = Origin(record.name, record.incarnation, NAME)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from penstock.callers.rights import OWN
 from penstock.clock import SECOND, Timer
 from penstock.config.tree import EventsConfig
 from penstock.delivery.recorder import Attempts, Return
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
     from penstock.node.topic import Topic
 
-#: Names of topics that the node makes for itself begin so.
-PREFIX = "_penstock."
+PREFIX = OWN
 TOPIC = "_penstock.events"
 #: What the messages say of where they came from.
 SOURCE = "penstock"

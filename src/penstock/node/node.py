@@ -14,7 +14,7 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from penstock.budget import Budget, Share
-from penstock.callers import Action, Caller
+from penstock.callers import OWN, Action, Caller, Gate
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.config import Config
 from penstock.delivery.instant import Instant
@@ -104,6 +104,8 @@ class Node:
         self.topics: dict[str, Topic] = {}
         #: The delivery history; None where none is kept.
         self.events = Events(self, config.events) if config.events.mode != "off" else None
+        #: Topics of the node's own, and what each starts with.
+        self._own = {EVENTS: self.events.settings} if self.events is not None else {}
         self.bugs = 0
         #: Where something failed -> when that was last logged, and how often it was not since.
         self._bug_logs: dict[str, tuple[int, int]] = {}
@@ -121,6 +123,8 @@ class Node:
         self._shared_ns = clock.monotonic()
         disk.make(config.data_dir)
         self.directories = Directories(disk, config.data_dir)
+        #: Says who may do what.
+        self.gate = Gate(config, clock, disk)
         self.catalog = Catalog(registry or self._registry(), clock, random)
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
@@ -230,18 +234,21 @@ class Node:
             return Answer.of(topic)
         return self._coming.get(name) or self._make(name, settings)
 
-    def reach(self, caller: Caller, action: Action, name: str) -> Topic:
-        """Return a topic that must exist to somebody who may do this with it."""
-        caller.check(action, name)
+    def reach(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
+        """Return a topic that must exist to somebody who may do this with it; `what` tells the audit more."""
+        caller.check(action, name, what)
         return self.topic(name)
 
     def obtain_for(
         self, caller: Caller, action: Action, name: str, settings: TopicSettings | None = None
     ) -> Answer[Topic]:
-        """Answer with a topic for somebody who may do this with it, and may make it if there is none of this name."""
+        """Answer with a topic for somebody who may do this with it; its first use makes it."""
         caller.check(action, name)
         if name not in self.topics:
-            caller.check("create", name)
+            if name.startswith(OWN) and name not in self._own:
+                caller.check("create", name)
+            if action != "create":
+                self.gate.granted(caller, "create", name, f"by its first use: {action}")
         return self.obtain(name, settings)
 
     def create_topic(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
@@ -253,11 +260,11 @@ class Node:
     def _make(self, name: str, settings: TopicSettings | None) -> Answer[Topic]:
         if self.stopping:
             return Answer.refused(Refusal("stopping", "the node is stopping"))
-        if name == EVENTS and self.events is not None:  # whoever asks for it first
-            settings = self.events.settings()
+        if name in self._own:  # whoever asks for it first
+            settings = self._own[name]()
         settings = settings or self.config.topic.settings()
         try:
-            if name != EVENTS:
+            if name not in self._own:
                 self._check_limits(name, settings.shards)
             measure = measure_of(chosen(settings, self.dialects), self.dialects)
         except Refusal as refusal:
@@ -482,6 +489,7 @@ class Node:
                 timer.cancel()
         self._unwatch()
         self._labels.close()
+        self.gate.close()
 
     def close_events(self) -> None:
         """Write the last of the delivery history."""

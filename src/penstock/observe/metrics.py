@@ -71,6 +71,14 @@ class TransactionSlots(Protocol):
         """Batches that cannot be finished."""
 
 
+class GateSlots(Protocol):
+    """What is read of the gate."""
+
+    @property
+    def refusals(self) -> Mapping[tuple[str, str], int]:
+        """Callers that were refused, by reason and listener."""
+
+
 class NodeSlots(Protocol):
     """What is read of a node."""
 
@@ -86,6 +94,10 @@ class NodeSlots(Protocol):
     @property
     def transactions(self) -> TransactionSlots:
         """What becomes of staged batches."""
+
+    @property
+    def gate(self) -> GateSlots:
+        """Says who may do what."""
 
     @property
     def staging(self) -> Sized:
@@ -136,6 +148,9 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
         "Everything refused or dropped, by reason and topic.",
         [({"reason": entry.reason, "topic": entry.topic}, entry.count) for entry in node.ledger.entries()],
     )
+    refused = [({"reason": reason, "listener": at}, count) for (reason, at), count in node.gate.refusals.items()]
+    text = "Callers that were refused, by reason and listener."
+    out.family("penstock_callers_refused_total", "counter", text, refused)
     out.histogram(
         "penstock_loop_lag_seconds",
         "How late the event loop called a timer, four times a second.",

@@ -7,8 +7,8 @@ Invariant: a peer whose certificate nobody vouches for gets no byte of what is s
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.message import Buffer
@@ -57,9 +57,7 @@ class Tls:
     @property
     def common_name(self) -> str:
         """The common name in the peer's certificate, "" if it showed none or the context does not check them."""
-        certificate = self._tls.getpeercert() or {}
-        subject: Sequence[Sequence[tuple[str, str]]] = certificate.get("subject", ())  # type: ignore[assignment]
-        return next((value for part in subject for key, value in part if key == "commonName"), "")
+        return common_name(self._tls.getpeercert())
 
     def handshake(self, data: Buffer) -> bytes:
         """Take the peer's bytes and return what to write; once `done`, `receive(b"")` gives what came behind it."""
@@ -107,6 +105,12 @@ class Tls:
             # It wants the peer's close_notify, which nobody waits for, or the handshake never ended.
             pass
         return self._out.read()
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str:
+    """Return the common name in a peer's certificate, "" if it showed none or nobody checks them."""
+    subject: Sequence[Sequence[tuple[str, str]]] = (certificate or {}).get("subject", ())
+    return next((value for part in subject for key, value in part if key == "commonName"), "")
 
 
 def client_context(authority: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:

@@ -15,7 +15,7 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.http import Host
 from penstock.dialects.nsq.lookup.server import Connection
 from penstock.dialects.nsq.lookup.service import Lookup
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
 
 
@@ -47,6 +47,7 @@ class Service:
             self.clock,
             lambda code, text, peer: self.faults.append((code, text)),
             lambda where, error: self.bugs.append(error),
+            gate_of(self.clock),
             host,
         )
         self.lookup.tcp_port, self.lookup.http_port = 4160, 4161

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.callers import Caller
 from penstock.dialects.nsq.lookup.directory import Meta
 from penstock.registry.answer import Answer
 from tests.nsq.lookup.parts import Service
@@ -27,19 +26,19 @@ class OneNode:
     def meta(self, topic: str) -> Meta | None:
         return self.topics.get(topic)
 
-    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         self.topics[topic] = meta
         return Answer.of(None)
 
-    def upgrade(self, caller: Caller, topic: str) -> Answer[None]:
+    def upgrade(self, topic: str) -> Answer[None]:
         self.topics[topic] = Meta(extend_support=True)
         return Answer.of(None)
 
-    def replicate(self, caller: Caller, topic: str, replicas: int) -> Answer[None]:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         self.topics[topic] = msgspec.structs.replace(self.topics[topic], replica=replicas)
         return Answer.of(None)
 
-    def delete(self, caller: Caller, topic: str) -> Answer[None]:
+    def delete(self, topic: str) -> Answer[None]:
         self.topics.pop(topic, None)
         return Answer.of(None)
 

@@ -79,7 +79,7 @@ def topics(service: Service, caller: Caller, document: Nothing) -> object:
 
 def topic(service: Service, caller: Caller, document: TopicName) -> TopicInfo:
     """Describe a topic."""
-    return service.bridge.call(lambda: topic_info(service.topic(caller, "read", document.name)))
+    return service.bridge.call(lambda: topic_info(service.topic(caller, "see", document.name)))
 
 
 def create_topic(service: Service, caller: Caller, document: NewTopic) -> TopicInfo:
@@ -98,10 +98,10 @@ def create_topic(service: Service, caller: Caller, document: NewTopic) -> TopicI
         raise Refusal("bad_request", f"these settings cannot be used: {error}") from None
     if settings.paused:
         raise Refusal("bad_request", "a topic is paused once it exists, not when it is made")
-    caller.check("create", document.name)
     create = service.node.create_topic
 
     def begin(settle: Settle[TopicInfo]) -> None:
+        caller.check("create", document.name)
         create(document.name, settings).then_make(topic_info).then(settle)
 
     return service.bridge.ask(begin)
@@ -109,8 +109,12 @@ def create_topic(service: Service, caller: Caller, document: NewTopic) -> TopicI
 
 def delete_topic(service: Service, caller: Caller, document: TopicName) -> object:
     """Drop a topic with everything in it."""
-    caller.check("delete", document.name)
-    service.bridge.ask(lambda settle: service.node.delete_topic(document.name).then(settle))
+
+    def begin(settle: Settle[None]) -> None:
+        caller.check("delete", document.name)
+        service.node.delete_topic(document.name).then(settle)
+
+    service.bridge.ask(begin)
     return {}
 
 
@@ -227,6 +231,7 @@ def carry_out(service: Service, caller: Caller, action: flight.Action) -> bytes:
         raise Refusal("bad_request", f"there is no action {action.type!r}; {near}")
     content = action.body.to_pybytes() if action.body is not None else b""
     document: object = decoded(content, kind.document) if content else made({}, kind.document)
+    caller.doing = action.type
     result = kind.call(service, caller, document)
     if dataclasses.is_dataclass(result):
         return encoded(result)

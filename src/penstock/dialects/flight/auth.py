@@ -1,37 +1,45 @@
-"""The token: every call shows it in its header `authorization: Bearer <token>`, or is not begun.
+"""Who calls: every call shows a token, or a user and its secret, in its header `authorization`, Bearer or Basic.
 
-Owns the check. Where no token is configured everybody may call; the configuration allows that on loopback only.
+Owns the look at the header, on Flight's threads, where a secret may take its time to be hashed. Whether somebody may
+be here, with or without having shown anything, is the gate's to say.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow.flight as flight
 
-from penstock.dialects.flight.faults import error_of
-from penstock.errors import Refusal
+from penstock.callers.gate import shown_in
+from penstock.callers.identity import ANONYMOUS, Identity
+from penstock.dialects.flight.service import Service
+
+#: The name under which a call finds who its caller is.
+CALLER = "caller"
 
 
-class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class Shown(flight.ServerMiddleware):  # type: ignore[misc]
+    """What one call showed."""
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__()
+        self.identity = identity
+
+
+class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Looks at the headers of each call before anything else does."""
 
-    def __init__(self, token: str, refused: Callable[[Refusal, str], None]) -> None:
+    def __init__(self, service: Service) -> None:
         super().__init__()
-        self._token = token.encode()
-        self._refused = refused
+        self._gate = service.node.gate
 
-    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> None:
-        """Refuse a call without the token; in a time that does not tell how nearly it was right."""
-        if not self._token:
-            return
-        values = headers.get("authorization") or [""]
-        shown = values[0] if isinstance(values[0], bytes) else values[0].encode("utf-8", "surrogateescape")
-        scheme, _, given = shown.partition(b" ")
-        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
-            return
-        what = "is not the node's" if given else "is missing: send the header authorization: Bearer <token>"
-        refusal = Refusal("unauthorized", f"the token {what}")
-        self._refused(refusal, str(info.method))
-        raise error_of(refusal)
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> Shown:
+        """See who calls."""
+        values = headers.get("authorization")
+        if not values:
+            return Shown(ANONYMOUS)
+        header = values[0] if isinstance(values[0], bytes) else values[0].encode("utf-8", "surrogateescape")
+        shown = shown_in(header)
+        if shown is None:
+            return Shown(Identity("", "wrong", note="no known form"))
+        return Shown(self._gate.known(shown) or self._gate.verified(shown))

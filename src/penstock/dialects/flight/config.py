@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, has_callers
 from penstock.config.tree import MIB, Port, SomeSize
 from penstock.errors import ConfigError
 
@@ -36,5 +36,5 @@ def endpoints(config: Config) -> list[Endpoint]:
     flight = config.of(FlightConfig)
     if not flight.enabled:
         return []
-    port, tls, asks = config.listen_port(flight.port), bool(config.tls_cert), bool(config.token)
+    port, tls, asks = config.listen_port(flight.port), bool(config.tls_cert), has_callers(config)
     return [Endpoint("flight.port", "grpc", "Flight", flight.address, port, tls, asks, TOKEN_AND_TLS)]

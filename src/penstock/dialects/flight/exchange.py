@@ -112,6 +112,8 @@ class Exchange:
             topic.shard(document.shard)
         if document.subscription in topic.subscriptions or not document.create:
             return Answer.of(topic.subscription(document.subscription))
+        what = f"subscription {document.subscription}, by its first use"
+        self._service.node.gate.granted(self._caller, "create", topic.name, what)
         return topic.create_subscription(document.subscription, earliest=document.earliest)
 
     def _sit_down(self, topic: Topic, subscription: Subscription) -> None:
@@ -136,6 +138,8 @@ class Exchange:
             evict=self._evict,
         )
         self._joined_ns = service.node.clock.now()
+        self._caller.on_change = self._changed
+        service.node.gate.follow(self._caller)
         service.exchanges[self] = self.end
 
     def apply(self, order: Order) -> None:
@@ -172,6 +176,8 @@ class Exchange:
     def leave(self) -> None:
         """End the exchange."""
         self._service.exchanges.pop(self, None)
+        self._caller.on_change = None
+        self._service.node.gate.leave(self._caller)
         self._detach()
 
     def _detach(self) -> None:
@@ -192,6 +198,13 @@ class Exchange:
             self._ended = True
             self._detach()
             self.queue.put(Notice(end=why))
+
+    def _changed(self) -> None:
+        """End it for somebody who is known no more, or may not receive any more."""
+        if not self._caller.is_known:
+            self.end("unauthorized: what was shown does not count any more")
+        elif not self._caller.may("receive", self._document.topic):
+            self.end(f"forbidden: {self._caller} may not receive topic {self._document.topic} any more")
 
     def _evict(self) -> None:
         self.end(f"gone: subscription {self._document.subscription} of topic {self._document.topic} was deleted")

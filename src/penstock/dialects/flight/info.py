@@ -37,7 +37,7 @@ def topic_info(topic: Topic) -> TopicInfo:
 def all_topics(service: Service, caller: Caller, prefix: str = "") -> list[TopicInfo]:
     """Return all topics by name; on a Flight thread, some of them in each step of the loop."""
     names = service.bridge.call(lambda: sorted(name for name in service.node.topics if name.startswith(prefix)))
-    names = [name for name in names if caller.may("read", name)]
+    names = [name for name in names if caller.may("see", name)]
 
     def some(part: list[str]) -> list[TopicInfo]:
         found = (service.node.topics.get(name) for name in part)

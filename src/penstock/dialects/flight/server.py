@@ -20,11 +20,14 @@ from penstock.client.wire import Publish, Read, decoded
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.flight import actions, exchange, get, info, put, stage
-from penstock.dialects.flight.auth import TokenCheck
+from penstock.dialects.flight.auth import CALLER, Callers
 from penstock.dialects.flight.bridge import Bridge
 from penstock.dialects.flight.command import put_of, subscribe_of, topic_of
 from penstock.dialects.flight.service import Service
 from penstock.node.node import Node
+
+#: The endpoint of these connections.
+LISTENER = "flight.port"
 
 #: How long clients have to end their calls by themselves, and how often the others are hung up on.
 GRACE_S = 1.0
@@ -43,7 +46,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             tls_certificates=certificates,
-            middleware={"token": TokenCheck(config.token, service.count)},
+            middleware={CALLER: Callers(service)},
         )
 
     def do_put(
@@ -57,14 +60,14 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         with self._service.guarded(context.peer()), self._service.putting():
             document = put_of(descriptor)
             if isinstance(document, Publish):
-                put.publish(self._service, document, reader, writer, _caller(context))
+                put.publish(self._service, document, reader, writer, self._caller(context))
             else:
-                stage.write(self._service, _caller(context), document, reader, writer, context.is_cancelled)
+                stage.write(self._service, self._caller(context), document, reader, writer, context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range of a shard."""
         with self._service.guarded(context.peer()):
-            return get.stream(self._service, decoded(ticket.ticket, Read), _caller(context))
+            return get.stream(self._service, decoded(ticket.ticket, Read), self._caller(context))
 
     def do_exchange(
         self,
@@ -75,22 +78,24 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Consume a subscription."""
         with self._service.guarded(context.peer()):
-            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, _caller(context))
+            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, self._caller(context))
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Tell all topics; criteria is the beginning of their names."""
         with self._service.guarded(context.peer()):
             prefix = bytes(criteria).decode("utf-8", "replace")
-            return iter([info.flight_info(each) for each in info.all_topics(self._service, _caller(context), prefix)])
+            return iter(
+                [info.flight_info(each) for each in info.all_topics(self._service, self._caller(context), prefix)]
+            )
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Tell one topic."""
         with self._service.guarded(context.peer()):
-            name, caller = topic_of(descriptor), _caller(context)
+            name, caller = topic_of(descriptor), self._caller(context)
             return info.flight_info(
-                self._service.bridge.call(lambda: info.topic_info(self._service.topic(caller, "read", name)))
+                self._service.bridge.call(lambda: info.topic_info(self._service.topic(caller, "see", name)))
             )
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
@@ -100,11 +105,27 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """Do something that is no stream."""
         with self._service.guarded(context.peer()):
-            return [flight.Result(actions.carry_out(self._service, _caller(context), action))]
+            return [flight.Result(actions.carry_out(self._service, self._caller(context), action))]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """Tell what can be done."""
-        return actions.described()
+        with self._service.guarded(context.peer()):
+            self._caller(context)
+            return actions.described()
+
+    def _caller(self, context: flight.ServerCallContext) -> Caller:
+        """Return who calls, if it may be here at all."""
+        gate = self._service.node.gate
+        identity = context.get_middleware(CALLER).identity
+        caller = Caller(gate, context.peer(), LISTENER, identity, asks_token=True)
+
+        def enter() -> None:
+            gate.noted(caller)
+            caller.check_known()
+
+        if gate.trouble(caller) is not None or not gate.is_noted(caller):
+            self._service.bridge.call(enter)
+        return caller
 
 
 class FlightListener:
@@ -159,10 +180,6 @@ async def serve_flight(node: Node, config: Config, bound: Bound) -> FlightListen
         raise OSError(f"Flight cannot listen on {location}: {error}") from error
     bound.port = server.port
     return FlightListener(server, service)
-
-
-def _caller(context: flight.ServerCallContext) -> Caller:
-    return Caller(context.peer(), "flight.port")
 
 
 def hang_up(port: int) -> None:

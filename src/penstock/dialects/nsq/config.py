@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from penstock.budget import sizes_of
-from penstock.config import Config, Endpoint, Section, check_certificate, check_order, host_and_port
-from penstock.config.tree import KIB, MIB, Count, Duration, NamedList, Port, SomeSize
+from penstock.config import Config, Endpoint, Section, check_certificate, check_order, has_callers, host_and_port
+from penstock.config.tree import KIB, MIB, Count, Duration, NamedList, Port, Secret, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import HOUR_NS, MINUTE_NS, SECOND_NS
 from penstock.units.quantity import format_size
@@ -30,6 +30,8 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     lookup_http_port: Port = 4161
     #: Lookup services elsewhere that this node announces itself to, each "host:port".
     lookupd_tcp_addresses: tuple[str, ...] = ()
+    #: What those of them that ask for it are shown: a token, or user:secret.
+    lookupd_token: Secret = ""
     #: Where others reach this node; empty = the address it listens on, or this machine's name if that is all of them.
     broadcast_address: str = ""
     #: A tombstone hides a producer of a topic this long.
@@ -156,9 +158,12 @@ def quantile(text: str) -> float:
 
 
 #: How the listeners are made safe for a network.
-MEND = "set tls_cert, tls_key, nsq.tls_required = true and nsq.tls_client_auth_policy = require-verify"
+MEND = (
+    "set tls_cert, tls_key and nsq.tls_required = true, and make users (`penstock user add`) "
+    "or set nsq.tls_client_auth_policy = require-verify"
+)
 MEND_HTTP = f"{MEND} (it only points to HTTPS then)"
-MEND_LOOKUP = "its protocol has neither, so set nsq.lookup = false"
+MEND_LOOKUP = "its protocol has no TLS, so set nsq.lookup = false"
 
 
 def endpoints(config: Config) -> list[Endpoint]:
@@ -168,15 +173,16 @@ def endpoints(config: Config) -> list[Endpoint]:
 
 def _endpoints(config: Config, nsq: NsqConfig) -> Iterator[Endpoint]:
     certified = nsq.tls_client_auth_policy != "none"
-    asks = certified or bool(nsq.auth_http_addresses)
+    known = has_callers(config)
+    asks = known or certified or bool(nsq.auth_http_addresses)
     tcp_port, http_port = config.listen_port(nsq.tcp_port), config.listen_port(nsq.http_port)
     yield Endpoint("nsq.tcp_port", "tcp", "NSQ", nsq.address, tcp_port, nsq.tls_required, asks, MEND)
     curl = "curl -d hello '{}/pub?topic=greetings'"
     points = nsq.tls_required and not nsq.plain_http
-    yield Endpoint("nsq.http_port", "http", "NSQ HTTP", nsq.address, http_port, False, False, MEND_HTTP, points, curl)
+    yield Endpoint("nsq.http_port", "http", "NSQ HTTP", nsq.address, http_port, False, known, MEND_HTTP, points, curl)
     if config.tls_cert or nsq.tls_cert:
         port = config.listen_port(nsq.https_port)
-        yield Endpoint("nsq.https_port", "http", "NSQ HTTPS", nsq.address, port, True, certified, MEND)
+        yield Endpoint("nsq.https_port", "http", "NSQ HTTPS", nsq.address, port, True, known or certified, MEND)
     if nsq.lookup:
         yield from lookup_endpoints(config)
 
@@ -185,7 +191,8 @@ def lookup_endpoints(config: Config) -> list[Endpoint]:
     """Return where the lookup service listens, which may also run alone."""
     nsq = config.of(NsqConfig)
     tcp_port, http_port = config.listen_port(nsq.lookup_tcp_port), config.listen_port(nsq.lookup_http_port)
+    asks = has_callers(config)
     return [
-        Endpoint("nsq.lookup_tcp_port", "tcp", "NSQ lookup", nsq.address, tcp_port, mend=MEND_LOOKUP),
-        Endpoint("nsq.lookup_http_port", "http", "NSQ lookup HTTP", nsq.address, http_port, mend=MEND_LOOKUP),
+        Endpoint("nsq.lookup_tcp_port", "tcp", "NSQ lookup", nsq.address, tcp_port, False, asks, MEND_LOOKUP),
+        Endpoint("nsq.lookup_http_port", "http", "NSQ lookup HTTP", nsq.address, http_port, False, asks, MEND_LOOKUP),
     ]

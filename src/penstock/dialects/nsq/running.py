@@ -35,7 +35,7 @@ class Nsq:
         self._node = node
         self._config = config
         self._acceptor: asyncio.Server
-        self._network = LoopNetwork()
+        self._network = LoopNetwork(config.of(NsqConfig).lookupd_token)
         self._statsd: Statsd | None = None
 
     @classmethod
@@ -68,7 +68,7 @@ class Nsq:
         def fault(code: str, text: str, peer: str) -> None:
             node.count_fault("nsq lookup", code, text, peer)
 
-        return await Lookup.start(self._config, node.clock, bound, fault, node.report_bug, NodeHost(node))
+        return await Lookup.start(self._config, node.clock, bound, fault, node.report_bug, node.gate, NodeHost(node))
 
     def _send_stats(self, observer: Observer, http_port: int) -> None:
         """Send stats to StatsD, where it is configured."""

@@ -99,7 +99,7 @@ class Admin:
         """Return the topic that a request names, which must exist, and the channel, which need not."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
         channel = words.name(params, "channel", "INVALID_ARG_CHANNEL")
-        return self._existing(caller, "change", topic), channel
+        return self._existing(caller, "change", topic, f"channel {channel}"), channel
 
     def _known(self, caller: Caller, action: Action, params: Params) -> Topic:
         """Return the topic that a request names, where nsqd does not look at the name itself."""
@@ -108,12 +108,13 @@ class Admin:
         return self._existing(caller, action, params["topic"])
 
     def _topic(self, caller: Caller, params: Params) -> Topic:
-        return self._existing(caller, "change", words.name(params, "topic", "INVALID_TOPIC"))
+        return self._existing(caller, "delete", words.name(params, "topic", "INVALID_TOPIC"))
 
-    def _existing(self, caller: Caller, action: Action, name: str) -> Topic:
+    def _existing(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
+        caller.check(action, name, what)
         if name not in self._node.topics:
             raise Fault(404, "TOPIC_NOT_FOUND")
-        return self._node.reach(caller, action, name)
+        return self._node.topic(name)
 
     PATHS: ClassVar[dict[str, Callable[[Admin, Caller, Params], Answer[Response]]]] = {
         "/topic/create": create_topic,

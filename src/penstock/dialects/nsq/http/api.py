@@ -15,7 +15,8 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.callers import Caller
+from penstock.callers import Action, Caller
+from penstock.callers.rights import NODE
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
 from penstock.dialect import Bound
@@ -75,20 +76,23 @@ class _Publisher:
 class PlainPublish:
     """Publishes to one topic from one connection, as long as the topic is there."""
 
-    __slots__ = ("_http", "_name", "_publisher", "answer", "body_bytes_max")
+    __slots__ = ("_caller", "_http", "_name", "_publisher", "answer", "body_bytes_max")
 
-    def __init__(self, http: Http, name: str, publisher: object) -> None:
+    def __init__(self, http: Http, name: str, caller: Caller, publisher: object) -> None:
         self._http = http
+        self._caller = caller
         self._name = name
         self._publisher = publisher
         self.body_bytes_max = http.message_bytes_max
         self.answer = _OK
 
     def take(self, body: bytes, done: Done) -> bool:
-        """Store one message; False where there is no such topic, or no memory for it."""
+        """Store one message; False where there is no such topic, no memory for it, or no right any more."""
         node, size = self._http.node, len(body)
         topic = node.topics.get(self._name)
         if topic is None or node.budget.input.used + size > node.budget.input.bytes_max:
+            return False
+        if not self._caller.may("publish", self._name):
             return False
         topic.publish(Rows(1, [0, size], body, SOURCE), self._publisher, done)
         return True
@@ -118,6 +122,11 @@ class Http(App):
         pub, mpub = Route(self.pub, *one), Route(self.mpub, *many)
         start = Route(self.setoffset, START_BYTES_MAX, Fault(400, "INVALID_OFFSET"))
         value = Route(self.set_option, self.message_bytes_max, Fault(413, "INVALID_VALUE"))
+        stats = Route(self.stats, IDLE_BYTES_MAX, only_reads=True)
+        option = Route(self.option, IDLE_BYTES_MAX, only_reads=True)
+        #: Anybody's to ask, and what concerns no topic.
+        self._open = Route(self.ping, IDLE_BYTES_MAX, only_reads=True)
+        self._about_node: dict[Route, Action] = {stats: "see", option: "see", value: "admin"}
         self._routes = Routes(
             [
                 ("POST", "/pub", pub),
@@ -126,11 +135,11 @@ class Http(App):
                 ("POST", "/mput", mpub),
                 ("POST", "/pub_ext", Route(self.pub_ext, *one)),
                 ("POST", "/pubtrace", Route(self.pubtrace, *one)),
-                ("GET", "/ping", Route(self.ping, IDLE_BYTES_MAX, only_reads=True)),
+                ("GET", "/ping", self._open),
                 ("GET", "/info", Route(self.info, IDLE_BYTES_MAX, only_reads=True)),
-                ("GET", "/stats", Route(self.stats, IDLE_BYTES_MAX, only_reads=True)),
+                ("GET", "/stats", stats),
                 ("POST", "/channel/setoffset", start),
-                ("GET", "/config/{option}", Route(self.option, IDLE_BYTES_MAX, only_reads=True)),
+                ("GET", "/config/{option}", option),
                 ("PUT", "/config/{option}", value),
                 *(("POST", path, Route(self._managed(handle), IDLE_BYTES_MAX)) for path, handle in Admin.PATHS.items()),
             ]
@@ -139,6 +148,14 @@ class Http(App):
     def begin(self, request: Request) -> None:
         """Give a request its route."""
         request.route, request.names = self._routes.find(request.method, words.path(request))
+
+    def admit(self, request: Request) -> None:
+        """Let everybody ask whether the node is well, and those that may be here the rest."""
+        assert request.route is not None
+        if request.route is not self._open:
+            request.caller.check_known()
+        if request.route in self._about_node:
+            request.caller.check(self._about_node[request.route], NODE)
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
@@ -153,17 +170,15 @@ class Http(App):
         """Count bytes that are no request."""
         self.node.count_fault("nsq", "INVALID_REQUEST", text, connection.peer)
 
-    def shortcut(self, method: bytes, target: bytes, connection: Connection) -> Shortcut | None:
+    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
         """Return the short way of a plain publish."""
         found = _PLAIN(target)
         if found is None:
             return None
         name = found[1].decode("ascii")
-        try:
-            connection.caller.check("publish", name)
-        except Refusal:
+        if not caller.may("publish", name):
             return None  # the long way says why not
-        return PlainPublish(self, name, self._publisher(connection))
+        return PlainPublish(self, name, caller, self._publisher(connection))
 
     def _publisher(self, connection: Connection) -> object:
         """Return whose order a client's messages keep."""
@@ -435,7 +450,7 @@ async def serve_http(
     app: App = Http(node, config, bound, observer, relookup)
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
-    listener = Listener(key, app, node.clock, node.budget, door(config))
+    listener = Listener(key, app, node.clock, node.budget, node.gate, door(config))
     await listener.serve(bound[key].taken(), server_context(config) if secure else None)
     return listener
 

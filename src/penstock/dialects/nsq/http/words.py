@@ -14,7 +14,7 @@ import msgspec
 from penstock.dialects.nsq.codec import is_name
 from penstock.errors import Refusal
 from penstock.http import Broken, Request, Response
-from penstock.http.response import TEXT
+from penstock.http.response import CHALLENGE, TEXT
 
 NSQ = (b"x-nsq-content-type", b"nsq; version=1.0")
 JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -68,7 +68,8 @@ def document(content: object) -> Response:
 def refusal(status: int, code: str, reason: str = "") -> Response:
     """Return the answer to what is refused; programs read the code, people the reason."""
     told = {"message": code, "reason": reason} if reason else {"message": code}
-    return Response(msgspec.json.encode(told), (NSQ, JSON), status)
+    asked = (CHALLENGE,) if status == 401 else ()
+    return Response(msgspec.json.encode(told), (NSQ, JSON, *asked), status)
 
 
 def params(request: Request) -> Params:

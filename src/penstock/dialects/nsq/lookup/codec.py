@@ -51,6 +51,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     distributed_id: str | msgspec.UnsetType | None = msgspec.UNSET
     #: Whether a service takes DESCRIBE, which only Penstock's does.
     takes_meta: bool | msgspec.UnsetType | None = msgspec.UNSET
+    #: Whether a service takes nothing before AUTH, which only Penstock's knows.
+    auth_required: bool | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def names_partitions(self) -> bool:
@@ -76,12 +78,13 @@ _META = msgspec.json.Decoder(Meta)
 class Decoder:
     """Commands of one connection."""
 
-    __slots__ = ("_dead", "_greeted", "_identified", "_rest")
+    __slots__ = ("_dead", "_greeted", "_rest", "_said")
 
     def __init__(self) -> None:
         self._rest = b""
         self._greeted = False
-        self._identified = False
+        #: What is said once at most.
+        self._said: set[str] = set()
         self._dead = False
 
     def feed(self, data: bytes) -> list[Command]:
@@ -123,28 +126,28 @@ class Decoder:
                 out.append(("hang up",))
             return -1
         words = data[pos:line_end].strip().split(b" ")
-        if words[0] == b"IDENTIFY":
-            return self._identify(data, line_end + 1, out)
+        if words[0] in (b"IDENTIFY", b"AUTH"):
+            return self._with_body(words[0].decode("ascii"), data, line_end + 1, out)
         if words[0] not in (b"REGISTER", b"UNREGISTER", b"PING", b"DESCRIBE"):
             return self._fault(out, "E_INVALID", f"invalid command {words[0].decode('latin-1')}")
         out.append((words[0].decode("ascii"), words[1:]))
         return line_end + 1
 
-    def _identify(self, data: bytes, at: int, out: list[Command]) -> int:
-        if self._identified:
-            return self._fault(out, "E_INVALID", "cannot IDENTIFY again")
+    def _with_body(self, word: str, data: bytes, at: int, out: list[Command]) -> int:
+        if word in self._said:
+            return self._fault(out, "E_INVALID", f"cannot {word} again")
         if len(data) < at + 4:
             return -1
         size: int = _U32.unpack_from(data, at)[0]
         if size > BODY_BYTES_MAX:
             # The wire's length is signed.
             shown = size if size < 1 << 31 else size - (1 << 32)
-            text = f"IDENTIFY body too big {shown} > {BODY_BYTES_MAX}" if shown > 0 else "IDENTIFY failed to read body"
+            text = f"{word} body too big {shown} > {BODY_BYTES_MAX}" if shown > 0 else f"{word} failed to read body"
             return self._fault(out, "E_BAD_BODY", text)
         if len(data) < at + 4 + size:
             return -1
-        self._identified = True
-        out.append(("IDENTIFY", data[at + 4 : at + 4 + size]))
+        self._said.add(word)
+        out.append((word, data[at + 4 : at + 4 + size]))
         return at + 4 + size
 
     def _fault(self, out: list[Command], code: str, text: str) -> int:
@@ -224,6 +227,12 @@ def identify(said: Identity) -> bytes:
     """Return the first command of a node."""
     body = msgspec.json.encode(said)
     return b"IDENTIFY\n" + _U32.pack(len(body)) + body
+
+
+def auth(token: str) -> bytes:
+    """Return the command that shows who vouches for the node; only for services that ask for it."""
+    body = token.encode()
+    return b"AUTH\n" + _U32.pack(len(body)) + body
 
 
 def register(topic: str, channel: str = "", partition: int | None = None) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.callers import Caller
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
 from penstock.node.node import Node
@@ -35,9 +34,8 @@ class NodeHost:
         found = self._node.topics.get(topic)
         return meta_of(found) if found is not None else None
 
-    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
-        caller.check("create", topic)
         if topic in self._node.topics:
             return Answer.of(None)
         settings = msgspec.structs.replace(
@@ -48,26 +46,23 @@ class NodeHost:
             settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
         return self._node.obtain(topic, settings).then_make(lambda _: None)
 
-    def upgrade(self, caller: Caller, topic: str) -> Answer[None]:
+    def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
-        caller.check("change", topic)
         found = self._node.topics.get(topic)
         if found is not None and (chosen := found.chosen.of(NsqChoices)).extend == "off":
             return found.update(msgspec.structs.replace(chosen, extend="on").put(found.settings))
         return Answer.of(None)
 
-    def replicate(self, caller: Caller, topic: str, replicas: int) -> Answer[None]:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         """Remember how many copies of a topic were asked for."""
-        caller.check("change", topic)
         found = self._node.topics.get(topic)
         if found is not None:
             chosen = found.chosen.of(NsqChoices)
             return found.update(msgspec.structs.replace(chosen, replicas=replicas).put(found.settings))
         return Answer.of(None)
 
-    def delete(self, caller: Caller, topic: str) -> Answer[None]:
+    def delete(self, topic: str) -> Answer[None]:
         """Drop a topic of the node, if it has it."""
-        caller.check("delete", topic)
         if topic in self._node.topics:
             return self._node.delete_topic(topic)
         return Answer.of(None)

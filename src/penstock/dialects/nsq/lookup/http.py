@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.callers import Caller
+from penstock.callers.rights import NODE
 from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, SAID, Fault, Params, document
@@ -38,16 +39,16 @@ class Host(Protocol):
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
 
-    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
 
-    def upgrade(self, caller: Caller, topic: str) -> Answer[None]:
+    def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
 
-    def replicate(self, caller: Caller, topic: str, replicas: int) -> Answer[None]:
+    def replicate(self, topic: str, replicas: int) -> Answer[None]:
         """Remember how many copies of a topic were asked for."""
 
-    def delete(self, caller: Caller, topic: str) -> Answer[None]:
+    def delete(self, topic: str) -> Answer[None]:
         """Drop a topic of the node, if it has it."""
 
 
@@ -70,18 +71,12 @@ class Http(App):
         self._fault = fault
         self._report_bug = report_bug
         paths = [(method, path, self._answered(handle)) for path, (method, handle) in self.PATHS.items()]
-        paths += [("POST", path, self._changed(handle)) for path, handle in self.CHANGES.items()]
         self._routes = Routes(
             (method, path, Route(handle, IDLE_BYTES_MAX, only_reads=method == "GET")) for method, path, handle in paths
         )
 
     def _answered(
-        self, handle: Callable[[Http, Params], Response | Answer[Response]]
-    ) -> Callable[[Request], Response | Answer[Response]]:
-        return lambda request: handle(self, words.params(request))
-
-    def _changed(
-        self, handle: Callable[[Http, Params, Caller], Answer[Response]]
+        self, handle: Callable[[Http, Params, Caller], Response | Answer[Response]]
     ) -> Callable[[Request], Response | Answer[Response]]:
         return lambda request: handle(self, words.params(request), request.caller)
 
@@ -108,17 +103,18 @@ class Http(App):
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def ping(self, params: Params) -> Response:
+    def ping(self, params: Params, caller: Caller) -> Response:
         """Say that all is well."""
         return OK
 
-    def info(self, params: Params) -> Response:
+    def info(self, params: Params, caller: Caller) -> Response:
         """Tell what this is."""
         return document({"version": VERSION})
 
-    def lookup(self, params: Params) -> Response:
+    def lookup(self, params: Params, caller: Caller) -> Response:
         """Tell where a topic is."""
         topic = _topic(params)
+        caller.check("see", topic)
         access = params.get("access", "")
         if access not in ("", "r", "w"):
             raise Fault(400, "INVALID_ACCESS_MODE")
@@ -139,20 +135,24 @@ class Http(App):
                 found["meta"] = self._meta(topic)
         return document(found)
 
-    def topics(self, params: Params) -> Response:
+    def topics(self, params: Params, caller: Caller) -> Response:
         """List every topic."""
-        names = self._directory.topics()
+        caller.check_known()
+        names = [name for name in self._directory.topics() if caller.may("see", name)]
         found: dict[str, Any] = {"topics": names}
         if _switch(params, "metaInfo") or _switch(params, "metainfo"):
             found["meta_info"] = [{"topic_name": name, **msgspec.to_builtins(self._meta(name))} for name in names]
         return document(found)
 
-    def channels(self, params: Params) -> Response:
+    def channels(self, params: Params, caller: Caller) -> Response:
         """List the channels of a topic."""
-        return document({"channels": self._directory.channels(_topic(params))})
+        topic = _topic(params)
+        caller.check("see", topic)
+        return document({"channels": self._directory.channels(topic)})
 
-    def nodes(self, params: Params) -> Response:
+    def nodes(self, params: Params, caller: Caller) -> Response:
         """List the nodes with their topics."""
+        caller.check("see", NODE)
         listed = []
         for peer, topics in self._directory.nodes(self._clock.monotonic()):
             node = _peer(peer)
@@ -163,8 +163,9 @@ class Http(App):
             listed.append(node)
         return document({"producers": listed})
 
-    def debug(self, params: Params) -> Response:
+    def debug(self, params: Params, caller: Caller) -> Response:
         """Show everything that is registered."""
+        caller.check("see", NODE)
         to_wall_ns = self._clock.now() - self._clock.monotonic()
         found: dict[str, list[dict[str, object]]] = {}
         for record in self._directory.records():
@@ -179,8 +180,9 @@ class Http(App):
             )
         return document(found)
 
-    def listlookup(self, params: Params) -> Response:
+    def listlookup(self, params: Params, caller: Caller) -> Response:
         """List the lookup services: this one. Youzan's clients ask it before every lookup."""
+        caller.check_known()
         me = self._me()
         node = {
             "ID": f"{me.broadcast_address}:{me.tcp_port}",
@@ -198,6 +200,7 @@ class Http(App):
     def create_topic(self, params: Params, caller: Caller) -> Answer[Response]:
         """Remember a topic; asked in Youzan's form, make it on the node in this process too."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
+        caller.check("create", topic)
         if not any(word in params for word in EXTENDED):
             return Answer.of(self._know(topic))
         meta = Meta(
@@ -208,7 +211,7 @@ class Http(App):
             multi_part=_switch(params, "multipart"),
             disable_channel_auto_create=_switch(params, "disable_channel_auto_create"),
         )
-        made = Answer.of(None) if self._host is None else self._host.create(caller, topic, meta)
+        made = Answer.of(None) if self._host is None else self._host.create(topic, meta)
         return made.then_make(lambda _: self._know(topic, meta))
 
     def _know(self, topic: str, meta: Meta | None = None) -> Response:
@@ -218,26 +221,28 @@ class Http(App):
     def update_meta(self, params: Params, caller: Caller) -> Answer[Response]:
         """Change what a topic is like; headers can be allowed, never forbidden again."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
+        caller.check("change", topic)
         if not self._directory.knows(topic):
             raise Fault(404, "TOPIC_NOT_FOUND")
         meta, host, done = self._meta(topic), self._host, Answer.of(None)
         if "replicator" in params:
             replica = _number(params["replicator"], "INVALID_ARG_TOPIC_REPLICATOR", 1, REPLICAS_MAX)
             if host is not None:
-                done = host.replicate(caller, topic, replica)
+                done = host.replicate(topic, replica)
             meta = msgspec.structs.replace(meta, replica=replica)
         if _switch(params, "upgradeext"):
             if host is not None:
-                done = done.then_ask(lambda _: host.upgrade(caller, topic))
+                done = done.then_ask(lambda _: host.upgrade(topic))
             meta = msgspec.structs.replace(meta, extend_support=True)
         return done.then_make(lambda _: self._know(topic, meta))
 
     def delete_topic(self, params: Params, caller: Caller) -> Answer[Response]:
         """Forget a topic; asked in Youzan's form (`partition=**`), drop it on the node in this process too."""
         topic = _topic(params)
+        caller.check("delete", topic)
         gone = Answer.of(None)
         if params.get("partition") == "**" and self._host is not None:
-            gone = self._host.delete(caller, topic)
+            gone = self._host.delete(topic)
 
         def forget(_: None) -> Response:
             self._directory.remove_topic(topic)
@@ -245,9 +250,10 @@ class Http(App):
 
         return gone.then_make(forget)
 
-    def tombstone(self, params: Params) -> Response:
+    def tombstone(self, params: Params, caller: Caller) -> Response:
         """Hide a producer of a topic for a while, or show it again with `restore=true`."""
         topic = _topic(params)
+        caller.check("change", topic)
         if "node" not in params:
             raise Fault(400, "MISSING_ARG_NODE")
         if _switch(params, "restore"):
@@ -256,16 +262,20 @@ class Http(App):
             self._directory.tombstone(topic, params["node"], self._clock.monotonic())
         return EMPTY
 
-    def create_channel(self, params: Params) -> Response:
+    def create_channel(self, params: Params, caller: Caller) -> Response:
         """Remember a channel, for nodes that make its topic later."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
-        self._directory.add_channel(topic, words.name(params, "channel", "INVALID_ARG_CHANNEL"))
+        channel = words.name(params, "channel", "INVALID_ARG_CHANNEL")
+        caller.check("change", topic, f"channel {channel}")
+        self._directory.add_channel(topic, channel)
         return EMPTY
 
-    def delete_channel(self, params: Params) -> Response:
+    def delete_channel(self, params: Params, caller: Caller) -> Response:
         """Forget a channel."""
         topic = words.name(params, "topic", "INVALID_ARG_TOPIC")
-        if not self._directory.remove_channel(topic, words.name(params, "channel", "INVALID_ARG_CHANNEL")):
+        channel = words.name(params, "channel", "INVALID_ARG_CHANNEL")
+        caller.check("change", topic, f"channel {channel}")
+        if not self._directory.remove_channel(topic, channel):
             raise Fault(404, "CHANNEL_NOT_FOUND")
         return EMPTY
 
@@ -282,7 +292,7 @@ class Http(App):
         seen = self._directory.partitions(topic, self._clock.monotonic())
         return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))
 
-    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params], Response | Answer[Response]]]]] = {
+    PATHS: ClassVar[dict[str, tuple[str, Callable[[Http, Params, Caller], Response | Answer[Response]]]]] = {
         "/ping": ("GET", ping),
         "/info": ("GET", info),
         "/lookup": ("GET", lookup),
@@ -292,15 +302,12 @@ class Http(App):
         "/debug": ("GET", debug),
         "/listlookup": ("GET", listlookup),
         "/topic/tombstone": ("POST", tombstone),
+        "/topic/create": ("POST", create_topic),
+        "/topic/creat": ("POST", create_topic),  # as the design note of tag dispatch spells it
+        "/topic/meta/update": ("POST", update_meta),
+        "/topic/delete": ("POST", delete_topic),
         "/channel/create": ("POST", create_channel),
         "/channel/delete": ("POST", delete_channel),
-    }
-    #: What may reach the node beside the service.
-    CHANGES: ClassVar[dict[str, Callable[[Http, Params, Caller], Answer[Response]]]] = {
-        "/topic/create": create_topic,
-        "/topic/creat": create_topic,  # as the design note of tag dispatch spells it
-        "/topic/meta/update": update_meta,
-        "/topic/delete": delete_topic,
     }
 
 

@@ -66,12 +66,14 @@ class ServiceLink:
         me: Identity,
         announced: Callable[[], Iterable[Announced]],
         pace: Pace = PACE,
+        token: str = "",
     ) -> None:
         #: What the service said of itself, while it is connected.
         self.service: Identity | None = None
         self._network = network
         self._me = me
         self._announced = announced
+        self._token = token
         self._replies = Replies()
         self._awaited = 0
         # Nodes differ in where they are reached, so they do not come back all at once.
@@ -170,6 +172,8 @@ class ServiceLink:
         if self.service is None:
             # A service that answers with a bare OK is too old to be asked over HTTP, and still a service.
             self.service = codec.service(reply) or Identity()
+            if self.service.auth_required is True and self._token:  # what follows waits there for the answer
+                self._command(codec.auth(self._token))
             self._link.settled()
             self._announce_all()
             _log.info("announced to lookup service %s", self.name)

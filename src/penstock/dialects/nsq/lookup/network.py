@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import msgspec
@@ -27,15 +28,20 @@ class _Listed(msgspec.Struct):
 class LoopNetwork(LoopDialler):
     """Connections from the loop that runs the node."""
 
+    def __init__(self, token: str = "") -> None:
+        """Take what services are shown that want to know who asks."""
+        super().__init__()
+        self._headers = {**_HEADERS, "Authorization": f"Bearer {token}"} if token else _HEADERS
+
     def ask(self, host: str, port: int, topic: str, done: Channels) -> None:
         """Ask a service over HTTP for the channels of a topic; `done` is not called if it does not answer."""
-        self.start(_ask(host, port, topic, done))
+        self.start(_ask(host, port, topic, self._headers, done))
 
 
-async def _ask(host: str, port: int, topic: str, done: Channels) -> None:
+async def _ask(host: str, port: int, topic: str, headers: Mapping[str, str], done: Channels) -> None:
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        answer = await fetch(f"http://{place}/channels?topic={quote(topic, safe='')}", ANSWER_S, _HEADERS)
+        answer = await fetch(f"http://{place}/channels?topic={quote(topic, safe='')}", ANSWER_S, headers)
         listed = msgspec.json.decode(answer, type=_Listed).channels
     except (OSError, ValueError, msgspec.MsgspecError) as error:  # TimeoutError is an OSError
         _log.warning("lookup service %s did not tell the channels of %s: %r", place, topic, error)

@@ -69,7 +69,10 @@ class Registrar:
         known = {link.address for link in self.links}
         for address in wanted:
             if address not in known:
-                link = ServiceLink(address, self._node.clock, self._network, self._me, self.announced, self._pace)
+                token = self._node.config.of(NsqConfig).lookupd_token
+                link = ServiceLink(
+                    address, self._node.clock, self._network, self._me, self.announced, self._pace, token
+                )
                 self.links.append(link)
                 link.connect()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.budget import Waiting
+from penstock.callers import Gate
 from penstock.clock import SECOND, Clock, Timer
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
@@ -36,6 +37,7 @@ class Server:
         fault: Fault,
         report_bug: Bug,
         bodies: Waiting,
+        gate: Gate,
     ) -> None:
         self.directory = directory
         self.clock = clock
@@ -44,6 +46,7 @@ class Server:
         self.report_bug = report_bug
         #: Commands that are not all there are held in it.
         self.bodies = bodies
+        self.gate = gate
         self.connections: set[Connection] = set()
 
     def connect(self) -> Connection:
@@ -75,7 +78,9 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         server = self._server
-        self.session = Session(server.directory, server.clock, server.me, self, name, server.fault, server.bodies)
+        self.session = Session(
+            server.directory, server.clock, server.me, self, name, server.fault, server.bodies, server.gate
+        )
         server.connections.add(self)
         self._timer = self._clock.call_at(self._clock.monotonic() + MAGIC_TIMEOUT_NS, self._late)
 

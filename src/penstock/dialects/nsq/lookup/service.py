@@ -14,6 +14,7 @@ from typing import Self
 import msgspec
 
 from penstock.budget import Budget
+from penstock.callers import Gate
 from penstock.clock import Clock
 from penstock.config import Config, MemoryConfig
 from penstock.dialect import Bound
@@ -34,18 +35,20 @@ MEMORY = MemoryConfig(budget_bytes=64 << 20)
 class Lookup:
     """A lookup service."""
 
-    def __init__(self, config: Config, clock: Clock, fault: Fault, report_bug: Bug, host: Host | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, fault: Fault, report_bug: Bug, gate: Gate, host: Host | None = None
+    ) -> None:
         nsq = config.of(NsqConfig)
         self._config = config
         self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
         self.tcp_port = 0
         self.http_port = 0
         budget = Budget(MEMORY, config.limits, clock)
-        self.server = Server(self.directory, clock, self.identity, fault, report_bug, budget.body)
+        self.server = Server(self.directory, clock, self.identity, fault, report_bug, budget.body, gate)
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
         #: Nothing of a body is used here, so little of it is held.
-        self.listener = Listener("nsq.lookup_http_port", self.app, clock, budget, door(config))
+        self.listener = Listener("nsq.lookup_http_port", self.app, clock, budget, gate, door(config))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""
@@ -59,10 +62,11 @@ class Lookup:
         bound: Mapping[str, Bound],
         fault: Fault,
         report_bug: Bug,
+        gate: Gate,
         host: Host | None = None,
     ) -> Self:
         """Take nodes and HTTP requests on bound sockets."""
-        lookup = cls(config, clock, fault, report_bug, host)
+        lookup = cls(config, clock, fault, report_bug, gate, host)
         tcp, http = bound["nsq.lookup_tcp_port"], bound["nsq.lookup_http_port"]
         lookup.tcp_port, lookup.http_port = tcp.port, http.port
         lookup._acceptor = await asyncio.get_running_loop().create_server(lookup.server.connect, sock=tcp.taken())

@@ -11,10 +11,29 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from penstock.budget import Wait, Waiting
+from penstock.callers import Caller, Gate
+from penstock.callers.identity import Identity as Vouched
 from penstock.clock import Clock
-from penstock.dialects.nsq.lookup.codec import OK, Decoder, Faulty, Identity, described, error, identity, reply, target
+from penstock.dialects.nsq.lookup.codec import (
+    OK,
+    Command,
+    Decoder,
+    Faulty,
+    Identity,
+    described,
+    error,
+    identity,
+    reply,
+    target,
+)
 from penstock.dialects.nsq.lookup.directory import Directory, Peer
 from penstock.errors import Refusal
+
+#: The endpoint of these connections.
+LISTENER = "nsq.lookup_tcp_port"
+
+#: Commands that a node may send before it is answered who it is.
+LATER_MAX = 100_000
 
 #: Told (code, text, who) about what a client did wrong.
 Fault = Callable[[str, str, str], None]
@@ -42,6 +61,7 @@ class Session:
         name: str,
         fault: Fault,
         bodies: Waiting,
+        gate: Gate,
     ) -> None:
         self._directory = directory
         self._clock = clock
@@ -53,6 +73,10 @@ class Session:
         self._held: Wait | None = None
         self._decoder = Decoder()
         self._names_partitions = False
+        self._gate = gate
+        self.caller = Caller(gate, name, LISTENER)
+        #: Commands that came while it is seen who the node is.
+        self._later: list[Command] | None = None
         self.name = name
         self.peer: Peer | None = None
         self.closed = False
@@ -65,16 +89,28 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Carry out what one read brought."""
         commands = self._decoder.feed(data)
-        for command in commands:
+        if self._later is None:
+            self._carry_out(commands)
+        else:
+            self._later += commands
+            if len(self._later) > LATER_MAX:
+                self.fail("E_INVALID", "too much was said before AUTH was answered")
+        self._hold(fresh=bool(commands))
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for at, command in enumerate(commands):
             if self.closed:
-                break
+                return
+            if self._later is not None:
+                self._later = commands[at:]
+                return
             try:
                 self.COMMANDS[str(command[0])](self, *command[1:])
             except Faulty as faulty:
                 self.fail(faulty.code, str(faulty))
             except Refusal as refusal:
-                self.fail("E_INVALID", str(refusal))
-        self._hold(fresh=bool(commands))
+                code = {"unauthorized": "E_AUTH_FIRST", "forbidden": "E_UNAUTHORIZED"}.get(refusal.code, "E_INVALID")
+                self.fail(code, str(refusal))
 
     def _hold(self, *, fresh: bool) -> None:
         """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
@@ -94,6 +130,8 @@ class Session:
         """Forget the node; the names it had stay."""
         self.closed = True
         self._hold(fresh=True)
+        self.caller.on_change = None
+        self._gate.leave(self.caller)
         if self.peer is not None:
             self._directory.leave(self.peer.id)
             self.peer = None
@@ -116,25 +154,67 @@ class Session:
             topology_region=said.topology_region or "",
             distributed_id=said.distributed_id or "",
         )
-        self._directory.identify(self.peer, self._clock.monotonic())
-        self._link.write(reply(msgspec.json.encode(self._me())))
+        if self.caller.is_known:
+            self._directory.identify(self.peer, self._clock.monotonic())
+        me = self._me() if self.caller.is_known else msgspec.structs.replace(self._me(), auth_required=True)
+        self._link.write(reply(msgspec.json.encode(me)))
+
+    def auth(self, body: bytes) -> None:
+        """Learn who vouches for the node."""
+        self._identified()
+        if self.caller.identity.how != "nothing":
+            raise Faulty("E_INVALID", "AUTH already set")
+        self._later = []
+        self._gate.identify(body, self.name).then(self._authenticated)
+
+    def _authenticated(self, identity: Vouched | None, _: Exception | None) -> None:
+        later, self._later = self._later or [], None
+        if self.closed or identity is None:
+            return
+        self._gate.leave(self.caller)
+        caller = self.caller = self._gate.noted(self.caller.showing(identity))
+        if not caller.is_known:
+            self.fail("E_AUTH_FAILED", "AUTH failed")
+            return
+        caller.on_change = self._changed
+        self._gate.follow(caller)
+        if self.peer is not None:
+            self._directory.identify(self.peer, self._clock.monotonic())
+        self._link.write(OK)
+        self._carry_out(later)
+
+    def _changed(self) -> None:
+        """Forget a node that nobody vouches for any more."""
+        if not self.closed and not self.caller.is_known:
+            self.fail("E_UNAUTHORIZED", "what was shown does not count any more")
+
+    def _check(self, topic: str) -> None:
+        """Refuse to hear of a topic from a node that may not change it."""
+        if not self.caller.may("change", topic):  # the audit shall not have every topic of every node
+            self.caller.check("change", topic)
 
     def register(self, args: list[bytes]) -> None:
         """Take note of a topic or channel."""
         peer = self._identified()
-        self._directory.register(peer.id, *target("REGISTER", args, names_partitions=self._names_partitions))
+        named = target("REGISTER", args, names_partitions=self._names_partitions)
+        self._check(named.topic)
+        self._directory.register(peer.id, *named)
         self._link.write(OK)
 
     def describe(self, args: list[bytes]) -> None:
         """Take note of what a topic was made with."""
         self._identified()
-        self._directory.describe(*described(args))
+        topic, meta = described(args)
+        self._check(topic)
+        self._directory.describe(topic, meta)
         self._link.write(OK)
 
     def unregister(self, args: list[bytes]) -> None:
         """Take note that a topic or channel is gone."""
         peer = self._identified()
-        self._directory.unregister(peer.id, *target("UNREGISTER", args, names_partitions=self._names_partitions))
+        named = target("UNREGISTER", args, names_partitions=self._names_partitions)
+        self._check(named.topic)
+        self._directory.unregister(peer.id, *named)
         self._link.write(OK)
 
     def ping(self, args: list[bytes]) -> None:
@@ -161,6 +241,7 @@ class Session:
 
     COMMANDS: ClassVar[dict[str, Callable[..., Any]]] = {
         "IDENTIFY": identify,
+        "AUTH": auth,
         "REGISTER": register,
         "UNREGISTER": unregister,
         "DESCRIBE": describe,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: Makes the replies to rows that were stored.
 Answer = Callable[[Receipt], Buffer]
 
+#: Codes of those who may not, whatever they ask for.
+FORBIDDEN = ("unauthorized", "forbidden")
+
 _NOT_KEPT = ("headers", "tag")
 
 
@@ -145,21 +148,28 @@ class Publisher:
             if topic is None:
                 settings = topic_settings(self._node.config, name, extend=extend)
                 made = self._node.obtain(name, msgspec.structs.replace(settings, shards=shards))
-                topic = self._session.need(made, self._not_created)
+                topic = self._session.need(made, partial(self._not_created, name))
             if topic is not None and len(topic.shards) < shards:
                 self._session.caller.check("change", name)
                 found = topic
                 more = topic.update(msgspec.structs.replace(topic.settings, shards=shards))
-                topic = self._session.need(more.then_make(lambda _: found), self._not_created)
+                topic = self._session.need(more.then_make(lambda _: found), partial(self._not_created, name))
             if topic is None:
                 return
         except Refusal as refusal:
-            self._not_created(refusal)
+            self._not_created(name, refusal)
             return
         self.replies.send(OK)
 
-    def _not_created(self, why: Exception) -> None:
+    def _not_created(self, name: str, why: Exception) -> None:
+        if isinstance(why, Refusal) and why.code in FORBIDDEN:
+            self._session.refuse("INTERNAL_CREATE_TOPIC", name, "", why)
+            return
         self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(why))
+
+    def forget(self) -> None:
+        """Ask anew for every topic: who publishes may do other things now."""
+        self._topics.clear()
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
@@ -167,7 +177,7 @@ class Publisher:
         topic = self._topics.get(name)
         if topic is not None and not topic.deleted and shard < len(topic.shards):
             return topic
-        no_topic = partial(self._no_topic, word)
+        no_topic = partial(self._no_topic, word, name)
         try:
             caller = self._session.caller
             asked = self._service.topic(caller, "publish", name, extend=extend, partition=shard)
@@ -179,7 +189,10 @@ class Publisher:
             self._topics[name] = topic
         return topic
 
-    def _no_topic(self, word: str, why: Exception) -> None:
+    def _no_topic(self, word: str, name: str, why: Exception) -> None:
+        if isinstance(why, Refusal) and why.code in FORBIDDEN:
+            self._session.refuse(word, name, "", why)
+            return
         code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else failed(word)
         self._session.fail(code, f"{word} failed {why}")
 

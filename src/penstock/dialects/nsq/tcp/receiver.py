@@ -37,6 +37,7 @@ from penstock.dialects.nsq.codec import (
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
+from penstock.dialects.nsq.tcp.publisher import FORBIDDEN
 from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
@@ -130,7 +131,7 @@ class Receiver:
         try:
             caller, headers = self._session.caller, agreed.extend_support
             asked = self._service.topic(caller, "receive", place.topic, extend=headers, partition=place.partition)
-            topic = self._session.need(asked, partial(self._not_joined, word))
+            topic = self._session.need(asked, partial(self._not_joined, word, place))
             if topic is None:
                 return
             extend = topic.chosen.of(NsqChoices).extend
@@ -144,9 +145,12 @@ class Receiver:
                 return
             self._join(word, topic, place)
         except Refusal as refusal:
-            self._not_joined(word, refusal)
+            self._not_joined(word, place, refusal)
 
-    def _not_joined(self, word: str, why: Exception) -> None:
+    def _not_joined(self, word: str, place: Place, why: Exception) -> None:
+        if isinstance(why, Refusal) and why.code in FORBIDDEN:
+            self._session.refuse(word, place.topic, place.channel, why)
+            return
         code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else "E_SUB_FAILED"
         self._session.fail(code, f"{word} failed {why}")
 
@@ -179,7 +183,9 @@ class Receiver:
         settings = channel_settings(self._node.config, place.channel)
         if word == "SUB_ORDERED":
             settings = msgspec.structs.replace(settings, order="shard")
-        not_joined = partial(self._not_joined, word)
+        not_joined = partial(self._not_joined, word, place)
+        if place.channel not in topic.subscriptions:
+            self._node.gate.granted(self._session.caller, "create", topic.name, f"channel {place.channel}, by {word}")
         subscription = self._session.need(topic.subscribe(place.channel, settings), not_joined)
         if subscription is None:
             return

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.budget import Wait
 from penstock.callers import Caller
+from penstock.callers.identity import Identity
 from penstock.clock import MILLISECOND
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, Limits, error, frame
@@ -143,7 +144,7 @@ class Session:
         #: In the middle of the commands of one read.
         self._stepping = False
         self.name = name
-        self.caller = Caller(name, LISTENER)
+        self.caller = Caller(service.node.gate, name, LISTENER)
         #: What came of a command that is not all there, if anything did.
         self._held: Wait | None = None
         self._host = host = name.rpartition(":")[0]  # its name, too, until it says who it is
@@ -343,10 +344,12 @@ class Session:
             tls=fresh and self.service.tls is not None,
             snappy=fresh and config.snappy,
             deflate=fresh and config.deflate,
-            auth_required=self.guard is not None,
+            auth_required=self.guard is not None or not self.caller.is_known,
         )
         try:
             agreed = self.agreed = agree(body, config, offer)
+            if self.guard is None and agreed.tls and config.tls_client_auth_policy != "none":
+                offer = offer._replace(auth_required=False)  # the certificate says who it is
         except Faulty as faulty:
             self.fail(faulty.code, str(faulty))
             return
@@ -365,14 +368,19 @@ class Session:
         self._link.upgrade(self.agreed, rest)
 
     def auth(self, args: list[bytes], body: bytes) -> None:
-        """Ask the auth server what the client may do."""
-        guard = self.guard
+        """Learn who the client is, and what it may do: from the auth server, where there is one."""
+        guard, gate = self.guard, self.service.node.gate
         if self.state != "init":
             self.fail("E_INVALID", "cannot AUTH in current state")
-        elif guard is None:
+        elif guard is None and not gate.takes_secrets:
             self.fail("E_AUTH_DISABLED", "AUTH disabled")
-        elif guard.known:
+        elif (
+            guard.known if guard is not None else self.caller.identity.how not in ("nothing", "certificate", "vouched")
+        ):
             self.fail("E_INVALID", "AUTH already set")
+        elif guard is None:
+            self.wait()
+            gate.identify(body, self.name).then(self._identified)
         else:
             address = self.name.rpartition(":")[0]
             query = Query(address, self._link.tls, body.decode("utf-8", "replace"), self._link.common_name)
@@ -388,14 +396,59 @@ class Session:
         elif not len(grants):
             self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
         else:
-            self.caller = Caller(self.name, LISTENER, grants.identity)
-            told = {
-                "identity": grants.identity,
-                "identity_url": grants.identity_url,
-                "permission_count": len(grants),
-            }
-            self.replies.send(frame(RESPONSE, msgspec.json.encode(told)))
-            self.resume()
+            # What it may do is asked of the auth server's grants, command by command.
+            self._turn_into(Identity(grants.identity, "server"))
+            self._welcome(grants.identity, len(grants), grants.identity_url)
+
+    def _identified(self, identity: Identity | None, _: Exception | None) -> None:
+        if self.closed or identity is None:
+            return
+        self._turn_into(identity)
+        permissions = len(self.service.node.gate.rules(self.caller))
+        if not self.caller.is_known:
+            self.fail("E_AUTH_FAILED", "AUTH failed")
+        elif not permissions:
+            self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
+        else:
+            self._welcome(identity.user, permissions)
+
+    def _welcome(self, name: str, permissions: int, url: str = "") -> None:
+        told = {"identity": name, "identity_url": url, "permission_count": permissions}
+        self.replies.send(frame(RESPONSE, msgspec.json.encode(told)))
+        self.resume()
+
+    def certified(self, common_name: str) -> None:
+        """Take note whose certificate the client showed."""
+        identity = self.service.node.gate.certified(common_name)
+        if identity.user and self.guard is None:
+            self._turn_into(identity)
+
+    def _turn_into(self, identity: Identity) -> None:
+        """Be somebody from now on; whatever was allowed to nobody in particular is asked for again."""
+        gate = self.service.node.gate
+        gate.leave(self.caller)
+        caller = self.caller = gate.noted(self.caller.showing(identity))
+        caller.on_change = self._changed
+        gate.follow(caller)
+        self.publisher.forget()
+
+    def _changed(self) -> None:
+        """See what is left of the client's rights: one that is known no more, or may not receive, has to go."""
+        self.publisher.forget()
+        topic = self.receiver.topic
+        if self.closed:
+            return
+        if not self.caller.is_known:
+            self.fail("E_UNAUTHORIZED", "AUTH failed: what was shown does not count any more")
+        elif self.receiver.seat is not None and topic is not None and not self.caller.may("receive", topic.name):
+            self.fail("E_UNAUTHORIZED", f'AUTH failed for SUB on "{topic.name}"')
+
+    def refuse(self, word: str, topic: str, channel: str, why: Refusal) -> None:
+        """Tell that somebody may not, as nsqd does, and hang up."""
+        if why.code == "unauthorized" and self.caller.identity.how == "nothing":
+            self.fail("E_AUTH_FIRST", f"AUTH required before {word}")
+        else:
+            self.fail("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
 
     def nop(self, args: list[bytes]) -> None:
         """Show life."""
@@ -441,6 +494,8 @@ class Session:
         self._decoder.forget()
         self._hold()
         self._later = []
+        self.caller.on_change = None
+        self.service.node.gate.leave(self.caller)
 
     def end(self) -> None:
         """Close, and know nobody any more: what knows each other goes only when the collector comes by, some day."""

@@ -1,0 +1,91 @@
+"""Somebody who asks for something, over one connection or in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.callers.identity import ANONYMOUS, Identity
+from penstock.callers.rights import Action
+
+if TYPE_CHECKING:
+    from penstock.callers.gate import Gate
+
+#: What a caller remembers; beyond it, it begins anew.
+GRANTS_MAX = 1024
+
+
+class Caller:
+    """Who (as far as it showed that), from where, over which listener."""
+
+    __slots__ = (
+        "_gate",
+        "_granted",
+        "_version",
+        "address",
+        "asks_token",
+        "doing",
+        "identity",
+        "listener",
+        "on_change",
+    )
+
+    def __init__(
+        self, gate: Gate, address: str, listener: str, identity: Identity = ANONYMOUS, *, asks_token: bool = False
+    ) -> None:
+        """Take the gate that judges; with `asks_token` the node's token must be shown from here, too."""
+        self._gate = gate
+        self.address = address
+        self.listener = listener
+        self.identity = identity
+        self.asks_token = asks_token
+        #: What it asks for now, in its own words: for the audit.
+        self.doing = ""
+        #: Told that what it may do is another thing now; whoever sets it says so to the gate by `follow`.
+        self.on_change: Callable[[], None] | None = None
+        self._granted: set[tuple[Action, str]] = set()
+        self._version = gate.version
+
+    @property
+    def name(self) -> str:
+        """The user it is, empty for one that did not say."""
+        return self.identity.user
+
+    def __str__(self) -> str:
+        """Return it as people name it."""
+        return f"{self.name} at {self.address}" if self.name else self.address
+
+    def showing(self, identity: Identity) -> Caller:
+        """Return the same one, having shown who it is."""
+        return Caller(self._gate, self.address, self.listener, identity, asks_token=self.asks_token)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it may be here at all."""
+        return self._gate.trouble(self) is None
+
+    def check_known(self) -> None:
+        """Refuse somebody who must say who it is, and did not."""
+        trouble = self._gate.trouble(self)
+        if trouble is not None:
+            self._gate.refuse(self, trouble)
+
+    def check(self, action: Action, topic: str, what: str = "") -> None:
+        """Refuse what it may not do; `what` names, for the audit, what exactly is done there."""
+        verdict = None if self.may(action, topic) else self._gate.judge(self, action, topic)
+        if verdict is not None:
+            self._gate.refuse(self, verdict, action, topic, what)
+        self._gate.granted(self, action, topic, what)
+
+    def may(self, action: Action, topic: str) -> bool:
+        """Tell whether it may do something; what it may is remembered until users change."""
+        granted = self._granted
+        if self._version == self._gate.version and (action, topic) in granted:
+            return True
+        if self._version != self._gate.version or len(granted) >= GRANTS_MAX:
+            granted.clear()
+            self._version = self._gate.version
+        if self._gate.judge(self, action, topic) is not None:
+            return False
+        granted.add((action, topic))
+        return True
