@@ -33,7 +33,7 @@ FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
-.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage
+.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -105,7 +105,7 @@ fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
@@ -116,7 +116,9 @@ prove-foreign: $(DEV) ## pyarrow and Polars read the segments without Penstock
 prove-tags: $(DEV) ## a million messages that wait for their tag's client delay nobody
 prove-connections: $(DEV) ## many, slow and rude connections cost others nothing (ARGS="--idle 1000 --mute-s 0")
 prove-damage: $(DEV) ## every file removed, cut, and with a bit flipped: the rest is served, or a sentence says why not (ARGS="--sampled")
-prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage:
+prove-hostile: $(DEV) ## every attack at once from 500 connections: the others lose nothing and wait for nobody (ARGS="--seconds 10")
+prove-memory: $(DEV) ## five minutes of 20,000 messages a second: where the node's memory settles (ARGS="--seconds 60")
+prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 

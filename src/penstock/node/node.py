@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from penstock.budget import Budget, Share
 from penstock.callers import OWN, Action, Caller, Gate
@@ -34,6 +34,7 @@ from penstock.node.events import Events
 from penstock.node.holds import Holds
 from penstock.node.pipelines import Pipelines
 from penstock.node.topic import Topic
+from penstock.node.turns import Turns
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
@@ -61,6 +62,8 @@ BUG_LOG_NS = SECOND
 BUG_LOGS_MAX = 1024
 
 _log = logging.getLogger("penstock.node")
+
+T = TypeVar("T")
 
 Change = Literal["created", "changed", "deleted"]
 #: (what happened, the topic, the subscription or None where it happened to the topic itself)
@@ -117,6 +120,7 @@ class Node:
         self.redrives: dict[str, Redrive] = {}
         #: Topics that are being made, and names that are being freed, while the registry does not answer.
         self._coming: Underway[Topic] = Underway()
+        self._turns = Turns(clock)
         self._going: Underway[None] = Underway()
         self._active: dict[Topic, None] = {}
         self._ticker: Timer | None = None
@@ -232,7 +236,7 @@ class Node:
         topic = self.topics.get(name)
         if topic is not None:
             return Answer.of(topic)
-        return self._coming.get(name) or self._make(name, settings)
+        return self._coming.get(name) or self._make(name, settings, in_turn=name != EVENTS)
 
     def reach(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
         """Return a topic that must exist to somebody who may do this with it; `what` tells the audit more."""
@@ -257,7 +261,7 @@ class Node:
             return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
         return self._make(name, settings)
 
-    def _make(self, name: str, settings: TopicSettings | None) -> Answer[Topic]:
+    def _make(self, name: str, settings: TopicSettings | None, *, in_turn: bool = False) -> Answer[Topic]:
         if self.stopping:
             return Answer.refused(Refusal("stopping", "the node is stopping"))
         if name in self._own:  # whoever asks for it first
@@ -269,7 +273,17 @@ class Node:
             measure = measure_of(chosen(settings, self.dialects), self.dialects)
         except Refusal as refusal:
             return Answer.refused(refusal)
-        return self._coming.add(name, self._recorded(name, settings, measure).then_make(self._open))
+        turn = self._turns.next() if in_turn else Answer.of(None)
+        recorded = turn.then_ask(lambda _: self._timed(lambda: self._recorded(name, settings, measure)))
+        return self._coming.add(name, recorded.then_make(lambda record: self._timed(lambda: self._open(record))))
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        """Do something that stops the loop."""
+        began_ns = self.clock.monotonic()
+        try:
+            return work()
+        finally:
+            self._turns.spent(began_ns)
 
     def _check_limits(self, name: str, shards: int) -> None:
         """Refuse a topic that is one too many, or has too many shards."""
@@ -487,6 +501,7 @@ class Node:
         for timer in (self._ticker, self._retainer):
             if timer is not None:
                 timer.cancel()
+        self._turns.stop()
         self._unwatch()
         self._labels.close()
         self.gate.close()

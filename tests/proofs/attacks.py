@@ -1,0 +1,314 @@
+"""What rude clients do to a node, each as a small class: how it behaves on one connection, over and over.
+
+Run as a program this is a process full of them, away from whoever measures. A new attack is a class in `ATTACKS`.
+
+    python -m tests.proofs.attacks PORTS(JSON) SECONDS CONNECTIONS [ATTACK,ATTACK]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from random import Random
+from typing import ClassVar
+
+#: Attackers come from another address than their victims; the whole of 127/8 is this machine.
+ADDRESS = "127.0.0.2"
+
+MIB = 1 << 20
+
+
+class Attack:
+    """One attacker. `once` is one connection, from its beginning to its end or to a rest."""
+
+    #: Which listener it comes to.
+    listener: ClassVar[str] = "nsq.tcp_port"
+    #: How many of hundred attackers are such.
+    weight: ClassVar[int] = 10
+    #: How long it rests between two connections.
+    rest_s: ClassVar[float] = 0.5
+
+    def __init__(self, port: int, number: int) -> None:
+        self.port = port
+        self.number = number
+        self.random = Random(number)
+        self._loop = asyncio.get_running_loop()
+
+    async def once(self) -> None:
+        """Do it once."""
+        raise NotImplementedError
+
+    async def connected(self, greeting: bytes = b"  V2") -> socket.socket:
+        """Return a socket to the node."""
+        wire = socket.socket()
+        wire.setblocking(False)
+        try:
+            wire.bind((ADDRESS, 0))
+            await asyncio.wait_for(self._loop.sock_connect(wire, ("127.0.0.1", self.port)), 5)
+            await self.send(wire, greeting)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    async def send(self, wire: socket.socket, data: bytes) -> None:
+        """Send all of it, or be told that nobody takes it."""
+        await asyncio.wait_for(self._loop.sock_sendall(wire, data), 20)
+
+    async def heard(self, wire: socket.socket, seconds: float) -> bytes:
+        """Wait for some bytes, for so long; b"" if none came, or the node hung up."""
+        try:
+            return await asyncio.wait_for(self._loop.sock_recv(wire, 65536), seconds)
+        except TimeoutError:
+            return b""
+
+
+class HalfBodies(Attack):
+    """Sends most of a large body, and waits."""
+
+    weight = 15
+    rest_s = 2.0
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            await self.send(wire, b"MPUB halves\n" + struct.pack(">I", 5 * MIB) + bytes(4 * MIB))
+            await self.heard(wire, 20)
+
+
+class HalfRequests(HalfBodies):
+    """The same over HTTP."""
+
+    listener = "nsq.http_port"
+    weight = 10
+
+    async def once(self) -> None:
+        head = b"POST /mpub?topic=halves HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (5 * MIB)
+        with await self.connected(head) as wire:
+            await self.send(wire, bytes(4 * MIB))
+            await self.heard(wire, 20)
+
+
+class SlowBodies(Attack):
+    """Sends a body byte by byte."""
+
+    weight = 15
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            await self.send(wire, b"PUB slow\n" + struct.pack(">I", 500_000))
+            for _ in range(1000):
+                await self.send(wire, b"x")
+                if await self.heard(wire, 0.2):
+                    return
+
+
+class SlowHeads(SlowBodies):
+    """The same in the head of a request."""
+
+    listener = "api.port"
+    weight = 5
+
+    async def once(self) -> None:
+        with await self.connected(b"GET /api/v1/topics HTTP/1.1\r\n") as wire:
+            for _ in range(1000):
+                await self.send(wire, b"X")
+                if await self.heard(wire, 0.2):
+                    return
+
+
+class Garbage(Attack):
+    """Sends what no protocol knows."""
+
+    async def once(self) -> None:
+        greeting = self.random.choice((b"", b"  V2", b"  V1", b"GET "))
+        with await self.connected(greeting) as wire:
+            await self.send(wire, self.random.randbytes(self.random.randint(1, 4000)))
+            await self.heard(wire, 1)
+
+
+class WebGarbage(Garbage):
+    """The same to a listener for HTTP."""
+
+    listener = "nsq.http_port"
+    weight = 5
+
+
+class LookupGarbage(Garbage):
+    """The same to the lookup service."""
+
+    listener = "nsq.lookup_tcp_port"
+    weight = 5
+
+
+class WrongFrames(Attack):
+    """Knows the words, and says them at the wrong time or with the wrong sizes."""
+
+    SAYINGS: ClassVar[tuple[bytes, ...]] = (
+        b"FIN 0123456789abcdef\n",
+        b"SUB wrong ch\nFIN 0123456789abcdef\nREQ 0123456789abcdef 100\nTOUCH 0123456789abcdef\n",
+        b"SUB wrong ch\nRDY 99999999\n",
+        b"SUB wrong ch\nSUB wrong ch\n",
+        b"PUB wrong\n\xff\xff\xff\xff",
+        b"MPUB wrong\n\x00\x00\x00\x08\x7f\xff\xff\xff\x00\x00\x00\x01",
+        b"MPUB wrong\n\x00\x00\x00\x0d\x00\x00\x00\x01\x00\x00\x00\xffabcde",
+        b"IDENTIFY\n\x00\x00\x00\x02[]",
+        b"IDENTIFY\n\x00\x00\x00\x01{",
+        b"DPUB wrong 99999999999999\n\x00\x00\x00\x01x",
+        b"PUB " + b"n" * 300 + b"\n\x00\x00\x00\x01x",
+        b"PUB wrong 4000\n\x00\x00\x00\x01x",
+        b"RDY -1\nCLS\nNOP\nAUTH\n",
+    )
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            await self.send(wire, self.random.choice(self.SAYINGS))
+            await self.heard(wire, 1)
+
+
+class Floods(Attack):
+    """Connects and goes, over and over."""
+
+    rest_s = 0.05
+
+    async def once(self) -> None:
+        with await self.connected(self.random.choice((b"", b" ", b"  V2", b"  V2PUB flo"))) as wire:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, self.random.randint(0, 1)))
+
+
+class DeafConsumers(Attack):
+    """Asks for messages that others publish, and reads none."""
+
+    weight = 10
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            await self.send(wire, b"SUB deaf ch%d\nRDY 2500\n" % (self.number % 4))
+            for _ in range(20):
+                await self.send(wire, b"NOP\n")
+                await asyncio.sleep(1)
+
+
+class DeafPublishers(Attack):
+    """Publishes for them, in large pieces, and reads no answer."""
+
+    weight = 2
+    rest_s = 1.0
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            for _ in range(20):
+                await self.send(wire, b"PUB deaf\n" + struct.pack(">I", 100_000) + bytes(100_000))
+                await asyncio.sleep(0.1)
+
+
+class EphemeralFills(Attack):
+    """Fills topics that live in memory."""
+
+    weight = 5
+    rest_s = 1.0
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            topic = b"fill%d#ephemeral" % self.number
+            for _ in range(20):
+                await self.send(wire, b"PUB %b\n" % topic + struct.pack(">I", MIB) + bytes(MIB))
+                if not await self.heard(wire, 5):
+                    return
+                await asyncio.sleep(0.2)
+
+
+class TopicFloods(Attack):
+    """Makes topics that nobody needs."""
+
+    weight = 3
+    rest_s = 1.0
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            for number in range(10):
+                name = b"flood-%d-%d-%d" % (os.getpid(), self.number, self.random.randint(0, 99_999))
+                await self.send(wire, b"PUB %b\n\x00\x00\x00\x01x" % name)
+                if not await self.heard(wire, 5):
+                    return
+                await asyncio.sleep(0.2 + number / 10)
+
+
+class HugeBatches(Attack):
+    """Publishes as many messages in one command as it holds."""
+
+    weight = 3
+    rest_s = 5.0
+
+    async def once(self) -> None:
+        count = 200_000
+        items = (struct.pack(">I", 1) + b"x") * count
+        with await self.connected() as wire:
+            await self.send(wire, b"MPUB huge\n" + struct.pack(">II", len(items) + 4, count) + items)
+            await self.heard(wire, 10)
+
+
+class HugeRequests(HugeBatches):
+    """The same as lines of JSON."""
+
+    listener = "api.port"
+    weight = 2
+
+    async def once(self) -> None:
+        body = b'{"body":"x"}\n' * 100_000
+        head = (
+            b"POST /api/v1/topics/huge/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+        )
+        with await self.connected(head + b"Content-Length: %d\r\n\r\n" % len(body)) as wire:
+            await self.send(wire, body)
+            await self.heard(wire, 10)
+
+
+ATTACKS: tuple[type[Attack], ...] = (
+    HalfBodies,
+    HalfRequests,
+    SlowBodies,
+    SlowHeads,
+    Garbage,
+    WebGarbage,
+    LookupGarbage,
+    WrongFrames,
+    Floods,
+    DeafConsumers,
+    DeafPublishers,
+    EphemeralFills,
+    TopicFloods,
+    HugeBatches,
+    HugeRequests,
+)
+
+
+async def attack(ports: dict[str, int], seconds: float, connections: int, only: str = "") -> Counter[str]:
+    """Let so many attackers loose for a while, and return how often each kind did its worst."""
+    chosen = [kind for kind in ATTACKS if not only or kind.__name__ in only.split(",")]
+    end = time.monotonic() + seconds
+    done: Counter[str] = Counter()
+    whole = sum(kind.weight for kind in chosen)
+
+    async def go_on(attacker: Attack) -> None:
+        await asyncio.sleep(attacker.random.random())
+        while time.monotonic() < end:
+            try:
+                await asyncio.wait_for(attacker.once(), max(end - time.monotonic(), 0.01))
+            except (OSError, TimeoutError):
+                pass  # it was shown the door
+            done[type(attacker).__name__] += 1
+            await asyncio.sleep(min(attacker.rest_s, max(end - time.monotonic(), 0)))
+
+    kinds = [kind for kind in chosen for _ in range(max(1, kind.weight * connections // whole))]
+    await asyncio.gather(*(go_on(kind(ports[kind.listener], number)) for number, kind in enumerate(kinds)))
+    return done
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(attack(json.loads(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))))
