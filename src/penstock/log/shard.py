@@ -753,7 +753,7 @@ class Shard:
         self._group_sync.fail(error)
 
     def _note_taken_back(self) -> None:
-        """Write down that offsets are used up, before the files go that tell so: gates and growths were told of them."""
+        """Write down that offsets are used up, before files go that tell so: gates and growths were told of them."""
         self._state.state.boot = ""
         try:
             self._state.note()
