@@ -10,7 +10,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.api import dialects, health, leases, ledger, messages, pipelines, redrives, routing, subscriptions, topics
+from penstock.api import (
+    dialects,
+    health,
+    leases,
+    ledger,
+    memory,
+    messages,
+    pipelines,
+    redrives,
+    routing,
+    subscriptions,
+    topics,
+)
 from penstock.api.context import Context
 from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.openapi import document
@@ -69,6 +81,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *pipelines.ENDPOINTS,
     *ledger.ENDPOINTS,
     *dialects.ENDPOINTS,
+    *memory.ENDPOINTS,
     *health.ENDPOINTS,
 )
 
