@@ -20,7 +20,7 @@ from penstock.api.config import ApiConfig
 from penstock.api.server import ApiServer
 from penstock.cli.daemon import Daemon
 from penstock.clock import SECOND
-from penstock.config import Config, EventsConfig
+from penstock.config import CallersConfig, Config, EventsConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
@@ -113,6 +113,7 @@ class Served:
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),
+                "callers": CallersConfig(audit="off"),
                 **config,
             },
         )

@@ -126,6 +126,12 @@ class CallersConfig(Section, frozen=True, kw_only=True):
     users: str = ""
     #: What those may do who show nothing: everything from this machine and nothing from elsewhere, or nothing at all.
     anonymous: Literal["loopback", "off"] = "loopback"
+    #: What the topic _penstock.audit gets: nothing; refusals and what named callers do; or what anonymous ones do, too.
+    audit: Literal["off", "named", "all"] = "named"
+    #: Rows of it a second; what is more is dropped and counted.
+    audit_rate_max: Annotated[int, Meta(ge=1)] = 1000
+    #: Rows beyond this are dropped, the oldest first; it takes effect when the topic is made.
+    audit_retention_bytes: SomeSize = 64 * MIB
 
 
 class TopicConfig(Section, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.moves.redrive import Redrive, resume
+from penstock.node.audit import TOPIC as AUDIT
+from penstock.node.audit import Audit
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.events import Events
 from penstock.node.holds import Holds
@@ -108,7 +110,9 @@ class Node:
         #: The delivery history; None where none is kept.
         self.events = Events(self, config.events) if config.events.mode != "off" else None
         #: Topics of the node's own, and what each starts with.
-        self._own = {EVENTS: self.events.settings} if self.events is not None else {}
+        self._own: dict[str, Callable[[], TopicSettings]] = {}
+        if self.events is not None:
+            self._own[EVENTS] = self.events.settings
         self.bugs = 0
         #: Where something failed -> when that was last logged, and how often it was not since.
         self._bug_logs: dict[str, tuple[int, int]] = {}
@@ -129,6 +133,12 @@ class Node:
         self.directories = Directories(disk, config.data_dir)
         #: Says who may do what.
         self.gate = Gate(config, clock, disk)
+        #: Who did what of importance; None where that is not kept.
+        self.audit: Audit | None = None
+        if config.callers.audit != "off":
+            self.audit = Audit(self, config.callers)
+            self.gate.told = self.audit.note
+            self._own[AUDIT] = self.audit.settings
         self.catalog = Catalog(registry or self._registry(), clock, random)
         self.mapping = self.catalog.mapping().traffic_types
         self._unwatch = self.catalog.watch_mapping(self._remap)
@@ -482,6 +492,8 @@ class Node:
         """Take nothing more in and hand nothing more out; what consumers hold they may still finish."""
         if self.events is not None and not self.stopping:
             self._guarded("events", self.events.flush)
+        if self.audit is not None and not self.stopping:
+            self._guarded("audit", self.audit.close)
         self.stopping = True
         for topic in self.topics.values():
             topic.intake.closed = topic.intake.closed or "stopping"
