@@ -18,10 +18,12 @@ from typing import Self
 
 import pyspark
 
+from penstock.pipeline import launch
+
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
-#: How long a program of Spark's, or one that uses the cluster, may take: four times what it takes beside other tests.
-PATIENCE_S = 180.0
+#: How long a program of Spark's, or one that uses the cluster, may take; it takes a minute beside other tests.
+PATIENCE_S = 240.0
 #: How long the processes have to write their stacks into their logs.
 DUMP_S = 3.0
 #: Of each log a failure shows so much.
@@ -31,8 +33,15 @@ AT_WORK = re.compile(
     r"at org\.apache\.spark\.(sql|api\.python|executor\.Executor\$TaskRunner|scheduler\.DAGScheduler\.)"
 )
 
+#: Java compiles less: nothing here runs for long, and two cores are shared with other tests.
+JAVA = " ".join(launch.QUICK)
 # Workers say every so often where they are, and none is left without memory by one that has not gone yet.
-SMALL = {"spark.executor.memory": "512m", "spark.python.worker.tracebackDumpIntervalSeconds": "60"}
+SMALL = {
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
+    "spark.python.worker.tracebackDumpIntervalSeconds": "60",
+}
 
 
 def free_port() -> int:
@@ -163,6 +172,8 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOG_DIR": str(self._path),
             "SPARK_PID_DIR": str(self._path),
+            "SPARK_DAEMON_JAVA_OPTS": JAVA,
+            "SPARK_LAUNCHER_OPTS": JAVA,
             **more,
         }
         with open(self._path / f"{name}.log", "wb") as log:
