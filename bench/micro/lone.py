@@ -50,9 +50,9 @@ class Wire:
     def set_write_buffer_limits(self, high: int) -> None:
         """Take any limit."""
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
         """Name a peer."""
-        return ("127.0.0.1", 1)
+        return ("127.0.0.1", 1) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         """Keep what was written."""

@@ -53,6 +53,7 @@ REASONS: dict[str, Reason] = {
     "gone": Reason(410, False),
     "rate_limited": Reason(429, True),
     "limit_reached": Reason(429, True),
+    "too_many_connections": Reason(429, True),
     "memory_full": Reason(503, True),
     "disk_full": Reason(507, True),
     "quota_full": Reason(507, True),

@@ -35,14 +35,8 @@ from penstock.http import App, Connection, Request, Response, Route, Routes
 #: Refusals that tell of the client, not of the topic: nobody else has counted them.
 COUNTED = frozenset(
     {
-        "bad_request",
-        "bad_name",
-        "bad_column",
-        "bad_offset",
-        "message_too_big",
-        "unauthorized",
-        "forbidden",
-        "misdirected",
+        *("bad_request", "bad_name", "bad_column", "bad_offset", "message_too_big"),
+        *("unauthorized", "forbidden", "misdirected", "too_many_connections"),
     }
 )
 

@@ -11,6 +11,10 @@ from penstock.dialect import Bound, Peer, Sample
 from penstock.http import Door, Listener
 from penstock.http.listener import tls_context
 from penstock.node.node import Node
+from penstock.wire.crowd import Crowd, files_left
+
+#: Of the open files that other listeners leave alone, this part is the log's; the rest is for who looks after the node.
+ADMIN_SHARE = 0.5
 
 
 class ApiServer:
@@ -44,8 +48,10 @@ async def serve(node: Node, config: Config, bound: Bound) -> ApiServer:
     """Start the admin API in the running loop."""
     context = Context(node, config)
     api = Api(context)
+    limits = config.limits
+    crowd = Crowd(limits.connections, limits.connections_per_address, files_left(ADMIN_SHARE))
     door = Door(bound.endpoint.address, config.http.hosts)
-    listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, asks_token=True)
+    listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, crowd, asks_token=True)
     await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
     context.lag.start()
     return ApiServer(context, api, listener, bound.port)

@@ -130,6 +130,14 @@ class Connection(asyncio.Protocol):
         elif _is_path(transport):
             self.caller.address = "unix"
         self.is_secure = transport.get_extra_info("sslcontext") is not None
+        host = self.client[0] if self.client is not None else ""
+        if why := self.listener.crowd.refusal(host, transport):
+            self.ends = True
+            refusal = self._app.refused(Refusal("too_many_connections", why), "connect", self)
+            self.transport.write(refusal.wire(is_last=True))
+            self.transport.close()
+            return
+        self.listener.crowd.enter(host)
         if name := common_name(transport.get_extra_info("peercert")):
             self._turn_into(self.caller.showing(self.listener.gate.certified(name)))
         self.listener.connections.add(self)
@@ -158,7 +166,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget who would have been answered."""
         self._closed = self.ends = True
-        self.listener.connections.discard(self)
+        if self in self.listener.connections:
+            self.listener.connections.discard(self)
+            self.listener.crowd.leave(self.client[0] if self.client is not None else "")
         self._forget(self.caller)
         if self._shown is not None:
             self._forget(self._shown[1])

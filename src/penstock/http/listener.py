@@ -15,6 +15,7 @@ from penstock.callers import Gate
 from penstock.clock import SECOND, Clock, Timer
 from penstock.http.connection import Connection
 from penstock.http.door import Door
+from penstock.wire.crowd import Crowd
 
 if TYPE_CHECKING:
     from penstock.http.app import App
@@ -37,6 +38,7 @@ class Listener:
         budget: Budget,
         gate: Gate,
         door: Door | None = None,
+        crowd: Crowd | None = None,
         *,
         asks_token: bool = False,
     ) -> None:
@@ -51,6 +53,7 @@ class Listener:
         self.asks_token = asks_token
         #: Without one, only this machine is known by name.
         self.door = door or Door()
+        self.crowd = crowd or Crowd()
         self.connections: set[Connection] = set()
         #: Requests that took the parser's way.
         self.requests = 0

@@ -102,8 +102,8 @@ class Peer:
 
     # what the connection asks of a transport
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", self._port)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", self._port) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         self.out += data

@@ -38,8 +38,8 @@ class Wire:
         #: Bytes that were written are lost while this is set.
         self.stalled = False
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", self._port)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", self._port) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         if not self.stalled:

@@ -30,7 +30,7 @@ from penstock.dialects.nsq.http.ext import checked, columns_of, header_of
 from penstock.dialects.nsq.http.lines import Lines
 from penstock.dialects.nsq.http.options import Options, Relookup
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, JSON, NSQ, OK, Fault, Params, document
-from penstock.dialects.nsq.lookup.address import broadcast_address, door
+from penstock.dialects.nsq.lookup.address import broadcast_address, crowd, door
 from penstock.dialects.nsq.places import place as place_in_queue
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.stats.document import Observer
@@ -450,7 +450,7 @@ async def serve_http(
     app: App = Http(node, config, bound, observer, relookup)
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
-    listener = Listener(key, app, node.clock, node.budget, node.gate, door(config))
+    listener = Listener(key, app, node.clock, node.budget, node.gate, door(config), crowd(config))
     await listener.serve(bound[key].taken(), server_context(config) if secure else None)
     return listener
 

@@ -36,7 +36,7 @@ _SLASHES = re.compile("/{2,}")
 _CODES = {"stopping": "EXITING", "message_too_big": "MSG_TOO_BIG", "bad_name": "INVALID_TOPIC"}
 
 #: Refusals whose sentence is told, too: nsqd has no word for them.
-SAID = frozenset(("forbidden", "misdirected"))
+SAID = frozenset(("forbidden", "misdirected", "too_many_connections"))
 
 OK = Response(b"OK", (NSQ, TEXT))
 EMPTY = Response(b"", (NSQ,))

@@ -7,6 +7,7 @@ import socket
 from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.http import Door
+from penstock.wire.crowd import Crowd, files_left
 
 #: All addresses of a machine, which is nowhere to send anybody.
 EVERYWHERE = ("", "0.0.0.0", "::")
@@ -24,3 +25,9 @@ def broadcast_address(config: Config) -> str:
 def door(config: Config) -> Door:
     """Return who may knock at the HTTP listeners: whoever asks for the address that is handed out, too."""
     return Door(config.of(NsqConfig).address, (*config.http.hosts, broadcast_address(config)))
+
+
+def crowd(config: Config) -> Crowd:
+    """Return how many may be connected to one of the listeners."""
+    limits = config.limits
+    return Crowd(limits.connections, limits.connections_per_address, files_left())

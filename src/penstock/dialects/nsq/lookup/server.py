@@ -12,9 +12,10 @@ from typing import cast
 from penstock.budget import Waiting
 from penstock.callers import Gate
 from penstock.clock import SECOND, Clock, Timer
-from penstock.dialects.nsq.lookup.codec import Identity
+from penstock.dialects.nsq.lookup.codec import Identity, error
 from penstock.dialects.nsq.lookup.directory import Directory
 from penstock.dialects.nsq.lookup.session import Fault, Session
+from penstock.wire.crowd import Crowd
 
 #: A node has this long to say which protocol it speaks.
 MAGIC_TIMEOUT_NS = 60 * SECOND
@@ -38,6 +39,7 @@ class Server:
         report_bug: Bug,
         bodies: Waiting,
         gate: Gate,
+        crowd: Crowd | None = None,
     ) -> None:
         self.directory = directory
         self.clock = clock
@@ -47,6 +49,7 @@ class Server:
         #: Commands that are not all there are held in it.
         self.bodies = bodies
         self.gate = gate
+        self.crowd = crowd or Crowd()
         self.connections: set[Connection] = set()
 
     def connect(self) -> Connection:
@@ -68,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: Timer | None = None
         self._closing = False
+        self._address = ""
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -81,6 +85,15 @@ class Connection(asyncio.Protocol):
         self.session = Session(
             server.directory, server.clock, server.me, self, name, server.fault, server.bodies, server.gate
         )
+        address = name.rpartition(":")[0]
+        if why := server.crowd.refusal(address, transport):
+            server.fault("too_many_connections", why, name)
+            self._closing = True
+            self._transport.write(error("E_TOO_MANY_CONNECTIONS", why))
+            self._transport.close()
+            return
+        server.crowd.enter(address)
+        self._address = address
         server.connections.add(self)
         self._timer = self._clock.call_at(self._clock.monotonic() + MAGIC_TIMEOUT_NS, self._late)
 
@@ -105,7 +118,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._server.connections.discard(self)
+        if self in self._server.connections:
+            self._server.connections.discard(self)
+            self._server.crowd.leave(self._address)
         self.session.close()
         del self.session  # it knows this one, and the collector comes by only some day
 

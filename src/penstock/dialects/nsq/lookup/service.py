@@ -19,7 +19,7 @@ from penstock.clock import Clock
 from penstock.config import Config, MemoryConfig
 from penstock.dialect import Bound
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.dialects.nsq.lookup.address import broadcast_address, door
+from penstock.dialects.nsq.lookup.address import broadcast_address, crowd, door
 from penstock.dialects.nsq.lookup.codec import Identity
 from penstock.dialects.nsq.lookup.directory import Directory
 from penstock.dialects.nsq.lookup.http import Host, Http
@@ -44,11 +44,11 @@ class Lookup:
         self.tcp_port = 0
         self.http_port = 0
         budget = Budget(MEMORY, config.limits, clock)
-        self.server = Server(self.directory, clock, self.identity, fault, report_bug, budget.body, gate)
+        self.server = Server(self.directory, clock, self.identity, fault, report_bug, budget.body, gate, crowd(config))
         self.app = Http(self.directory, clock, self.identity, host, fault, report_bug)
         self._acceptor: asyncio.Server | None = None
         #: Nothing of a body is used here, so little of it is held.
-        self.listener = Listener("nsq.lookup_http_port", self.app, clock, budget, gate, door(config))
+        self.listener = Listener("nsq.lookup_http_port", self.app, clock, budget, gate, door(config), crowd(config))
 
     def identity(self) -> Identity:
         """Return what the service says of itself."""

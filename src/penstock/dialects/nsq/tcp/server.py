@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections import Counter
 from typing import cast
 
 from penstock.budget import Wait
 from penstock.clock import SECOND, Timer
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.nsq.lookup.address import crowd
 from penstock.dialects.nsq.tcp.auth import Ask, Authenticator
 from penstock.dialects.nsq.tcp.identify import Agreed
 from penstock.dialects.nsq.tcp.service import Service
@@ -62,22 +62,11 @@ class Server:
             ask = self._authenticator.ask
         self.service = Service(node, config, ask)
         self.connections: set[Connection] = set()
-        #: How many of them come from each address.
-        self.addresses: Counter[str] = Counter()
+        self.crowd = crowd(node.config)
 
     def connect(self) -> Connection:
         """Make the protocol of a new connection."""
         return Connection(self)
-
-    def refusal(self, address: str) -> str:
-        """Return why one more connection from an address cannot be taken, empty if it can."""
-        limits = self.node.config.limits
-        if len(self.connections) >= limits.connections:
-            return f"{limits.connections} connections are open, which is all that limits.connections allows"
-        if self.addresses[address] >= limits.connections_per_address:
-            most = f"which is all that limits.connections_per_address = {limits.connections_per_address} allows"
-            return f"{self.addresses[address]} connections from {address} are open, {most}"
-        return ""
 
     def close(self) -> None:
         """Hang up on everybody."""
@@ -123,7 +112,7 @@ class Connection(asyncio.Protocol):
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         self.session = Session(self._server.service, self, name)
         server, address = self._server, name.rpartition(":")[0]
-        why = server.refusal(address)
+        why = server.crowd.refusal(address, transport)
         if why:
             server.node.count_fault("nsq", "too_many_connections", why, name)
             self._closing = True
@@ -131,7 +120,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         server.connections.add(self)
-        server.addresses[address] += 1
+        server.crowd.enter(address)
         self._address = address
         self._made_ns = self._last_read_ns = self._clock.monotonic()
         self._arm_beat()
@@ -213,9 +202,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         if self in server.connections:
             server.connections.discard(self)
-            server.addresses[self._address] -= 1
-            if not server.addresses[self._address]:
-                del server.addresses[self._address]
+            server.crowd.leave(self._address)
         self.session.end()
 
     def pause_writing(self) -> None:
