@@ -64,6 +64,27 @@ def test_a_command_line_that_is_not_understood_is_one_line_and_exit_code_2(
     assert text in done.error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ledgr"], "No such command 'ledgr'. Did you mean 'ledger'? `penstock --help` says how it is used."),
+        (
+            ["subscription", "seek", "a", "b"],
+            "Missing argument 'TO'. `penstock subscription seek --help` says how it is used.",
+        ),
+    ],
+)
+def test_a_sentence_about_the_command_line_ends_once(tmp_path: Path, arguments: list[str], line: str) -> None:
+    assert inside(*arguments, cwd=tmp_path).error == f"penstock: {line}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["topic"], ["log"]])
+def test_a_command_that_needs_another_prints_its_help_and_nothing_else(tmp_path: Path, arguments: list[str]) -> None:
+    done = inside(*arguments, cwd=tmp_path)
+    assert (done.code, done.error) == (2, "")
+    assert done.out == inside(*arguments, "--help", cwd=tmp_path).out
+
+
 def test_every_command_explains_itself(tmp_path: Path) -> None:
     for arguments in (["up"], ["pub"], ["subscription", "create"], ["routing", "test"], ["log", "verify"], ["bench"]):
         done = inside(*arguments, "--help", cwd=tmp_path)

@@ -95,6 +95,16 @@ def test_a_request_that_may_have_been_carried_out_is_not_sent_twice() -> None:
         assert failure.value.code == UNREACHABLE
 
 
+def test_a_wrong_token_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    refused = reply(b"{}", b"401 Unauthorized")
+    with answering(refused, refused) as port:
+        url = f"http://127.0.0.1:{port}"
+        missing = inside("topic", "list", "--url", url, cwd=tmp_path)
+        wrong = inside("topic", "list", "--url", url, "--token", "guess", cwd=tmp_path)
+    assert (missing.code, "wants a token" in missing.error) == (1, True)
+    assert (wrong.code, "does not know this token" in wrong.error) == (1, True)
+
+
 def test_the_node_of_the_configuration_is_the_one_that_is_asked(tmp_path: Path) -> None:
     page = reply(b'{"topics":[],"next":null}')
     with answering(page) as port:

@@ -9,15 +9,15 @@ def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> No
     made = node.ok("topic", "create", topic, "--shards", "2", "--durability", "fsync", "--retention-age", "1h")
     assert made.out == f"topic {topic} made: 2 shards, fsync\n"
     shown = node.ok("topic", "show", topic).out
-    assert "retention_age        1h" in shown
-    assert "shard 1              empty, next offset 0" in shown
+    assert "retention_age     1h" in shown
+    assert "shard 1           empty, next offset 0" in shown
     changed = node.ok("topic", "set", topic, "--rate", "100", "--retention-bytes", "64MiB", "--json").json
     assert changed["settings"]["rate"] == 100
     node.ok("topic", "set", topic, "--quota-bytes", "1GiB", "--quota-full", "drop", "--max-due", "30d")
     limited = node.ok("topic", "show", topic).out
-    assert "stored               0 B of 1.0 GiB" in limited
-    assert "quota_full           drop" in limited
-    assert "max_due              30d" in limited
+    assert "stored            0 B of 1.0 GiB" in limited
+    assert "quota_full        drop" in limited
+    assert "max_due           30d" in limited
     assert changed["settings"]["retention_bytes"] == 64 << 20
     assert node.ok("topic", "delete", topic).out == f"topic {topic} is gone, with everything in it\n"
     gone = node.call("topic", "show", topic)
@@ -54,7 +54,7 @@ def test_topic_gets_more_shards_and_never_fewer(node: Node, topic: str) -> None:
 def test_settings_of_a_dialect_are_chosen_under_its_name_and_checked_by_it(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic, "--nsq-extend", "off")
     assert node.ok("topic", "set", topic, "--nsq-extend", "on").out == f"topic {topic}: nsq.extend = on\n"
-    assert "nsq.extend           on" in node.ok("topic", "show", topic).out
+    assert "nsq.extend        on" in node.ok("topic", "show", topic).out
     refused = node.call("topic", "set", topic, "--nsq-extend", "off")
     assert (refused.code, "for good" in refused.error) == (1, True)
     refused = node.call("topic", "set", topic, "--nsq-extend", "maybe")
@@ -65,7 +65,7 @@ def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:
     node.ok("pub", topic, "one", "two")
     node.ok("subscription", "create", topic, "audit")
     header, row = node.ok("topic", "list", topic).out.splitlines()
-    assert header.split() == ["topic", "rows", "bytes", "no", "subscription", "has", "subscriptions"]
+    assert header.split() == ["topic", "rows", "bytes", "unclaimed", "subscriptions"]
     assert row.split()[:2] == [topic, "2"]
     assert row.endswith("audit")
     [listed] = node.ok("topic", "list", topic, "--json").json
@@ -74,13 +74,36 @@ def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:
     assert node.ok("topic", "list", "no-such-prefix", "--json").json == []
 
 
+def test_messages_that_no_subscription_has_are_explained(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "one", "two")
+    legend = "with no subscription yet, because there was none or the topic is paused"
+    _, row, last = node.ok("topic", "list", topic).out.splitlines()
+    assert (row.split()[-2:], last) == (["2", "-"], f"unclaimed: {legend}")
+    assert f"2 ({legend})" in node.ok("topic", "show", topic).out
+
+
+def test_sizes_are_shown_as_they_are_written(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic, "--retention-bytes", "1GiB")
+    shown = dict(line.split(None, 1) for line in node.ok("topic", "show", topic).out.splitlines())
+    assert shown["retention_bytes"] == "1GiB"
+    assert node.ok("topic", "show", topic, "--json").json["settings"]["retention_bytes"] == 1 << 30
+
+
+@pytest.mark.parametrize("arguments", [("topic", "create"), ("pub",)])
+def test_topic_that_clients_of_nsq_cannot_name_is_made_with_a_note(node: Node, arguments: tuple[str, ...]) -> None:
+    name = f"no spelling {len(arguments)}"
+    done = node.ok(*arguments, name, stdin=b"x\n")
+    why = "its names are 1 to 64 letters, digits, '.', '_' and '-'"
+    assert done.error == f"penstock: note: no client of NSQ can name topic '{name}': {why}.\n"
+
+
 def test_a_paused_topic_keeps_what_comes_until_it_is_resumed(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic)
     node.ok("subscription", "create", topic, "audit")
     assert "is paused" in node.ok("topic", "pause", topic).out
     node.ok("pub", topic, "one")
     assert node.ok("sub", topic, "audit").out == ""
-    assert node.ok("topic", "list", topic).out.endswith("paused\n")
+    assert node.ok("topic", "list", topic).out.splitlines()[1].endswith("paused")
     node.ok("topic", "resume", topic)
     assert node.ok("sub", topic, "audit").out == "one\n"
 

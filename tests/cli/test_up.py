@@ -76,6 +76,32 @@ def test_a_signal_ends_a_node_with_exit_code_0_and_everything_written(tmp_path: 
         assert node.ok("sub", "orders", "audit").out == "two\n"
 
 
+def test_a_stopping_node_says_what_it_stops(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        node.ok("pub", "orders", "one")
+        with socket.create_connection(("127.0.0.1", node.port("nsq.tcp_port")), 10) as connection:
+            connection.sendall(b"  V2SUB orders audit\nRDY 1\n")
+            received = b""
+            while b"one" not in received:
+                received += connection.recv(1000)
+            node.process.send_signal(signal.SIGINT)
+            assert node.line() == b"Stopping. A second Ctrl-C ends it at once; the next start then recovers."
+            assert node.line() == b"  nsq, flight, api: taking nothing more in"
+            assert node.line() == b"  consumers: 1 message is with them, waiting up to 5s for its ack"
+        assert node.line() == b"  topics: writing down 1"
+        assert node.line() == b"Stopped."
+        assert node.process.wait(60) == 0
+
+
+def test_a_quiet_node_says_nothing_at_its_end_either(tmp_path: Path) -> None:
+    with Running("up", "--data", "d", "--quiet", "--ready-file", "ready", *ANY_PORTS, cwd=tmp_path) as node:
+        while not (tmp_path / "ready").exists():
+            assert node.process.poll() is None
+        assert node.end(signal.SIGINT) == 0
+        assert node.process.stdout is not None
+        assert node.process.stdout.read() == b""
+
+
 def test_a_node_stops_although_a_consumer_waits_for_messages(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         node.ok("pub", "orders", "one")

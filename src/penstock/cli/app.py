@@ -99,7 +99,10 @@ def run(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:
-        complain(_usage(error))
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            Printer().line(error.format_message())
+        else:
+            complain(_usage(error))
         return USAGE
     except typer.Abort:
         return REFUSED
@@ -118,5 +121,8 @@ def run(arguments: list[str]) -> int:
 def _usage(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "penstock"
-    text = error.format_message().rstrip(".")
-    return f"{text}. `{path} --help` says how it is used." if text else f"`{path} --help` says how it is used."
+    way_out = f"`{path} --help` says how it is used."
+    text = error.format_message()
+    if not text:
+        return way_out
+    return f"{text if text.endswith(('.', '?')) else text + '.'} {way_out}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from penstock.cli import beside
@@ -46,6 +47,12 @@ def risks(bound: Sequence[Bound]) -> list[str]:
             what, lacking = f"{each.endpoint.purpose} at {each.place}", lacks(each.endpoint)
             found.append(f"insecure: {what} is open beyond this machine without {lacking}")
     return found
+
+
+def say(text: str) -> None:
+    """Print one line about the end; who started it may not listen any more."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)
 
 
 def listed(bound: Sequence[Bound]) -> list[tuple[str, str]]:

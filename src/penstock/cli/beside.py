@@ -14,6 +14,7 @@ import shlex
 import socket
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -117,11 +118,13 @@ class Beside:
         if self._runner is not None:
             self._runner.start()
 
-    async def stop(self) -> None:
+    async def stop(self, say: Callable[[str], None]) -> None:
         """End everything while the node still takes what the pipeline has to commit."""
         if self._demo is not None:
+            say("  demo")
             self._demo.stop()
-        if self._runner is not None:
+        if self._runner is not None and self._pipeline is not None:
+            say(f"  pipeline {self._pipeline.name}: it commits the batch it is at")
             await self._runner.stop()
 
     def _tell(self, state: State, error: str) -> None:

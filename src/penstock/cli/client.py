@@ -157,6 +157,9 @@ class Client:
 
     def _refused(self, status: int, data: bytes, path: str) -> Failure:
         if status == 401:
+            if self.token:
+                text = "does not know this token. Look at --token-file, PENSTOCK_TOKEN, or the configuration here"
+                return Failure(f"{self.url} {text}.", REFUSED)
             return Failure(
                 f"{self.url} wants a token. Name its file with --token-file, or set PENSTOCK_TOKEN.", REFUSED
             )

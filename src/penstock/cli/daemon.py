@@ -49,9 +49,20 @@ SWITCH_SECONDS = 0.0005
 #: Told once everything listens: the configuration, and where.
 Show = Callable[["Config", Sequence["Bound"]], None]
 
+#: Hears what is being stopped, one thing at a time.
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
 
 def run(
-    config: Config, ready_file: str | None = None, show: Show | None = None, table: Sequence[Dialect] = TABLE
+    config: Config,
+    ready_file: str | None = None,
+    show: Show | None = None,
+    table: Sequence[Dialect] = TABLE,
+    say: Say = silent,
 ) -> None:
     """Run a node until a signal asks it to stop."""
     import uvloop
@@ -68,7 +79,7 @@ def run(
             ready.prepare(ready_file)
         raise_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_life(config, table, listeners, ready_file, show))
+            runner.run(_life(config, table, listeners, ready_file, show, say))
 
 
 def start_log(config: Config) -> None:
@@ -94,7 +105,7 @@ def claimed(config: Config) -> Iterator[None]:
 
 
 async def _life(
-    config: Config, table: Sequence[Dialect], listeners: Listeners, ready_file: str | None, show: Show | None
+    config: Config, table: Sequence[Dialect], listeners: Listeners, ready_file: str | None, show: Show | None, say: Say
 ) -> None:
     from penstock.cli.beside import Beside
 
@@ -125,9 +136,12 @@ async def _life(
     with ready.announced(config, bound):
         beside.start()
         await stopped.wait()
+        say("Stopping. A second Ctrl-C ends it at once; the next start then recovers.")
         # What runs beside the node ends while it can still reach it.
-        await beside.stop()
-    if not await daemon.stop():
+        await beside.stop(say)
+    whole = await daemon.stop(say)
+    say("Stopped." if whole else "Stopped: the disk does not answer, so the next start checks what was written.")
+    if not whole:
         logging.shutdown()
         os._exit(1)  # the way out through Python would wait for threads that wait for the disk
 
@@ -180,15 +194,22 @@ class Daemon:
             self.node.served[dialect.name] = Served(running, list(bound.values()))
         return list(self._listeners.bound.values())
 
-    async def stop(self) -> bool:
+    async def stop(self, say: Say = silent) -> bool:
         """Take nothing more in, let consumers finish what they hold, hang up, and write everything down.
 
         False if the disk does not take that, and threads still wait for it.
         """
+        from penstock.units.quantity import format_duration
+
+        say(f"  {', '.join(reversed(self.node.served))}: taking nothing more in")
         running = [served.running for served in reversed(self.node.served.values())]
         for each in running:
             await each.drain()
         self.node.stop()
+        if held := self.node.held():
+            patience = format_duration(self.config.node.drain_timeout_ns)
+            them, acks = ("1 message is", "its ack") if held == 1 else (f"{held} messages are", "their acks")
+            say(f"  consumers: {them} with them, waiting up to {patience} for {acks}")
         end = self._loop.time() + self.config.node.drain_timeout_ns / 1e9
         while self.node.held() and self._loop.time() < end:
             await asyncio.sleep(DRAIN_STEP_S)
@@ -196,6 +217,7 @@ class Daemon:
             await each.close()
         self._listeners.close()
         self._resident.stop()
+        say(f"  topics: writing down {len(self.node.topics)}")
         whole = await self._end()
         self._disk.close(wait=whole)
         return whole

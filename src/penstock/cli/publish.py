@@ -16,7 +16,7 @@ from penstock.cli.failure import USAGE, Failure
 from penstock.cli.message import outgoing
 from penstock.cli.printer import Printer, count
 from penstock.cli.settings import chosen
-from penstock.cli.values import pairs, traffic
+from penstock.cli.values import note_spelling, pairs, traffic
 
 #: One request holds at most this much unless a single message is larger; the node takes 16 MiB.
 REQUEST_BYTES_MAX = 4 << 20
@@ -71,6 +71,7 @@ def pub(
         tag=tag,
         dedup=dedup,
     )
+    note_spelling(topic)
     query = {"create": not no_create, "shard": shard}
     sender = Sender(client, out, f"/topics/{part(topic)}/messages", query, columns)
     if texts:

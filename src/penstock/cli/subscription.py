@@ -177,7 +177,7 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
         "waiting": str(one.waiting),
         "released": str(one.released),
         "expired leases": str(one.expired_leases),
-        **{name.replace("_", "-"): str(number) for name, number in one.counts.items()},
+        **{name.replace("_", "-"): _explained(name, number) for name, number in one.counts.items()},
         "traffic": _shown(settings.traffic),
         "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
         "ttl": "none" if settings.ttl == "0" else settings.ttl,
@@ -254,7 +254,10 @@ def seek(
     topic: TopicName,
     name: Name,
     to: Annotated[
-        str, typer.Argument(help="earliest, latest, an offset, a time (2026-01-31T12:00:00Z), or a duration ago (1h).")
+        str,
+        typer.Argument(
+            metavar="TO", help="earliest, latest, an offset, a time (2026-01-31T12:00:00Z), or a duration ago (1h)."
+        ),
     ],
     shard: Annotated[int | None, typer.Option(min=0, help="Only in this shard.", show_default="all")] = None,
 ) -> None:
@@ -297,6 +300,23 @@ def _shown(traffic: TrafficFilter | None) -> str:
         return "everything"
     names = ", ".join(traffic.allowed) or "no type"
     return f"{names}; without bits: {'taken' if traffic.is_default else 'passed over'}"
+
+
+#: What the counts of a subscription mean; `passed` is the sum of the others.
+LEGEND = {
+    "passed": "looked at since it began or was moved",
+    "held": "of them leased, waiting or ready again",
+    "acked": "finished by consumers",
+    "filtered": "refused by its traffic types",
+    "expired": "too old to be handed out",
+    "dead_lettered": "failed too often",
+    "removed": "gone with what retention dropped, or skipped by hand",
+}
+
+
+def _explained(name: str, number: int) -> str:
+    meaning = LEGEND.get(name)
+    return f"{number} ({meaning})" if meaning else str(number)
 
 
 #: A million letters are moved in one request.

@@ -12,8 +12,12 @@ from penstock.cli.command import remote
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer, count, moment, size
 from penstock.cli.settings import flat, nested, of_topics
+from penstock.cli.values import note_spelling
+from penstock.units.quantity import format_size
 
 app = typer.Typer(help="Make, look at, change and drop topics.", no_args_is_help=True)
+
+UNCLAIMED = "with no subscription yet, because there was none or the topic is paused"
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
@@ -73,6 +77,7 @@ def create(client: Client, out: Printer, name: Name, settings: dict[str, object]
     """Make a topic; what is not chosen comes from the node's configuration."""
     answer = client.call("POST", "/topics", {"name": name, "settings": nested(settings)})
     made = answer.read(Topic)
+    note_spelling(name)
     out.done(answer.raw, f"topic {name} made: {count(len(made.shards), 'shard')}, {made.settings['durability']}")
 
 
@@ -103,9 +108,9 @@ def list_(
         )
         for topic in topics
     ]
-    out.table(
-        raw, ("topic", "rows", "bytes", "no subscription has", "subscriptions", ""), rows, "there is no topic yet"
-    )
+    out.table(raw, ("topic", "rows", "bytes", "unclaimed", "subscriptions", ""), rows, "there is no topic yet")
+    if not out.json and any(topic.depth for topic in topics):
+        out.line(f"unclaimed: {UNCLAIMED}")
 
 
 @remote(app, "show")
@@ -161,7 +166,7 @@ def _show(out: Printer, answer: Answer) -> None:
         "topic": topic.name,
         "created": moment(topic.created),
         "published": f"{topic.published} since the node started",
-        "no subscription has": str(topic.depth),
+        "unclaimed": f"{topic.depth} ({UNCLAIMED})" if topic.depth else "0",
         "subscriptions": ", ".join(topic.subscriptions) or "-",
         "stored": size(topic.bytes) + (f" of {size(quota)}" if isinstance(quota, int) and quota else ""),
         "data in": f"topics/{topic.number}",
@@ -173,9 +178,11 @@ def _show(out: Printer, answer: Answer) -> None:
             if shard.rows
             else f"empty, next offset {shard.end}{damage}"
         )
-    fields |= {name: _text(value) for name, value in flat(topic.settings).items()}
+    fields |= {name: _text(name, value) for name, value in flat(topic.settings).items()}
     out.fields(answer.raw, fields)
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_size(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -41,7 +41,7 @@ def up(
     """Run a node in the foreground."""
     from penstock import __version__
     from penstock.cli import banner
-    from penstock.cli.daemon import run
+    from penstock.cli.daemon import run, silent
     from penstock.cli.table import load
 
     chosen: dict[str, object] = flags(settings)
@@ -54,4 +54,4 @@ def up(
     }
     chosen |= {key: value for key, value in given.items() if value is not None}
     show = None if quiet else partial(banner.show, version=__version__)
-    run(load(file, chosen).config, ready_file, show)
+    run(load(file, chosen).config, ready_file, show, say=silent if quiet else banner.say)

@@ -8,8 +8,18 @@ from __future__ import annotations
 import re
 
 from penstock.cli.failure import USAGE, Failure
+from penstock.cli.printer import complain
 
 _BITS = re.compile(r"0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|[0-9]{1,20}", re.ASCII)
+
+
+def note_spelling(topic: str) -> None:
+    """Say it, if clients of NSQ cannot name a topic."""
+    from penstock.dialects.nsq.codec.words import NAME_BYTES_MAX, is_name
+
+    if topic and not is_name(topic.encode(errors="surrogateescape")):
+        allowed = f"its names are 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
+        complain(f"note: no client of NSQ can name topic {topic!r}: {allowed}.")
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
