@@ -27,6 +27,7 @@ from penstock.cli import (
     replay,
     report,
     routing,
+    stop,
     subscribe,
     subscription,
     topic,
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 
 app.command()(up.up)
+app.command()(stop.stop)
 app.command()(lookupd.lookupd)
 remote(app)(publish.pub)
 remote(app)(subscribe.sub)
