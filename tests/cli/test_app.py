@@ -85,8 +85,18 @@ def test_a_command_that_needs_another_prints_its_help_and_nothing_else(tmp_path:
     assert done.out == inside(*arguments, "--help", cwd=tmp_path).out
 
 
+def test_commands_are_completed_in_a_shell(tmp_path: Path) -> None:
+    def completed(words: str, at: str) -> list[str]:
+        asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
+        return penstock(cwd=tmp_path, stdin=b"", **asked).out.split()
+
+    assert completed("penstock top", "1") == ["top", "topic"]
+    assert completed("penstock topic li", "2") == ["list"]
+
+
 def test_every_command_explains_itself(tmp_path: Path) -> None:
     for arguments in (["up"], ["pub"], ["subscription", "create"], ["routing", "test"], ["log", "verify"], ["bench"]):
         done = inside(*arguments, "--help", cwd=tmp_path)
         assert done.code == 0
         assert done.out.startswith(f"Usage: penstock {' '.join(arguments)}")
+        assert "3 no node" in done.out

@@ -95,12 +95,21 @@ def test_a_request_that_may_have_been_carried_out_is_not_sent_twice() -> None:
         assert failure.value.code == UNREACHABLE
 
 
+def test_the_node_may_be_named_before_the_command_or_behind_it(tmp_path: Path) -> None:
+    page = reply(b'{"topics":[],"next":null}')
+    with answering(page, page, page) as port:
+        here, elsewhere = f"http://127.0.0.1:{port}", "http://127.0.0.1:1"
+        for arguments in (["--url", here, "topic", "list"], ["--url", elsewhere, "topic", "list", "--url", here]):
+            assert inside(*arguments, cwd=tmp_path, PENSTOCK_URL=elsewhere).out == "there is no topic yet\n"
+        assert inside("topic", "list", cwd=tmp_path, PENSTOCK_URL=here).code == 0
+
+
 def test_a_wrong_token_is_told_from_a_missing_one(tmp_path: Path) -> None:
     refused = reply(b"{}", b"401 Unauthorized")
     with answering(refused, refused) as port:
         url = f"http://127.0.0.1:{port}"
         missing = inside("topic", "list", "--url", url, cwd=tmp_path)
-        wrong = inside("topic", "list", "--url", url, "--token", "guess", cwd=tmp_path)
+        wrong = inside("topic", "list", "--url", url, cwd=tmp_path, PENSTOCK_TOKEN="guess")
     assert (missing.code, "wants a token" in missing.error) == (1, True)
     assert (wrong.code, "does not know this token" in wrong.error) == (1, True)
 

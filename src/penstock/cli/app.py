@@ -5,7 +5,7 @@ Invariant: what goes wrong for a known reason is one line on standard error and 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from penstock.cli import (
     replay,
     report,
     routing,
+    status,
     stop,
     subscribe,
     subscription,
@@ -35,23 +36,25 @@ from penstock.cli import (
     user,
 )
 from penstock.cli.client import ELSEWHERE
-from penstock.cli.command import Json, remote
+from penstock.cli.command import Before, Json, Target, Token, remote
 from penstock.cli.failure import OK, REFUSED, USAGE, Failure
 from penstock.cli.printer import Printer, complain
 from penstock.errors import ConfigError, PenstockError
 
+EXIT_CODES = "Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 no node reachable."
+
 app = typer.Typer(
     name="penstock",
     help="Penstock, a message broker: run a node, and speak to a running one.",
-    epilog="Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 no node reachable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 app.command()(up.up)
 app.command()(stop.stop)
+remote(app)(status.status)
+remote(app)(status.top)
 app.command()(lookupd.lookupd)
 remote(app)(publish.pub)
 remote(app)(subscribe.sub)
@@ -85,11 +88,14 @@ def version(json: Json = False) -> None:
 @app.callback(invoke_without_command=True)
 def _top(
     context: typer.Context,
+    url: Before = None,
+    token: Token = None,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     if show_version:
         Printer().line(f"penstock {__version__}")
         raise typer.Exit(OK)
+    context.obj = Target(url, token)
 
 
 def run(arguments: list[str]) -> int:
@@ -99,7 +105,7 @@ def run(arguments: list[str]) -> int:
         complain(f"--token would show the token to everybody who can run ps; {ELSEWHERE}.")
         return USAGE
     try:
-        code = app(arguments, prog_name="penstock", standalone_mode=False)
+        code = _program()(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             Printer().line(error.format_message())
@@ -118,6 +124,17 @@ def run(arguments: list[str]) -> int:
         complain(str(error))
         return REFUSED
     return code if isinstance(code, int) else OK
+
+
+def _program() -> Any:
+    """Return the whole of it; every command ends its help with the exit codes."""
+    program = typer.main.get_command(app)
+    left: list[Any] = [program]
+    while left:
+        command = left.pop()
+        command.epilog = EXIT_CODES
+        left += getattr(command, "commands", {}).values()
+    return program
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -20,18 +20,21 @@ from penstock.cli.printer import Printer
 Function = TypeVar("Function", bound=Callable[..., int | None])
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Url = Annotated[
-    str | None,
-    typer.Option(help="The node's admin API.", envvar="PENSTOCK_URL", show_default="as the configuration here says"),
-]
 
 
 def token_in(path: str | None) -> str | None:
     """Return the token that a file holds, or standard input (`-`), else what the environment has."""
-    from penstock.config import secret_in, shown_token
+    from penstock.config import shown_token
+
+    return shown_token() or None if path is None else token_of(path)
+
+
+def token_of(path: str | None) -> str | None:
+    """Return the token that a file holds, or standard input (`-`); None if none was named."""
+    from penstock.config import secret_in
 
     if path is None:
-        return shown_token() or None
+        return None
     if path != "-":
         return secret_in(path)
     if sys.stdin.isatty():
@@ -41,21 +44,42 @@ def token_in(path: str | None) -> str | None:
     return sys.stdin.readline().strip()
 
 
+_TOKEN_HELP = "File that holds the node's token; - asks for it."
+_TOKEN_DEFAULT = "PENSTOCK_TOKEN, or the file that PENSTOCK_TOKEN_FILE names"
+
+#: Before the command, for all of them; what stands behind one wins.
+Before = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="The node's admin API.", envvar="PENSTOCK_URL", show_default="as the configuration here says"
+    ),
+]
 #: Its value is what the file holds: a secret on a command line is everybody's who can run `ps`.
 Token = Annotated[
     str | None,
-    typer.Option(
-        "--token-file",
-        help="File that holds the node's token; - asks for it.",
-        metavar="PATH",
-        show_default="PENSTOCK_TOKEN, or the file that PENSTOCK_TOKEN_FILE names",
-        callback=token_in,
-    ),
+    typer.Option("--token-file", help=_TOKEN_HELP, metavar="PATH", show_default=_TOKEN_DEFAULT, callback=token_in),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(help="The node's admin API.", show_default="PENSTOCK_URL, or as the configuration here says"),
+]
+_TokenBehind = Annotated[
+    str | None,
+    typer.Option("--token-file", help=_TOKEN_HELP, metavar="PATH", show_default=_TOKEN_DEFAULT, callback=token_of),
 ]
 
+
+class Target(NamedTuple):
+    """The node that was named before the command."""
+
+    url: str | None = None
+    token: str | None = None
+
+
+CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 SHARED = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-    for name, default, annotation in (("url", None, Url), ("token", None, Token), ("json", False, Json))
+    for name, default, annotation in (("url", None, Url), ("token", None, _TokenBehind), ("json", False, Json))
 ]
 
 
@@ -75,17 +99,20 @@ def remote(
             own = [*(parameter for parameter in own if parameter.name != "settings"), *settings]
 
         @functools.wraps(function)
-        def run(*, url: str | None, token: str | None, json: bool, **parameters: Any) -> int | None:
+        def run(
+            context: typer.Context, *, url: str | None, token: str | None, json: bool, **parameters: Any
+        ) -> int | None:
             if settings:
                 given = [(name, parameters.pop(name)) for name in names]
                 parameters["settings"] = {name: value for name, value in given if value is not None}
-            client = connect(url, token)
+            before = context.find_root().obj or Target()
+            client = connect(url or before.url, token or before.token)
             try:
                 return function(client, Printer(json=json), **parameters)
             finally:
                 client.close()
 
-        run.__signature__ = signature.replace(parameters=[*own, *SHARED])  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=[CONTEXT, *own, *SHARED])  # type: ignore[attr-defined]
         group.command(name)(run)
         return function
 
