@@ -1,0 +1,158 @@
+"""Every command and snippet of README and docs runs, from the page itself; what cannot run here is looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from penstock.cli.app import app
+from tests.cli.program import SECONDS_MAX, Node, environment
+from tests.pages.blocks import PAGES, ROOT, Block, Command, blocks, commands
+
+ALL = blocks()
+#: How long a command that goes on for ever may print before it is ended.
+FOLLOW_S = 3.0
+
+DEFAULTS = {"flight.port": 7071, "api.port": 7070, "nsq.http_port": 4151, "nsq.tcp_port": 4150}
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+class Tour:
+    """A reader at a terminal: one node on free ports, which looks like the one the pages speak of."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.node = Node(directory, data="penstock-data")
+        programs = directory / "bin"
+        programs.mkdir()
+        penstock = programs / "penstock"
+        penstock.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock.cli "$@"\n')
+        penstock.chmod(0o755)
+        self.variables = environment(
+            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PENSTOCK_URL=self.node.url, PYTHONUNBUFFERED="1"
+        )
+
+    def here(self, text: str) -> str:
+        """Return a text of a page with the ports of this node."""
+        for key, default in DEFAULTS.items():
+            text = re.sub(rf"(127\.0\.0\.1|localhost):{default}\b", f"127.0.0.1:{self.node.port(key)}", text)
+        return text.replace("Client()", f'Client("grpc://127.0.0.1:{self.node.port("flight.port")}")')
+
+    def run(self, arguments: list[str], limit_s: float = SECONDS_MAX) -> subprocess.CompletedProcess[str]:
+        """Run something to its end, or to the end of its time."""
+        try:
+            return subprocess.run(
+                arguments,
+                capture_output=True,
+                text=True,
+                cwd=self.directory,
+                env=self.variables,
+                timeout=limit_s,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as late:
+            out = (late.stdout or b"").decode()
+            return subprocess.CompletedProcess(arguments, 0 if limit_s == FOLLOW_S else -1, out, "")
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
+    tour = Tour(tmp_path_factory.mktemp("tour"))
+    with tour.node:
+        yield tour
+
+
+def of(*languages: str) -> list[Any]:
+    return [pytest.param(block, id=str(block)) for block in ALL if block.language in languages]
+
+
+@pytest.mark.parametrize("block", of("console", "python"))
+def test_what_a_page_shows_runs(tour: Tour, block: Block) -> None:
+    """In the order of the pages: a reader who goes through one has done what stands above."""
+    if block.language == "python":
+        compile(block.text, str(block), "exec")
+    if block.excuse:
+        return
+    if block.language == "python":
+        done = tour.run([sys.executable, "-c", tour.here(block.text)])
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+        return
+    for command in commands(block):
+        follows = is_endless(command)
+        done = tour.run(["bash", "-c", tour.here(command.text)], FOLLOW_S if follows else SECONDS_MAX)
+        assert done.returncode == 0, f"{block}: {command.text}: {done.stderr}"
+        if command.prints:
+            assert done.stdout.splitlines() == command.prints, f"{block}: {command.text}"
+        assert done.stdout or not follows, f"{block}: {command.text} printed nothing in {FOLLOW_S} s"
+
+
+def is_endless(command: Command) -> bool:
+    words = shlex.split(command.text, comments=True)
+    return words[:2] in (["penstock", "tail"], ["penstock", "top"]) and not {"--max", "--no-follow"} & set(words)
+
+
+@pytest.mark.parametrize("block", of("json", "toml"))
+def test_documents_of_a_page_can_be_read(block: Block) -> None:
+    if block.language == "toml":
+        tomllib.loads(block.text)
+    else:
+        left = block.text.strip()
+        while left:  # several documents may follow each other
+            _, end = json.JSONDecoder().raw_decode(left)
+            left = left[end:].strip()
+
+
+def test_commands_stand_in_fences_that_are_run() -> None:
+    for block in ALL:
+        assert block.language in ("", "console", "python", "json", "toml"), f"{block}: nobody looks at {block.language}"
+        if block.language == "":
+            for line in block.text.splitlines():
+                assert not line.startswith("penstock "), f"{block}: write it as $ {line} in a console fence"
+
+
+def said(page: Path) -> Iterator[str]:
+    """Yield the commands a page names, in its text and in its fences."""
+    text = page.read_text()
+    yield from re.findall(r"`((?:penstock|make) [^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for block in ALL:
+        if ROOT / block.page == page and block.language == "console":
+            for command in commands(block):
+                yield from re.split(r"\s*(?:;|&&|\|)\s*", command.text)
+        elif ROOT / block.page == page and block.language == "":
+            yield from (line for line in block.text.splitlines() if line.startswith("make "))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_and_options_that_a_page_names_are_there(page: Path) -> None:
+    program = typer.main.get_command(app)
+    for command in said(page):
+        words = shlex.split(command, comments=True)
+        if words and words[0] == "make":
+            targets = [word for word in words[1:] if re.fullmatch("[a-z][a-z-]*", word)]
+            assert set(targets) <= MAKE_TARGETS, f"{page}: {command}"
+        if not words or words[0] != "penstock":
+            continue
+        at: Any = program
+        for word in words[1:]:
+            choices = [choice for choice in word.split("|") if choice in getattr(at, "commands", {})]
+            if choices:
+                at = at.commands[choices[0]]
+            elif word == "--help":
+                continue
+            elif word.startswith("-"):
+                known = {option for parameter in at.params for option in (*parameter.opts, *parameter.secondary_opts)}
+                assert word.partition("=")[0] in known, f"{page}: `{command}`: {word} is no option"
+            elif getattr(at, "commands", None):
+                raise AssertionError(f"{page}: `{command}`: there is no {word}")
