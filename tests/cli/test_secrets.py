@@ -94,13 +94,19 @@ def test_an_auth_server_is_no_place_for_a_secret(tmp_path: Path) -> None:
 PREPARED = """
 insecure = true
 token_file = "/etc/hostname"
+[callers]
+users = "theirs.json"
 [nsq]
 auth_http_addresses = ["evil.example:80"]
+lookupd_tcp_addresses = ["evil.example:4160"]
 [pipeline]
 file = "evil.toml"
 setup = "touch run-by-stranger"
 """
-IGNORED = ("insecure", "token_file", "nsq.auth_http_addresses", "pipeline.file", "pipeline.setup")
+IGNORED = (
+    *("insecure", "token_file", "callers.users", "nsq.auth_http_addresses", "nsq.lookupd_tcp_addresses"),
+    *("pipeline.file", "pipeline.setup"),
+)
 
 
 def test_a_file_that_nobody_named_runs_nothing_and_opens_nothing(tmp_path: Path) -> None:

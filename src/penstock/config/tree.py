@@ -123,7 +123,7 @@ class CallersConfig(Section, frozen=True, kw_only=True):
     """Who may do what; `penstock user` keeps the users."""
 
     #: The file of users; empty = users.json in the data directory.
-    users: str = ""
+    users: Named = ""
     #: What those may do who show nothing: everything from this machine and nothing from elsewhere, or nothing at all.
     anonymous: Literal["loopback", "off"] = "loopback"
     #: What the topic _penstock.audit gets: nothing; refusals and what named callers do; or what anonymous ones do, too.

@@ -29,7 +29,7 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     lookup_tcp_port: Port = 4160
     lookup_http_port: Port = 4161
     #: Lookup services elsewhere that this node announces itself to, each "host:port".
-    lookupd_tcp_addresses: tuple[str, ...] = ()
+    lookupd_tcp_addresses: NamedList = ()
     #: What those of them that ask for it are shown: a token, or user:secret.
     lookupd_token: Secret = ""
     #: Where others reach this node; empty = the address it listens on, or this machine's name if that is all of them.
