@@ -39,6 +39,18 @@ def test_traffic_is_kept_as_the_log_keeps_it() -> None:
     assert parsed({**HERE, "traffic": "5"}).traffic == 5
 
 
+def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("bob:a secret\nmore\n")
+    access = parsed({"url": "grpc://n:1", "tokenFile": str(file), "subscribe": "a"}).access
+    assert access is not None
+    assert access.token == "bob:a secret"
+    assert "secret" not in repr(access)
+    file.write_text("")
+    with pytest.raises(ConfigError, match="its first line is empty"):
+        parsed({"url": "grpc://n:1", "tokenFile": str(file), "subscribe": "a"})
+
+
 def test_a_node_has_an_address_a_token_and_roots(tmp_path: Path) -> None:
     roots = tmp_path / "roots.pem"
     roots.write_bytes(b"pem")

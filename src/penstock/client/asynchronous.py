@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.client import wire
 from penstock.client.client import CREDIT, PATIENCE_S, Client, asked, check_name
-from penstock.client.connection import DEFAULT_URL, Access
+from penstock.client.connection import DEFAULT_URL, Access, token_in
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
 from penstock.client.keywords import hinted
@@ -44,8 +44,16 @@ class AsyncClient:
     """A node, from an asyncio program's side."""
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, token: str = "", tls_roots: bytes = b"", patience: Span = PATIENCE_S
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str = "",
+        token_file: str = "",
+        tls_roots: bytes = b"",
+        patience: Span = PATIENCE_S,
     ) -> None:
+        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in."""
+        token = token or (token_in(token_file) if token_file else "")
         self._access = Access(url, token, tls_roots)
         self._patience_s = milliseconds(patience) / 1000
         self._client = Client(url, token=token, tls_roots=tls_roots, patience=patience)

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.client import wire
-from penstock.client.connection import DEFAULT_URL, Access, Connection
+from penstock.client.connection import DEFAULT_URL, Access, Connection, token_in
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
 from penstock.client.keywords import hinted
@@ -39,9 +39,16 @@ class Client:
     """A node, from a program's side; several threads may use one."""
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, token: str = "", tls_roots: bytes = b"", patience: Span = PATIENCE_S
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str = "",
+        token_file: str = "",
+        tls_roots: bytes = b"",
+        patience: Span = PATIENCE_S,
     ) -> None:
-        self._access = Access(url, token, tls_roots)
+        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in."""
+        self._access = Access(url, token or (token_in(token_file) if token_file else ""), tls_roots)
         self._patience_s = milliseconds(patience) / 1000
         self._connection = Connection(self._access)
         self._publisher = Publisher(self._connection, self._patience_s)

@@ -35,9 +35,27 @@ class Access(NamedTuple):
     """How to get to a node; may be sent to other processes."""
 
     url: str = DEFAULT_URL
+    #: A token, or user:secret.
     token: str = ""
     #: PEM of the authority that signed the node's certificate; empty = those the system trusts.
     tls_roots: bytes = b""
+
+    def __repr__(self) -> str:
+        """Return what may stand in a log."""
+        return f"Access({self.url!r}{', token=...' if self.token else ''})"
+
+
+def token_in(path: str) -> str:
+    """Return the token in a file: its first line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.readline().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the token cannot be read from {path}: {why}") from None
+    if not token:
+        raise ConfigError(f"the token cannot be read from {path}: its first line is empty")
+    return token
 
 
 def location_of(url: str) -> str:
@@ -161,7 +179,7 @@ def error_of(error: BaseException, url: str) -> PenstockError:
     if _CODED.search(text):
         return refusal_of(text)
     if isinstance(error, flight.FlightUnauthenticatedError):
-        return Refusal("unauthorized", f"{url} wants another token")
+        return Refusal("unauthorized", f"{url} wants another token, or user and secret")
     if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightTimedOutError):
         return Unreachable(f"no node answers at {url}: {text}")
     return PenstockError(f"{url}: {text}")

@@ -42,6 +42,12 @@ NamedSwitch = Annotated[bool, Meta(extra={"kind": "switch", "named": True})]
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the tree, written as a table in the file."""
 
+    def __repr__(self) -> str:
+        """Return what may stand in a log: of a secret, that it is set."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        told = (f"{name}={'...' if name.endswith('token') and value else repr(value)}" for name, value in shown.items())
+        return f"{type(self).__name__}({', '.join(told)})"
+
 
 S = TypeVar("S", bound=Section)
 

@@ -23,6 +23,7 @@ NAMES = (
     "path",
     "url",
     "token",
+    "tokenFile",
     "tlsRoots",
     "subscribe",
     "subscribePattern",
@@ -165,13 +166,14 @@ def access_of(words: Mapping[str, str]) -> Access | None:
         if roots:
             raise ConfigError("option tlsRoots needs option url, as grpc+tls://host:7071")
         return None
-    from penstock.client.connection import Access, location_of
+    from penstock.client.connection import Access, location_of, token_in
 
     try:
         location_of(url)
     except ConfigError as error:
         raise ConfigError(f"option url: {error}") from None
-    return Access(url, words.get("token", ""), roots)
+    kept = words.get("tokenFile")
+    return Access(url, words.get("token") or (token_in(kept) if kept else ""), roots)
 
 
 def _names(words: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from penstock.pipeline.options import NAMES as READ_NAMES
 from penstock.pipeline.options import access_of, flag, known, number
 
 #: Every option of the sink, as it is written.
-NAMES = ("path", "url", "token", "tlsRoots", "topic", "txnAppId", "txnVersion", "keepShards", "repeats")
+NAMES = ("path", "url", "token", "tokenFile", "tlsRoots", "topic", "txnAppId", "txnVersion", "keepShards", "repeats")
 #: Spark's own, which it hands to every sink.
 SPARKS = ("checkpointLocation", "queryName")
 

@@ -15,6 +15,7 @@ function options(plan) {
   } else if (plan.layer) {
     chosen[plan.layer] = true
   }
+  if (plan.secret) chosen.authSecret = plan.secret
   if (plan.asks_timeout) chosen.messageTimeout = plan.timeout_s * 1000
   return chosen
 }

@@ -35,6 +35,8 @@ class Plan:
     layer: str = ""
     #: Who signed the node's certificate.
     authority: str = ""
+    #: What the node is shown: a token, or user:secret.
+    secret: str = ""
     #: The message timeout to work with, and whether to ask the node for it.
     timeout_s: float = 0.0
     asks_timeout: bool = False

@@ -17,6 +17,8 @@ def options(plan: Plan) -> dict[str, Any]:
         chosen |= {"tls_v1": True, "tls_options": {"ca_certs": plan.authority}}
     elif plan.layer:
         chosen[plan.layer] = True
+    if plan.secret:
+        chosen["auth_secret"] = plan.secret
     if plan.asks_timeout:
         chosen["msg_timeout"] = plan.timeout_s
     return chosen

@@ -38,12 +38,24 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str = ""
     url: str = ""
+    #: A token, or user:secret; better a file whose first line that is.
     token: str = ""
+    token_file: str = ""
     tls_roots: str = ""
+
+    def __repr__(self) -> str:
+        """Return what may stand in a log."""
+        return f"Place({self.path or self.url!r}{', token=...' if self.token else ''})"
 
     def options(self) -> dict[str, str]:
         """Return the options of the source and the sink that say this."""
-        named = {"path": self.path, "url": self.url, "token": self.token, "tlsRoots": self.tls_roots}
+        named = {
+            "path": self.path,
+            "url": self.url,
+            "token": self.token,
+            "tokenFile": self.token_file,
+            "tlsRoots": self.tls_roots,
+        }
         return {name: value for name, value in named.items() if value}
 
 

@@ -100,6 +100,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         for place in (values["node"], values["to_node"] or {}):
             place.pop("token", None)
+            place.pop("token_file", None)
         return {name: value for name, value in values.items() if name not in ("name", "rate")}
 
     def chosen_name(self) -> str:
