@@ -160,12 +160,12 @@ class Gate:
             user = self.book.users.get(name.decode("utf-8", "replace"))
             kept = _kept(user)
             is_right = secrets.matches(rest, kept) and user is not None and bool(user.secret)
+            looked_at = self._right if is_right else self._wrong
+            while len(looked_at) >= LOOKED_AT_MAX:
+                looked_at.pop(next(iter(looked_at)), None)
+            looked_at[self._digest(shown)] = kept
         finally:
             self._turn.release()
-        looked_at = self._right if is_right else self._wrong
-        while len(looked_at) >= LOOKED_AT_MAX:
-            looked_at.pop(next(iter(looked_at)), None)
-        looked_at[self._digest(shown)] = kept
         return Identity(user.name, "secret", kept) if is_right and user is not None else _wrong(user, "wrong secret")
 
     def certified(self, common_name: str) -> Identity:
