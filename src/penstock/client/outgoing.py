@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from penstock.columns import BUCKET_MAX, COLUMNS, KINDS
 from penstock.errors import Refusal
-from penstock.message import BUCKET_MAX, COLUMNS, KINDS
 from penstock.units.times import moment
 
 #: A moment: nanoseconds since 1970, an aware datetime, from now, or a text as on the command line ("30s", ISO).

@@ -19,8 +19,8 @@ import pyarrow.flight as flight
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
 from penstock.client.retry import RetryPolicy
+from penstock.columns import id_of
 from penstock.errors import Refusal
-from penstock.message import id_of
 
 #: Batches under way in one stream before an answer is waited for.
 UNANSWERED_MAX = 4

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.columns import KINDS, OPTIONAL_COLUMNS
 from penstock.errors import ConfigError, hint
-from penstock.message import KINDS, OPTIONAL_COLUMNS
 
 _BY_KIND: dict[str, tuple[type[DataType], ...]] = {
     "bytes": (BinaryType, StringType),

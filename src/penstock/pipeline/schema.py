@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.columns import KINDS
 from penstock.errors import ConfigError, hint
-from penstock.message import KINDS
 
 DEFAULT = ("topic", "shard", "offset", "timestamp", "key", "headers", "body")
 _SPARK = {"time": TimestampType(), "bucket": IntegerType(), "bytes": BinaryType(), "text": StringType()}
