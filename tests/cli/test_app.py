@@ -16,9 +16,9 @@ TOUR = (
     (("tail", "orders", "--no-follow"), "two"),
     (("routing", "set", "production=0"), "1 traffic type known: production=0"),
     (("ledger",), "nothing was refused or dropped"),
-    (("log", "verify", "data"), "good"),
-    (("log", "cat", "data", "--topic", "orders"), "two"),
-    (("topic", "delete", "orders"), "topic orders is gone"),
+    (("log", "verify", "--data", "data"), "good"),
+    (("log", "cat", "orders", "--data", "data"), "two"),
+    (("topic", "delete", "orders", "--yes"), "topic orders is gone"),
 )
 
 

@@ -17,7 +17,7 @@ def test_a_backup_of_a_running_node_is_restored_with_messages_and_acks(tmp_path:
     done = inside("restore", "copy", "--data", "again", cwd=tmp_path)
     assert done.code == 0, done
     assert "100 rows" in done.out
-    assert inside("log", "verify", "again", cwd=tmp_path).code == 0
+    assert inside("log", "verify", "--data", "again", cwd=tmp_path).code == 0
     with Node(tmp_path, data="again") as node:
         assert node.ok("sub", "orders", "audit").out.split() == [str(number) for number in range(41, 100)]
         node.ok("pub", "orders", "goes on")

@@ -8,10 +8,10 @@ from tests.cli.program import Node, inside
 def test_verify_reads_every_row_beside_the_running_node(node: Node, topic: str) -> None:
     node.ok("pub", topic, "one", "two")
     data = node.cwd / "data"
-    [found] = node.ok("log", "verify", data, "--topic", topic, "--json").json
+    [found] = node.ok("log", "verify", topic, "--data", data, "--json").json
     assert (found["topic"], found["shard"], found["good"]) == (topic, 0, True)
     assert sum(segment["rows"] for segment in found["report"]["segments"]) == 2
-    row = node.ok("log", "verify", "--data", data, "--topic", topic).out.splitlines()[1]
+    row = node.ok("log", "verify", "--data", data, topic).out.splitlines()[1]
     assert row.split()[:2] == [topic, "0"]
     assert row.endswith("good")
 
@@ -20,7 +20,7 @@ def test_cat_prints_bodies_and_dump_every_column(node: Node, topic: str) -> None
     node.ok("topic", "create", topic, "--shards", "2")
     node.ok("pub", topic, "one", "two", "--key", "k", "--header", "a=b", "--shard", "1")
     node.ok("pub", topic, "--shard", "1", stdin=b"\xff")
-    data = (node.cwd / "data", "--topic", topic)
+    data = (topic, "--data", node.cwd / "data")
     assert node.ok("log", "cat", *data).raw == b"one\ntwo\n\xff\n"
     assert node.ok("log", "cat", *data, "--shard", "1", "--from", "1", "--to", "2").out == "two\n"
     assert node.ok("log", "cat", *data, "--shard", "0").out == ""
@@ -42,25 +42,25 @@ def test_damage_is_named_and_the_rest_is_still_read(tmp_path: Path) -> None:
         for text in ("first", "second", "third"):
             node.ok("pub", "orders", text)
         assert node.end() == 0
-    assert inside("log", "cat", "data/topics/1/0", cwd=tmp_path).out == "first\nsecond\nthird\n"
+    assert inside("log", "cat", "--data", "data/topics/1/0", cwd=tmp_path).out == "first\nsecond\nthird\n"
     [segment] = (tmp_path / "data" / "topics").rglob("*.arrows")
     content = segment.read_bytes()
     segment.write_bytes(content.replace(b"second", b"sEcond"))
-    done = inside("log", "verify", "data", cwd=tmp_path)
+    done = inside("log", "verify", "--data", "data", cwd=tmp_path)
     assert done.code == 1
     assert "DAMAGED" in done.out
     assert "orders/0: " in done.out
     assert "offsets 1 to 1 cannot be read" in done.out
-    assert inside("log", "cat", "data", "--topic", "orders", cwd=tmp_path).out == "first\nthird\n"
+    assert inside("log", "cat", "orders", "--data", "data", cwd=tmp_path).out == "first\nthird\n"
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, code, text in (
         (["verify"], 2, "there is no data directory ./penstock-data"),
-        (["verify", "empty"], 2, "empty holds no log"),
-        (["cat", "empty", "--topic", "orders"], 2, "empty is no data directory of a node"),
-        (["dump", "nowhere"], 2, "there is no data directory nowhere"),
+        (["verify", "--data", "empty"], 2, "empty holds no log"),
+        (["cat", "orders", "--data", "empty"], 2, "empty is no data directory of a node"),
+        (["dump", "--data", "nowhere"], 2, "there is no data directory nowhere"),
     ):
         done = inside("log", *arguments, cwd=tmp_path)
         assert (done.code, done.error.count("\n")) == (code, 1), done
@@ -68,6 +68,6 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_not_there_is_answered_with_those_that_are(node: Node, topic: str) -> None:
-    done = node.call("log", "cat", node.cwd / "data", "--topic", topic)
+    done = node.call("log", "cat", topic, "--data", node.cwd / "data")
     assert done.code == 1
     assert f"there is no topic '{topic}' in" in done.error

@@ -35,7 +35,7 @@ def test_a_node_finds_itself_through_its_own_lookup_service_and_through_another(
                 found = _producers(place, "orders")
                 assert [peer["tcp_port"] for peer in found] == [node.port("nsq.tcp_port")]
                 assert found[0]["broadcast_address"] == "127.0.0.1"
-            node.ok("topic", "delete", "orders")
+            node.ok("topic", "delete", "orders", "--yes")
             assert _producers(own, "orders", wanted=0) == []
             assert _producers(http, "orders", wanted=0) == []
 

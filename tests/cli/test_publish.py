@@ -33,6 +33,40 @@ def test_files_are_published_line_by_line_in_batches(node: Node, topic: str, tmp
     assert node.ok("sub", topic, "audit", "--batch", "1000").out.splitlines() == [*lines, "a", "b"]
 
 
+def test_json_lines_say_key_headers_tag_and_due_for_each_message(node: Node, topic: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text(
+        '{"body": "one", "key": "k", "headers": {"a": 1}, "tag": "own", "due": "1h"}\n{"body": {"n": [1, 2]}}\n'
+    )
+    assert (
+        node.ok("pub", topic, "--jsonl", "--file", lines, "--tag", "common").out == f"2 messages published to {topic}\n"
+    )
+    first, second = node.ok("peek", topic, "--json").json_lines
+    assert (first["body"], first["key"], first["headers"], first["tag"]) == ("one", "k", {"a": 1}, "own")
+    assert first["due"] > first["timestamp"]
+    assert (second["body"], second["tag"]) == ('{"n":[1,2]}', "common")
+
+
+def test_what_peek_shows_can_be_published_again(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "--key", "k", "-H", "a=b", stdin=b"one\n\xff\n")
+    shown = node.ok("peek", topic, "--json").raw
+    node.ok("pub", f"{topic}.copy", "--jsonl", stdin=shown)
+    copied = node.ok("peek", f"{topic}.copy", "--json").json_lines
+    own = {"id", "timestamp", "offset"}
+    assert [{k: v for k, v in message.items() if k not in own} for message in copied] == [
+        {"shard": 0, "source": "api", "key": "k", "headers": {"a": "b"}, "body": "one"},
+        {"shard": 0, "source": "api", "key": "k", "headers": {"a": "b"}, "body_base64": "/w=="},
+    ]
+
+
+def test_a_line_that_is_no_json_object_is_named_and_nothing_of_its_request_is_published(node: Node, topic: str) -> None:
+    done = node.call("pub", topic, "--jsonl", stdin=b'{"body": "one"}\n[1]\n')
+    assert (done.code, "message 2 is no JSON object: it is '[1]' (0 messages before" in done.error) == (2, True)
+    assert node.call("topic", "show", topic).code == 1
+    typo = node.call("pub", topic, "--jsonl", '{"bodi": "one"}')
+    assert (typo.code, "body" in typo.error) == (1, True)
+
+
 def test_every_column_that_an_option_names_arrives(node: Node, topic: str) -> None:
     node.ok("routing", "set", "pub-a=40", "pub-b=41")
     node.ok("topic", "create", topic, "--max-due", "0")

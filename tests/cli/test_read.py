@@ -39,6 +39,22 @@ def test_tail_prints_the_end_and_then_what_comes(node: Node, topic: str) -> None
         assert tail.process.wait(60) == 0
 
 
+def test_messages_are_printed_as_a_format_says(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "one", "--key", "k", "-H", "a=b")
+    node.ok("pub", topic, stdin=b"\xff\n")
+    wanted = ("--format", r"{offset}\t{key}\t{headers}\t{body}{{}}")
+    printed = b'0\tk\t{"a":"b"}\tone{}\n1\t\t\t\xff{}\n'
+    assert node.ok("peek", topic, *wanted).raw == printed
+    assert node.ok("tail", topic, "--no-follow", *wanted).raw == printed
+    assert node.ok("tail", topic, "--no-follow", "-v").raw == node.ok("peek", topic).raw
+    assert node.ok("sub", topic, "looks", "--no-ack", "-v").raw == node.ok("peek", topic).raw
+    assert node.ok("sub", topic, "looks", "--wait", "30s", *wanted).raw == printed
+    typo = node.call("peek", topic, "--format", "{offest}")
+    assert (typo.code, typo.error) == (2, "penstock: --format '{offest}': there is no {offest}; did you mean offset?\n")
+    half = node.call("peek", topic, "--format", "{body")
+    assert (half.code, "is not understood" in half.error) == (2, True)
+
+
 def test_tail_follows_every_shard(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic, "--shards", "3")
     with node.follow("tail", topic, "--max", "3", "--json") as tail:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+
 import pytest
 
-from tests.cli.program import Node
+from tests.cli.program import COMMAND, Node, environment
 
 
 def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> None:
@@ -19,7 +23,7 @@ def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> No
     assert "quota_full        drop" in limited
     assert "max_due           30d" in limited
     assert changed["settings"]["retention_bytes"] == 64 << 20
-    assert node.ok("topic", "delete", topic).out == f"topic {topic} is gone, with everything in it\n"
+    assert node.ok("topic", "delete", topic, "--yes").out == f"topic {topic} is gone, with everything inside\n"
     gone = node.call("topic", "show", topic)
     assert (gone.code, gone.error) == (1, f"penstock: there is no topic '{topic}'\n")
 
@@ -89,6 +93,36 @@ def test_sizes_are_shown_as_they_are_written(node: Node, topic: str) -> None:
     assert node.ok("topic", "show", topic, "--json").json["settings"]["retention_bytes"] == 1 << 30
 
 
+def test_topics_are_dropped_by_pattern_and_only_if_somebody_says_yes(node: Node, topic: str) -> None:
+    for name in ("a", "b", "other"):
+        node.ok("topic", "create", f"{topic}.{name}")
+    asked = node.call("topic", "delete", f"{topic}.?")
+    assert (asked.code, "would be dropped with everything inside; say so with --yes" in asked.error) == (2, True)
+    assert f"2 topics ({topic}.a, {topic}.b)" in asked.error
+    deleted = node.ok("topic", "delete", f"{topic}.?", f"{topic}.a", "--yes", "--json").json["deleted"]
+    assert deleted == [f"{topic}.a", f"{topic}.b"]
+    assert [each["name"] for each in node.ok("topic", "list", topic, "--json").json] == [f"{topic}.other"]
+    none = node.call("topic", "delete", f"{topic}.x*", "--yes")
+    assert (none.code, f"no topic fits '{topic}.x*'" in none.error) == (1, True)
+    # Nothing is dropped if one of several is not there.
+    assert node.call("topic", "delete", f"{topic}.other", f"{topic}.none", "--yes").code == 1
+    assert node.ok("topic", "show", f"{topic}.other")
+
+
+def test_a_person_is_asked_before_a_topic_is_dropped(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    for answer, code, there in ((b"n\n", 1, 0), (b"y\n", 0, 1)):
+        terminal, stdin = pty.openpty()
+        os.write(terminal, answer)
+        command = [*COMMAND, "topic", "delete", topic]
+        variables = environment(PENSTOCK_URL=node.url)
+        done = subprocess.run(command, stdin=stdin, capture_output=True, env=variables, timeout=60, check=False)
+        os.close(terminal)
+        os.close(stdin)
+        assert f"Drop topic {topic} with everything inside?".encode() in done.stderr
+        assert (done.returncode, node.call("topic", "show", topic).code) == (code, there)
+
+
 @pytest.mark.parametrize("arguments", [("topic", "create"), ("pub",)])
 def test_topic_that_clients_of_nsq_cannot_name_is_made_with_a_note(node: Node, arguments: tuple[str, ...]) -> None:
     name = f"no spelling {len(arguments)}"
@@ -144,4 +178,4 @@ def test_names_may_hold_slashes_and_letters_of_any_language(node: Node) -> None:
     name = "заказы/2026 früh"
     node.ok("pub", name, "one")
     assert node.ok("sub", name, "été/1").out == "one\n"
-    node.ok("topic", "delete", name)
+    node.ok("topic", "delete", name, "--yes")

@@ -62,7 +62,7 @@ def test_messages_survive_kill_9_and_acked_ones_do_not_come_again(tmp_path: Path
         assert node.ok("sub", "orders", "audit").out == "two\nthree\n"
         node.ok("pub", "orders", "four")
         assert node.ok("sub", "orders", "audit").out == "four\n"
-        assert node.ok("log", "verify", tmp_path / "data").code == 0
+        assert node.ok("log", "verify", "--data", tmp_path / "data").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -140,7 +140,7 @@ class Trial:
 
     def verify_by_command(self) -> None:
         """Check every file on disk as an operator does, beside the running node."""
-        command = [*PENSTOCK, "log", "verify", str(self.process.data)]
+        command = [*PENSTOCK, "log", "verify", "--data", str(self.process.data)]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=RESTART_S_MAX, check=False)
         self.verified += 1
         if answer.returncode:

@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check and read the log on disk, with or without a running node.", no_args_is_help=True)
 
-Directory = Annotated[
+TopicName = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", show_default="all")]
+Data = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[DIR]",
+    typer.Option(
+        "--data",
         help="A data directory, or a directory inside one.",
+        metavar="DIR",
         show_default="as the configuration here says",
     ),
 ]
-#: As every command that looks at data takes it.
-Data = Annotated[str | None, typer.Option(help="The same.", metavar="DIR", show_default=False)]
-TopicName = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all")]
 ShardNumber = Annotated[int | None, typer.Option(min=0, help="Only of this shard.", show_default="all")]
 From = Annotated[int, typer.Option("--from", min=0, help="From this offset.")]
 To = Annotated[int | None, typer.Option("--to", min=0, help="Up to this offset, without it.", show_default="the end")]
@@ -37,15 +36,14 @@ To = Annotated[int | None, typer.Option("--to", min=0, help="Up to this offset, 
 
 @app.command()
 def verify(
-    directory: Directory = None,
-    data: Data = None,
     topic: TopicName = None,
+    data: Data = None,
     json: Json = False,
 ) -> int:
     """Read every batch of every segment and check it; exit code 1 if anything is damaged."""
     from penstock.log.verify import verify as check
 
-    found = places(data_directory(directory or data), topic)
+    found = places(data_directory(data), topic)
     reports = [(place, report) for place in found for report in check(place.directory).shards]
     document = [
         {"topic": place.topic, "shard": place.shard, "good": report.good, "report": report} for place, report in reports
@@ -61,9 +59,8 @@ def verify(
 
 @app.command()
 def dump(
-    directory: Directory = None,
-    data: Data = None,
     topic: TopicName = None,
+    data: Data = None,
     shard: ShardNumber = None,
     start: From = 0,
     end: To = None,
@@ -73,7 +70,7 @@ def dump(
     from penstock.log.verify import dump as rows
 
     out = Printer(json=json, hurry=False)
-    for place in _chosen(directory or data, topic, shard):
+    for place in _chosen(data, topic, shard):
         for row in rows(place.directory, start, end):
             out.document({"topic": place.topic, **_shown(row, place.shard)})
     out.flush()
@@ -81,9 +78,8 @@ def dump(
 
 @app.command()
 def cat(
-    directory: Directory = None,
-    data: Data = None,
     topic: TopicName = None,
+    data: Data = None,
     shard: ShardNumber = None,
     start: From = 0,
     end: To = None,
@@ -93,7 +89,7 @@ def cat(
     from penstock.log.verify import cat as bodies
 
     out = Printer(json=json, hurry=False)
-    for place in _chosen(directory or data, topic, shard):
+    for place in _chosen(data, topic, shard):
         for body in bodies(place.directory, start, end):
             if json:
                 out.document(_shown({"body": body}, place.shard))
@@ -126,8 +122,8 @@ def _binary(name: str, value: bytes) -> dict[str, object]:
         return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
 
 
-def _chosen(directory: str | None, topic: str | None, shard: int | None) -> list[Place]:
-    found = places(data_directory(directory), topic)
+def _chosen(data: str | None, topic: str | None, shard: int | None) -> list[Place]:
+    found = places(data_directory(data), topic)
     if shard is None:
         return found
     wanted = [place for place in found if place.shard == shard]

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.client import Client, Query, part
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.message import outgoing
+from penstock.cli.message import described, outgoing
 from penstock.cli.printer import Printer, count
 from penstock.cli.settings import chosen
 from penstock.cli.values import note_spelling, pairs, traffic
@@ -40,6 +40,13 @@ def pub(
     file: Annotated[
         list[str] | None, typer.Option("--file", "-f", help="Every line is a message. May be repeated.", metavar="PATH")
     ] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl",
+            help="Each message is a JSON object with body, key, headers, tag, due and so on, as `peek --json` prints.",
+        ),
+    ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Standard input, or each file, is one message.")] = False,
     due: Annotated[str | None, typer.Option(help="Not before: 30s, or 2026-01-31T12:00:00Z.", metavar="WHEN")] = None,
     expires: Annotated[str | None, typer.Option(help="Not after: 1h, or a time.", metavar="WHEN")] = None,
@@ -59,7 +66,10 @@ def pub(
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Messages per request.")] = 1000,
     no_create: Annotated[bool, typer.Option("--no-create", help="Refuse if there is no such topic.")] = False,
 ) -> None:
-    """Publish messages."""
+    """Publish messages.
+
+    With --jsonl the options fill what an object does not say itself; a body that is no text is sent as JSON.
+    """
     if texts and file:
         raise Failure("messages come from arguments or from --file, not from both", USAGE)
     columns = chosen(
@@ -73,7 +83,7 @@ def pub(
     )
     note_spelling(topic)
     query = {"create": not no_create, "shard": shard}
-    sender = Sender(client, out, f"/topics/{part(topic)}/messages", query, columns)
+    sender = Sender(client, out, f"/topics/{part(topic)}/messages", query, columns, described if jsonl else outgoing)
     if texts:
         sender.send([text.encode(errors="surrogateescape") for text in texts], batch)
     elif file:
@@ -95,12 +105,15 @@ class Sender:
         path: str,
         query: Query,
         columns: dict[str, object],
+        line_of: Callable[[bytes, dict[str, object]], bytes],
     ) -> None:
         self._client = client
         self._out = out
         self._path = path
         self._query = query
         self._columns = columns
+        self._line_of = line_of
+        self._seen = 0
         self._sent = 0
         self._last: list[str] = []
 
@@ -109,7 +122,12 @@ class Sender:
         lines: list[bytes] = []
         size = 0
         for body in bodies:
-            line = outgoing(body, self._columns)
+            self._seen += 1
+            try:
+                line = self._line_of(body, self._columns)
+            except ValueError as error:
+                text = f"message {self._seen} is no JSON object: {error}"
+                raise Failure(f"{text} ({count(self._sent, 'message')} before that were published)", USAGE) from error
             if lines and (len(lines) >= batch or size + len(line) > REQUEST_BYTES_MAX):
                 self._request(lines)
                 lines, size = [], 0

@@ -11,8 +11,8 @@ import typer
 
 from penstock.cli.client import Client, part
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.message import read
-from penstock.cli.printer import Printer, moment
+from penstock.cli.message import Format, FormatOption, Verbose, format_of, read
+from penstock.cli.printer import Printer
 
 #: One answer holds at most so many; the node's limit.
 PAGE_MAX = 1000
@@ -48,15 +48,16 @@ def peek(
     time: Annotated[str | None, typer.Option(help="From a time, or a duration ago (10m).", metavar="WHEN")] = None,
     most: Annotated[int, typer.Option("--max", "-n", min=1, help="So many messages.")] = 10,
     shard: Annotated[int, typer.Option(min=0, help="Of this shard.")] = 0,
+    text: FormatOption = None,
 ) -> None:
     """Look at messages in the log, with place and time; nothing is taken."""
     if offset is not None and time is not None:
         raise Failure("--offset and --time both say where to begin; choose one", USAGE)
-    at, left = offset or "earliest", most
+    at, left, printed = offset or "earliest", most, format_of(text, verbose=True)
     while left > 0:
         page = _page(client, topic, shard, at, min(left, PAGE_MAX), time=time)
         for raw in page.messages:
-            _print(out, raw, with_place=True)
+            _print(out, raw, printed)
         left -= len(page.messages)
         at, time = str(page.next), None
         if page.next >= page.end:
@@ -71,10 +72,13 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for what comes.")] = True,
     most: Annotated[int | None, typer.Option("--max", min=1, help="End after so many.", show_default="never")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only of this shard.", show_default="all")] = None,
+    verbose: Verbose = False,
+    text: FormatOption = None,
 ) -> None:
     """Print the bodies at the end of the log, and those that come; nothing is taken."""
+    printed = format_of(text, verbose=verbose)
     for raw in islice(_coming(client, topic, shard, last, follow=follow), most):
-        _print(out, raw, with_place=False)
+        _print(out, raw, printed)
 
 
 def _coming(client: Client, topic: str, shard: int | None, last: int, *, follow: bool) -> Iterator[msgspec.Raw]:
@@ -115,14 +119,8 @@ def _page(
     return client.get(f"/topics/{part(topic)}/messages", query, wait_s=WAIT_S).read(Page)
 
 
-def _print(out: Printer, raw: msgspec.Raw, *, with_place: bool) -> None:
+def _print(out: Printer, raw: msgspec.Raw, printed: Format) -> None:
     if out.json:
         out.document(bytes(raw))
-        return
-    message = read(raw)
-    if with_place:
-        extras = message.extras()
-        place = f"{message.shard}/{message.offset}  {moment(message.timestamp)}  {extras + '  ' if extras else ''}"
-        out.bytes(place.encode() + message.bytes())
     else:
-        out.bytes(message.bytes())
+        out.bytes(printed.of(read(raw)))

@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.client import Client, part
 from penstock.cli.failure import REFUSED, Failure, Refused
-from penstock.cli.message import Message, read
+from penstock.cli.message import Format, FormatOption, Message, Verbose, format_of, read
 from penstock.cli.printer import Printer
 from penstock.cli.settings import chosen
 
@@ -52,8 +52,11 @@ def sub(
     ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, max=BATCH_MAX, help="Messages per poll.")] = 100,
     no_create: Annotated[bool, typer.Option("--no-create", help="Refuse if there is no such subscription.")] = False,
+    verbose: Verbose = False,
+    text: FormatOption = None,
 ) -> None:
     """Take messages, print their bodies, and finish them."""
+    printed = format_of(text, verbose=verbose)
     path = f"/topics/{part(topic)}/subscriptions/{part(subscription)}"
     if not no_create:
         _ensure(client, topic, subscription, path)
@@ -67,7 +70,7 @@ def sub(
             leased = client.call("POST", f"{path}/lease", body, wait_s=2 * POLL_S).read(Leased).messages
             if not leased and not follow:
                 return
-            kept += _printed(client, out, path, leased, ack=not no_ack)
+            kept += _printed(client, out, path, leased, printed, ack=not no_ack)
             left = None if left is None else left - len(leased)
             wait = "0"
     finally:
@@ -76,13 +79,15 @@ def sub(
             client.call("POST", f"{path}/release", {"receipts": kept[at : at + BATCH_MAX]})
 
 
-def _printed(client: Client, out: Printer, path: str, leased: list[msgspec.Raw], *, ack: bool) -> list[str]:
+def _printed(
+    client: Client, out: Printer, path: str, leased: list[msgspec.Raw], printed: Format, *, ack: bool
+) -> list[str]:
     """Print messages and finish them; return the receipts of those that were only looked at."""
     messages = [(raw, read(raw)) for raw in leased]
     done = 0
     try:
         for raw, message in messages:
-            _print(out, raw, message)
+            _print(out, raw, message, printed)
             done += 1
     finally:
         shown = [message.receipt for _, message in messages[:done]]
@@ -100,11 +105,11 @@ def _printed(client: Client, out: Printer, path: str, leased: list[msgspec.Raw],
     return [] if ack else shown
 
 
-def _print(out: Printer, raw: msgspec.Raw, message: Message) -> None:
+def _print(out: Printer, raw: msgspec.Raw, message: Message, printed: Format) -> None:
     if out.json:
         out.document(bytes(raw))
     else:
-        out.bytes(message.bytes())
+        out.bytes(printed.of(message))
 
 
 def _ensure(client: Client, topic: str, subscription: str, path: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 import msgspec
@@ -88,15 +91,7 @@ def list_(
     prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only topics whose names begin so.")] = "",
 ) -> None:
     """List topics."""
-    topics: list[Summary] = []
-    raw: list[msgspec.Raw] = []
-    after: str | None = ""
-    while after is not None:
-        answer = client.get("/topics", {"prefix": prefix, "after": after})
-        page = answer.read(Page)
-        topics += page.topics
-        raw += answer.read(RawPage).topics
-        after = page.next
+    topics, raw = _listed(client, prefix)
     rows = [
         (
             topic.name,
@@ -111,6 +106,20 @@ def list_(
     out.table(raw, ("topic", "rows", "bytes", "unclaimed", "subscriptions", ""), rows, "there is no topic yet")
     if not out.json and any(topic.depth for topic in topics):
         out.line(f"unclaimed: {UNCLAIMED}")
+
+
+def _listed(client: Client, prefix: str) -> tuple[list[Summary], list[msgspec.Raw]]:
+    """Return all topics whose names begin so, and the same as the node said it."""
+    topics: list[Summary] = []
+    raw: list[msgspec.Raw] = []
+    after: str | None = ""
+    while after is not None:
+        answer = client.get("/topics", {"prefix": prefix, "after": after})
+        page = answer.read(Page)
+        topics += page.topics
+        raw += answer.read(RawPage).topics
+        after = page.next
+    return topics, raw
 
 
 @remote(app, "show")
@@ -153,10 +162,39 @@ def empty(client: Client, out: Printer, name: Name) -> None:
 
 
 @remote(app, "delete")
-def delete(client: Client, out: Printer, name: Name) -> None:
-    """Drop a topic with everything in it."""
-    client.call("DELETE", f"/topics/{part(name)}")
-    out.done({"deleted": name}, f"topic {name} is gone, with everything in it")
+def delete(
+    client: Client,
+    out: Printer,
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="Topics, or patterns such as 'demo.*' (in quotes).")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Drop topics with everything in them; asks first."""
+    chosen = _matching(client, names)
+    what = f"topic {chosen[0]}" if len(chosen) == 1 else f"{len(chosen)} topics ({', '.join(chosen)})"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise Failure(f"{what} would be dropped with everything inside; say so with --yes", USAGE)
+        typer.confirm(f"Drop {what} with everything inside?", abort=True, err=True)
+    for name in chosen:
+        client.call("DELETE", f"/topics/{part(name)}")
+    out.done({"deleted": chosen}, f"{what} {'is' if len(chosen) == 1 else 'are'} gone, with everything inside")
+
+
+def _matching(client: Client, names: list[str]) -> list[str]:
+    """Return the topics that are meant; a pattern that fits none is refused, and so is a name that is not there."""
+    chosen: list[str] = []
+    for name in names:
+        if not set(name) & set("*?["):
+            chosen += [client.get(f"/topics/{part(name)}").read(Topic).name]
+            continue
+        prefix = re.split(r"[*?\[]", name)[0]
+        found = [topic.name for topic in _listed(client, prefix)[0] if fnmatchcase(topic.name, name)]
+        if not found:
+            raise Failure(f"no topic fits {name!r}; `penstock topic list` lists them")
+        chosen += found
+    return list(dict.fromkeys(chosen))
 
 
 def _show(out: Printer, answer: Answer) -> None:
