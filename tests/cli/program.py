@@ -59,7 +59,7 @@ class Done(NamedTuple):
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of this process without anything that configures a node."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**clean, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **variables}
+    return {**clean, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "XDG_CONFIG_HOME": "/nowhere", **variables}
 
 
 def penstock(*arguments: str | Path, cwd: Path, stdin: bytes = b"", **variables: str) -> Done:

@@ -14,6 +14,7 @@ from penstock.cli import (
     backup,
     bench,
     config,
+    context,
     doctor,
     import_nsq,
     lake,
@@ -36,7 +37,7 @@ from penstock.cli import (
     user,
 )
 from penstock.cli.client import ELSEWHERE
-from penstock.cli.command import Before, Json, Target, Token, remote
+from penstock.cli.command import Before, Context, Json, Target, Token, remote
 from penstock.cli.failure import OK, REFUSED, USAGE, Failure
 from penstock.cli.printer import Printer, complain
 from penstock.errors import ConfigError, PenstockError
@@ -77,6 +78,7 @@ remote(app)(bench.bench)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
+app.add_typer(context.app, name="context")
 
 
 @app.command()
@@ -87,15 +89,23 @@ def version(json: Json = False) -> None:
 
 @app.callback(invoke_without_command=True)
 def _top(
-    context: typer.Context,
+    called: typer.Context,
     url: Before = None,
     token: Token = None,
+    name: Context = None,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     if show_version:
         Printer().line(f"penstock {__version__}")
         raise typer.Exit(OK)
-    context.obj = Target(url, token)
+    if url and name:
+        # What stands here is nearer than what the environment says.
+        sources = {each: called.get_parameter_source(each) for each in ("url", "name")}
+        given = [each for each, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+        if len(given) != 1:
+            raise Failure("--url and --context both say which node is meant; choose one", USAGE)
+        url, name = (url, None) if given == ["url"] else (None, name)
+    called.obj = Target(url, token, name)
 
 
 def run(arguments: list[str]) -> int:

@@ -59,6 +59,16 @@ Token = Annotated[
     str | None,
     typer.Option("--token-file", help=_TOKEN_HELP, metavar="PATH", show_default=_TOKEN_DEFAULT, callback=token_in),
 ]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="The node of this name; see `penstock context`.",
+        envvar="PENSTOCK_CONTEXT",
+        metavar="NAME",
+        show_default="the one in use",
+    ),
+]
 Url = Annotated[
     str | None,
     typer.Option(help="The node's admin API.", show_default="PENSTOCK_URL, or as the configuration here says"),
@@ -70,10 +80,11 @@ _TokenBehind = Annotated[
 
 
 class Target(NamedTuple):
-    """The node that was named before the command."""
+    """The node that was named before the command, by its address or its context."""
 
     url: str | None = None
     token: str | None = None
+    name: str | None = None
 
 
 CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -106,7 +117,7 @@ def remote(
                 given = [(name, parameters.pop(name)) for name in names]
                 parameters["settings"] = {name: value for name, value in given if value is not None}
             before = context.find_root().obj or Target()
-            client = connect(url or before.url, token or before.token)
+            client = connect(url or before.url, token or before.token, before.name)
             try:
                 return function(client, Printer(json=json), **parameters)
             finally:
@@ -119,10 +130,18 @@ def remote(
     return register
 
 
-def connect(url: str | None, token: str | None) -> Client:
-    """Return the node that is meant; a token from the configuration goes to the configuration's node only."""
+def connect(url: str | None, token: str | None, name: str | None = None) -> Client:
+    """Return the node that is meant: by its address, its context, the context in use, or the configuration here.
+
+    A token from a context or the configuration goes to that node only.
+    """
     if url:
         return Client(url, token or "")
+    from penstock.cli import context
+
+    found = context.found(name)
+    if found is not None:
+        return Client(found.url, token or token_of(found.token_file) or "")
     from penstock.cli.table import load
 
     return target(load(), token)

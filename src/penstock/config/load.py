@@ -24,6 +24,8 @@ DEFAULT_FILE = "penstock.toml"
 ENVIRONMENT_FILE = "PENSTOCK_CONFIG"
 #: Names the node that commands speak to; a node itself has no use for it.
 ENVIRONMENT_URL = "PENSTOCK_URL"
+ENVIRONMENT_CONTEXT = "PENSTOCK_CONTEXT"
+COMMANDS = (ENVIRONMENT_FILE, ENVIRONMENT_URL, ENVIRONMENT_CONTEXT)
 
 
 class Loaded(NamedTuple):
@@ -132,7 +134,7 @@ def _from_file(keys: Keys, path: str, *, required: bool) -> Iterator[tuple[str, 
 def _from_environment(keys: Keys, environment: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     by_variable = {key.environment: name for name, key in keys.items()}
     for variable, text in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (ENVIRONMENT_FILE, ENVIRONMENT_URL):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in COMMANDS:
             continue
         source = f"environment {variable}"
         if variable not in by_variable:
