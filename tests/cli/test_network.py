@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs/security.md"
 
 def commands() -> list[str]:
     """Return the lines of the page's first block of commands."""
-    found = re.search(r"five commands\n\n```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found = re.search(r"five commands\n\n<!-- [^\n]+ -->\n```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     return found[1].splitlines()
 

@@ -126,7 +126,10 @@ def test_documents_of_a_page_can_be_read(block: Block) -> None:
 
 def test_commands_stand_in_fences_that_are_run() -> None:
     for block in ALL:
-        assert block.language in ("", "console", "python", "json", "toml"), f"{block}: nobody looks at {block.language}"
+        known = ("", "console", "sh", "python", "json", "toml")
+        assert block.language in known, f"{block}: nobody looks at {block.language}"
+        if block.language == "sh":
+            assert block.excuse, f"{block}: write a console fence, or say above it why it is not run"
         if block.language == "":
             for line in block.text.splitlines():
                 assert not line.startswith("penstock "), f"{block}: write it as $ {line} in a console fence"
@@ -140,6 +143,8 @@ def said(page: Path) -> Iterator[str]:
         if ROOT / block.page == page and block.language == "console":
             for command in commands(block):
                 yield from re.split(r"\s*(?:;|&&|\|)\s*", command.text)
+        elif ROOT / block.page == page and block.language == "sh":
+            yield from block.text.splitlines()
         elif ROOT / block.page == page and block.language == "":
             yield from (line for line in block.text.splitlines() if line.startswith("make "))
 
