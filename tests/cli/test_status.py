@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def test_status_shows_a_node_on_one_screen(tmp_path: Path) -> None:
         assert lines[0] == f"Penstock 0.1.0 at {node.url}: ready"
         assert lines[1].split() == ["admin", "API", node.url]
         assert "connections" in [line.split()[0] for line in lines if line]
+        (memory,) = [line.split(maxsplit=1)[1] for line in lines if line.startswith("  memory ")]
+        assert re.fullmatch(r"[0-9.]+ MiB, cache [0-9.]+ KiB of [0-9.]+ MiB", memory)
         assert ["orders", "0", "3"] in [line.split()[:3] for line in lines]
         assert ["billing", "orders", "2", "2", "0", "0", "0", "0"] in [line.split() for line in lines]
         assert "due_too_far" in lines[-1]
@@ -25,6 +28,7 @@ def test_status_shows_a_node_on_one_screen(tmp_path: Path) -> None:
         assert (found["ready"], found["problems"], found["topics_total"]) == (True, [], 2)
         assert [(topic["name"], topic["rows"]) for topic in found["topics"]] == [("orders", 3), ("idle", 0)]
         assert [(one["name"], one["depth"]) for one in found["subscriptions"]] == [("billing", 2)]
+        assert [part["name"] for part in found["memory"]["parts"]] == ["body", "input", "output", "topic", "cache"]
         assert found["errors"][0]["reason"] == "due_too_far"
         assert len(node.ok("status", "--every", "10ms", "--max", "1", "--json").json["topics"]) == 1
         assert "and 1 more; --max shows more" in node.ok("status", "--every", "10ms", "--max", "1").out

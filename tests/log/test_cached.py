@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.cached import share
+from penstock.log.shard import READ_BYTES
 from penstock.message import Rows
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import InlineDisk, ManualDisk
@@ -71,3 +72,18 @@ def test_memory_topic_gives_up_nothing(tmp_path: Path, keep: int) -> None:
     assert shard.cached_bytes == 0
     shard.trim(keep)
     assert shard.rows_between(0, shard.end) == 5
+
+
+def test_rows_that_everybody_has_read_leave_memory_once_they_are_synced_and_come_back_from_disk(tmp_path: Path) -> None:
+    shard = opened(tmp_path, InlineDisk(), FakeClock())
+    for number in range(500):
+        shard.append(Rows.of([b"%d" % number + bytes(10_000)], "nsq"), START_NS)
+    full = shard.cached_bytes
+    shard.let_go(400)
+    assert shard.cached_bytes == full  # nothing of it is synced
+    shard.sync(lambda error: None)
+    shard.let_go(100)
+    assert (shard.read(99), shard.read(100) is not None) == (None, True)
+    shard.let_go(500)
+    assert READ_BYTES - 30_000 < shard.cached_bytes <= READ_BYTES
+    assert [row[0] for row in read_all(shard)] == list(range(500))

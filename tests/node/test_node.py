@@ -11,6 +11,7 @@ from penstock.clock import SECOND
 from penstock.config import Config
 from penstock.config.tree import MemoryConfig
 from penstock.errors import Refusal
+from penstock.log.shard import READ_BYTES
 from penstock.node.node import Node
 from penstock.settings import HOUR_NS, TopicSettings
 from tests.site import Site
@@ -156,3 +157,17 @@ def test_jump_of_the_wall_clock_ends_no_hold_and_sweeps_no_stage() -> None:
     assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (1, 1)
     site.machine.run(25 * 3600)
     assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (0, 0)
+
+
+def test_a_topic_whose_consumers_keep_up_keeps_little_in_memory(site: Site) -> None:
+    topic = site.node.create_topic("t").now()
+    site.publish(topic, b"first")
+    got = site.consume(topic, "ch", credit=10_000)
+    for _ in range(100):
+        site.publish(topic, *[bytes(10_000)] * 10)
+    site.machine.run(5)
+    assert len(got) == 1001
+    assert topic.shards[0].cached_bytes <= READ_BYTES
+    site.seat.release([1])
+    site.machine.run(1)
+    assert got[1001:] == [b"first"]  # from the disk

@@ -73,6 +73,6 @@ def test_who_needs_new_topics_waits_and_who_has_its_own_does_not(tmp_path: Path)
     good.pub("there", b"3")
     assert (good.replies(), flood.replies()) == (["OK", "OK"], [])
     assert "new" not in broker.node.topics
-    broker.advance(10)
+    broker.advance(2 * PART)
     assert flood.replies() == ["OK", "OK"]
     assert broker.node.topic("there").intake.published == 3

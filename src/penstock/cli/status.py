@@ -64,6 +64,22 @@ class Peers(msgspec.Struct):
     total: int
 
 
+class Part(msgspec.Struct):
+    """One part of the memory budget."""
+
+    name: str
+    bytes: int
+    max_bytes: int
+    refused: int
+
+
+class Memory(msgspec.Struct):
+    """What the process has in memory, and what of it is held for others."""
+
+    resident_bytes: int
+    parts: list[Part]
+
+
 class Topic(msgspec.Struct):
     """One topic."""
 
@@ -169,6 +185,7 @@ class Look(msgspec.Struct):
     problems: list[str]
     listeners: list[Listener]
     connections: int
+    memory: Memory
     #: Those with the most traffic first.
     topics: list[Topic]
     topics_total: int
@@ -205,6 +222,7 @@ class Watcher:
             ready.problems,
             [listener for dialect in dialects for listener in dialect.listeners],
             client.get("/peers", {"limit": 1}).read(Peers).total,
+            client.get("/memory").read(Memory),
             topics[: self._most],
             len(topics),
             subscriptions[: self._most],
@@ -310,6 +328,7 @@ def show(out: Printer, look: Look) -> None:
     for listener in look.listeners:
         out.line(f"  {listener.purpose:<16} {listener.place}")
     out.line(f"  {'connections':<16} {look.connections}")
+    out.line(f"  {'memory':<16} {_memory(look.memory)}")
     out.line("")
     topics = ("topic", "in/s", "rows", "bytes", "unclaimed", "")
     out.table(None, topics, list(_topic_rows(look.topics)), "there is no topic yet")
@@ -325,6 +344,16 @@ def show(out: Printer, look: Look) -> None:
     out.line("")
     errors = ("last error", "reason", "topic", "count", "")
     out.table(None, errors, list(_error_rows(look.errors)), "nothing was refused or dropped")
+
+
+def _memory(memory: Memory) -> str:
+    """Return what is in memory, with the parts that hold something or had to refuse somebody."""
+    parts = [
+        f"{part.name} {size(part.bytes)} of {size(part.max_bytes)}" + (f" ({part.refused} refused)" * bool(part.refused))
+        for part in memory.parts
+        if part.bytes or part.refused
+    ]
+    return ", ".join([size(memory.resident_bytes), *parts])
 
 
 def _more(out: Printer, left_out: int) -> None:

@@ -162,6 +162,9 @@ class MemoryShard(Shard):
     def trim(self, bytes_max: int) -> None:
         """Drop nothing: it could not be read back."""
 
+    def let_go(self, end: int) -> None:
+        """Forget nothing: it could not be read back."""
+
     def stored_bytes(self) -> int:
         """Return about how much memory the rows take."""
         return self._tail.bytes

@@ -40,6 +40,8 @@ from penstock.log.weight import UNCHANGED, Measures, weigh
 from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows
 from penstock.settings import HOUR_NS, TopicSettings
 
+#: Of what everybody has read, the newest rows stay in memory: for whoever looks at the end, or gets them again.
+READ_BYTES = 2 << 20
 #: Bytes after which write-back is started, so that the kernel never stops an append to catch up.
 WRITE_BACK_BYTES = 4 << 20
 #: What a power loss may cost an `os` topic beyond what the kernel wrote by itself.
@@ -427,6 +429,14 @@ class Shard:
         synced_end = min(self.readable_end, self._group_sync.synced_end)
         while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= synced_end:
             tail.drop_oldest()
+
+    def let_go(self, end: int) -> None:
+        """Forget rows below an offset that everybody has read, as far as they are synced; some stay for late readers.
+
+        They come back from the disk if they must be handed out again. Kept, they would fill memory that nobody uses.
+        """
+        if self._tail.bytes > READ_BYTES:
+            self._tail.drop_below(min(end, self.readable_end, self._group_sync.synced_end), READ_BYTES)
 
     def stored_bytes(self) -> int:
         """Return the size of all segments."""

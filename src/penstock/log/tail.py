@@ -85,6 +85,15 @@ class Tail:
             self._head = 0
         return batch
 
+    def drop_below(self, offset: int, bytes_min: int) -> None:
+        """Forget the oldest batches that end at or below an offset, and leave so many bytes."""
+        while self.bytes > bytes_min and self._head + 1 < len(self._batches):
+            oldest = self._batches[self._head]
+            assert oldest is not None
+            if oldest.first + oldest.count > offset:
+                return
+            self.drop_oldest()
+
     def drop_from(self, offset: int) -> None:
         """Forget every batch that begins at or after an offset."""
         while len(self) and self._firsts[-1] >= offset:

@@ -336,6 +336,8 @@ class Topic:
         """Let the log do its own work; a quiet topic's grows old too."""
         for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
+            if self.subscriptions:
+                shard.let_go(min([each.cursors[number].position.offset for each in self.subscriptions.values()]))
             if shard.journals_suspect:
                 for subscription in self.subscriptions.values():
                     subscription.heal(number, now)

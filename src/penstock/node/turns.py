@@ -15,7 +15,7 @@ from penstock.registry.answer import Answer
 #: So much of it is done without a pause, after a while without any ...
 BURST_NS = 200 * MILLISECOND
 #: ... and in the long run one part in so many of the time.
-PART = 5
+PART = 10
 #: More than these wait for nothing: their clients gave up.
 WAITING_MAX = 1000
 
