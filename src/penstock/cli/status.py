@@ -349,7 +349,8 @@ def show(out: Printer, look: Look) -> None:
 def _memory(memory: Memory) -> str:
     """Return what is in memory, with the parts that hold something or had to refuse somebody."""
     parts = [
-        f"{part.name} {size(part.bytes)} of {size(part.max_bytes)}" + (f" ({part.refused} refused)" * bool(part.refused))
+        f"{part.name} {size(part.bytes)} of {size(part.max_bytes)}"
+        + (f" ({part.refused} refused)" * bool(part.refused))
         for part in memory.parts
         if part.bytes or part.refused
     ]
