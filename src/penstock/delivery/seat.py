@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
 Deliver = Callable[[list[Delivery]], None]
 
-#: Up to so many acks are looked at one by one; from there on an array costs less.
-FEW = 4
+#: Up to so many acks are looked at one by one; from about 20 on an array costs less.
+FEW = 16
 
 FULL, STEP = 1, 2
 

@@ -7,7 +7,7 @@ the same bytes.
 from __future__ import annotations
 
 import struct
-from itertools import accumulate
+from itertools import repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -84,14 +84,17 @@ def _few_messages(
         return wire, [0, len(wire)]
     edges = cuts if isinstance(cuts, list) else cuts.tolist()
     whole = body if isinstance(body, bytes) else bytes(memoryview(body))
-    out = []
-    for row in range(count):
-        low, high = edges[row], edges[row + 1]
-        at = time if isinstance(time, int) else int(time[row])
-        tries = attempts if isinstance(attempts, int) else int(attempts[row])
-        out.append(_HEAD(high - low + 30, MESSAGE, at, tries, b"%016x" % (first_id + row)))
-        out.append(whole[low:high])
-    begins = [0, *accumulate(_HEAD_BYTES + edges[row + 1] - edges[row] for row in range(count))]
+    times = repeat(time) if isinstance(time, int) else map(int, time)
+    tries = repeat(attempts) if isinstance(attempts, int) else map(int, attempts)
+    out: list[bytes] = []
+    begins = [0]
+    low, begin, id_ = edges[0], 0, first_id
+    for high, at, nth in zip(edges[1:], times, tries, strict=False):
+        size = high - low
+        out += _HEAD(size + 30, MESSAGE, at, nth, b"%016x" % id_), whole[low:high]
+        begin += _HEAD_BYTES + size
+        begins.append(begin)
+        low, id_ = high, id_ + 1
     return b"".join(out), begins
 
 

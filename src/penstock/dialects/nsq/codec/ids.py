@@ -70,14 +70,14 @@ def fin_run(data: bytes, pos: int, end: int, raw: bool) -> list[int] | Ids | Non
 
 def _few_run(data: bytes, pos: int, lines: int, raw: bool) -> list[int] | None:
     """Return the ids of a handful of lines if all of them are good."""
-    parts = list(_LINE.iter_unpack(memoryview(data)[pos : pos + lines * FIN_BYTES]))
-    if any(head != b"FIN " or end != b"\n" for head, _, end in parts):
+    heads, texts, ends = zip(*_LINE.iter_unpack(memoryview(data)[pos : pos + lines * FIN_BYTES]), strict=True)
+    if heads.count(b"FIN ") != lines or ends.count(b"\n") != lines:
         return None
     if raw:
-        ids = [int.from_bytes(text[:8], "big", signed=True) for _, text, _ in parts]
+        ids = [int.from_bytes(text[:8], "big", signed=True) for text in texts]
         return ids if all(ids) else None
     try:
-        digits = bytes.fromhex(b"".join([text for _, text, _ in parts]).decode("ascii"))
+        digits = bytes.fromhex(b"".join(texts).decode("ascii"))
     except ValueError:
         return None
     return list(struct.unpack(f">{lines}q", digits)) if len(digits) == 8 * lines else None
