@@ -31,6 +31,7 @@ Row = Callable[[Plan], Iterator[Result]]
 ROWS: Mapping[str, Row] = {
     "publish": publish.run,
     "deliver": deliver.run,
+    "deliver-lone": deliver.run_lone,
     "wait": wait.run,
     "http": http.run,
     "together": together.run,

@@ -184,9 +184,26 @@ def gathered(pieces: Sequence[Rows]) -> Rows:
     """Return several groups of rows as one, in order. They must agree in their columns and carry no sequence."""
     if len(pieces) == 1:
         return pieces[0]
+    count, cuts, body, columns = _together(pieces)
+    return Rows(count, cuts, body, pieces[0].source, columns)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return batches that follow each other as one, of more than SMALL rows; they must agree as `gathered` says."""
+    count, cuts, body, columns = _together(batches)
+    first = batches[0]
+    times: list[int] | npt.NDArray[np.int64]
+    if count == len(batches):
+        times = [batch.row_time(0) for batch in batches]
+    else:
+        times = np.concatenate([np.broadcast_to(np.asarray(each.timestamp), each.count) for each in batches])
+    return Batch(first.first, count, np.asarray(times, np.int64), cuts, body, first.source, columns, first.weight)
+
+
+def _together(pieces: Sequence[Rows] | Sequence[Batch]) -> tuple[int, Cuts, bytes, dict[str, Column]]:
+    """Return count, cuts, body and columns of several pieces as one."""
     bodies = [piece.body for piece in pieces]
     count = sum([piece.count for piece in pieces])
-    body = b"".join(bodies)
     cuts: Cuts
     if count == len(pieces):  # a row each, as from publishers that wait
         cuts = [0, *accumulate(map(len, bodies))]
@@ -200,11 +217,11 @@ def gathered(pieces: Sequence[Rows]) -> Rows:
     else:
         cuts = np.zeros(count + 1, np.int32)
         np.cumsum(_sizes(pieces), out=cuts[1:])
-    columns = {name: _joined([p.columns[name] for p in pieces], count, name) for name in pieces[0].columns}
-    return Rows(count, cuts, body, pieces[0].source, columns)
+    columns = {name: _column([p.columns[name] for p in pieces], count, name) for name in pieces[0].columns}
+    return count, cuts, b"".join(bodies), columns
 
 
-def _sizes(pieces: Sequence[Rows]) -> npt.NDArray[np.int32]:
+def _sizes(pieces: Sequence[Rows] | Sequence[Batch]) -> npt.NDArray[np.int32]:
     """Return the body sizes of all pieces; small ones share an array, because one each costs 5 us a message."""
     parts: list[npt.NDArray[np.int32]] = []
     small: list[int] = []
@@ -218,7 +235,7 @@ def _sizes(pieces: Sequence[Rows]) -> npt.NDArray[np.int32]:
     return np.concatenate([*parts, np.array(small, np.int32)])
 
 
-def _joined(parts: list[Column], count: int, name: str) -> Column:
+def _column(parts: list[Column], count: int, name: str) -> Column:
     if count <= SMALL:
         return [value for part in parts for value in part]
     if all(isinstance(part, list) for part in parts):

@@ -49,7 +49,7 @@ class MemoryShard:
     def hole(self, count: int) -> None:
         self.end += count
 
-    def read(self, offset: int) -> Batch | None:
+    def read(self, offset: int, joined_below: int = 0) -> Batch | None:
         if self.cold:
             return None
         return next((batch for batch in self.batches if batch.end > offset), None)

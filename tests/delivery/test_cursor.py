@@ -122,7 +122,7 @@ def test_rows_that_cannot_be_read_any_more_hold_nobody_up() -> None:
 def test_rows_of_a_damaged_end_are_no_depth() -> None:
     bench = Bench()
     bench.shard.put(numbered(3))
-    bench.shard.read = lambda offset: None  # type: ignore[method-assign]
+    bench.shard.read = lambda offset, joined_below=0: None  # type: ignore[method-assign]
     receiver = bench.receiver()
     assert receiver.take() == []
     bench.shard.warm()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.delivery.dealer import HANDS_MAX
+from penstock.delivery.dealer import HANDS_MAX, SORTED_ROWS
 from penstock.delivery.portion import LOOKS_MAX
 from penstock.message import Batch, Column, Offsets
 from penstock.settings import SubscriptionSettings
@@ -290,6 +290,24 @@ def test_a_crowd_gets_its_own_over_batches_and_pages_in_order(bench: Bench) -> N
     late.seat.set_credit(50_000)
     assert late.take() == [f"{n}late".encode() for n, tag in enumerate(published) if tag == "late"]
     assert bench.sums_hold()
+
+
+def test_rows_are_sorted_many_at_a_time_while_a_crowd_waits_for_its_turn(bench: Bench) -> None:
+    crowd = [bench.receiver(credit=50_000, tag=f"t{n}") for n in range(4 * HANDS_MAX)]
+    tags = [f"t{n}" for n in range(len(crowd))]
+    put(bench, *tags)  # the first seats in line are served, the others wait
+    behind = []
+    for _ in range(3):
+        put(bench, *tags)
+        bench.turn()
+        behind.append(bench.cursor.position.behind())
+    assert behind == [len(tags), 2 * len(tags), 3 * len(tags)]
+    put(bench, *tags * (SORTED_ROWS // len(tags)))  # enough to be worth it
+    bench.turn()
+    assert bench.cursor.position.behind() < behind[-1] + SORTED_ROWS
+    for number, receiver in enumerate(crowd):
+        assert len(receiver.take()) == 4 + SORTED_ROWS // len(tags), number
+    assert bench.cursor.position.behind() == 0
 
 
 def test_rows_that_wait_one_by_one_are_kept_together(bench: Bench) -> None:

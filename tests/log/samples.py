@@ -69,18 +69,18 @@ def settle(shard: Shard) -> None:
         shard._clock.run()
 
 
-def read_all(shard: Shard, start: int | None = None) -> list[Row]:
+def read_all(shard: Shard, start: int | None = None, joined_below: int = 64) -> list[Row]:
     """Read every row through `read` and `fetch`, as delivery does."""
     found: list[Row] = []
     offset = shard.start if start is None else start
     while offset < shard.readable_end:
-        batch = shard.read(offset)
+        batch = shard.read(offset, joined_below)
         if batch is None:
             called: list[bool] = []
             shard.fetch(offset, lambda called=called: called.append(True))  # type: ignore[misc]
             settle(shard)
             assert called == [True]
-            batch = shard.read(offset)
+            batch = shard.read(offset, joined_below)
             if batch is None:
                 break
         found += listed(batch)[max(0, offset - batch.first) :]

@@ -20,7 +20,7 @@ from penstock.delivery.leases import deadline_after
 from penstock.delivery.pages import READY, Pages
 from penstock.delivery.policies.policy import Policy, Taker
 from penstock.delivery.portion import LOOKS_MAX, TAKE_BYTES_MAX, Portion
-from penstock.delivery.position import Position
+from penstock.delivery.position import FEW_ROWS, LANES_ROWS, Position
 from penstock.delivery.ready import Ready
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, JournalFile, Source
@@ -98,6 +98,7 @@ class Cursor:
     def use_lanes(self, policy: Policy, wall_ns: int) -> None:
         """Deal ready rows as a policy says from now on."""
         self.position.judged_to = 0
+        self.position.joined_below = LANES_ROWS if policy.many else FEW_ROWS
         self.ready.use(policy)
         self.states.set_lead(policy.lead_ns, wall_ns)
 

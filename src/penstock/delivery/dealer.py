@@ -29,6 +29,10 @@ PUMP_ROWS_MAX = 16_384
 #: much as some hundred rows, and under load those who wait a turn get more rows at once.
 HANDS_MAX = 4
 
+#: While seats wait for their turn, rows are put into lanes so many at a time: a piece of a batch for each of them costs
+#: as much as some dozens of rows.
+SORTED_ROWS = 4096
+
 
 class Host(Protocol):
     """What dealing needs of the topic."""
@@ -64,6 +68,7 @@ class Dealer:
         "_hungry",
         "_leave",
         "_next_shard",
+        "_unasked",
         "_waking",
         "line",
         "moves",
@@ -94,6 +99,8 @@ class Dealer:
         self._waking = False
         #: Seats that were served last from lanes of their own took all there was and would take more.
         self._hungry = False
+        #: How many are still to be asked since rows were last put into lanes.
+        self._unasked = 0
 
     # --- the line -------------------------------------------------------------------------------------------------
 
@@ -230,7 +237,8 @@ class Dealer:
         if self._hungry:
             # They had little each: with what came meanwhile the next ones get more at once.
             self._hungry = False
-            self._sort_ahead(now)
+            if self._unasked <= 0 or any(cursor.position.behind() >= SORTED_ROWS for cursor in self._cursors):
+                self._sort_ahead(now)
         if self.policy.sorts_first:
             while looks > 1 and self._sort_ahead(now):
                 looks -= 1
@@ -259,6 +267,7 @@ class Dealer:
         for _ in range(len(line)):
             seat = line.popleft()
             seat.queued = False
+            self._unasked -= 1
             room = min(seat.room, budget - dealt)
             if room > 0 and self._stocked(seat):
                 deliveries = self._take(room, seat, now, rank)
@@ -280,6 +289,7 @@ class Dealer:
 
     def _sort_ahead(self, now: Instant) -> bool:
         """Put more rows into lanes; False if there are none to look at now."""
+        self._unasked = len(self.line)
         sorted_some = False
         for cursor in self._cursors:  # each of them, so that no shard waits for another
             sorted_some = cursor.sort_ahead(now) or sorted_some

@@ -206,7 +206,7 @@ class Portion:
         at, end = 0, len(piece)
         while at < end:
             first = int(piece[at])
-            batch = cursor.source.read(first)
+            batch = cursor.source.read(first, cursor.position.joined_below)
             if batch is None or first < batch.first or "expires" in batch.columns or len(batch.body) > TAKE_BYTES_MAX:
                 break
             stop = end if piece[-1] < batch.end else int(np.searchsorted(piece, batch.end))

@@ -15,6 +15,11 @@ from penstock.delivery.source import Source
 from penstock.delivery.states import RowStates
 from penstock.message import Batch
 
+#: For larger batches a copy would cost as much as it saves ...
+FEW_ROWS = 64
+#: ... unless each of them is cut into pieces for many seats.
+LANES_ROWS = 2048
+
 
 class Position:
     """A place in a shard, and what lies ahead of it."""
@@ -26,6 +31,7 @@ class Position:
         "_states",
         "_wake",
         "gate",
+        "joined_below",
         "judged_ns",
         "judged_to",
         "offset",
@@ -44,6 +50,8 @@ class Position:
         self._lost = lost
         #: A paused topic lets nobody pass this offset.
         self.gate: int | None = None
+        #: Batches of fewer rows are read together with those behind them.
+        self.joined_below = FEW_ROWS
         self.begin(source.start)
 
     def begin(self, offset: int, skips: Iterable[tuple[int, int]] = ()) -> None:
@@ -72,6 +80,10 @@ class Position:
         """Return the offset up to which rows may be seen now."""
         end = self.source.readable_end
         return end if self.gate is None or self.gate > end else self.gate
+
+    def behind(self) -> int:
+        """Return how many rows may be seen and were not yet, as their offsets tell."""
+        return self.end() - self.offset
 
     def is_past(self, offset: int) -> bool:
         """Tell whether nothing below an offset is still to come."""
@@ -102,7 +114,7 @@ class Position:
 
     def batch_at(self, offset: int) -> Batch | None:
         """Return the batch that holds an offset or comes next after it; None while it is fetched."""
-        batch = self.source.read(offset)
+        batch = self.source.read(offset, self.joined_below)
         if batch is None and not self._fetching:
             self._fetching = True
             self.source.fetch(offset, lambda: self._fetched(offset))

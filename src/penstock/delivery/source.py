@@ -33,8 +33,11 @@ class Source(Protocol):
     def readable_end(self) -> int:
         """Rows below it may be delivered."""
 
-    def read(self, offset: int) -> Batch | None:
-        """Return the batch in memory that holds `offset` or comes next after it."""
+    def read(self, offset: int, joined_below: int = 0) -> Batch | None:
+        """Return the batch in memory that holds `offset` or comes next after it.
+
+        Batches of fewer rows than `joined_below` may come together with those behind them.
+        """
 
     def fetch(self, offset: int, done: Callable[[], None]) -> None:
         """Bring the batch at `offset` into memory, then call `done`."""

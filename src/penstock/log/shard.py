@@ -17,7 +17,7 @@ from penstock.clock import SECOND, Clock
 from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
-from penstock.log.chunks import Chunks
+from penstock.log.chunks import Chunk, Chunks
 from penstock.log.compact import KNOWN_NS_MIN, worthwhile
 from penstock.log.due import due_rows
 from penstock.log.fetch import Fetches
@@ -37,7 +37,7 @@ from penstock.log.sync import GroupSync
 from penstock.log.tail import Tail
 from penstock.log.times import first_since, recent
 from penstock.log.weight import UNCHANGED, Measures, weigh
-from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows
+from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows, joined
 from penstock.settings import HOUR_NS, TopicSettings
 
 #: Of what everybody has read, the newest rows stay in memory: for whoever looks at the end, or gets them again.
@@ -264,10 +264,31 @@ class Shard:
         """Call back once everything appended so far survives a power loss, whatever the topic promises."""
         self._group_sync.wait(self.end, done)
 
-    def read(self, offset: int) -> Batch | None:
-        """Return the batch that holds an offset, or the first after it, if it is readable and in memory."""
+    def read(self, offset: int, joined_below: int = 0) -> Batch | None:
+        """Return the batch that holds an offset, or the first after it, if it is readable and in memory.
+
+        Whoever is behind may have batches of fewer rows than it says together: rows that were stored one by one cost
+        much one by one.
+        """
         found = self.find(offset)
-        return None if isinstance(found, int) else found
+        if isinstance(found, int):
+            return None
+        if found.count < joined_below and found.first + found.count < self.readable_end:
+            return self._joined(found, joined_below)
+        return found
+
+    def _joined(self, first: Batch, below: int) -> Batch:
+        """Return a batch together with those behind it, where that pays; kept like what is read back."""
+        chunk = self._chunks.at(first.first)
+        if chunk is not None or first.first < self._tail.start:
+            return first if chunk is None else chunk.at(first.first) or first
+        run = self._tail.run(first.first, self.readable_end, below)
+        rows = sum([batch.count for batch in run])
+        if rows <= SMALL or rows < 2 * first.count:
+            return first
+        batch = joined(run)
+        self._chunks.add(Chunk(batch.first, batch.end, [batch]))
+        return batch
 
     def fetch(self, offset: int, done: Callable[[], None]) -> None:
         """Load what is stored at an offset into memory, then call back; a `read` that still finds nothing then means

@@ -7,8 +7,9 @@ Owns what of the end of the log needs no disk. Knows nothing of segments. Invari
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 
 from penstock.message import SMALL, Batch
 
@@ -23,6 +24,9 @@ LARGE_ROW_BYTES = 16
 COPIES = 2
 #: Dropped places at the front before the arrays are moved up; amortises the move.
 GAP_MAX = 4096
+#: Small batches are read as one up to so many rows and bytes: enough to make what each of them costs vanish.
+RUN_ROWS_MAX = 8192
+RUN_BYTES_MAX = 1 << 20
 
 
 class Tail:
@@ -69,6 +73,32 @@ class Tail:
                 return batch
         number += 1
         return self._batches[number] if number < len(self._batches) else None
+
+    def run(self, offset: int, end: int, below: int) -> list[Batch]:
+        """Return the batches from the one at an offset on, up to an end, that may be read as one: all have few rows."""
+        number = bisect_left(self._firsts, offset, self._head)
+        first = self._batches[number]
+        found: list[Batch] = []
+        rows = size_bytes = 0
+        assert first is not None
+        for each in islice(self._batches, number, None):
+            assert each is not None
+            rows += each.count
+            size_bytes += len(each.body)
+            if (
+                each.count >= below
+                or rows > RUN_ROWS_MAX
+                or size_bytes > RUN_BYTES_MAX
+                or each.end > end
+                or each.first != offset
+                or each.sequence
+                or each.source != first.source
+                or each.columns.keys() != first.columns.keys()
+            ):
+                break
+            found.append(each)
+            offset = each.end
+        return found
 
     def drop_oldest(self) -> Batch:
         """Forget the oldest batch."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from penstock.callers.rights import OWN
 from penstock.clock import SECOND, Timer
@@ -297,8 +298,11 @@ class Recorder:
         if not deliveries:
             return
         offsets = np.concatenate([each.batch.first + each.picks() for each in deliveries])
-        tries = [np.broadcast_to(np.asarray(each.attempts, np.uint16), each.count) for each in deliveries]
-        self._picked(self._kind("delivered"), offsets, np.concatenate(tries))
+        tries: int | npt.NDArray[np.uint16] = 1
+        if any(type(each.attempts) is not int or each.attempts != 1 for each in deliveries):
+            each_tries = [np.broadcast_to(np.asarray(each.attempts, np.uint16), each.count) for each in deliveries]
+            tries = np.concatenate(each_tries)
+        self._picked(self._kind("delivered"), offsets, tries)
 
     def acked_one(self, offset: int) -> None:
         """Hear that one row was finished by its consumer."""
