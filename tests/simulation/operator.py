@@ -167,17 +167,19 @@ class Operator(Actor):
         book.record("empty", topic.name)
         here = [subscription for name, subscription in model.subscriptions.items() if name in topic.subscriptions]
         for subscription in here:
-            self._empty_behind(subscription, done=False)
+            self._empty_behind(topic, subscription, done=False)
         topic.empty().now()
         for subscription in here:
-            self._empty_behind(subscription, done=True)
+            self._empty_behind(topic, subscription, done=True)
         book.orphan(model)
 
-    def _empty_behind(self, model: SubscriptionModel, *, done: bool) -> None:
+    def _empty_behind(self, topic: Topic, model: SubscriptionModel, *, done: bool) -> None:
         """Note that what a pause keeps back goes, or may be gone if the node dies meanwhile."""
         gate_ns = model.topic.gate_ns
-        if gate_ns is None:
+        if gate_ns is None and topic.record.gate is None:
             return
+        if gate_ns is None:  # a crash left it open whether the pause held
+            gate_ns, done = -1, False
         model.upheaval_ns = self.world.book.now_ns
         for message in model.topic.messages.values():
             if message.stored_ns is None or message.stored_ns >= gate_ns:  # else it passed before the pause
