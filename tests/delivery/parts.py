@@ -164,7 +164,7 @@ class Bench:
             self.journal,
             self.rules,
             self._wake,
-            lambda _, rows: self.buried.append(rows),
+            lambda _, batch, rows: self.buried.append(rows),
             subscription.names,
         )
         cursor.recover(self.journal.array(), 0, due, self.instant, subscription.number_of)

@@ -99,3 +99,15 @@ def test_dead_letters_of_a_topic_in_memory_wait_for_no_disk() -> None:
     site.node.create_topic("orders.dead", TopicSettings(durability="memory")).now()
     bury(site, topic, b"poison")
     assert stored(site, "orders.dead") == 1
+
+
+def test_messages_that_were_stored_one_by_one_die_together() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders").now()
+    subscription = topic.subscribe("audit", SubscriptionSettings(max_attempts=1)).now()
+    for number in range(40):
+        site.publish(topic, b"poison %d" % number)
+    site.consume(topic, "audit")
+    assert site.seat.release(list(range(1, 41))) == []
+    until(site, lambda: subscription.counts()["dead_lettered"] == 40)
+    assert stored(site, "orders.dead") == 40

@@ -39,7 +39,7 @@ class Cursor:
         journal: JournalFile,
         rules: Rules,
         wake: Callable[[], None],
-        bury: Callable[[Cursor, Offsets], None],
+        bury: Callable[[Cursor, Batch, Offsets], None],
         names: Mapping[int, str] | None = None,
         due_seen_ns: Callable[[], int] = lambda: 0,
     ) -> None:

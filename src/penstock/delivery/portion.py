@@ -186,7 +186,7 @@ class Portion:
         if cursor.rules.max_attempts and len(live):
             dead = cursor.states.dying(live, cursor.rules.max_attempts)
             if len(dead):
-                cursor.bury(cursor, dead)
+                cursor.bury(cursor, batch, dead)
                 live = live[~np.isin(live, dead)]
         if len(live) and (cursor.rules.ttl_ns or "expires" in batch.columns):
             over = cursor.rules.expired(batch, live - batch.first, self._now.wall_ns)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.subscription import Subscription
-from penstock.message import Offsets
+from penstock.message import Batch, Offsets
 from penstock.moves.letters import LEFT_BEHIND, as_letters
 from penstock.moves.move import Origin, Piece, move
 from penstock.settings import TopicSettings
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from penstock.node.topic import Topic
 
 
-def bury(topic: Topic, subscription: Subscription, cursor: Cursor, offsets: Offsets) -> None:
-    """Move rows of a subscription that are on their way already (`RowStates.dying`) to the dead-letter topic."""
-    batch = cursor.source.read(int(offsets[0]))
-    if batch is None:
-        cursor.states.unbury(offsets, topic.now())
-        return
+def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch, offsets: Offsets) -> None:
+    """Move rows of a batch that are on their way already (`RowStates.dying`) to a subscription's dead-letter topic."""
     node = topic.node
     origin = Origin(topic.name, topic.record.incarnation, subscription.name)
     piece = Piece(origin, cursor.source.number, batch, (offsets - batch.first).tolist())
