@@ -78,14 +78,17 @@ def test_what_differs_is_read_apart(tmp_path: Path) -> None:
 
 
 def test_a_joined_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "RUN_ROWS_MAX", 30)
+    monkeypatch.setattr(tail, "RUN_BATCHES_MAX", 30)
+    monkeypatch.setattr(tail, "RUN_ROWS_MAX", 50)
     monkeypatch.setattr(tail, "RUN_BYTES_MAX", 5000)
     shard = opened(tmp_path)
-    wanted = lone(shard, 70)
+    wanted = lone(shard, 60)
+    for row in range(20):
+        wanted += listed(shard.append(rows_of(10, seed=row), EPOCH_NS + row))
     for row in range(40):
         wanted += listed(shard.append(Rows.of([bytes(200)], "nsq"), EPOCH_NS + row))
-    assert counts(shard)[:2] == [30, 30]
-    assert max(counts(shard)[2:]) <= 30
+    assert counts(shard)[:6] == [30, 30, 50, 50, 50, 50]
+    assert max(counts(shard)[6:]) == 25
     assert read_all(shard) == wanted
 
 

@@ -24,7 +24,8 @@ LARGE_ROW_BYTES = 16
 COPIES = 2
 #: Dropped places at the front before the arrays are moved up; amortises the move.
 GAP_MAX = 4096
-#: Small batches are read as one up to so many rows and bytes: enough to make what each of them costs vanish.
+#: Small batches are read as one up to this: enough to make what each of them costs vanish, and still a short step.
+RUN_BATCHES_MAX = 1024
 RUN_ROWS_MAX = 8192
 RUN_BYTES_MAX = 1 << 20
 
@@ -88,6 +89,7 @@ class Tail:
             if (
                 each.count >= below
                 or rows > RUN_ROWS_MAX
+                or len(found) == RUN_BATCHES_MAX
                 or size_bytes > RUN_BYTES_MAX
                 or each.end > end
                 or each.first != offset
