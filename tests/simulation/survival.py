@@ -145,7 +145,8 @@ def census(book: Book, topic: TopicModel, found: Census) -> None:
                     "nothing acknowledged is lost",
                     f"{message.name} ({message.id or 0:x}) of {topic.name} ({topic.settings.durability}) is not there",
                 )
-            message.presence = Presence.GONE
+            # What retention dropped a moment before the process died, the next one may find.
+            message.presence = Presence.MAYBE if topic.tight else Presence.GONE
     _check_stored_order(book, topic)
     book.record("census", topic.name, len(present))
 
