@@ -138,6 +138,24 @@ def test_a_memory_topic_is_bounded_in_bytes(tmp_path: Path) -> None:
     assert broker.node.budget.topic.used == 0
 
 
+def test_many_memory_topics_of_one_large_message_each_are_bounded_too(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, memory=MemoryConfig(topic_bytes=20 * MIB), max_msg_size=2 * MIB)
+    client = broker.client()
+    for number in range(40):
+        client.pub(f"fill{number}#ephemeral", bytes(MIB))
+        assert broker.node.budget.topic.used <= 20 * MIB
+    assert client.replies() == ["OK"] * 40
+    last = broker.node.topic("fill39#ephemeral").shards[0]
+    assert last.rows_between(0, last.end) == 1
+    client.pub("fill0#ephemeral", b"more")
+    assert client.replies() == ["OK"]
+    first = broker.node.topic("fill0#ephemeral").shards[0]
+    assert first.rows_between(0, first.end) == 1
+    broker.advance(1)
+    gone = sum(broker.node.ledger.total("memory_bytes", f"fill{number}#ephemeral") for number in range(40))
+    assert gone == 41 - sum(topic.shards[0].rows_between(0, 2) for topic in broker.node.topics.values())
+
+
 def test_a_large_memory_topic_gives_way_to_small_ones(tmp_path: Path) -> None:
     broker = Broker(tmp_path, memory=MemoryConfig(topic_bytes=20 * MIB), max_msg_size=2 * MIB)
     client = broker.client()

@@ -37,6 +37,8 @@ class MemoryShard(Shard):
     _memory: Share
     #: What of that is ours.
     _held = 0
+    #: Rows come in just now: the newest are about to be handed out.
+    _appending = False
 
     @classmethod
     def begin(
@@ -79,7 +81,9 @@ class MemoryShard(Shard):
         memory.used += tail.bytes - self._held
         self._held = tail.bytes
         if memory.used > memory.bytes_max:
+            self._appending = True
             self.on_full()
+            self._appending = False
         return batch
 
     @property
@@ -88,9 +92,9 @@ class MemoryShard(Shard):
         return self._held
 
     def squeeze(self, bytes_max: int) -> None:
-        """Hold no more than this, or the newest batch alone if that is larger."""
+        """Hold no more than this; what comes in just now stays."""
         tail = self._tail
-        while tail.bytes > bytes_max and len(tail) > 1:
+        while tail.bytes > bytes_max and len(tail) > self._appending:
             self._drop_batch("memory_bytes")
         self.start = self.kept_from = tail.start
         self._memory.give(self._held - tail.bytes)
