@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from penstock.columns import Column
 from penstock.config import Config
 from penstock.delivery.source import Delivery
-from penstock.message import Column, Rows
+from penstock.message import Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.message import SMALL, Rows
+from penstock.columns import SMALL
+from penstock.message import Rows
 
 BODIES = st.lists(st.tuples(st.binary(max_size=20), st.none() | st.text(max_size=5)), max_size=60)
 

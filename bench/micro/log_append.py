@@ -14,11 +14,12 @@ from functools import partial
 from statistics import median
 
 from penstock.clock import LoopClock
+from penstock.columns import BASE_COLUMNS
 from penstock.disk import LocalDisk
 from penstock.log import seal
 from penstock.log.frame import template_of
 from penstock.log.shard import Shard
-from penstock.message import BASE_COLUMNS, Rows
+from penstock.message import Rows
 from penstock.settings import TopicSettings
 
 BODY = b"x" * 100

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.errors import Refusal
 
 if TYPE_CHECKING:
-    from penstock.message import Buffer
+    from penstock.columns import Buffer
 
 T = TypeVar("T")
 

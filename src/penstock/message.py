@@ -21,60 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns import (
-    BASE_COLUMNS,
-    BITS,
-    BUCKET_MAX,
-    COLUMNS,
-    HEADERS_BYTES_MAX,
-    KINDS,
-    NAME_BYTES_MAX,
-    NAMES,
-    OFFSET_BITS,
-    OFFSET_MAX,
-    OPTIONAL_COLUMNS,
-    SHARD_MAX,
-    SMALL,
-    TIMES,
-    TOPIC_NAME_BYTES_MAX,
-    Buffer,
-    Column,
-    Cuts,
-    Offsets,
-    id_of,
-    place_of,
-)
-
-# The record is part of this module's words; it stands elsewhere because Spark's executors have no msgspec.
-__all__ = [
-    "BASE_COLUMNS",
-    "BITS",
-    "BUCKET_MAX",
-    "COLUMNS",
-    "HEADERS_BYTES_MAX",
-    "KINDS",
-    "NAMES",
-    "NAME_BYTES_MAX",
-    "OFFSET_BITS",
-    "OFFSET_MAX",
-    "OPTIONAL_COLUMNS",
-    "SHARD_MAX",
-    "SMALL",
-    "TIMES",
-    "TOPIC_NAME_BYTES_MAX",
-    "Batch",
-    "Buffer",
-    "Column",
-    "Cuts",
-    "Done",
-    "Offsets",
-    "Rows",
-    "gathered",
-    "id_of",
-    "int64s",
-    "place_of",
-    "shaped",
-]
+from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, SMALL, Buffer, Column, Cuts, Offsets
 
 
 class Rows(msgspec.Struct, eq=False):

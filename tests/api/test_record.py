@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.record import Line, Reading, read_id, shown, shown_id
+from penstock.columns import COLUMNS, SMALL
 from penstock.errors import Refusal
-from penstock.message import COLUMNS, SMALL, Batch, Rows
+from penstock.message import Batch, Rows
 
 NOW_NS = 1_700_000_000_000_000_000
 MAPPING = {"web": 0, "bulk": 63}

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Column, Offsets
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.instant import Instant
 from penstock.delivery.rules import Rules
 from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery, Entry
 from penstock.delivery.subscription import Subscription
-from penstock.message import Batch, Column, Done, Offsets, Rows
+from penstock.message import Batch, Done, Rows
 from penstock.settings import SubscriptionSettings
 
 SECOND = 1_000_000_000

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.columns import place_of
 from penstock.delivery.journal import HELD, RELEASED
 from penstock.delivery.pages import VERSION_COUNT, VERSION_MAX
 from penstock.delivery.seat import Lease, Seat
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
-from penstock.message import Rows, place_of
+from penstock.message import Rows
 from penstock.settings import TopicSettings
 from tests.delivery.parts import SECOND, Bench
 from tests.site import Site

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from penstock.columns import Column
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.rules import Rules
-from penstock.message import Column
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
 

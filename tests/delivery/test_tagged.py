@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from penstock.columns import Column, Offsets
 from penstock.delivery.dealer import HANDS_MAX, SORTED_ROWS
 from penstock.delivery.portion import LOOKS_MAX
-from penstock.message import Batch, Column, Offsets
+from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
 

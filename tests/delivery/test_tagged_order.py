@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.columns import Column
 from penstock.delivery.rules import Rules, TrafficTest
-from penstock.message import Column
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
 

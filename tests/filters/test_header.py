@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import COLUMNS, SMALL
 from penstock.filters import header as header_module
 from penstock.filters.header import (
     FILLED,
@@ -22,7 +23,6 @@ from penstock.filters.header import (
     members_of,
     only_reserved,
 )
-from penstock.message import COLUMNS, SMALL
 from tests.filters.imports import loaded_by
 
 

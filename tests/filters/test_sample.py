@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import id_of
 from penstock.filters.sample import keep, keep_one
-from penstock.message import id_of
 from tests.filters.imports import loaded_by
 
 IDS = np.arange(1, 10_001)

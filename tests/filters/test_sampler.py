@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import id_of
 from penstock.filters.sample import keep_percent
 from penstock.filters.sampler import ONE_IN_MAX, Sampler, base_of
-from penstock.message import id_of
 
 bases = st.integers(0, (1 << 32) - 1)
 offsets = st.integers(0, 1 << 47)

@@ -10,8 +10,8 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.client.wire import Notice
+from penstock.columns import COLUMNS
 from penstock.dialects.flight import exchange
-from penstock.message import COLUMNS
 from tests.flight.parts import Flown, Row, body_batch, ids, many
 
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.client.wire import Commit, Hold, Order, Publish, Read, Stage, Subscribe
+from penstock.columns import COLUMNS
 from penstock.dialects.flight.actions import ACTIONS
-from penstock.message import COLUMNS
 from tests.flight.parts import Flown, limited, many
 
 #: Answers that say whose fault it was; anything else is ours.

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import SMALL, place_of
 from penstock.intake import dedup
 from penstock.intake.dedup import NO_DUPLICATES, Dedup
-from penstock.message import SMALL, Batch, Rows, place_of
+from penstock.message import Batch, Rows
 
 WINDOW = 300
 Key = bytes | None

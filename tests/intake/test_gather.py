@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from penstock.budget import Share
 from penstock.clock import Clock
+from penstock.columns import Column
 from penstock.errors import Refusal
 from penstock.intake import gather
 from penstock.intake.gather import ALONE_NS, GROUP_ROWS_MAX, PIECE_ROWS_MAX, Gather, Owner, Stored
-from penstock.message import Column, Rows
+from penstock.message import Rows
 from tests.fakes import FakeClock
 
 A, B = object(), object()

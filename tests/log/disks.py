@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from penstock.columns import Buffer
 from penstock.disk import LocalDisk, LocalFile
-from penstock.message import Buffer
 
 T = TypeVar("T")
 

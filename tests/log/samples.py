@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, Column
 from penstock.log.shard import Shard
-from penstock.message import COLUMNS, OPTIONAL_COLUMNS, Batch, Column, Rows
+from penstock.message import Batch, Rows
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock
 from tests.log.disks import InlineDisk, ManualDisk

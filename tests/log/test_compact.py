@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from penstock.columns import OPTIONAL_COLUMNS
 from penstock.errors import Refusal
 from penstock.log import manifest
 from penstock.log.backup import backup, restore
@@ -19,7 +20,7 @@ from penstock.log.reader import Reader
 from penstock.log.shard import Shard
 from penstock.log.verify import verify
 from penstock.log.weight import edges
-from penstock.message import OPTIONAL_COLUMNS, Batch
+from penstock.message import Batch
 from penstock.settings import HOUR_NS, MINUTE_NS, Measure, TopicSettings
 from tests.fakes import FakeClock
 from tests.log.disks import InlineDisk

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import BASE_COLUMNS, COLUMNS, OPTIONAL_COLUMNS, SMALL, Column
 from penstock.errors import CorruptionError
 from penstock.log.decode import Decoder, frames
 from penstock.log.frame import Template, schema_of, template_of
 from penstock.log.run import Run, run_from
-from penstock.message import BASE_COLUMNS, COLUMNS, OPTIONAL_COLUMNS, SMALL, Batch, Column, Rows
+from penstock.message import Batch, Rows
 from tests.log.samples import listed, rows_of
 
 COUNTS = (1, 2, 15, 16, 17, 1000)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.columns import BASE_COLUMNS, OPTIONAL_COLUMNS
 from penstock.errors import CorruptionError, Refusal
 from penstock.log.reader import Reader
 from penstock.log.segment import Segment
-from penstock.message import BASE_COLUMNS, OPTIONAL_COLUMNS, Rows
+from penstock.message import Rows
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import ManualDisk
 from tests.log.samples import opened, read_all, rows_of

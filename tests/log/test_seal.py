@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
-from penstock.message import OPTIONAL_COLUMNS, Rows
+from penstock.columns import OPTIONAL_COLUMNS
+from penstock.message import Rows
 from penstock.settings import MINUTE_NS
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import FullDisk, InlineDisk, ManualDisk

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
+from penstock.columns import OPTIONAL_COLUMNS
 from penstock.errors import Refusal
 from penstock.log.segment import Segment
 from penstock.log.state import StateFile
-from penstock.message import OPTIONAL_COLUMNS, Rows
+from penstock.message import Rows
 from penstock.settings import HOUR_NS, Measure, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
 from tests.fakes import FakeClock

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.columns import SMALL
 from penstock.log import tail
 from penstock.log.shard import Shard
-from penstock.message import SMALL, Rows
+from penstock.message import Rows
 from tests.fakes import START_NS as EPOCH_NS
 from tests.log.disks import ManualDisk
 from tests.log.samples import Row, listed, opened, read_all, rows_of

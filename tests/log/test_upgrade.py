@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.columns import OPTIONAL_COLUMNS
 from penstock.log.reader import Reader
 from penstock.log.verify import verify
-from penstock.message import OPTIONAL_COLUMNS
 from tests.fakes import START_NS
 from tests.log.samples import opened, read_all, rows_of, values
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.columns import SMALL, Column
 from penstock.dialects.nsq import choices, codec
 from penstock.dialects.nsq.codec import Command, Decoder, Form, Limits, extended, frames
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.identify import agree
 from penstock.log import weight
-from penstock.message import SMALL, Batch, Column, Rows
+from penstock.message import Batch, Rows
 from tests.nsq.parts import item, mpub_ext, mpub_trace, pub_ext, pub_trace, sized
 
 LIMITS = Limits(message_bytes_max=1 << 20, body_bytes_max=5 << 20)

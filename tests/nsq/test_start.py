@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import id_of
 from penstock.dialects.nsq.choices import Extend, NsqChoices
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.places import Position, edges, place
 from penstock.dialects.nsq.start import Start
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
-from penstock.message import Rows, id_of
+from penstock.message import Rows
 from penstock.node.topic import Topic
 from penstock.settings import TopicSettings
 from tests.nsq.asking import done, post, refused, topic_of

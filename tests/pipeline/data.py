@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
 
+from penstock.columns import Column
 from penstock.log import label
 from penstock.log.shard import Shard
-from penstock.message import Column, Rows
+from penstock.message import Rows
 from penstock.pipeline.options import parsed
 from penstock.pipeline.scan import Task
 from penstock.pipeline.schema import struct

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.columns import OPTIONAL_COLUMNS
 from penstock.errors import ConfigError
-from penstock.message import OPTIONAL_COLUMNS
 from penstock.pipeline.frame import TAKEN, chosen_columns, messages
 from penstock.pipeline.schema import TYPES, struct
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.message import COLUMNS, OPTIONAL_COLUMNS
+from penstock.columns import COLUMNS, OPTIONAL_COLUMNS
 from tests.flight.parts import Flown
 from tests.nsq.parts import Extended, pub_ext
 from tests.proofs.client import MESSAGE, Client

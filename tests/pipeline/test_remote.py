@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.client.connection import Access, Unreachable
 from penstock.client.wire import Read
+from penstock.columns import COLUMNS
 from penstock.errors import Refusal
-from penstock.message import COLUMNS
 from penstock.pipeline.hold import RENEW_S
 from penstock.pipeline.remote import Remote
 from penstock.pipeline.store import Piece

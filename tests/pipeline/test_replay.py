@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from penstock.columns import OPTIONAL_COLUMNS
 from penstock.errors import ConfigError, Refusal
-from penstock.message import OPTIONAL_COLUMNS
 from penstock.pipeline.jobs.archive import dated
 from penstock.pipeline.jobs.replay import Progress, Replay, ends_on, planned, replay
 from penstock.pipeline.jobs.replay import run as running

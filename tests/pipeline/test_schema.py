@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from penstock.columns import COLUMNS
 from penstock.errors import ConfigError
-from penstock.message import COLUMNS
 from penstock.pipeline.schema import DEFAULT, TYPES, Shape, check, micros, struct
 
 

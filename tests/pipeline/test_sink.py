@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.message import OPTIONAL_COLUMNS
+from penstock.columns import OPTIONAL_COLUMNS
 from tests.flight.parts import Flown, many
 from tests.proofs.client import Client, pub
 

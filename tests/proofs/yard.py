@@ -14,12 +14,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.clock import SECOND
+from penstock.columns import OFFSET_BITS, Column
 from penstock.config import Config, EventsConfig
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.disk import LocalFile
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Batch, Column, Rows
+from penstock.message import Batch, Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings

@@ -4,8 +4,8 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from penstock.columns import Buffer
 from penstock.disk import LocalDisk, LocalFile
-from penstock.message import Buffer
 from penstock.registry import Registry
 
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import TypeVar
 
 from penstock.clock import MILLISECOND
-from penstock.message import Buffer
+from penstock.columns import Buffer
 from tests.simulation.clock import Scheduler, SimClock
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ publish held up was made at a moment nobody saw.
 
 from __future__ import annotations
 
-from penstock.message import place_of
+from penstock.columns import place_of
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.connection import Connection
 from tests.simulation.model import Belongs, Message, Row, State, SubscriptionModel

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from penstock.columns import place_of
 from penstock.dialect import Chosen
 from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.choices import Extend, NsqChoices
-from penstock.message import place_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.extras import NOTHING, Extras
 from tests.simulation.taste import Taste

@@ -6,9 +6,9 @@ from random import Random
 
 import msgspec
 
+from penstock.columns import place_of
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.errors import Refusal
-from penstock.message import place_of
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.clock import MILLISECOND
+from penstock.columns import Column
 from penstock.intake.receipt import Receipt
-from penstock.message import Column, Rows
+from penstock.message import Rows
 from penstock.node.node import Node
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.extras import KEYS, NOTHING, TAGS, TRAFFIC, Extras, some_members

@@ -7,11 +7,11 @@ from random import Random
 import numpy as np
 
 from penstock.clock import MILLISECOND
+from penstock.columns import id_of
 from penstock.delivery.journal import UNNAMED as HOLDER
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
-from penstock.message import id_of
 from penstock.node.node import Node
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.handing import Handed, handed_out

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.clock import SECOND
-from penstock.message import place_of
+from penstock.columns import place_of
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.model import Belongs, Message, Presence, Row, State, SubscriptionModel, TopicModel
 

@@ -8,10 +8,10 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.columns import id_of
 from penstock.dialects import DIALECTS
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.log import seal
-from penstock.message import id_of
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry import EmbeddedRegistry

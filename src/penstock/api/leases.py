@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.record import Shown, read_id, shown, shown_id
+from penstock.columns import id_of
 from penstock.delivery.journal import UNNAMED as HOLDER
 from penstock.delivery.pages import VERSION_MAX
 from penstock.delivery.seat import Seat
@@ -24,7 +25,6 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
-from penstock.message import id_of
 from penstock.settings import HOUR_NS
 from penstock.units import times
 

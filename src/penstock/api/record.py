@@ -17,8 +17,7 @@ import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.api.problem import unknown
-from penstock.errors import Refusal
-from penstock.message import (
+from penstock.columns import (
     BITS,
     BUCKET_MAX,
     HEADERS_BYTES_MAX,
@@ -27,11 +26,10 @@ from penstock.message import (
     OPTIONAL_COLUMNS,
     SMALL,
     TIMES,
-    Batch,
-    Rows,
     id_of,
-    shaped,
 )
+from penstock.errors import Refusal
+from penstock.message import Batch, Rows, shaped
 from penstock.units import times
 
 SOURCE = "api"

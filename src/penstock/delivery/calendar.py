@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import SMALL, Offsets
+from penstock.columns import SMALL, Offsets
 
 #: Rows split early in one call: 0.5 ms of CPU to file them, 0.3-1.5 ms to sort them.
 BLOCK_ROWS = 16 * 1024

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery import recovery
 from penstock.delivery.instant import Instant
@@ -25,7 +26,7 @@ from penstock.delivery.ready import Ready
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, JournalFile, Source
 from penstock.delivery.states import RowStates
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 
 _NONE = np.empty(0, np.int64)
 

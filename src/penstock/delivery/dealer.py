@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from penstock.columns import id_of
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
@@ -20,7 +21,7 @@ from penstock.delivery.policies.policy import Policy
 from penstock.delivery.portion import LOOKS_MAX
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.message import Batch, id_of
+from penstock.message import Batch
 
 #: One pump hands out at most this much before other connections get their turn (ruling 25).
 PUMP_ROWS_MAX = 16_384

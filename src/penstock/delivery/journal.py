@@ -18,9 +18,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import SMALL, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.source import Entry, JournalFile
-from penstock.message import SMALL, Done, Offsets
+from penstock.message import Done
 
 START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKIPPED, NAMED = range(12)
 

@@ -14,8 +14,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import Offsets
 from penstock.delivery.pages import LEASED, READY, WAITING, Pages
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 
 #: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.
 _STALE_MAX = 16

@@ -11,8 +11,8 @@ import heapq
 
 import numpy as np
 
+from penstock.columns import Offsets
 from penstock.delivery.pages import Pages
-from penstock.message import Offsets
 
 #: Deadlines are rounded up to this, so a lease lasts at most 10 ms longer than asked for and never less.
 GRAIN_NS = 10_000_000

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Offsets
+from penstock.columns import Offsets
 
 DONE, READY, LEASED, WAITING, MOVING = range(5)
 

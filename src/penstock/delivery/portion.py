@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.columns import Cuts, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, REMOVED
 from penstock.delivery.policies.policy import Taker
 from penstock.delivery.ready import replace_head
 from penstock.delivery.source import Delivery
-from penstock.message import Batch, Cuts, Offsets
+from penstock.message import Batch
 
 if TYPE_CHECKING:
     from penstock.delivery.cursor import Cursor

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import UNSORTED, Pages, Slots
 from penstock.delivery.policies.policy import Policy, Taker
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 
 #: Pieces do not grow together beyond this: a page of rows.
 PIECE_ROWS_MAX = 1 << 16

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Offsets
+from penstock.columns import Offsets
 
 Attempts = npt.NDArray[np.uint16]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import HOLE, SKIPPED, State
@@ -14,7 +15,6 @@ from penstock.delivery.leases import deadline_after
 from penstock.delivery.pages import LEASED, READY, WAITING, Page
 from penstock.delivery.source import Entry
 from penstock.delivery.states import RowStates
-from penstock.message import Offsets
 
 
 def recover(

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Offsets
 from penstock.filters.traffic import Rules as TrafficRules
 from penstock.filters.traffic import TrafficFilter
-from penstock.message import Batch, Offsets, int64s
+from penstock.message import Batch, int64s
 from penstock.settings import SubscriptionSettings
 
 _NONE = np.empty(0, np.int64)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import OFFSET_BITS, Offsets, id_of
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Batch, Offsets, id_of
+from penstock.message import Batch
 
 if TYPE_CHECKING:
     from penstock.delivery.subscription import Subscription

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.message import Offsets
+from penstock.columns import Offsets
 
 
 class Skips:

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Batch, Done, Offsets, id_of
+from penstock.columns import Offsets, id_of
+from penstock.message import Batch, Done
 
 Entry = tuple[int, int, int, int, int]
 

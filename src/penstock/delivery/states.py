@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.calendar import Calendar
 from penstock.delivery.instant import Instant
@@ -22,7 +23,6 @@ from penstock.delivery.leases import GRAIN_NS, Leases
 from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Pages, Slots
 from penstock.delivery.recorder import Recorder
 from penstock.delivery.source import Delivery, JournalFile
-from penstock.message import Offsets
 
 _NONE = np.empty(0, np.int64)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from penstock.columns import OFFSET_BITS, Offsets, place_of
 from penstock.delivery import dealer
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dealer import Dealer
@@ -24,7 +25,7 @@ from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.tagged import Tagged
 from penstock.delivery.seat import Seat, nobody
 from penstock.errors import Refusal
-from penstock.message import OFFSET_BITS, Batch, Offsets, place_of
+from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.clock import SECOND, Clock, Timer
+from penstock.columns import Offsets
 from penstock.delivery.calendar import Calendar
-from penstock.message import Offsets
 
 #: Due rows are looked for at least this often while any wait, in case the wall clock jumps.
 CHECK_NS = SECOND

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import OFFSET_BITS, Offsets
 from penstock.delivery.seat import Keep
 from penstock.filters import sample
 from penstock.filters.match import HeaderFilter
-from penstock.message import OFFSET_BITS, Batch, Offsets
+from penstock.message import Batch
 
 
 def wanted(headers: HeaderFilter | None, percent: int) -> Keep | None:

@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import astuple
 
+from penstock.columns import COLUMNS, SMALL, Column
 from penstock.errors import PenstockError
-from penstock.message import COLUMNS, SMALL, Column
 
 TRACE, TAG, KEY = "##trace_id", "##client_dispatch_tag", "##key"
 DUE, TRAFFIC, EVENT, DEDUP = "##due_ms", "##traffic_types", "##event_ms", "##dedup"

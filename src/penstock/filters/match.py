@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import SMALL, Column
 from penstock.errors import PenstockError
 from penstock.filters.glob import BadGlob, regex_of
 from penstock.filters.header import Members, members_of
-from penstock.message import SMALL, Column
 
 #: Values that a pattern has judged, and how long a remembered one may be: together at most a few MB.
 REMEMBERED_MAX = 4096

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Offsets
+from penstock.columns import Offsets
 
 #: Multiplied by this (2^32 over the golden ratio), the numbers of blocks that follow each other lie far apart.
 STEP = 0x9E3779B9

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Column, Offsets
+from penstock.columns import Column, Offsets
 
 Codes: TypeAlias = npt.NDArray[np.uint16]
 

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.message import SMALL, Batch, Column, Rows, id_of, place_of, shaped
+from penstock.columns import SMALL, Column, id_of, place_of
+from penstock.message import Batch, Rows, shaped
 
 #: Keys of one topic at most, 700 MB; then the oldest are forgotten before their time and counted. Refusing publishes
 #: instead would never end, because only appends move the window.

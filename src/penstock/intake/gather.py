@@ -15,8 +15,9 @@ from weakref import ref
 
 from penstock.budget import Share
 from penstock.clock import MILLISECOND, Clock
+from penstock.columns import SMALL
 from penstock.errors import PenstockError, Refusal
-from penstock.message import SMALL, Rows, gathered
+from penstock.message import Rows, gathered
 
 #: A larger piece is stored as it is: one more copy would cost more than one more append.
 PIECE_ROWS_MAX = 1024

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.budget import Share
 from penstock.clock import SECOND, Clock
+from penstock.columns import OFFSET_BITS, id_of
 from penstock.disk import is_full
 from penstock.errors import Refusal
 from penstock.intake.dedup import NO_DUPLICATES, Dedup, Duplicates
@@ -21,7 +22,7 @@ from penstock.intake.limits import RateWindow, check_due
 from penstock.intake.receipt import Owner, PartRefusal, Published, Receipt
 from penstock.intake.spread import picked, spread, stored_before
 from penstock.log.shard import Shard
-from penstock.message import OFFSET_BITS, Batch, Rows, id_of
+from penstock.message import Batch, Rows
 from penstock.registry.records import Growth
 from penstock.settings import TopicSettings
 

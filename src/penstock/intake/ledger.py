@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.message import TOPIC_NAME_BYTES_MAX
+from penstock.columns import TOPIC_NAME_BYTES_MAX
 
 #: Pairs of reason and topic told apart; about 2 KiB each with full samples.
 ENTRIES_MAX = 4096

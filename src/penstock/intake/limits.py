@@ -6,9 +6,9 @@ caller's. Invariant: all or nothing. A group of messages is never let in in part
 
 from __future__ import annotations
 
+from penstock.columns import Column
 from penstock.errors import Refusal
 from penstock.log.decode import largest
-from penstock.message import Column
 from penstock.units.quantity import format_duration
 from penstock.units.times import shown
 

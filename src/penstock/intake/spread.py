@@ -11,7 +11,8 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 
-from penstock.message import SMALL, Column, Rows, shaped
+from penstock.columns import SMALL, Column
+from penstock.message import Rows, shaped
 
 
 def shard_of(key: bytes, shards: int) -> int:

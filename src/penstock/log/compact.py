@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from penstock.columns import SMALL, Column, Cuts, Offsets
 from penstock.log import seal
 from penstock.log.manifest import Damage
 from penstock.log.segment import Segment
 from penstock.log.weight import Measures, edges
-from penstock.message import SMALL, Batch, Column, Cuts, Offsets, shaped
+from penstock.message import Batch, shaped
 from penstock.settings import MINUTE_NS
 
 #: About what a frame takes beside its rows.

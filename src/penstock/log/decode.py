@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import COLUMNS, SMALL, Column, Cuts
 from penstock.errors import CorruptionError
 from penstock.log.frame import schema_of
 from penstock.log.layout import END_OF_STREAM, Layout, layout_at
 from penstock.log.run import Frame, Run, frame_at
-from penstock.message import COLUMNS, SMALL, Batch, Column, Cuts
+from penstock.message import Batch
 
 #: Frames with fewer rows than this are worth merging when many of them are read.
 FEW_ROWS = 1000

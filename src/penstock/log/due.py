@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.columns import Offsets
 from penstock.errors import CorruptionError
 from penstock.log.segment import Segment, decoder_of
-from penstock.message import Offsets, int64s
+from penstock.message import int64s
 
 #: Enough for the metadata of a batch with all columns and a sequence.
 HEAD_BYTES = 8 << 10

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastcrc.crc32 import iscsi as crc32c
 
+from penstock.columns import COLUMNS, SMALL, Buffer, Column
 from penstock.errors import InvariantError
 from penstock.log.layout import CRC_DIGITS, CRC_ZEROS, DIGITS, FIRST_AT, KEY, VALUE_BYTES, WEIGHT_AT, Layout, remember
-from penstock.message import COLUMNS, SMALL, Batch, Buffer, Column
+from penstock.message import Batch
 
 #: Version of the record's schema, kept in every segment's schema metadata.
 VERSION = 1

@@ -21,13 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.clock import SECOND, Clock
+from penstock.columns import SMALL, Buffer
 from penstock.disk import Disk, File, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log.decode import frames
 from penstock.log.frame import VERSION, Template
 from penstock.log.layout import metadata_bytes_at
 from penstock.log.run import Frame
-from penstock.message import SMALL, Buffer, Done
+from penstock.message import Done
 
 SUFFIX = ".journal"
 COLUMNS = ("op", "first", "last", "attempts", "due")

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.budget import Share
 from penstock.clock import Clock
+from penstock.columns import Offsets
 from penstock.disk import Disk
 from penstock.log.cached import level
 from penstock.log.journal import Journal, MemoryJournal
@@ -23,7 +24,7 @@ from penstock.log.shape import shaped_rows
 from penstock.log.shard import Shard
 from penstock.log.state import StateFile
 from penstock.log.weight import Measures, weigh
-from penstock.message import Batch, Done, Offsets, Rows, int64s
+from penstock.message import Batch, Done, Rows, int64s
 from penstock.settings import TopicSettings
 
 #: When the memory for all of them is full, this part of it is made free.

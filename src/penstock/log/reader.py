@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from penstock.columns import COLUMNS
 from penstock.disk import LocalDisk, LocalFile
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import manifest as manifests
@@ -22,7 +23,6 @@ from penstock.log.index import ENTRY_BYTES, Entry, Index
 from penstock.log.manifest import INDEX_SUFFIX, Damage, Manifest, View
 from penstock.log.record import chosen, record_batch
 from penstock.log.segment import Segment, decoder_of
-from penstock.message import COLUMNS
 
 #: Files that vanish again and again while being listed are missing, not moved.
 LISTINGS_MAX = 5

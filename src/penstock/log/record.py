@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from penstock.message import COLUMNS, Batch
+from penstock.columns import COLUMNS
+from penstock.message import Batch
 
 #: Null columns are slices of one array of this many rows per type.
 NULLS_ROWS = 65_536

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from penstock.columns import BASE_COLUMNS
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import manifest as manifests
@@ -19,7 +20,6 @@ from penstock.log.scan import Scan
 from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, decoder_of, head_of
 from penstock.log.state import State
 from penstock.log.weight import Measures, edges
-from penstock.message import BASE_COLUMNS
 
 #: Bytes of a suspect file that are copied at a time.
 COPY_BYTES = 8 << 20

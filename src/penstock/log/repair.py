@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from penstock.clock import SECOND, Clock, Timer
+from penstock.columns import BASE_COLUMNS, COLUMNS
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log.manifest import DATA_SUFFIX, NEW_SUFFIX, ManifestWriter, stem
 from penstock.log.segment import Segment, decoder_of, times_of
 from penstock.log.tail import Tail
-from penstock.message import BASE_COLUMNS, COLUMNS, Batch
+from penstock.message import Batch
 
 #: A disk that failed twice is asked again after this long, then less and less often.
 RETRY_NS = SECOND

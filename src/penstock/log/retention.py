@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from penstock.columns import Offsets
 from penstock.log.segment import Segment
-from penstock.message import Offsets
 from penstock.settings import TopicSettings
 
 

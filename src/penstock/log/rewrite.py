@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.clock import Clock
+from penstock.columns import Offsets
 from penstock.disk import Disk
 from penstock.log import seal
 from penstock.log.compact import compact
@@ -18,7 +19,6 @@ from penstock.log.manifest import INDEX_SUFFIX, ManifestWriter
 from penstock.log.segment import Segment
 from penstock.log.segments import Segments
 from penstock.log.weight import UNCHANGED, Measures
-from penstock.message import Offsets
 from penstock.settings import MINUTE_NS
 
 #: Takes what a rewrite made of a segment in its place; False if that came too late.

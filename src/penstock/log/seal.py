@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from fastcrc.crc32 import iscsi as crc32c
 
+from penstock.columns import Buffer
 from penstock.disk import File
 from penstock.errors import CorruptionError
 from penstock.log.decode import FEW_ROWS, largest
@@ -22,7 +23,7 @@ from penstock.log.index import Index
 from penstock.log.layout import CRC_DIGITS, CRC_ZEROS, DIGITS, END_OF_STREAM, KEY, Layout
 from penstock.log.manifest import INDEX_SUFFIX, NEW_SUFFIX, Damage, SegmentInfo
 from penstock.log.segment import Segment, decoder_of, times_of
-from penstock.message import Batch, Buffer
+from penstock.message import Batch
 
 #: Rows of a rewritten batch: the work per batch vanishes, and one batch still fits a cache.
 MERGED_ROWS = 16_384

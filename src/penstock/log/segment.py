@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import BASE_COLUMNS, COLUMNS, SMALL, Buffer
 from penstock.disk import Disk, File
 from penstock.errors import CorruptionError
 from penstock.log.decode import Decoder, largest
@@ -23,7 +24,7 @@ from penstock.log.layout import CONTINUATION, END_OF_STREAM, metadata_bytes_at
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
 from penstock.log.run import RUN_FRAMES, RUN_FRAMES_MIN, SMALL_BYTES, Run, frame_at, verified
 from penstock.log.scan import Scan, scan
-from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Buffer
+from penstock.message import Batch
 
 _DECODERS: dict[tuple[str, ...], Decoder] = {}
 #: A node meets few schemas; the bound only guards against a flood of odd ones.

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.columns import SMALL, Buffer, Column, Cuts
 from penstock.errors import InvariantError
-from penstock.message import SMALL, Buffer, Column, Cuts, Rows, shaped
+from penstock.message import Rows, shaped
 
 
 def shaped_rows(rows: Rows) -> tuple[Mapping[str, Column], Cuts, Buffer]:

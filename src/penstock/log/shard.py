@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.budget import Share
 from penstock.clock import SECOND, Clock
+from penstock.columns import BASE_COLUMNS, COLUMNS, SMALL, Column, Offsets
 from penstock.disk import Disk, TornFileError, is_full
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import retention, seal
@@ -37,7 +38,7 @@ from penstock.log.sync import GroupSync
 from penstock.log.tail import Tail
 from penstock.log.times import first_since, recent
 from penstock.log.weight import UNCHANGED, Measures, weigh
-from penstock.message import BASE_COLUMNS, COLUMNS, SMALL, Batch, Column, Done, Offsets, Rows, joined
+from penstock.message import Batch, Done, Rows, joined
 from penstock.settings import HOUR_NS, TopicSettings
 
 #: Of what everybody has read, the newest rows stay in memory: for whoever looks at the end, or gets them again.

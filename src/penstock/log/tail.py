@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import islice
 
-from penstock.message import SMALL, Batch
+from penstock.columns import SMALL
+from penstock.message import Batch
 
 #: What a batch costs beside its bytes, measured with what a consumer's dialect keeps of it: objects, dictionaries,
 #: lists, and what is lost between them. Above SMALL rows the objects are numpy's and Arrow's.

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.message import Batch, Column, Offsets
+from penstock.columns import Column, Offsets
+from penstock.message import Batch
 from penstock.settings import Measure
 
 #: (first offset that is measured so, the measure), in this order; the first begins at 0.

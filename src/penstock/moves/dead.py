@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.columns import Offsets
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.subscription import Subscription
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 from penstock.moves.letters import LEFT_BEHIND, as_letters
 from penstock.moves.move import Origin, Piece, move
 from penstock.settings import TopicSettings

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.message import Batch, id_of
+from penstock.columns import id_of
+from penstock.message import Batch
 from penstock.moves.move import Piece
 
 #: Headers that tell where a dead letter came from; `redrive` takes them off again.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.columns import OPTIONAL_COLUMNS, Column, id_of, place_of
 from penstock.intake.receipt import Receipt
-from penstock.message import OPTIONAL_COLUMNS, Batch, Column, Done, Rows, id_of, place_of
+from penstock.message import Batch, Done, Rows
 
 if TYPE_CHECKING:
     from penstock.node.topic import Topic

@@ -17,11 +17,12 @@ import msgspec
 
 from penstock.callers import OWN
 from penstock.clock import SECOND
+from penstock.columns import id_of, place_of
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
-from penstock.message import Batch, id_of, place_of
+from penstock.message import Batch
 from penstock.moves.letters import LEFT_BEHIND, as_before, holds_letters, told
 from penstock.moves.move import Origin, Piece, move
 from penstock.registry.answer import Answer

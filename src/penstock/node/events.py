@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from penstock.callers.rights import OWN
 from penstock.clock import SECOND, Timer
+from penstock.columns import SMALL, Offsets
 from penstock.config.tree import EventsConfig
 from penstock.delivery.recorder import Attempts, Return
 from penstock.delivery.source import Delivery
 from penstock.filters.sampler import BITS, STEP, Sampler, base_of
 from penstock.intake.ledger import OTHER_TOPICS
 from penstock.intake.receipt import Receipt
-from penstock.message import SMALL, Batch, Offsets, Rows
+from penstock.message import Batch, Rows
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:

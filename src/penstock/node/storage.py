@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.clock import MILLISECOND
+from penstock.columns import Offsets
 from penstock.errors import Refusal
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.message import Offsets
 from penstock.units.quantity import format_size
 
 if TYPE_CHECKING:

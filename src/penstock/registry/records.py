@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.columns import SHARD_MAX, TOPIC_NAME_BYTES_MAX
 from penstock.errors import CorruptionError, Refusal
-from penstock.message import SHARD_MAX, TOPIC_NAME_BYTES_MAX
 from penstock.registry.past import renewed
 from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 

@@ -15,8 +15,8 @@ from typing import Protocol
 from cramjam import DecompressionError, snappy
 from fastcrc.crc32 import iscsi as crc32c
 
+from penstock.columns import Buffer
 from penstock.errors import PenstockError
-from penstock.message import Buffer
 
 #: One call of `receive` returns about this much at most: what a 256 KiB read makes at 4:1, so that a compressing
 #: client gets no longer a turn of the loop than a plain one, and a bomb (deflate reaches 1000:1) no memory.

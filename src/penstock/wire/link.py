@@ -16,7 +16,7 @@ from random import Random
 from typing import Protocol, cast
 
 from penstock.clock import SECOND, Clock, Timer
-from penstock.message import Buffer
+from penstock.columns import Buffer
 from penstock.wire.dial import Dialler, Dialling
 from penstock.wire.layers import LayerError
 from penstock.wire.tls import Tls

@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.columns import Buffer
 from penstock.errors import ConfigError
-from penstock.message import Buffer
 from penstock.wire.layers import LayerError
 
 #: A TLS record carries at most this much.

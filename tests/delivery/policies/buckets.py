@@ -10,10 +10,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
-from penstock.message import Batch, Offsets, int64s
+from penstock.message import Batch, int64s
 
 SLOTS = 1 << 16
 

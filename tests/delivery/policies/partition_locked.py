@@ -10,10 +10,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from penstock.columns import OFFSET_BITS, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
-from penstock.message import OFFSET_BITS, Batch, Offsets
+from penstock.message import Batch
 
 #: Shown ids have 63 bits; their highest 31 tell the lane.
 ID_BITS, SLOT_BITS = 63, 31

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.columns import Column
 from penstock.delivery.policies import POLICIES
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.message import Column
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench
 from tests.delivery.policies.buckets import SLOTS, Buckets

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.columns import id_of
 from penstock.errors import ConfigError
-from penstock.message import id_of
 from penstock.pipeline.jobs.dead import dead_letters
 from penstock.pipeline.jobs.rollup import Rollup, messages, rolled
 from penstock.pipeline.jobs.rollup.aggregations import ALLOWED

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import Slots
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 
 
 class Taker(Protocol):

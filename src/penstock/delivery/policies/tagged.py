@@ -10,11 +10,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.filters.tag import TagTable
-from penstock.message import Batch, Offsets
+from penstock.message import Batch
 
 
 class Tagged(Policy):

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow.flight as flight
 
 from penstock.client.wire import Stored, encoded
+from penstock.columns import place_of
 from penstock.dialects.flight.faults import GONE
 from penstock.intake.receipt import Receipt
-from penstock.message import place_of
 
 #: Batches of one call that may wait for a sync, and their bytes.
 WAITING_MAX = 16

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Refusal, hint
-from penstock.message import (
+from penstock.columns import (
     BITS,
     BUCKET_MAX,
     COLUMNS,
@@ -27,6 +26,7 @@ from penstock.message import (
     OPTIONAL_COLUMNS,
     TIMES,
 )
+from penstock.errors import Refusal, hint
 
 #: Columns that the node fills itself.
 GIVEN = ("offset", "timestamp", "source")

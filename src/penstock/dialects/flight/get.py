@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from penstock.callers import Caller
 from penstock.client.wire import Read
+from penstock.columns import BUCKET_MAX, COLUMNS
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
 from penstock.filters import pick
@@ -23,7 +24,7 @@ from penstock.log.manifest import View
 from penstock.log.reader import JOINED_BYTES, JOINED_ROWS, Reader
 from penstock.log.record import chosen, record_batch, schema_of
 from penstock.log.shard import Shard
-from penstock.message import BUCKET_MAX, COLUMNS, Batch
+from penstock.message import Batch
 from penstock.node.topic import Topic
 
 #: Rows of a memory topic taken in one hop.

@@ -12,10 +12,10 @@ import pyarrow.flight as flight
 
 from penstock.callers import Caller
 from penstock.client.wire import Read, ShardRange, TopicInfo, encoded
+from penstock.columns import COLUMNS
 from penstock.dialects.flight.service import Service
 from penstock.log.record import schema_of
 from penstock.log.shard import Shard
-from penstock.message import COLUMNS
 from penstock.node.topic import Topic
 
 #: Topics described in one step of the loop.

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import COLUMNS, OFFSET_BITS, SMALL
 from penstock.delivery.source import Delivery
 from penstock.log.record import array_of, integers
-from penstock.message import COLUMNS, OFFSET_BITS, SMALL
 
 LEASE = (("id", pa.int64()), ("attempts", pa.int32()), ("shard", pa.int32()))
 #: Rows of one message to a client.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from penstock.client.wire import Order, Ranges, ranges_of
+from penstock.columns import SMALL, Offsets
 from penstock.errors import Refusal
-from penstock.message import SMALL, Offsets
 
 #: Ids in one order, those of them that one step of the loop takes, and messages that may be out at one consumer.
 IDS_MAX = 1_000_000

@@ -9,9 +9,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+from penstock.columns import Offsets, place_of
 from penstock.intake.receipt import Receipt
 from penstock.log import weight
-from penstock.message import Batch, Offsets, place_of
+from penstock.message import Batch
 from penstock.node.topic import Topic
 
 _EDGES = "nsq edges"

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import SMALL, Buffer, Cuts, Offsets
 from penstock.dialects.nsq.codec.frames import MESSAGE, Attempts, binary, fixed, hex_bytes, joined
-from penstock.message import SMALL, Batch, Buffer, Cuts, Offsets, int64s
+from penstock.message import Batch, int64s
 
 #: The version byte of a message without a header, and of one with.
 NO_HEADER, JSON_HEADER = 0, 4

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.message import SMALL, Buffer, Cuts
+from penstock.columns import SMALL, Buffer, Cuts
 
 RESPONSE, ERROR, MESSAGE = range(3)
 

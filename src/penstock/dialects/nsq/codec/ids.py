@@ -12,7 +12,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import SMALL
+from penstock.columns import SMALL
 
 FIN_BYTES = 21
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import SMALL
 from penstock.dialects.nsq.codec.words import SOURCE
-from penstock.message import SMALL, Rows
+from penstock.message import Rows
 
 #: Runs of PUB shorter than this, or with bodies larger than that, are cut in a Python loop: below it Arrow's call
 #: overhead costs more than it saves, above it copying bytes is all that counts.

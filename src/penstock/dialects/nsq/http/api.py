@@ -18,6 +18,7 @@ import msgspec
 from penstock.callers import Action, Caller
 from penstock.callers.rights import NODE
 from penstock.clock import MILLISECOND, SECOND
+from penstock.columns import place_of
 from penstock.config import Config
 from penstock.dialect import Bound
 from penstock.dialects.nsq.choices import NsqChoices
@@ -46,7 +47,7 @@ from penstock.http import App, Connection, Listener, Request, Response, Route, R
 from penstock.http.app import Done
 from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
-from penstock.message import Rows, place_of
+from penstock.message import Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer

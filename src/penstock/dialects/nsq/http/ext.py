@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.columns import Column
 from penstock.dialects.nsq.choices import Extend
 from penstock.dialects.nsq.http.words import Fault
 from penstock.filters.header import BadHeader, BadTrace, HeaderReader, Parsed, only_reserved
-from penstock.message import Column
 
 #: Request headers that begin so become members, whatever their case.
 PREFIX = b"x-nsqext-"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import SMALL
 from penstock.dialects.nsq.codec import SOURCE
 from penstock.dialects.nsq.http.words import Fault
-from penstock.message import SMALL, Rows
+from penstock.message import Rows
 
 #: Below this, splitting costs less than arrays do.
 PLAIN_BYTES_MAX = 4096

@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from penstock.columns import OFFSET_BITS, SMALL, Offsets, place_of
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.nsq.stats.latency import BUCKETS, Latency, Percentiles, percentiles
-from penstock.message import OFFSET_BITS, SMALL, Batch, Offsets, place_of
+from penstock.message import Batch
 from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
 

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import SMALL, Column, Offsets
 from penstock.dialects.nsq.codec import SOURCE
 from penstock.dialects.nsq.takeover import diskqueue
 from penstock.dialects.nsq.takeover.diskqueue import HEADER_AT, JSON, TAG, Data, Mask
 from penstock.dialects.nsq.takeover.queues import Problem, Topic, mapped
 from penstock.filters.header import TAG as TAG_NAME
 from penstock.filters.header import members_of
-from penstock.message import SMALL, Column, Offsets, Rows, shaped
+from penstock.message import Rows, shaped
 
 #: A batch is one append: the sizes that intake gathers up to.
 BATCH_ROWS_MAX = 8 * 1024

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.message import Offsets
+from penstock.columns import Offsets
 
 #: Time, attempts and id stand before a body; a shorter record was never written.
 HEAD_BYTES = 8 + 2 + 16

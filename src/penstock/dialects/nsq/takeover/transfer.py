@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from penstock.columns import Offsets, place_of
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.journal import REMOVED
 from penstock.delivery.subscription import Subscription
@@ -24,7 +25,7 @@ from penstock.dialects.nsq.takeover.diskqueue import Mask
 from penstock.dialects.nsq.takeover.queues import Topic as Source
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
-from penstock.message import Offsets, Rows, place_of
+from penstock.message import Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings

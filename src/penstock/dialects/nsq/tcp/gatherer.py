@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.clock import Clock, Timer
+from penstock.columns import Buffer
 from penstock.dialects.nsq.tcp.replies import Writer
-from penstock.message import Buffer
 
 
 class Gatherer:

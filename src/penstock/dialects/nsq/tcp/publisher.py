@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import MILLISECOND
+from penstock.columns import SMALL, Buffer, Column
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.codec import ANY, OK, SOURCE, error, is_name, partition_of, quoted, traced
 from penstock.dialects.nsq.codec.runs import Headers
@@ -25,7 +26,7 @@ from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
 from penstock.intake.limits import check_due
 from penstock.intake.receipt import PartRefusal, Receipt
-from penstock.message import SMALL, Buffer, Column, Rows
+from penstock.message import Rows
 from penstock.node.topic import Topic
 
 if TYPE_CHECKING:

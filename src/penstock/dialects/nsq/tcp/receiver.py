@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from penstock.clock import MILLISECOND
+from penstock.columns import OFFSET_BITS, Buffer, Cuts, Offsets
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.wanted import wanted
@@ -42,7 +43,7 @@ from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
 from penstock.intake.limits import check_delay
-from penstock.message import OFFSET_BITS, Batch, Buffer, Cuts, Offsets
+from penstock.message import Batch
 from penstock.node.topic import Topic
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.message import Buffer
+from penstock.columns import Buffer
 
 
 class Reply(msgspec.Struct, eq=False, kw_only=True):

@@ -13,6 +13,7 @@ from typing import cast
 
 from penstock.budget import Wait
 from penstock.clock import SECOND, Timer
+from penstock.columns import Buffer
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.lookup.address import crowd
@@ -22,7 +23,6 @@ from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.tcp.session import Session
 from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.errors import Refusal
-from penstock.message import Buffer
 from penstock.node.node import Node
 from penstock.wire.layers import LayerError
 from penstock.wire.tls import TlsFacts

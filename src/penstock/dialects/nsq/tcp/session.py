@@ -15,6 +15,7 @@ from penstock.budget import Wait
 from penstock.callers import Caller
 from penstock.callers.identity import Identity
 from penstock.clock import MILLISECOND
+from penstock.columns import Buffer
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, Limits, error, frame
 from penstock.dialects.nsq.tcp.auth import Guard, Query
@@ -26,7 +27,7 @@ from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.errors import Refusal
-from penstock.message import Buffer, Rows
+from penstock.message import Rows
 from penstock.registry.answer import Answer
 
 __all__ = ["EPHEMERAL", "Link", "Session"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ssl
 
+from penstock.columns import Buffer
 from penstock.dialects.nsq.codec import OK
-from penstock.message import Buffer
 from penstock.wire.layers import Deflate, Layer, LayerError, Snappy, Stack
 from penstock.wire.tls import Tls, TlsFacts
 
