@@ -272,8 +272,8 @@ def test_arbitrary_bytes_are_taken_or_refused_and_what_is_taken_is_an_object(sen
 def test_the_rules_need_nothing_of_the_node() -> None:
     assert loaded_by("penstock.filters.header") == [
         "penstock",
+        "penstock.columns",
         "penstock.errors",
         "penstock.filters",
         "penstock.filters.header",
-        "penstock.message",
     ]

@@ -250,10 +250,10 @@ def test_a_batch_gets_the_verdicts_its_rows_get_one_by_one(rule: HeaderFilter, h
 def test_the_filter_needs_nothing_of_the_node() -> None:
     assert loaded_by("penstock.filters.match") == [
         "penstock",
+        "penstock.columns",
         "penstock.errors",
         "penstock.filters",
         "penstock.filters.glob",
         "penstock.filters.header",
         "penstock.filters.match",
-        "penstock.message",
     ]

@@ -76,7 +76,7 @@ def test_groups_hold_every_row_once_in_the_order_of_the_batch(values: list[int])
 def test_the_table_needs_nothing_of_the_node() -> None:
     assert loaded_by("penstock.filters.tag") == [
         "penstock",
+        "penstock.columns",
         "penstock.filters",
         "penstock.filters.tag",
-        "penstock.message",
     ]
