@@ -33,26 +33,32 @@ while True:
 @pytest.mark.parametrize("acknowledged", [1, 500, 20_000])
 def test_acknowledged_rows_survive_kill(tmp_path: Path, acknowledged: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
-    seen = 0
+    begin = 0
+    acked: list[int] = []
     for _ in range(2):
-        target = seen + acknowledged
+        seen = begin
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, env=environment
         ) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 seen = int(line)
-                if seen >= target:
+                if seen >= begin + acknowledged:
                     break
             child.send_signal(signal.SIGKILL)
             for line in child.stdout:
                 if line.endswith(b"\n"):
                     seen = int(line)
+        acked += range(begin, seen)
         assert verify(str(tmp_path)).good
         shard = opened(tmp_path)
         assert shard.damaged == []
         assert shard.end >= seen
         rows = read_all(shard)
-        assert [row[0] for row in rows] == list(range(shard.end))
+        offsets = [row[0] for row in rows]
+        assert offsets == sorted(set(offsets))
+        assert set(acked) <= set(offsets)
         assert all(row[2] == b"row %d" % row[0] for row in rows)
+        # A kill inside a write leaves a torn end, which is cut, and whose offsets are not given again.
+        begin = shard.end
         shard.close()
