@@ -319,7 +319,9 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     checks = Checks()
     with tempfile.TemporaryDirectory(prefix="penstock-connections-") as path:
-        node = Process(Path(path, "data"), f"memory.cache_bytes={CACHE}")
+        # They all come from one address, which may not have so many by default.
+        room = f"limits.connections_per_address={2 * asked.idle}", f"limits.connections={2 * asked.idle}"
+        node = Process(Path(path, "data"), f"memory.cache_bytes={CACHE}", *room)
         neighbour = None
         try:
             node.start()
