@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Self
 
 import pyarrow as pa
@@ -16,6 +19,15 @@ from penstock.dialects.flight.server import FlightListener
 from tests.served import PATIENCE_S, Served
 
 Row = dict[str, Any]
+
+
+def lasting_port() -> int:
+    """Return a port that nobody is given by chance while its listener is away."""
+    while True:
+        port = Random().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Flown(Served):

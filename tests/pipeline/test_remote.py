@@ -18,11 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock.client.connection import Access, Unreachable
 from penstock.client.wire import Read
 from penstock.columns import COLUMNS
+from penstock.dialects.flight.config import FlightConfig
 from penstock.errors import Refusal
 from penstock.pipeline.hold import RENEW_S
 from penstock.pipeline.remote import Remote
 from penstock.pipeline.store import Piece
-from tests.flight.parts import Flown
+from tests.flight.parts import Flown, lasting_port
 from tests.pipeline.data import batch_reader, bodies, gathered, rows, stream_reader
 
 ALL = ReadAllAvailable()
@@ -164,16 +165,14 @@ def test_a_query_holds_its_offsets_at_the_node(node: Flown, monkeypatch: pytest.
 
 
 def test_a_node_that_comes_back_is_waited_for(tmp_path: Path) -> None:
-    with Flown(tmp_path / "node") as node:
+    port = lasting_port()
+    with Flown(tmp_path / "node", flight=FlightConfig(port=port)) as node:
         put(node, b"a", b"b")
-        port = node.flight.port
         reader = stream_reader(options(node, startingOffsets="earliest"))
         stood = reader.initialOffset()
     returned = threading.Event()
 
     def back() -> None:
-        from penstock.dialects.flight.config import FlightConfig
-
         with Flown(tmp_path / "node", flight=FlightConfig(port=port)):
             returned.wait(60)
 

@@ -19,7 +19,7 @@ from penstock.errors import Refusal
 from penstock.pipeline import stage
 from penstock.pipeline.stage import Line
 from penstock.pipeline.target import Target, parsed
-from tests.flight.parts import Flown, many
+from tests.flight.parts import Flown, lasting_port, many
 
 
 def target(node: Flown, topic: str = "t") -> Target:
@@ -81,8 +81,8 @@ def test_large_batch_is_cut_to_what_a_node_takes(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_node_that_comes_back_gets_what_it_lost(tmp_path: Path) -> None:
-    with Flown(tmp_path / "data") as first:
-        port = first.flight.port
+    port = lasting_port()
+    with Flown(tmp_path / "data", flight=FlightConfig(port=port)) as first:
         goal = target(first)
 
         def batches() -> Iterator[pa.RecordBatch]:
