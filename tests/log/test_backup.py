@@ -126,10 +126,7 @@ def test_backup_beside_a_busy_writer_is_whole_every_time(tmp_path: Path) -> None
             restored = opened(target / "topics/1/0")
             rows = [row[0] for row in read_all(restored)]
             assert len(rows) == made.rows
-            # Older ones may be there for a while: a segment that is being rewritten does not go with its neighbours.
-            kept = [row for row in rows if row >= restored.start]
-            assert kept == list(range(restored.start, restored.start + len(kept)))
-            assert rows == sorted(set(rows))
+            assert rows == list(range(rows[0], rows[0] + len(rows))) if rows else True
     finally:
         stop.set()
         writer.join()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from bisect import bisect_left
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ def test_acknowledged_rows_survive_kill(tmp_path: Path, acknowledged: int) -> No
         offsets = [row[0] for row in rows]
         assert offsets == sorted(set(offsets))
         assert set(acked) <= set(offsets)
+        if not shard.cut_bytes:
+            assert offsets[-1] == shard.end - 1
+            assert offsets[bisect_left(offsets, begin) :] == list(range(begin, shard.end))
         assert all(row[2] == b"row %d" % row[0] for row in rows)
         # A kill inside a write leaves a torn end, which is cut, and whose offsets are not given again.
         begin = shard.end
