@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.log import backup as backup_module
 from penstock.log.backup import backup, restore
+from penstock.log.reader import ReadOnlyDisk
+from penstock.log.rewrite import KEPT_NS
+from penstock.log.segment import Segment
 from penstock.log.state import RESERVED_BLOCK
 from penstock.log.verify import verify
 from tests.fakes import START_NS, FakeClock
@@ -131,6 +136,89 @@ def test_backup_beside_a_busy_writer_is_whole_every_time(tmp_path: Path) -> None
         stop.set()
         writer.join()
     assert not failure
+
+
+def offsets_in(data: Path, target: Path) -> list[int]:
+    """Return the offsets that a backup has, taken now."""
+    made = backup(str(data), str(target))
+    rows = [row[0] for row in read_all(opened(target / "topics/1/0"))]
+    assert len(rows) == made.rows
+    return rows
+
+
+def test_backup_that_meets_a_segment_being_begun_has_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = opened(tmp_path / "data/topics/1/0", segment_bytes=2_000)
+    shard.append(rows_of(3), START_NS)
+    shard.tick(START_NS)
+    shard.append(rows_of(60), START_NS)  # not indexed yet, and more than a segment holds
+
+    class BeforeTheRollError(Exception):
+        pass
+
+    def interrupted(*chosen: Any, **named: Any) -> Segment:
+        create(*chosen, **named)
+        raise BeforeTheRollError
+
+    create = Segment.create
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "create", interrupted)
+        with pytest.raises(BeforeTheRollError):
+            shard.append(rows_of(5), START_NS)
+    assert len(list((tmp_path / "data/topics/1/0").glob("*.arrows"))) == 2
+    copied: list[int] = []
+    growing = backup_module._growing
+
+    def between(segment: Segment, target: str) -> tuple[int, int]:
+        found = growing(segment, target)
+        if not copied:  # the writer goes on after the first of the two was copied
+            shard.append(rows_of(5), START_NS)
+            shard.tick(START_NS)
+        copied.append(segment.first)
+        return found
+
+    monkeypatch.setattr(backup_module, "_growing", between)
+    rows = offsets_in(tmp_path / "data", tmp_path / "backup")
+    assert rows == list(range(len(rows)))
+    assert len(copied) == 2
+    monkeypatch.undo()
+    assert offsets_in(tmp_path / "data", tmp_path / "another") == list(range(68))
+
+
+@pytest.mark.parametrize("listed_first", [False, True], ids=["before the listing", "after the listing"])
+def test_backup_that_the_retention_overtakes_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed_first: bool
+) -> None:
+    clock = FakeClock()
+    shard = opened(tmp_path / "data/topics/1/0", clock=clock, segment_bytes=2_000, retention_bytes=4_000)
+
+    def fill(segments: int) -> None:
+        for _ in range(segments):
+            shard.append(rows_of(60), clock.now())
+            shard.roll()
+            shard.tick(clock.now())
+
+    fill(2)
+    shard.append(rows_of(7), clock.now())
+    shard.tick(clock.now())
+    calls: list[int] = []
+    newer = backup_module._newer
+
+    def overtaken(disk: ReadOnlyDisk, place: str, end: int) -> dict[int, int]:
+        found = newer(disk, place, end)
+        if not calls:  # what the manifest of before did not name comes and goes, and its files with it
+            shard.roll()
+            fill(6)
+            shard.retain(shard.end, clock.now())
+            clock.advance(KEPT_NS)
+            shard.tick(clock.now())
+        calls.append(end)
+        return found if listed_first else newer(disk, place, end)
+
+    monkeypatch.setattr(backup_module, "_newer", overtaken)
+    rows = offsets_in(tmp_path / "data", tmp_path / "backup")
+    assert rows == list(range(rows[0], shard.end))
+    assert rows[0] > 127
+    assert len(calls) == 2
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.columns import BASE_COLUMNS, OPTIONAL_COLUMNS
 from penstock.errors import CorruptionError, Refusal
+from penstock.log.index import Entry
 from penstock.log.reader import Reader
 from penstock.log.segment import Segment
 from penstock.message import Rows
@@ -51,6 +52,34 @@ def test_rows_that_are_not_synced_are_not_shown_on_an_fsync_topic(tmp_path: Path
     shard.append(rows_of(5), START_NS)
     shard.tick(START_NS)
     assert Reader(str(tmp_path)).ends() == (0, 5)
+
+
+def test_view_beside_a_sync_has_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = opened(tmp_path, disk := ManualDisk(), durability="fsync")
+    shard.append(rows_of(5), START_NS)
+    shard.when_durable(lambda _: None)
+    disk.run_all()
+    shard.append(rows_of(5), START_NS)
+    shard.roll()
+    shard.append(rows_of(5), START_NS)
+    _, write_manifest, done = disk.queued.pop()
+    done(write_manifest(), None)  # it names both segments now, and what is new in them is not safe yet
+    looked: list[int] = []
+    reader, last = Reader(str(tmp_path)), Reader._last
+
+    def between(reader: Reader, segment: Segment) -> Entry | None:
+        found = last(reader, segment)
+        if not looked:  # the sync returns after the first of the two was looked at
+            shard.when_durable(lambda _: None)
+            disk.run_all()
+            shard.tick(START_NS)
+        looked.append(segment.first)
+        return found
+
+    monkeypatch.setattr(Reader, "_last", between)
+    stretches = reader.view()[1]
+    assert len(looked) == 2
+    assert [stretch.first for stretch in stretches[1:]] == [stretch.end for stretch in stretches[:-1]]
 
 
 def test_chosen_columns_have_one_schema_over_all_segments(tmp_path: Path) -> None:

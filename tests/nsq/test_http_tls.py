@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import os
 import ssl
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,10 @@ def answers(
     """Return what each HTTP port says to a publish, and the port that https is on."""
 
     def publish(connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        connection.request("POST", "/pub?topic=t", b"x")
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        return found
+        with closing(connection):
+            connection.request("POST", "/pub?topic=t", b"x")
+            answer = connection.getresponse()
+            return answer.status, answer.read()
 
     async def life() -> dict[str, tuple[int, bytes]]:
         daemon = Daemon(config, asyncio.get_running_loop())

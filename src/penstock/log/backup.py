@@ -1,7 +1,9 @@
 """A copy of a data directory, taken beside the running node, and the way back.
 
 Owns the order of copying. Needs no lock for a backup: files that are sealed never change, growing ones are copied as
-far as their index says. Invariant: a restored directory passes `verify`, and gives out no offset a second time.
+far as their index says, the newest first: where a segment has rows, the index of the one before it is whole.
+Invariant: a restored directory passes `verify`, has no gap that the log did not have, and gives out no offset a second
+time.
 """
 
 from __future__ import annotations
@@ -134,13 +136,16 @@ def _segments(disk: ReadOnlyDisk, place: str, target: str) -> tuple[int, tuple[i
         for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
             _copy(segment.path(suffix), os.path.join(target, os.path.basename(segment.path(suffix))))
     listed = {info.first for info in copied.segments}
-    for first, generation in sorted(_newer(disk, place, found.end).items()):
+    for first, generation in sorted(_newer(disk, place, found.end).items(), reverse=True):
         if first in listed:
             continue
         taken, position = _growing(Segment(disk, place, first, generation, ()), target)
         rows += taken
         if position:
-            reached = (first, position)
+            reached = max(reached, (first, position))
+    now = manifest.load(disk, place)
+    if now is not None and now.start > found.end:
+        raise FileNotFoundError(f"{place}: the retention has overtaken the backup, so that rows between are gone")
     _write(os.path.join(target, manifest.FILE), copied.encoded())
     return rows, reached
 
@@ -161,6 +166,8 @@ def _growing(segment: Segment, target: str) -> tuple[int, int]:
         with open(segment.path(INDEX_SUFFIX), "rb") as file:
             index, _ = Index.decoded(file.read())
     except FileNotFoundError:
+        if not os.path.exists(segment.path()):
+            raise  # removed since it was listed: what took its place has its rows
         index = Index()
     if not len(index):
         return 0, 0

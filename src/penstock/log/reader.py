@@ -226,13 +226,16 @@ class Reader:
                 yield segment
 
     def _stretches(self, manifest: Manifest) -> Iterator[Stretch]:
-        for segment in self._segments(manifest):
+        segments = list(self._segments(manifest))
+        # The newest first: where a segment has rows to read, the index of the one before it is whole.
+        growing = {segment.first: self._last(segment) for segment in reversed(segments) if not segment.sealed}
+        for segment in segments:
             if segment.sealed and segment.end <= manifest.start:
                 continue
             if segment.sealed:
                 yield Stretch(segment.first, segment.end, segment.rows, segment.bytes)
                 continue
-            last = self._last(segment)
+            last = growing[segment.first]
             if last is not None:
                 lost = sum(hole.end - hole.first for hole in segment.holes)
                 rows = last.end - segment.first - lost
