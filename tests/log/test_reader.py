@@ -117,6 +117,7 @@ def test_damaged_batch_is_left_out_and_named(tmp_path: Path) -> None:
     reader = Reader(str(tmp_path))
     assert offsets(reader) == [*range(1000), *range(2000, 3000)]
     assert [(damage.first, damage.end) for damage in reader.damaged] == [(1000, 2000)]
+    assert reader.damaged_files == [str(path)]
 
 
 def test_directory_that_is_no_shard_is_named(tmp_path: Path) -> None:

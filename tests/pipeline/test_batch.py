@@ -218,7 +218,7 @@ def test_damaged_rows_are_an_error_or_left_out_and_counted(data: Data, caplog: p
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(Refusal, match="offsets 1000 to 1999 of shard 0 of topic t are damaged"):
+    with pytest.raises(Refusal, match=f"offsets 1000 to 1999 of shard 0 of topic t are damaged .*, in {path}"):
         rows(data.batch(subscribe="t"))
     assert len(rows(data.batch(subscribe="t", failOnDataLoss="false"))) == 2000
-    assert "skipped 1000 offsets, 1000 to 1999, which are damaged" in caplog.text
+    assert f"skipped 1000 offsets, 1000 to 1999, which are damaged, in {path}" in caplog.text

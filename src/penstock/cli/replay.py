@@ -69,7 +69,9 @@ def replay(
     printer = Printer(json=json)
     spark = session("penstock replay", master=master)
     if dry_run:
-        _show(printer, planned(spark, options, base_of(place)))
+        with one_line():
+            plan = planned(spark, options, base_of(place))
+        _show(printer, plan)
         return
     with ends_on(signal.SIGTERM, signal.SIGINT) as stop, one_line():
         outcome = replayed(spark, options, base_of(place), told=_tell, stop=stop)

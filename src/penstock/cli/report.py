@@ -54,15 +54,15 @@ def report(
     place = None if alone else place_of(data, url, token)
     began = time.monotonic()
     spark = session("penstock report", master=master)
-    messages, events = frames(
-        spark,
-        options,
-        path=place.path if place else "",
-        url=place.url if place else "",
-        token=place.token if place else "",
-        tables=table or (),
-    )
     with one_line():
+        messages, events = frames(
+            spark,
+            options,
+            path=place.path if place else "",
+            url=place.url if place else "",
+            token=place.token if place else "",
+            tables=table or (),
+        )
         page = reported(messages, events, options)
     target.write_text(page.html, encoding="utf-8")
     figures = page.figures

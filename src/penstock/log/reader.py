@@ -65,6 +65,8 @@ class Reader:
         self._known: tuple[tuple[int, int, int], Manifest] | None = None
         #: Batches that could not be read so far.
         self.damaged: list[Damage] = []
+        #: The files that hold them.
+        self.damaged_files: list[str] = []
         #: Offsets that were asked for and are not kept any more, as (first, end).
         self.lost: list[tuple[int, int]] = []
 
@@ -176,6 +178,8 @@ class Reader:
             segment.mapped = not small
         data, runs, damaged = segment.load(number, last)
         self.damaged += [damage for damage in damaged if damage not in self.damaged]
+        if damaged and segment.path() not in self.damaged_files:
+            self.damaged_files.append(segment.path())
         if small:
             for piece in decoder_of(segment.columns).batches(data, runs, JOINED_ROWS):
                 low, high = max(start - piece.first, 0), min(stop - piece.first, piece.count)

@@ -163,7 +163,8 @@ def _changed(directory: str) -> int:
 def _tell(read: Read, reader: Reader) -> None:
     """Count in the log what was left out."""
     gone = [(first, end, "are not kept any more") for first, end in reader.lost]
-    gone += [(each.first, each.end, "are damaged") for each in reader.damaged]
+    where = f"are damaged, in {' and '.join(reader.damaged_files)}"
+    gone += [(each.first, each.end, where) for each in reader.damaged]
     for first, end, why in gone:
         _log.warning(
             "shard %d of topic %s: skipped %d offsets, %d to %d, which %s",
@@ -176,5 +177,6 @@ def _damage(read: Read, reader: Reader) -> Refusal:
     return Refusal(
         "bad_offset",
         f"offsets {worst.first} to {worst.end - 1} of shard {read.shard} of topic {read.topic} are damaged "
-        f"({worst.reason}); restore them, or set failOnDataLoss to false to go on without them",
+        f"({worst.reason}, in {reader.damaged_files[0]}); restore them, or set failOnDataLoss to false to go on "
+        "without them",
     )

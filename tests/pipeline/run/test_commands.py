@@ -74,6 +74,32 @@ def test_a_topic_is_archived_compacted_replayed_and_reported_on(
     assert "<svg" in Path("report.html").read_text()
 
 
+def test_a_damaged_file_of_a_table_stops_no_archive_and_is_named_by_every_command(
+    spark: SparkSession, node: Flown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("archive", "in", "--table", "lake", "--format", "parquet")
+    said(node, capsys, *words)
+    (path,) = Path("lake").resolve().rglob("*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    for first in (100, 120):
+        node.put("in", many(20, first))
+        assert "files" in said(node, capsys, *words)
+    assert run(["pipeline", "compact", "lake", "--format", "parquet", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["files_before"], done["files_after"], [str(path) in each for each in done["damaged"]]) == (
+        3,
+        2,
+        [True],
+    )
+    assert run(["pipeline", "compact", "lake", "--format", "parquet"]) == 0
+    assert f"{path} is damaged: " in capsys.readouterr().out
+    replay = ("replay", "--table", "lake", "--format", "parquet", "--to", "again")
+    for more in (("--dry-run",), ()):
+        complaint = said(node, capsys, *replay, *more, code=1)
+        assert f"{path} cannot be read: " in complaint.splitlines()[-1]
+    assert "again" not in node.node.topics
+
+
 def test_a_file_is_checked_explained_and_run(node: Flown, capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text(FILE)
     assert "p.toml is good: 1 query: once" in said(node, capsys, "check", "p.toml")

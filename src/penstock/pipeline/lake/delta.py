@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.lake import columns, deltalog, directory, merge, past
-from penstock.pipeline.lake.faults import told
+from penstock.pipeline.lake.faults import found, told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, key
 from penstock.pipeline.lake.staged import Staged, described, moved, stage
 from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Compacted, Facts, silent
@@ -80,6 +80,8 @@ class Delta:
             if not entries:
                 return spark.createDataFrame([], schema)
             paths = [os.path.join(self.path, entry.path) for entry in entries]
+            for path in paths:
+                found(path)
             frame = spark.read.schema(schema).option("basePath", self.path).parquet(*paths)
             # Spark puts the columns that directories stand for at the end.
             return frame.select(*schema.fieldNames())
@@ -95,21 +97,28 @@ class Delta:
             if not mine:
                 log(f"{self.path}: another process compacts it already")
                 return Compacted(before, before)
-            found = {entry.path: entry for entry in entries}
+            known = {entry.path: entry for entry in entries}
             forced = {entry.path for entry in entries if entry.misplaced}
             files = [merge.File(str(entry.partition), entry.path, entry.bytes) for entry in entries]
             merged = 0
+            damaged: list[str] = []
             for group in merge.groups(files, target_bytes, forced):
-                self._swapped(home, [found[path] for path in group])
-                merged += 1
+                gone, bad = merge.without_damaged(
+                    group, self.path, lambda paths: self._swapped(home, [known[path] for path in paths]), forced
+                )
+                merged += gone > 0
+                damaged += map(str, bad)
+            home.swept(MERGES)
             # Beside a writer, a file that is in place and not yet in the log would look like one that nobody wants.
             with home.locked():
                 table = self._there()
                 home.aged()
                 removed = deltalog.vacuumed(self.path, table, keep_hours)
             after = len(deltalog.entries(table))
+            for line in damaged:
+                log(line)
             log(f"{self.path}: {before} files are {after}, {len(removed)} old ones removed")
-            return Compacted(before, after, merged, len(removed))
+            return Compacted(before, after, merged, len(removed), tuple(damaged))
 
     def facts(self) -> Facts:
         """Return how large it is."""

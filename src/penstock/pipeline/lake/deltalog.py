@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -61,8 +62,10 @@ def opened(path: str) -> DeltaTable:
     try:
         table = DeltaTable(path)
     except DeltaError as error:
+        damaged = _damaged(os.path.join(path, LOG))
+        named = f"{damaged} is damaged: " if damaged else ""
         raise ConfigError(
-            f"table {path} cannot be opened as Delta: {first(error)}; repair it, or name another path"
+            f"table {path} cannot be opened as Delta: {named}{first(error)}; repair it, or name another path"
         ) from error
     features = set(table.protocol().reader_features or ()) - READABLE
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
@@ -180,6 +183,22 @@ def travel(table: DeltaTable, version: int, path: str) -> None:
 def first(error: BaseException) -> str:
     """Return the first line of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _damaged(log: str) -> str | None:
+    """Return the file of a log that is no JSON or no Parquet, which delta-rs does not tell."""
+    for name in sorted(os.listdir(log)):
+        path = os.path.join(log, name)
+        try:
+            if name.endswith(".parquet"):
+                pq.read_metadata(path)
+            elif name.endswith(".json"):
+                with open(path, "rb") as file:
+                    for line in file:
+                        json.loads(line)
+        except (OSError, ValueError):
+            return path
+    return None
 
 
 def _plain(value: object) -> object:

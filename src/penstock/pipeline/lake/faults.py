@@ -5,11 +5,14 @@ Owns the way from errors of Spark, delta-rs and the system to ours. Whatever it 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import ConfigError, PenstockError, Refusal
+import pyarrow as pa
+
+from penstock.errors import ConfigError, CorruptionError, PenstockError, Refusal
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _REFUSED = ("Read-only file system", "Permission denied", "Operation not permitted")
@@ -19,6 +22,34 @@ _UNMADE = re.compile(r"Mkdirs failed to create (.+) \(exists=")
 #: Of one part of a path, on the file systems of Linux.
 NAME_BYTES_MAX = 255
 _UNMAPPABLE = "unmappable characters"
+
+
+class Damaged(CorruptionError):
+    """A file of a table that cannot be read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged: {self.why}; put a copy of it back, or take it out of the table"
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Have whatever goes wrong with a file name it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(path, _first(error)) from error
+
+
+def found(path: str) -> None:
+    """Refuse a file of a table that is not there, or empty, which Spark passes over in silence."""
+    with reading(path):
+        if not os.path.getsize(path):
+            raise Damaged(path, "it is empty")
 
 
 @contextmanager
@@ -59,6 +90,14 @@ def _tell(path: str, text: str, cause: BaseException) -> None:
         ) from cause
     if _UNMAPPABLE in text:
         raise mangled(path) from cause
+
+
+def _first(error: BaseException) -> str:
+    """Return what an error says, in one line, without the path."""
+    if isinstance(error, FileNotFoundError):
+        return "it is not there"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".:")[:300] if lines else type(error).__name__
 
 
 def _line(text: str, parts: tuple[str, ...]) -> str:

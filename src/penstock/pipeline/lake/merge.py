@@ -6,7 +6,8 @@ a few megabytes of them at a time, however large the files are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import NamedTuple
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from penstock.pipeline.lake.faults import Damaged, reading
 from penstock.pipeline.lake.staged import NO_VALUE
 
 #: A row group ends at this much of Arrow's memory, or this many rows.
@@ -60,6 +62,23 @@ def _packed(files: Iterable[File], target_bytes: int, forced: AbstractSet[str]) 
         yield group
 
 
+def without_damaged(
+    group: Sequence[str], table: str, swap: Callable[[list[str]], None], forced: AbstractSet[str] = frozenset()
+) -> tuple[int, list[Damaged]]:
+    """Have a group swapped, without those of its files that cannot be read; return (files that went, those)."""
+    left = list(group)
+    damaged: list[Damaged] = []
+    while len(left) > 1 or not forced.isdisjoint(left):
+        try:
+            swap(left)
+        except Damaged as error:
+            damaged.append(error)
+            left.remove(os.path.relpath(error.path, table))
+        else:
+            return len(left), damaged
+    return 0, damaged
+
+
 def renamed(name: str, token: str) -> str:
     """Return the name of a merged file, which sorts where the first of those it is made of did."""
     return f"{name.split('.')[0]}.{token}.parquet"
@@ -97,7 +116,7 @@ def merged(paths: Sequence[str], into: str, schema: StructType, partition_by: Se
 
 def _batches(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for path in paths:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        with reading(path), pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 arrays = [
                     _cast(batch.column(field.name), field.type)

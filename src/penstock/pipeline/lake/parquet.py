@@ -8,6 +8,7 @@ part of a batch.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.pipeline.lake import columns, directory, merge, past
+from penstock.pipeline.lake import columns, directory, faults, merge, past
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, Swap, key, synced
 from penstock.pipeline.lake.staged import Staged, files, moved, stage
@@ -27,6 +28,8 @@ from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Compacted, Fa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 #: Merges are staged under this name.
 MERGES = "penstock merges"
@@ -78,8 +81,11 @@ class Parquet:
         with told(self.path):
             schema = _struct(self._there(home))
             with self._finished(home):
-                if not any(True for _ in files(self.path)):
+                paths = [os.path.join(self.path, path) for path in files(self.path)]
+                if not paths:
                     return spark.createDataFrame([], schema)
+                for path in paths:
+                    faults.found(path)
                 frame = spark.read.schema(schema).parquet(self.path)
             return frame.select(*schema.fieldNames())
 
@@ -99,13 +105,18 @@ class Parquet:
             gone = merged = 0
             sizes = [os.path.getsize(os.path.join(self.path, path)) for path in found]
             every = [merge.File(os.path.dirname(path), path, size) for path, size in zip(found, sizes, strict=True)]
+            damaged: list[str] = []
             for group in merge.groups(every, target_bytes):
-                self._swapped(home, group)
-                gone += len(group)
-                merged += 1
+                went, bad = merge.without_damaged(group, self.path, lambda paths: self._swapped(home, paths))
+                gone += went
+                merged += went > 0
+                damaged += map(str, bad)
+            home.swept(MERGES)
             after = len(found) - gone + merged
+            for line in damaged:
+                log(line)
             log(f"{self.path}: {len(found)} files are {after}")
-            return Compacted(len(found), after, merged, gone)
+            return Compacted(len(found), after, merged, gone, tuple(damaged))
 
     def facts(self) -> Facts:
         """Return how large it is."""
@@ -116,7 +127,7 @@ class Parquet:
                 return Facts(0, 0, 0, -1)
             with self._finished(home):
                 paths = [os.path.join(self.path, path) for path in files(self.path)]
-                rows = sum(pq.read_metadata(path).num_rows for path in paths)
+                rows = sum(map(_rows, paths))
                 sizes = sum(os.path.getsize(path) for path in paths)
             return Facts(rows, len(paths), sizes, identity.version)
 
@@ -234,6 +245,16 @@ def _swap(home: Home, swap: Swap) -> None:
             pass
     synced(os.path.dirname(os.path.join(home.table, swap.move.final)))
     home.end()
+
+
+def _rows(path: str) -> int:
+    """Return how many rows a file has; one that cannot be read has none, and is told."""
+    try:
+        with faults.reading(path):
+            return int(pq.read_metadata(path).num_rows)
+    except faults.Damaged as error:
+        _log.warning("%s", error)
+        return 0
 
 
 def _struct(identity: Identity) -> StructType:

@@ -45,6 +45,8 @@ class Compacted(NamedTuple):
     merged: int = 0
     #: Old files that were removed from disk.
     removed: int = 0
+    #: What is wrong with files that could not be read and stay as they are; each names its file.
+    damaged: tuple[str, ...] = ()
 
 
 def silent(line: str) -> None:
@@ -77,7 +79,7 @@ class Table(Protocol):
     def compact(
         self, target_bytes: int = TARGET_BYTES, *, keep_hours: float = KEEP_HOURS, log: Callable[[str], None] = silent
     ) -> Compacted:
-        """Merge small files, beside whoever reads and writes."""
+        """Merge small files, beside whoever reads and writes; one that cannot be read is told and stays."""
 
     def facts(self) -> Facts:
         """Return how large it is."""

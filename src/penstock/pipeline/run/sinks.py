@@ -7,13 +7,18 @@ adds nothing; a batch counts as done only when every sink has it.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Table
+from penstock.pipeline.run.fault import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_log = logging.getLogger(__name__)
 
 
 class Target(Protocol):
@@ -69,7 +74,18 @@ class TableTarget:
         """Write rows, unless this batch is there already; merge small files now and then."""
         self.table.append(self.prepared(frame), self.app, batch, any_rows=self.any_rows)
         if self.compact_every and batch % self.compact_every == self.compact_every - 1:
-            self.table.compact(self.file_bytes, keep_hours=self.keep_hours)
+            self._compact()
+
+    def _compact(self) -> None:
+        """Merge small files. Whatever keeps one from being merged keeps no row out."""
+        try:
+            done = self.table.compact(self.file_bytes, keep_hours=self.keep_hours)
+        except Exception as error:
+            # Those of the system, of Arrow and of delta-rs have nothing in common; the batch itself is in.
+            _log.warning("table %s is not compacted for now: %s", self.table.path, reason(error))
+            return
+        for line in done.damaged:
+            _log.warning("table %s is compacted but for one file: %s", self.table.path, line)
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """Return the rows that go there, as the table has them."""
