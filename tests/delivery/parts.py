@@ -143,6 +143,8 @@ class Bench:
     """One subscription over one shard, with the clock in your hand; it hands out when told to and not before."""
 
     flush_at_once = False
+    #: The key by which ids are shown.
+    incarnation = 0x5DEECE66D
 
     def __init__(self, settings: SubscriptionSettings | None = None, rules: Rules | None = None) -> None:
         self.shard = MemoryShard()

@@ -18,9 +18,9 @@ from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, FILTERED, REMOVED, SKIPPED
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import deadline_after
-from penstock.delivery.pages import READY, Pages
+from penstock.delivery.pages import DONE, READY, Pages
 from penstock.delivery.policies.policy import Policy, Taker
-from penstock.delivery.portion import LOOKS_MAX, TAKE_BYTES_MAX, Portion
+from penstock.delivery.portion import LOOK_BYTES_MAX, LOOKS_MAX, NO_LIMIT, TAKE_BYTES_MAX, Portion
 from penstock.delivery.position import FEW_ROWS, LANES_ROWS, Position
 from penstock.delivery.ready import Ready
 from penstock.delivery.rules import Rules
@@ -194,14 +194,21 @@ class Cursor:
             if self._one_is_out():
                 return []
             limit = 1
-        portion = Portion(self, limit, holder, deadline_after(now.monotonic_ns, lease_ns), now)
-        if self.ready.many:
-            portion.fill_from_lanes(taker, rank)
-        else:
-            portion.fill_from_line()
-        if portion.out and holder in self.states.names:
-            self.states.note_leases(portion.out, holder, now)
-            self.flush(now)
+        bytes_max = NO_LIMIT if taker.owner is None else LOOK_BYTES_MAX
+        portion = Portion(self, limit, holder, deadline_after(now.monotonic_ns, lease_ns), now, bytes_max)
+        try:
+            if self.ready.many:
+                portion.fill_from_lanes(taker, rank)
+            else:
+                portion.fill_from_line()
+            if portion.out and holder in self.states.names:
+                self.states.note_leases(portion.out, holder, now)
+                self.flush(now)
+        except Exception:  # nobody hears of what was leased
+            for delivery in portion.out:
+                self.states.release(np.array(delivery.offsets(), np.int64), holder, 0, now)
+            self.ready.policy.unserved()
+            raise
         return portion.out
 
     def _is_settled(self) -> bool:
@@ -321,6 +328,13 @@ class Cursor:
         return self.ready.drop(keep) or dropped
 
     # --- passing without a lease ----------------------------------------------------------------------------------
+
+    def unfinished(self, offsets: Offsets) -> Offsets:
+        """Return those of ascending offsets whose rows are there and not finished."""
+        at = self.position.offset
+        seen = offsets[offsets < at]
+        seen = seen[self.states.pages.details(seen)[0] != DONE]
+        return np.concatenate((seen, self.position.stored(offsets[offsets >= at])))
 
     def remove(self, offsets: Offsets) -> dict[int, int]:
         """Finish rows whatever their state; return how many each holder had out."""

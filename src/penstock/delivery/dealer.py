@@ -169,7 +169,7 @@ class Dealer:
             now = self._host.now()
             if self.policy.many:
                 cut_off = self._deal_lanes(now)
-                if self.policy.lead_ns or self.policy.opens_ns(now) is not None:
+                if self.policy.lead_ns or (self.line and self.policy.opens_ns(now) is not None):
                     self._host.set_timer()
             else:
                 cut_off = self._deal(now)
@@ -191,6 +191,11 @@ class Dealer:
         if not self._waking:
             self._waking = True
             self._host.call_soon(self._go_on)
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether it will go on in the next turn."""
+        return self._waking
 
     def _go_on(self) -> None:
         self._waking = False
@@ -240,14 +245,16 @@ class Dealer:
             self._hungry = False
             if self._unasked <= 0 or any(cursor.position.behind() >= SORTED_ROWS for cursor in self._cursors):
                 self._sort_ahead(now)
-        if self.policy.sorts_first:
-            while looks > 1 and self._sort_ahead(now):
-                looks -= 1
+        wanted = self.policy.stock(self.line[0].room)
+        while wanted and looks > 1 and self._stock() < wanted and self._sort_ahead(now):
+            looks -= 1
         while dealt < PUMP_ROWS_MAX and self.line:
             got, hands = self._round(PUMP_ROWS_MAX - dealt, hands, rank, now)
             dealt += got
             if hands == 0:
                 return True
+            if not self.line and wanted:  # looks are over; the next ones say how much they need
+                break
             # Whoever is still in line has had all that stands in its lanes.
             if dealt < PUMP_ROWS_MAX and not self._sort_ahead(now):
                 rank += 1
@@ -288,6 +295,10 @@ class Dealer:
         """Tell whether rows may stand in the lane of a seat that asks for a tag."""
         return not seat.tag or any(cursor.ready.lane(seat.lane) is not None for cursor in self._cursors)
 
+    def _stock(self) -> int:
+        """Return how many rows stand in lanes."""
+        return sum([cursor.states.ready for cursor in self._cursors])
+
     def _sort_ahead(self, now: Instant) -> bool:
         """Put more rows into lanes; False if there are none to look at now."""
         self._unasked = len(self.line)
@@ -299,7 +310,13 @@ class Dealer:
     def _take(self, limit: int, seat: Seat, now: Instant, rank: int = 0) -> list[Delivery]:
         """Lease up to `limit` rows to a seat, from all shards in turn, and finish what its own filter refuses."""
         for _ in range(LOOKS_MAX):
-            taken = self._leased(limit, seat, now, rank)
+            try:
+                taken = self._leased(limit, seat, now, rank)
+            except Exception as failure:
+                if seat.owner is None:
+                    raise
+                self._host.failed(seat, failure)  # whoever looked is told, and may look again
+                return []
             if seat.keep is None or not taken:
                 return taken
             kept = self._kept(seat, taken)

@@ -22,11 +22,17 @@ from penstock.message import Batch
 if TYPE_CHECKING:
     from penstock.delivery.cursor import Cursor
 
+#: More than anybody could ask for.
+NO_LIMIT = 1 << 62
+
 #: What a look for rows returns when another look at once would find none either.
 NOTHING_NOW = -1
 
 #: One look hands out at most about this much, so that a seat whose socket fills up is noticed in time.
 TAKE_BYTES_MAX = 1 << 20
+
+#: One look that is over with what it finds gets at most about this much: its rows are one answer.
+LOOK_BYTES_MAX = 8 << 20
 
 #: Batches in a row that may give nothing before other connections get their turn.
 LOOKS_MAX = 16
@@ -35,11 +41,14 @@ LOOKS_MAX = 16
 class Portion:
     """Rows leased so far, and how many more there may be."""
 
-    __slots__ = ("_cursor", "_deadline_ns", "_holder", "_left", "_now", "out")
+    __slots__ = ("_bytes_left", "_cursor", "_deadline_ns", "_holder", "_left", "_now", "out")
 
-    def __init__(self, cursor: Cursor, limit: int, holder: int, deadline_ns: int, now: Instant) -> None:
+    def __init__(
+        self, cursor: Cursor, limit: int, holder: int, deadline_ns: int, now: Instant, bytes_max: int = NO_LIMIT
+    ) -> None:
         self._cursor = cursor
         self._left = limit
+        self._bytes_left = bytes_max
         self._holder = holder
         self._deadline_ns = deadline_ns
         self._now = now
@@ -48,6 +57,8 @@ class Portion:
     def _add(self, delivery: Delivery) -> int:
         self.out.append(delivery)
         self._left -= delivery.count
+        if self._bytes_left < NO_LIMIT:
+            self._bytes_left -= _bytes(delivery.batch, delivery.count)
         return delivery.count
 
     def fill_from_line(self) -> None:
@@ -56,7 +67,7 @@ class Portion:
         line = cursor.ready.only
         ordered = cursor.rules.ordered
         looks = LOOKS_MAX
-        while self._left > 0:
+        while self._left > 0 and self._bytes_left > 0:
             ahead = cursor.position.ahead()
             queue = line.queue(ordered=ordered, more_fresh=ahead)
             if queue is not None:
@@ -90,8 +101,9 @@ class Portion:
         cursor = self._cursor
         lane = cursor.ready.lane(code)
         before = self._left
-        while lane is not None and self._left > 0:
-            queue = lane.queue(ordered=cursor.rules.ordered)
+        ordered = cursor.rules.ordered or cursor.ready.policy.in_order
+        while lane is not None and self._left > 0 and self._bytes_left > 0:
+            queue = lane.queue(ordered=ordered)
             if queue is None or self._take_queued(queue, fresh=queue is lane.fresh) == NOTHING_NOW:
                 break
         taken = before - self._left
@@ -204,7 +216,7 @@ class Portion:
         cursor = self._cursor
         piece = queue[0][: self._left]
         pieces: list[Delivery] = []
-        at, end = 0, len(piece)
+        at, end, left = 0, len(piece), self._bytes_left
         while at < end:
             first = int(piece[at])
             batch = cursor.source.read(first, cursor.position.joined_below)
@@ -212,13 +224,21 @@ class Portion:
                 break
             stop = end if piece[-1] < batch.end else int(np.searchsorted(piece, batch.end))
             pieces.append(Delivery(cursor.source.number, batch, piece[at:stop] - batch.first, stop - at, 1))
+            left -= _bytes(batch, stop - at)
             at = stop
+            if left <= 0:
+                break
         if at == 0 or not cursor.states.lease_first(piece[:at], self._holder, self._deadline_ns):
             return 0
         for delivery in pieces:
             self._add(delivery)
         replace_head(queue, queue[0][at:])
         return at
+
+
+def _bytes(batch: Batch, count: int) -> int:
+    """Return about how much some rows of a batch weigh."""
+    return len(batch.body) * count // batch.count
 
 
 def _within(cuts: Cuts, row: int, count: int) -> int:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from penstock.delivery.journal import DISCARDED, HOLE, NAMES, REMOVED, SKIPPED
+import numpy as np
+
+from penstock.columns import Offsets
+from penstock.delivery.journal import DISCARDED, HOLE, NAMES, REMOVED, SKIPPED, ranges
 from penstock.delivery.rules import Sifted
 from penstock.delivery.skips import Skips
 from penstock.delivery.source import Source
@@ -76,6 +79,11 @@ class Position:
             end = self.gate
         return self.offset < end and not self._fetching and self._nothing_at != (self.offset, end)
 
+    @property
+    def is_fetching(self) -> bool:
+        """Whether what comes next is on its way from the disk."""
+        return self._fetching
+
     def end(self) -> int:
         """Return the offset up to which rows may be seen now."""
         end = self.source.readable_end
@@ -109,6 +117,21 @@ class Position:
     def unread_rows(self) -> int:
         """Return how many rows are still to come."""
         return sum(self.source.rows_between(*stretch) for stretch in self.unread())
+
+    def stored(self, offsets: Offsets) -> Offsets:
+        """Return those of ascending offsets ahead whose rows are there and were not removed."""
+        offsets = offsets[offsets < self.source.readable_end]
+        if len(offsets) == 0:
+            return offsets
+        there: list[int] = []
+        rows_between = self.source.rows_between
+        for first, last in zip(*(ends.tolist() for ends in ranges(offsets)), strict=True):
+            run = range(first, last + 1)
+            whole = rows_between(first, last + 1) == len(run)
+            there += run if whole else [each for each in run if rows_between(each, each + 1)]
+        if self.skips.firsts:
+            there = [each for each in there if self.skips.end_at(each) == each]
+        return np.array(there, np.int64)
 
     # --- reading --------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_EMPTY = np.empty(0, np.int64)
 
 
 class Host(dealer.Host, Protocol):
@@ -36,6 +37,10 @@ class Host(dealer.Host, Protocol):
 
     #: Acks are written down before anything later is answered.
     flush_at_once: bool
+
+    @property
+    def incarnation(self) -> int:
+        """The key by which ids are shown where they are not as they are."""
 
     def left(self, subscription: Subscription) -> None:
         """Hear that a seat of a subscription was closed."""
@@ -66,8 +71,9 @@ class Subscription:
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
         #: Looks how keys moved when the topic grew; None where it did not.
         self._moves: Callable[[], Moves] | None = None
-        self._policy: Policy = policy_of(settings)
-        self.dealer.policy = self._policy
+        #: The policy that was chosen; in force unless some seat asks for a tag.
+        self.chosen_policy: Policy = policy_of(settings, host.incarnation)
+        self.dealer.policy = self.chosen_policy
         self._tagged = Tagged()
         self.configure(settings)
 
@@ -78,7 +84,9 @@ class Subscription:
         if self.names:
             cursor.states.pages.keep_versions()
         for holder in cursor.states.leases.holders():
-            self.named[self.names[holder]].in_flight += len(cursor.states.leases.of(holder))
+            rows = cursor.states.leases.of(holder)
+            self.named[self.names[holder]].in_flight += len(rows)
+            self.chosen_policy.recovered(cursor.source.number, rows, cursor.states.pages.details(rows)[2])
 
     def follow(self, grown: Sequence[Growth], shard_of: ShardOf) -> None:
         """Keep the order of keys that had other shards before the topic grew."""
@@ -92,14 +100,14 @@ class Subscription:
     @property
     def policy(self) -> Policy:
         """The policy in force: `tagged` while some seat asks for a tag, else the one that was chosen."""
-        return self._tagged if self._tagged else self._policy
+        return self._tagged if self._tagged else self.chosen_policy
 
     def configure(self, settings: SubscriptionSettings) -> None:
         """Go by these settings from now on."""
         if settings.policy != self.settings.policy:
-            self._policy = policy_of(settings)
+            self.chosen_policy = policy_of(settings, self.host.incarnation)
             for seat in self.seats.values():
-                self._policy.joined(seat)
+                self.chosen_policy.joined(seat)
             self._deal_by(self.policy)
         self.settings = settings
         self.dealer.paused = settings.paused
@@ -118,7 +126,7 @@ class Subscription:
             self.cursor(seat.shard)
         self.dealer.tidy()
         self.holders.join(seat)
-        self._policy.joined(seat)
+        self.chosen_policy.joined(seat)
         if seat.tag:
             self._claim(seat)
 
@@ -163,7 +171,7 @@ class Subscription:
             self.unclaim(seat)
         self.looks.pop(seat, None)
         if seat.owner is None and seat.holder >= 0:
-            self._policy.left(seat)
+            self.chosen_policy.left(seat)
             kept = seat.in_flight if seat.named and not release else 0
             if not kept:
                 now = self.host.now()
@@ -263,12 +271,23 @@ class Subscription:
 
     # --- without a lease ------------------------------------------------------------------------------------------
 
-    def remove(self, ids: list[int]) -> None:
-        """Finish messages whatever their state: the owner does not want them delivered any more."""
-        refused: list[int] = []
-        for cursor, offsets in self.by_shard(np.asarray(ids, np.int64), refused):
+    def remove(self, ids: list[int] | Offsets) -> Offsets:
+        """Finish messages whatever their state: the owner does not want them delivered any more.
+
+        Return the ids of those that were not finished before.
+        """
+        there = self.unfinished(ids)
+        for cursor, offsets in self.by_shard(there, []):
             self._lost(cursor.remove(offsets))
         self._changed()
+        return there
+
+    def unfinished(self, ids: list[int] | Offsets) -> Offsets:
+        """Return those of some ids whose messages are there and not finished, each once, in order."""
+        found = [_EMPTY]
+        for cursor, offsets in self.by_shard(np.asarray(ids, np.int64), []):
+            found.append((cursor.source.number << OFFSET_BITS) + cursor.unfinished(offsets) + 1)
+        return np.concatenate(found)
 
     def ack_up_to(self, id_: int) -> None:
         """Finish every message of a shard up to and including this one."""
@@ -324,6 +343,10 @@ class Subscription:
         return times if opens_ns is None else [*times, opens_ns - now.monotonic_ns + now.wall_ns]
 
     # --- what others ask ------------------------------------------------------------------------------------------
+
+    def is_busy(self) -> bool:
+        """Tell whether a look that found nothing may find something although nothing new comes: go on in a moment."""
+        return self.dealer.is_waking or any(cursor.position.is_fetching for cursor in self.cursors)
 
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""

@@ -129,6 +129,11 @@ class Topic:
         """What the user chose."""
         return self.record.settings
 
+    @property
+    def incarnation(self) -> int:
+        """What tells it from a deleted one of the same name, and the key by which queue services show its ids."""
+        return self.record.incarnation
+
     def shard(self, number: int) -> Shard:
         """Return a shard that must exist."""
         if not 0 <= number < len(self.shards):

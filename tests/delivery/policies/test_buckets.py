@@ -19,7 +19,7 @@ PREFETCH_NS = 2 * SECOND
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> Buckets:
     policy = Buckets()
-    monkeypatch.setitem(POLICIES, "buckets", lambda settings: policy)
+    monkeypatch.setitem(POLICIES, "buckets", lambda settings, key: policy)
     return policy
 
 

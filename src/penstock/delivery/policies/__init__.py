@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.delivery.policies.partition_locked import PartitionLocked
 from penstock.delivery.policies.policy import Policy
 from penstock.errors import Refusal
 from penstock.settings import SubscriptionSettings
 
-POLICIES: dict[str, Callable[[SubscriptionSettings], Policy]] = {
-    "shared": lambda settings: Policy(),
+#: Each is made with the key by which ids of its topic are shown.
+POLICIES: dict[str, Callable[[SubscriptionSettings, int], Policy]] = {
+    "shared": lambda settings, key: Policy(),
+    "partition-locked": lambda settings, key: PartitionLocked(key),
 }
 
 
-def policy_of(settings: SubscriptionSettings) -> Policy:
-    """Return a new policy of the kind that settings choose."""
+def policy_of(settings: SubscriptionSettings, key: int = 0) -> Policy:
+    """Return a new policy of the kind that settings choose, for a topic whose ids are shown by this key."""
     if settings.policy not in POLICIES:
         raise Refusal("bad_request", f"there is no policy {settings.policy!r}; choose one of {', '.join(POLICIES)}")
-    return POLICIES[settings.policy](settings)
+    return POLICIES[settings.policy](settings, key)

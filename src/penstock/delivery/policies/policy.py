@@ -23,6 +23,10 @@ class Taker(Protocol):
     lane: int
     name: str
 
+    @property
+    def owner(self) -> Taker | None:
+        """Whom it takes for, if it asks but once."""
+
 
 class Stock(Protocol):
     """The ready rows of one shard, as a policy sees them."""
@@ -44,8 +48,8 @@ class Policy:
     deal = 0
     #: Rows are handed out so long before they are due; their leases begin when they are.
     lead_ns = 0
-    #: Rows are put into lanes before anybody is asked, so that a lane gives all it has at once.
-    sorts_first = False
+    #: A lane gives its rows in order, also those that were out before; else both take turns.
+    in_order = False
     #: How many times around everybody is asked: first for what is its own, then for what others left.
     ranks = 1
 
@@ -54,6 +58,10 @@ class Policy:
 
     def left(self, taker: Taker) -> None:
         """Hear that a seat went."""
+
+    def stock(self, room: int) -> int:
+        """Return how many rows shall stand in lanes before a seat that may get so many is asked."""
+        return 0
 
     def slots_of(self, shard: int, batch: Batch, offsets: Offsets) -> Slots | None:
         """Return the slot of each of these rows of a shard's batch; None puts all into slot 0."""
@@ -70,6 +78,12 @@ class Policy:
     def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> bool:
         """Hear how many rows a lane gave to a seat, leased until then; tell whether the next one may be tried."""
         return True
+
+    def unserved(self) -> None:
+        """Hear that the rows of the last `served` went back: they could not be written down."""
+
+    def recovered(self, shard: int, offsets: Offsets, ends_ns: Offsets) -> None:
+        """Hear which rows of a shard were out when the process before this one ended, and until when they still are."""
 
     def opens_ns(self, now: Instant) -> int | None:
         """Return the next monotonic time, after now, at which a lane opens; None if time opens none."""
