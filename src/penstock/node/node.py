@@ -22,6 +22,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.dialect import Bound, Dialect, Running, chosen, measure_of
 from penstock.disk import Disk, unmade
 from penstock.errors import CorruptionError, Refusal
+from penstock.fanout import Fanouts
 from penstock.intake.ledger import Ledger
 from penstock.intake.staging import Staging
 from penstock.log.cached import share
@@ -146,6 +147,8 @@ class Node:
         self.holds = Holds(self.catalog, self.steady)
         self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
         self.transactions = Transactions(self)
+        #: Names under which several topics are published to at once.
+        self.fanouts = Fanouts(self)
         #: How the pipelines are that told it.
         self.pipelines = Pipelines(clock)
         self._open_topics()

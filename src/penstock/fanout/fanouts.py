@@ -1,0 +1,154 @@
+"""The fan-outs of a node: made, changed and published to. They are records in the registry and hold no messages.
+
+A fan-out may have the name of a topic and has nothing to do with it. Copies are stored one by one, each with an id of
+its own: a target that refuses its copy keeps none of the others from theirs.
+Invariant: a topic that is deleted gets nothing more, nor does a later one of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import Refusal
+from penstock.fanout.record import FanoutRecord, Target
+from penstock.registry.answer import Answer
+from penstock.registry.attempt import Draft
+from penstock.registry.records import check_name, decoded, encoded
+
+if TYPE_CHECKING:
+    from penstock.delivery.subscription import Subscription
+    from penstock.intake.receipt import Receipt
+    from penstock.message import Rows
+    from penstock.node.node import Change, Node
+    from penstock.node.topic import Topic
+
+FANOUTS = "fanout/"
+
+#: A message is copied so often at most; the record of a fan-out must stay small, too.
+TARGETS_MAX = 1000
+FANOUTS_MAX = 10_000
+
+#: What became of each copy, by topic.
+Copies = Mapping[str, "Receipt | BaseException"]
+
+
+class Fanouts:
+    """All fan-outs, by name."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._catalog = node.catalog
+        self._registry = node.catalog.registry
+        node.watchers.append(self._heard)
+
+    def names(self) -> list[str]:
+        """Return the names, in order."""
+        return [key[len(FANOUTS) :] for key in self._registry.list(FANOUTS)]
+
+    def get(self, name: str) -> FanoutRecord | None:
+        """Return the fan-out of this name, or None."""
+        entry = self._registry.get(FANOUTS + name)
+        return decoded(entry.value, FanoutRecord, FANOUTS + name) if entry else None
+
+    def topics(self, name: str) -> list[Topic]:
+        """Return the topics that get copies, as far as they are there; none of a fan-out that is not."""
+        record = self.get(name)
+        found = [self._node.topics.get(target.topic) for target in record.targets] if record is not None else []
+        numbers = [target.number for target in record.targets] if record is not None else []
+        return [
+            topic
+            for topic, number in zip(found, numbers, strict=True)
+            if topic is not None and topic.record.number == number
+        ]
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def create(self, name: str) -> Answer[FanoutRecord]:
+        """Make a fan-out of a name that is free."""
+        key = FANOUTS + name
+
+        def compose() -> Draft[FanoutRecord]:
+            check_name(name, "fan-out")
+            if self._registry.get(key):
+                raise Refusal("conflict", f"there is a fan-out {name} already")
+            if len(self._registry.list(FANOUTS)) >= FANOUTS_MAX:
+                raise Refusal("limit_reached", f"there are {FANOUTS_MAX} fan-outs, no more fit; delete one")
+            record = FanoutRecord(name=name, created_ns=self._node.clock.now())
+            return Draft(record, {key: encoded(record)}, (), {key: 0})
+
+        return self._catalog.attempt(compose)
+
+    def delete(self, name: str) -> Answer[FanoutRecord]:
+        """Remove a fan-out and answer with what it was; its topics stay."""
+
+        def compose() -> Draft[FanoutRecord]:
+            record, revision = self._known(name)
+            return Draft(record, {}, [FANOUTS + name], {FANOUTS + name: revision})
+
+        return self._catalog.attempt(compose)
+
+    def add(self, name: str, topic: Topic) -> Answer[FanoutRecord]:
+        """Let a topic get copies, once however often it is added."""
+        target = Target(topic.name, topic.record.number)
+
+        def added(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+            if target in targets:
+                return targets
+            others = tuple(each for each in targets if each.topic != topic.name)
+            if len(others) >= TARGETS_MAX:
+                raise Refusal("limit_reached", f"fan-out {name} has {TARGETS_MAX} topics, no more fit")
+            return (*others, target)
+
+        return self._change(name, added)
+
+    def remove(self, name: str, topic: str) -> Answer[FanoutRecord]:
+        """Let a topic get no more copies; it need not get any now."""
+        return self._change(name, lambda targets: tuple(each for each in targets if each.topic != topic))
+
+    def _change(self, name: str, changed: Callable[[tuple[Target, ...]], tuple[Target, ...]]) -> Answer[FanoutRecord]:
+        def compose() -> Draft[FanoutRecord]:
+            record, revision = self._known(name)
+            targets = changed(record.targets)
+            if targets == record.targets:
+                return Draft(record)
+            record = msgspec.structs.replace(record, targets=targets)
+            return Draft(record, {FANOUTS + name: encoded(record)}, (), {FANOUTS + name: revision})
+
+        return self._catalog.attempt(compose)
+
+    def _known(self, name: str) -> tuple[FanoutRecord, int]:
+        entry = self._registry.get(FANOUTS + name)
+        if entry is None:
+            raise Refusal("not_found", f"there is no fan-out {name}")
+        return decoded(entry.value, FanoutRecord, FANOUTS + name), entry.revision
+
+    def _heard(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
+        """Forget a topic that is gone; if the registry refuses that, its number still tells it from later ones."""
+        if event != "deleted" or subscription is not None:
+            return
+        number = topic.record.number
+        for name in self.names():
+            record = self.get(name)
+            if record is not None and any(target.number == number for target in record.targets):
+                self._change(name, lambda targets: tuple(each for each in targets if each.number != number))
+
+    # --- publishing -----------------------------------------------------------------------------------------------
+
+    def publish(self, topics: list[Topic], rows: Rows, publisher: object, done: Callable[[Copies], None]) -> None:
+        """Store a copy of rows in each topic and tell what became of them once that is known of all."""
+        copies: dict[str, Receipt | BaseException] = {}
+        if not topics:
+            done(copies)
+
+        def stored(topic: str, receipt: Receipt | None, error: BaseException | None) -> None:
+            copies[topic] = receipt if receipt is not None else error or Refusal("gone", f"topic {topic} went away")
+            if len(copies) == len(topics):
+                done({each.name: copies[each.name] for each in topics})
+
+        for topic in topics:
+            copy = msgspec.structs.replace(rows)
+            topic.publish(copy, publisher, partial(stored, topic.name))
