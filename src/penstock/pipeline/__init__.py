@@ -1,5 +1,5 @@
-"""Topics as Spark DataFrames. `session()` starts Spark; `format("penstock")` is found by Spark itself."""
+"""Topics as Spark DataFrames. `session()` starts Spark; `register(spark)` is for sessions started otherwise."""
 
-from penstock.pipeline.session import session
+from penstock.pipeline.session import register, session
 
-__all__ = ["session"]
+__all__ = ["register", "session"]

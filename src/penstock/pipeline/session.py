@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline import launch
 
@@ -35,6 +35,9 @@ HERE = {
 }
 #: Processes that make an archive; kept so that nobody waits for them.
 _makers: list[subprocess.Popen[bytes]] = []
+
+#: What of Spark looks for Python sources, and warns at length where it finds no Python to look with.
+DATA_SOURCES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -67,6 +70,28 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("penstock")` known to a session that was started otherwise, run by the Python that calls this."""
+    from penstock.pipeline.source import PenstockSource
+
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        spark.dataSource.register(PenstockSource)
+        return
+    context: Any = spark.sparkContext
+    # Spark looks for sources itself, with the python3 on PATH, again for each stream, and warns at length where that
+    # one has no packages: in a virtual environment that is not activated, always. This is the source, so let it be.
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(DATA_SOURCES, log4j.Level.ERROR)
+    before = context.pythonExec
+    # On a cluster this machine's paths mean nothing, and PYSPARK_PYTHON says which Python workers are.
+    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
+    try:
+        spark.dataSource.register(PenstockSource)
+    finally:
+        context.pythonExec = before
 
 
 def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) -> dict[str, str]:
