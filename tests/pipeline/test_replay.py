@@ -26,7 +26,9 @@ from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.archive import dated
 from penstock.pipeline.jobs.replay import Progress, Replay, ends_on, planned, replay
 from penstock.pipeline.jobs.replay import run as running
+from penstock.pipeline.jobs.replay.condition import condition
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, steps_of
+from penstock.pipeline.jobs.replay.run import Spark
 from penstock.pipeline.lake.table import table
 from tests.flight.parts import Flown, body_batch, many
 from tests.pipeline.conftest import ROOT
@@ -49,6 +51,20 @@ def node(module_node: Flown) -> Iterator[Flown]:
     yield module_node
     for info in module_node.act("topics")["topics"]:
         module_node.act("delete-topic", name=info["name"])
+
+
+def never() -> SparkSession:
+    """Start Spark for a replay that must not need it."""
+    raise AssertionError("Spark was started")
+
+
+@pytest.fixture(params=["here", "spark"])
+def engine(request: pytest.FixtureRequest) -> Spark:
+    """Who reads and writes: what either does the other must do, too."""
+    if request.param == "here":
+        return never
+    session: SparkSession = request.getfixturevalue("spark")
+    return session
 
 
 def url(node: Flown) -> str:
@@ -142,7 +158,7 @@ def fill(node: Flown, count: int, topic: str = "in", chance: random.Random | Non
 
 
 def test_replay_of_a_topic_is_the_topic(
-    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Spark, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "STEP_ROWS", 600)
     fill(node, 2000)
@@ -150,7 +166,7 @@ def test_replay_of_a_topic_is_the_topic(
     assert all(wanted)
     assert {name for shard in wanted for row in shard for name in row if row[name] is not None} >= set(OPTIONAL_COLUMNS)
     heard = Heard()
-    outcome = replay(spark, options(node), str(tmp_path), told=heard)
+    outcome = replay(engine, options(node), str(tmp_path), told=heard)
     for shard in wanted:
         for row in shard:
             row["dedup"] = None  # it would make the node drop what repeats one of the last minutes
@@ -179,49 +195,51 @@ def test_repeated_replay_adds_nothing_also_when_the_topic_grew(
     book = Book(str(tmp_path), chosen.chosen_name())
     done = book.done()
     book.note(msgspec.structs.replace(done, steps=done.steps - 1))
-    assert replay(spark, chosen, str(tmp_path)).finished
+    # What Spark began is ended without it.
+    assert replay(never, chosen, str(tmp_path)).finished
     assert node.bodies("in.replay") == [b"body %d" % number for number in range(350)]
-    again = replay(spark, chosen, str(tmp_path))
+    again = replay(never, chosen, str(tmp_path))
     assert (again.finished, again.rows) == (True, 0)
     assert again.message.startswith(f"nothing to do: {chosen.chosen_name()} was replayed on 20")
-    assert "give it another name" in again.message
+    assert "350 messages of in, from earliest until latest, taken 20" in again.message
+    assert f"give it another name: --name {chosen.chosen_name()}-2" in again.message
     with pytest.raises(ConfigError, match=r"was planned on .* with other words \(where\)"):
-        replay(spark, options(node, where="offset > 3", name=chosen.chosen_name(), to=chosen.to), str(tmp_path))
+        replay(never, options(node, where="offset > 3", name=chosen.chosen_name(), to=chosen.to), str(tmp_path))
     node.act("delete-topic", name="in")
     book.note(done)
     with pytest.raises(Refusal, match="topic in was deleted since replay"):
-        replay(spark, chosen, str(tmp_path))
+        replay(never, chosen, str(tmp_path))
 
 
-def test_dry_run_counts_and_writes_nothing(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
+def test_dry_run_counts_and_writes_nothing(engine: Spark, node: Flown, tmp_path: Path) -> None:
     node.act("create-topic", name="in", settings={"shards": 2})
     node.put("in", many(30))
     node.put("in", many(20), shard=1)
     node.advance(60)
     middle_ns = node.do(node.clock.now)
     node.put("in", many(5, 100))
-    whole = planned(spark, options(node, to="{topic}.again"), str(tmp_path))
+    whole = planned(engine, options(node, to="{topic}.again"), str(tmp_path))
     assert (whole.rows, len(whole.steps)) == (55, 1)
     assert sorted((share.topic, share.to, share.rows, share.bytes) for share in whole.shares) == shares(node)
     first_ns, last_ns = (f(node.read("in", shard=0)["timestamp"].to_pylist()) for f in (min, max))
     (share,) = (share for share in whole.shares if share.shard == 0)
     assert (share.first_us, share.last_us) == (first_ns // 1000, last_ns // 1000)
     text = datetime.fromtimestamp(middle_ns / 1e9, UTC).isoformat()
-    assert planned(spark, options(node, **{"from": text}), str(tmp_path)).rows == 5
-    assert planned(spark, options(node, until=text, where="shard = 1 AND offset < 7"), str(tmp_path)).rows == 7
-    assert planned(spark, options(node, **{"from": {"1": 15}, "until": {"0": 10}}), str(tmp_path)).rows == 15
+    assert planned(engine, options(node, **{"from": text}), str(tmp_path)).rows == 5
+    assert planned(engine, options(node, until=text, where="shard = 1 AND offset < 7"), str(tmp_path)).rows == 7
+    assert planned(engine, options(node, **{"from": {"1": 15}, "until": {"0": 10}}), str(tmp_path)).rows == 15
     names = [info["name"] for info in node.act("topics")["topics"]]
     assert [name for name in names if not name.startswith("_penstock.")] == ["in"]
     assert os.listdir(tmp_path) == []
-    none = replay(spark, options(node, where="offset < 0"), str(tmp_path))
-    assert (none.rows, none.message) == (0, "nothing to do: no message matches")
+    none = replay(engine, options(node, where="offset < 0"), str(tmp_path))
+    assert (none.rows, none.message) == (0, "nothing to do: no message matches, from earliest until latest")
     with pytest.raises(ConfigError, match=r"where cannot be used: .*colour"):
-        planned(spark, options(node, where="colour = 'red'"), str(tmp_path))
+        planned(engine, options(node, where="colour = 'red'"), str(tmp_path))
     with pytest.raises(ConfigError, match="from: offset 99 of shard 1 of topic in is not kept; there are 0 to 2"):
-        planned(spark, options(node, **{"from": {"1": 99}}), str(tmp_path))
+        planned(engine, options(node, **{"from": {"1": 99}}), str(tmp_path))
 
 
-def test_times_stay_move_or_go(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
+def test_times_stay_move_or_go(engine: Spark, node: Flown, tmp_path: Path) -> None:
     event_ns = 1_700_000_000_123_456_000
     columns = {"event_time": pa.array([event_ns, None]), "due": pa.array([None, event_ns], pa.int64())}
     node.put("in", body_batch(b"a", b"b", **columns))
@@ -230,7 +248,7 @@ def test_times_stay_move_or_go(spark: SparkSession, node: Flown, tmp_path: Path)
     def times(**more: Any) -> list[tuple[int | None, int | None, int | None]]:
         name = f"out{len(os.listdir(tmp_path))}"
         pace = FakePace()
-        replay(spark, options(node, to=name, **more), str(tmp_path), pace=pace)
+        replay(engine, options(node, to=name, **more), str(tmp_path), pace=pace)
         found = node.read(name).to_pylist()
         return [(row["event_time"], row["due"], row["expires"]) for row in found]
 
@@ -248,9 +266,7 @@ def test_times_stay_move_or_go(spark: SparkSession, node: Flown, tmp_path: Path)
     ]
 
 
-def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(
-    spark: SparkSession, node: Flown, tmp_path: Path
-) -> None:
+def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(node: Flown, tmp_path: Path) -> None:
     node.put("in", many(120))
     pace, told = FakePace(), []
 
@@ -260,7 +276,7 @@ def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(
             os.kill(os.getpid(), signal.SIGTERM)
 
     with ends_on(signal.SIGTERM) as stop:
-        outcome = replay(spark, options(node, rate=30), str(tmp_path), told=hear, stop=stop, pace=pace)
+        outcome = replay(never, options(node, rate=30), str(tmp_path), told=hear, stop=stop, pace=pace)
     assert (outcome.finished, outcome.rows) == (False, told[2].rows_done)
     # The first step goes at once; each later one when the rows before it have had their time.
     assert pace.rests_ns == [
@@ -270,7 +286,7 @@ def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(
     assert told[2].rows_per_s == pytest.approx(told[2].rows_done * SECOND_NS / sum(pace.rests_ns))
     assert told[2].eta_s == pytest.approx((120 - told[2].rows_done) / told[2].rows_per_s)
     assert len(node.bodies("out")) == outcome.rows
-    assert replay(spark, options(node, rate=1_000_000), str(tmp_path), pace=pace).finished  # the pace may change
+    assert replay(never, options(node, rate=1_000_000), str(tmp_path), pace=pace).finished  # the pace may change
     assert node.bodies("out") == node.bodies("in")
 
 
@@ -297,6 +313,127 @@ def test_archive_table_is_replayed_in_the_order_of_its_shards(
         node, table=str(tmp_path / "lake"), version=version - 1, topics=["in"], to="x", where="tag = 'tag 1'"
     )
     assert planned(spark, earlier, str(tmp_path)).rows == sum(row["tag"] == "tag 1" for row in wanted[0])
+
+
+def test_a_time_counted_back_from_now_means_other_messages_later(node: Flown, tmp_path: Path) -> None:
+    chosen, pace = options(node, **{"from": "2m"}), FakePace()
+
+    def run(more: Replay = chosen) -> tuple[int, str]:
+        pace.at_ns = node.do(node.clock.now)
+        outcome = replay(never, more, str(tmp_path), pace=pace)
+        return outcome.rows, outcome.message
+
+    node.put("in", many(10))
+    assert run()[0] == 10
+    node.advance(600)
+    node.put("in", many(5, 10))
+    rows_, message = run()
+    assert rows_ == 5
+    from_ = datetime.fromtimestamp((pace.at_ns - 120 * SECOND_NS) // SECOND_NS, UTC)
+    assert f"5 messages were replayed, from {from_:%Y-%m-%dT%H:%M:%S}" in message
+    assert node.bodies("out") == node.bodies("in")
+    # Under a name it is the one replay that it was the first time.
+    named = msgspec.structs.replace(chosen, name="mine")
+    assert run(named)[0] == 5
+    from_ = datetime.fromtimestamp((pace.at_ns - 120 * SECOND_NS) // SECOND_NS, UTC)
+    node.advance(600)
+    node.put("in", many(1))
+    rows_, message = run(named)
+    assert rows_ == 0
+    assert message.startswith("nothing to do: mine was replayed on 20")
+    assert f"5 messages of in, from {from_:%Y-%m-%dT%H:%M:%S}" in message
+    assert message.endswith("To replay them again, give it another name: --name mine-2")
+    assert run(msgspec.structs.replace(chosen, name="mine-2"))[0] == 1
+
+
+def test_a_replay_from_a_time_back_says_how_to_go_on_with_it(node: Flown, tmp_path: Path) -> None:
+    node.put("in", many(90))
+    chosen, pace = options(node, rate=30, **{"from": "2m"}), FakePace()
+    pace.at_ns = node.do(node.clock.now)
+    stopped = Heard(stop_after=1)
+    outcome = replay(never, chosen, str(tmp_path), told=stopped, stop=stopped.stop, pace=pace)
+    assert not outcome.finished
+    assert f"run it again with --name {outcome.plan.name} to go on" in outcome.message
+    assert stopped.told[0].name == outcome.plan.name
+    node.advance(600)
+    pace.at_ns = node.do(node.clock.now)
+    named = msgspec.structs.replace(chosen, name=outcome.plan.name)
+    assert replay(never, named, str(tmp_path), pace=pace).finished
+    assert node.bodies("out") == node.bodies("in")
+
+
+def test_little_is_replayed_where_spark_is_not_installed(node: Flown, tmp_path: Path) -> None:
+    node.put("in", many(100))
+    script = "import sys\nsys.modules['pyspark'] = None\nfrom penstock.cli.app import run\nsys.exit(run(sys.argv[1:]))"
+    words = ["pipeline", "replay", "in", "--to", "out", "--where", "offset >= 50", "--url", url(node), "--json"]
+    child = [sys.executable, "-c", script, *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for extra in (["--dry-run"], []):
+        done = subprocess.run(
+            [*child, *extra], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["rows"], said["from"]) == (50, "earliest")
+    # A command says its own lines on standard error, and nothing else is there.
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [said["name"]]
+    assert node.bodies("out") == node.bodies("in")[50:]
+
+
+UNDERSTOOD = (
+    "tag = 'tag 1'",
+    "tag <> 'tag 1' OR traffic IS NULL",
+    "NOT (tag = 'tag 1' AND shard = 1)",
+    "not tag = 'tag 1' and bucket >= 40",
+    "tag IN ('tag 0', 'tag 2') AND offset < 200",
+    "tag NOT IN ('tag 0')",
+    "Bucket BETWEEN 10 AND 20",
+    "bucket NOT BETWEEN 10 AND 90",
+    "traffic < -5 or route == 7",
+    "key IS NOT NULL AND headers IS NULL",
+    "topic = 'in' AND (due IS NULL OR event_time IS NULL)",
+    "source != 'nsq'",
+)
+
+
+def test_a_condition_that_needs_no_spark_chooses_what_spark_does(
+    spark: SparkSession, node: Flown, tmp_path: Path
+) -> None:
+    fill(node, 700)
+    reader = spark.read.format("penstock").options(url=url(node), subscribe="in", columns="*")
+    counts = [f"count_if({text}) AS c{number}" for number, text in enumerate(UNDERSTOOD)]
+    wanted = dict(zip(UNDERSTOOD, reader.load().selectExpr(*counts).collect()[0], strict=True))
+    found = {text: planned(never, options(node, where=text), str(tmp_path)).rows for text in UNDERSTOOD}
+    assert found == wanted
+    assert len(set(found.values())) > len(found) // 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key = 'k'",
+        "body = 'x'",
+        "tag LIKE 'a%'",
+        "timestamp > '2026-01-01'",
+        "length(tag) > 3",
+        "offset > 1.5",
+        "offset > 5L",
+        "offset > '5'",
+        "tag > 5",
+        'tag = "x"',
+        "tag = 'it''s'",
+        "tag = 'a\\'b'",
+        "tag = 'x' -- or not",
+        "tag = 'x' AND",
+        "offset > 99999999999999999999",
+        "tag <=> 'x'",
+        "true",
+        "offset NOT = 5",
+        "tag = NULL",
+    ],
+)
+def test_a_condition_that_is_not_surely_the_same_is_left_to_spark(text: str) -> None:
+    assert condition(text) is None
 
 
 def test_replay_that_is_killed_and_run_again_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -209,15 +209,23 @@ def carry_out(document: Document, *, master: str, once: bool, plain: bool) -> No
 @contextmanager
 def one_line() -> Iterator[None]:
     """Say what goes wrong in Spark in one line, as everything else."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     from penstock.pipeline.run.fault import reason
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:
+        if not _is_sparks(error):
+            raise
         raise Failure(reason(error)) from None
+
+
+def _is_sparks(error: Exception) -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JError)
 
 
 @contextmanager

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.command import Json, Token
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.pipeline import Data, Master, Url, needs_spark, one_line, place_of
+from penstock.cli.pipeline import Data, Url, needs_spark, one_line, place_of
 from penstock.cli.printer import Printer, count, size
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.pipeline.jobs.replay import Plan, Progress
 
 
@@ -38,15 +41,24 @@ def replay(
     data: Data = None,
     url: Url = None,
     token: Token = None,
-    master: Master = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Have Spark do it, there: local[*], spark://host:port or sc://host:port.",
+            show_default="local[*], and below a million messages without Spark",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Publish messages of topics or of a table again; the same command twice adds nothing twice."""
-    needs_spark()
+    """Publish messages of topics or of a table again; the same command twice adds nothing twice.
+
+    A time counted back from now means other messages each time, and so another replay.
+    """
+    if table:
+        needs_spark()
     from penstock.pipeline.jobs.replay import Replay, ends_on, planned
     from penstock.pipeline.jobs.replay import replay as replayed
     from penstock.pipeline.run.home import base_of
-    from penstock.pipeline.session import session
 
     if times not in ("original", "shift", "none"):
         raise Failure(f"--times {times}: original, shift or none", USAGE)
@@ -67,16 +79,32 @@ def replay(
         name=name,
     )
     printer = Printer(json=json)
-    spark = session("penstock replay", master=master)
-    if dry_run:
-        with one_line():
-            plan = planned(spark, options, base_of(place))
-        _show(printer, plan)
-        return
-    with ends_on(signal.SIGTERM, signal.SIGINT) as stop, one_line():
-        outcome = replayed(spark, options, base_of(place), told=_tell, stop=stop)
-    values = {"name": outcome.plan.name, "rows": outcome.rows, "finished": outcome.finished}
+    started = partial(_started, master or "local[*]")
+    spark = started() if master else started
+    with one_line():
+        if dry_run:
+            _show(printer, planned(spark, options, base_of(place)))
+            return
+        with ends_on(signal.SIGTERM, signal.SIGINT) as stop:
+            outcome = replayed(spark, options, base_of(place), told=_tell, stop=stop)
+    plan = outcome.plan
+    values = {
+        "name": plan.name,
+        "rows": outcome.rows,
+        "rows_all": plan.rows,
+        "finished": outcome.finished,
+        "from": plan.words["from"],
+        "until": plan.words["until"],
+        "message": outcome.message,
+    }
     printer.done(values, outcome.message)
+
+
+def _started(master: str) -> SparkSession:
+    needs_spark()
+    from penstock.pipeline.session import session
+
+    return session("penstock replay", master=master)
 
 
 def _show(printer: Printer, plan: Plan) -> None:
@@ -95,6 +123,8 @@ def _show(printer: Printer, plan: Plan) -> None:
     ]
     document = {
         "name": plan.name,
+        "from": plan.words["from"],
+        "until": plan.words["until"],
         "rows": plan.rows,
         "bytes": plan.bytes,
         "steps": len(plan.steps),
@@ -109,13 +139,14 @@ def _show(printer: Printer, plan: Plan) -> None:
     columns = ("topic", "shard", "to", "messages", "size", "first", "last")
     printer.table(document, columns, shares, empty="no message matches")
     printer.line(
-        f"{count(plan.rows, 'message')}, {size(plan.bytes)}, in {count(len(plan.steps), 'step')}; nothing was written"
+        f"{count(plan.rows, 'message')}, {size(plan.bytes)}, in {count(len(plan.steps), 'step')}, from "
+        f"{plan.words['from']} until {plan.words['until']}; nothing was written"
     )
 
 
 def _tell(progress: Progress) -> None:
     print(
-        f"{progress.rows_done:,} of {progress.rows:,} messages, {progress.rows_per_s:,.0f} a second, "
+        f"{progress.name}: {progress.rows_done:,} of {progress.rows:,} messages, {progress.rows_per_s:,.0f} a second, "
         f"{progress.eta_s:.0f} s to go",
         file=sys.stderr,
         flush=True,

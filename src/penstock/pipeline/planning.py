@@ -12,14 +12,14 @@ import time
 from collections.abc import Mapping
 
 from penstock.client.wire import Read, TopicInfo
-from penstock.errors import Refusal, hint
+from penstock.errors import Refusal
 from penstock.pipeline import launch
 from penstock.pipeline.conditions import Conditions
 from penstock.pipeline.offsets import Position, Positions, placed
 from penstock.pipeline.options import LATEST, Options, Place
 from penstock.pipeline.scan import Task
 from penstock.pipeline.schema import Shape
-from penstock.pipeline.store import Piece, Store
+from penstock.pipeline.store import Piece, Store, Topics, subscribed_names
 from penstock.pipeline.tasks import Extent, shared
 
 _log = logging.getLogger(__name__)
@@ -29,22 +29,6 @@ LOOKS = 10
 LOOK_PAUSE_S = 0.2
 
 MILLISECOND_NS = 1_000_000
-
-Topics = dict[str, TopicInfo]
-
-
-def subscribed(store: Store, options: Options) -> Topics:
-    """Return the topics that the options name; `Refusal` for a name that is not there."""
-    found = {}
-    for name in subscribed_names(store, options):
-        info = store.topic(name)
-        if info is None and options.pattern is not None:
-            continue  # deleted since it was listed
-        if info is None:
-            near = hint(name, store.names(), "publish to it first, or make it with `penstock topic create`")
-            raise Refusal("not_found", f"option subscribe: there is no topic {name}; {near}")
-        found[name] = info
-    return found
 
 
 def position(
@@ -139,13 +123,6 @@ def settled(store: Store, options: Options, needed: Mapping[str, Position]) -> T
             break
         time.sleep(LOOK_PAUSE_S)
     return topics
-
-
-def subscribed_names(store: Store, options: Options) -> list[str]:
-    """Return the names that the options mean now."""
-    if options.pattern is None:
-        return list(options.topics)
-    return [name for name in store.names() if re.fullmatch(options.pattern, name)]
 
 
 def _reaches(info: TopicInfo | None, needed: Position) -> bool:

@@ -114,9 +114,7 @@ class BatchWriter(DataSourceArrowWriter):
         # Without a transaction every run is one of its own: a job that is repeated writes again.
         self._query, self._batch = f"write/{uuid.uuid4().hex}", 0
         if writing.target.transaction is not None:
-            # One application may write to several topics under one version, as `foreachBatch` does.
-            name, self._batch = writing.target.transaction
-            self._query = f"txn/{len(name)}/{name}/{writing.target.topic or ''}"
+            self._query, self._batch = writing.target.once()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one task's rows."""

@@ -24,10 +24,10 @@ from penstock.errors import Refusal
 from penstock.pipeline import options as option_words
 from penstock.pipeline.conditions import Conditions
 from penstock.pipeline.options import EARLIEST, Options, parsed
-from penstock.pipeline.planning import checked, ending, planned, starting, subscribed
+from penstock.pipeline.planning import checked, ending, planned, starting
 from penstock.pipeline.scan import Scan
 from penstock.pipeline.schema import Shape, struct
-from penstock.pipeline.store import opened
+from penstock.pipeline.store import opened, subscribed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,13 +6,17 @@ rows that are not kept and a topic made anew are a `Refusal` with the same code 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from penstock.client.wire import Hold, Read, TopicInfo
+from penstock.errors import Refusal, hint
 from penstock.pipeline.options import Options
+
+Topics = dict[str, TopicInfo]
 
 
 class Piece(NamedTuple):
@@ -53,3 +57,24 @@ def opened(options: Options) -> Store:
 
     assert options.access is not None
     return Remote(options.access)
+
+
+def subscribed(store: Store, options: Options) -> Topics:
+    """Return the topics that the options name; `Refusal` for a name that is not there."""
+    found = {}
+    for name in subscribed_names(store, options):
+        info = store.topic(name)
+        if info is None and options.pattern is not None:
+            continue  # deleted since it was listed
+        if info is None:
+            near = hint(name, store.names(), "publish to it first, or make it with `penstock topic create`")
+            raise Refusal("not_found", f"option subscribe: there is no topic {name}; {near}")
+        found[name] = info
+    return found
+
+
+def subscribed_names(store: Store, options: Options) -> list[str]:
+    """Return the names that the options mean now."""
+    if options.pattern is None:
+        return list(options.topics)
+    return [name for name in store.names() if re.fullmatch(options.pattern, name)]

@@ -23,10 +23,10 @@ from penstock.pipeline.conditions import Conditions
 from penstock.pipeline.hold import Keeper
 from penstock.pipeline.offsets import Position, Positions, decoded, encoded, placed
 from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.planning import Topics, checked, planned, settled, starting, subscribed
+from penstock.pipeline.planning import checked, planned, settled, starting
 from penstock.pipeline.scan import Scan
 from penstock.pipeline.schema import Shape
-from penstock.pipeline.store import Store, opened
+from penstock.pipeline.store import Store, Topics, opened, subscribed
 from penstock.pipeline.tasks import Extent, limited
 
 if TYPE_CHECKING:

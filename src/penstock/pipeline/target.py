@@ -41,6 +41,13 @@ class Target:
     #: A batch that comes again after a crash may have other rows; those that were written first stay.
     any_rows: bool = False
 
+    def once(self) -> tuple[str, int]:
+        """Return the (query, batch) under which the node knows the transaction."""
+        assert self.transaction is not None
+        name, version = self.transaction
+        # One application may write to several topics under one version, as `foreachBatch` does.
+        return f"txn/{len(name)}/{name}/{self.topic or ''}", version
+
     def node(self) -> Access:
         """Return how to get to the node now: one that was restarted may listen elsewhere."""
         if self.path is None:

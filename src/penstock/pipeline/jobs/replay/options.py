@@ -1,7 +1,8 @@
 """What a replay may be told: which messages, where they go, how fast, and with which times.
 
 Owns the keys and what each may hold. Knows nothing of what exists.
-Invariant: the derived name is the same for the same words, so that a command that is repeated means the same replay.
+Invariant: the derived name is the same for the same words once durations back from now are times, so that a command
+that is repeated means the same replay if it means the same messages.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.lake.table import FORMATS
 from penstock.pipeline.plan.document import Place
 from penstock.units.quantity import parse_duration
+from penstock.units.times import past, shown
 
 Times = Literal["original", "shift", "none"]
 #: An offset in every shard, offsets by shard, a time, a duration back from now, `earliest` or `latest`.
 Bound = int | str | dict[str, int]
 
+#: Bounds that are no time.
+WORDS = ("earliest", "latest")
 #: Stands for a message's own topic in the name of the target.
 TOPIC = "{topic}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -94,6 +98,12 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"shift: {error}") from None
         return (-1 if self.shift.startswith("-") else 1) * (length_ns // 1000)
 
+    def resolved(self, now_ns: int) -> Replay:
+        """Return the same replay with its times as moments: a duration back from now means another one each time."""
+        return msgspec.structs.replace(
+            self, from_=_settled(self.from_, now_ns, "from"), until=_settled(self.until, now_ns, "until")
+        )
+
     def words(self) -> dict[str, Any]:
         """Return what makes this replay what it is: neither its name nor its pace, and no secrets."""
         # Through JSON, because that is how a plan keeps it and is compared.
@@ -114,3 +124,18 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def target(self, topic: str) -> str:
         """Return where the messages of a topic go."""
         return self.to.replace(TOPIC, topic)
+
+
+def time_ns(text: str, now_ns: int, key: str) -> int:
+    """Return the moment that a bound means; ConfigError says what it may be."""
+    try:
+        return past(text, now_ns, key)
+    except Refusal:
+        raise ConfigError(
+            f"{key} is {text!r}: an offset, offsets by shard, earliest, latest, a time like 2026-01-31T12:00:00Z, or a "
+            "duration back from now like 2h"
+        ) from None
+
+
+def _settled(bound: Bound, now_ns: int, key: str) -> Bound:
+    return shown(time_ns(bound, now_ns, key)) if isinstance(bound, str) and bound not in WORDS else bound

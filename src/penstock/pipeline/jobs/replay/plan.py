@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.disk import LocalDisk, private
 from penstock.errors import ConfigError
+from penstock.units.times import shown
 
 PLAN, DONE = "plan.json", "done.json"
 
@@ -72,6 +73,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     made_ns: int
     words: dict[str, Any]
+    #: The same as they were given, where a time may be a duration back from then.
+    said: dict[str, Any] = {}
     #: Of each topic; empty for a table.
     incarnations: dict[str, int]
     shards: dict[str, int]
@@ -80,6 +83,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shift_us: int
     shares: tuple[Share, ...]
     steps: tuple[Step, ...]
+    #: About how many rows are read to find those that are written; 0 where an older version made the plan.
+    read: int = 0
+
+    @property
+    def relative(self) -> bool:
+        """Whether the same words mean other messages later."""
+        return bool(self.said) and self.said != self.words
+
+    @property
+    def window(self) -> str:
+        """Which messages these are, for people: what was asked for, and when those that were found were taken."""
+        said = f"from {_bound(self.words['from'])} until {_bound(self.words['until'])}"
+        if not self.shares:
+            return said
+        first_us = min(share.first_us for share in self.shares)
+        last_us = max(share.last_us for share in self.shares)
+        return f"{said}, taken {_second(first_us)} to {_second(last_us)}"
 
     @property
     def rows(self) -> int:
@@ -90,6 +110,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def bytes(self) -> int:
         """How many bytes they have, in keys, headers and bodies."""
         return sum(share.bytes for share in self.shares)
+
+
+def _bound(bound: Any) -> str:
+    return f"offset {bound}" if isinstance(bound, int) else str(bound)
+
+
+def _second(time_us: int) -> str:
+    return shown(time_us * 1000)[:19] + "Z"
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +134,13 @@ class Book:
     def __init__(self, home: str, name: str) -> None:
         self.path = os.path.join(os.path.abspath(home), f"replay-{name}")
         self.name = name
+
+    def another(self) -> str:
+        """Return a name that no replay beside this one has."""
+        number = 2
+        while os.path.exists(f"{self.path}-{number}"):
+            number += 1
+        return f"{self.name}-{number}"
 
     @contextmanager
     def held(self) -> Iterator[None]:

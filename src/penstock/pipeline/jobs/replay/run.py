@@ -14,20 +14,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from penstock.client.connection import Connection
 from penstock.errors import ConfigError, Refusal
-from penstock.pipeline.frame import TAKEN
-from penstock.pipeline.jobs.replay.options import TOPIC, Replay
+from penstock.pipeline.jobs.replay.batches import Batches
+from penstock.pipeline.jobs.replay.condition import condition
+from penstock.pipeline.jobs.replay.options import Replay
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, Done, Plan, shares_of, steps_of
-from penstock.pipeline.jobs.replay.source import CALL_S, Source, node_of, source_of
+from penstock.pipeline.jobs.replay.source import CALL_S, Settled, Source, TopicSource, node_of, source_of
 from penstock.units.times import shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECOND_NS = 1_000_000_000
 #: A step at full speed: enough to make little of what a step costs, little enough to stop soon.
@@ -37,9 +38,12 @@ STEP_BYTES = 128 << 20
 STEPS_MAX = 100_000
 #: Rows are counted in pieces of a step's size by this, so that steps can be filled well.
 PIECES = 8
-#: The times that Spark and the log can both say.
-TIME_US_MAX = ((1 << 63) - 1) // 1000
-TIMES = ("event_time", "due", "expires")
+#: Below this, reading here takes seconds, and starting Spark as long as all of it.
+SMALL_ROWS = 1_000_000
+
+#: A session, which is used then; or how to start one, which is done only where there is much to read, or what is asked
+#: for needs SQL.
+Spark: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 
 
 class Pace(Protocol):
@@ -68,9 +72,20 @@ class SystemPace:
         self._stop.wait(rest_ns / SECOND_NS)
 
 
+class Engine(Protocol):
+    """What counts and writes rows: Spark, or this process."""
+
+    def count(self, settled: Settled, rows: int) -> list[Bucket]:
+        """Return the chosen rows, counted in pieces of this many offsets."""
+
+    def write(self, plan: Plan, number: int) -> None:
+        """Write one step, once."""
+
+
 class Progress(msgspec.Struct, frozen=True):
     """How far a replay is after a step."""
 
+    name: str
     step: int
     steps: int
     rows_done: int
@@ -95,14 +110,17 @@ class Outcome(msgspec.Struct, frozen=True):
 Told = Callable[[Progress], None]
 
 
-def planned(spark: SparkSession, options: Replay, home: str, now_ns: int | None = None) -> Plan:
+def planned(spark: Spark, options: Replay, home: str, now_ns: int | None = None) -> Plan:
     """Return the plan of a replay without writing anything: the one there is, or the one that would be made."""
-    found = _known(Book(home, options.chosen_name()), options)
-    return found or _plan(spark, source_of(options), options, time.time_ns() if now_ns is None else now_ns)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    meant = options.resolved(now_ns)
+    return _known(Book(home, meant.chosen_name()), options, meant) or _plan(
+        spark, source_of(meant), options, meant, now_ns
+    )
 
 
 def replay(
-    spark: SparkSession,
+    spark: Spark,
     options: Replay,
     home: str,
     *,
@@ -113,25 +131,31 @@ def replay(
     """Write what is not written yet; `stop` ends it after a step, and then it can be run again."""
     stop = stop or threading.Event()
     pace = pace or SystemPace(stop)
-    name = options.chosen_name()
-    book = Book(home, name)
+    now_ns = pace.now()
+    meant = options.resolved(now_ns)
+    book = Book(home, meant.chosen_name())
     with book.held():
-        source = source_of(options)
-        plan = _known(book, options)
+        source = source_of(meant)
+        plan = _known(book, options, meant)
         if plan is None:
-            plan = _plan(spark, source, options, pace.now())
+            plan = _plan(spark, source, options, meant, now_ns)
             if not plan.steps:
-                return Outcome(plan, 0, True, "nothing to do: no message matches")
+                return Outcome(plan, 0, True, f"nothing to do: no message matches, {plan.window}")
             book.settle(plan)
         done = book.done()
         if done.steps == len(plan.steps):
-            message = (
-                f"nothing to do: {name} was replayed on {shown(done.finished_ns)}, {done.rows} rows; to replay the "
-                "same again, give it another name"
-            )
-            return Outcome(plan, 0, True, message)
-        _make_targets(options, plan)
-        return _Run(spark, options, source, book, plan, pace, stop, told).run(done)
+            return Outcome(plan, 0, True, _repeated(plan, done, book))
+        _make_targets(meant, plan)
+        engine = _engine(spark, meant, source, plan.read or plan.rows)
+        return _Run(engine, meant, source, book, plan, pace, stop, told).run(done)
+
+
+def _repeated(plan: Plan, done: Done, book: Book) -> str:
+    topics = ", ".join(dict.fromkeys(share.topic for share in plan.shares))
+    return (
+        f"nothing to do: {plan.name} was replayed on {shown(done.finished_ns)[:19]}Z: {plan.rows:,} messages of "
+        f"{topics}, {plan.window}. To replay them again, give it another name: --name {book.another()}"
+    )
 
 
 @contextmanager
@@ -155,7 +179,7 @@ class _Run:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         options: Replay,
         source: Source,
         book: Book,
@@ -164,7 +188,7 @@ class _Run:
         stop: threading.Event,
         told: Told,
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._options = options
         self._source = source
         self._book = book
@@ -179,9 +203,11 @@ class _Run:
             self._wait(began_ns, rows)
             if self._stop.is_set():
                 left = len(plan.steps) - number
-                text = f"stopped: {plan.name} has {left} of {len(plan.steps)} steps left; run it again to go on"
+                again = f"with --name {plan.name} " if plan.relative and not self._options.name else ""
+                text = f"stopped: {plan.name} has {left} of {len(plan.steps)} steps left; run it again {again}to go on"
                 return Outcome(plan, rows, False, text)
-            self._write(number)
+            self._source.ready(plan, number)
+            self._engine.write(plan, number)
             rows += plan.steps[number].rows
             last = number + 1 == len(plan.steps)
             done = Done(
@@ -192,7 +218,7 @@ class _Run:
             self._book.note(done)
             self._tell(done, rows, self._pace.monotonic() - began_ns)
         self._source.close(plan)
-        return Outcome(plan, rows, True, f"{plan.name}: {done.rows} rows were replayed")
+        return Outcome(plan, rows, True, f"{plan.name}: {done.rows:,} messages were replayed, {plan.window}")
 
     def _wait(self, began_ns: int, rows: int) -> None:
         """Wait until the rows of this run are no more than the rate allows."""
@@ -202,114 +228,67 @@ class _Run:
         while not self._stop.is_set() and (rest_ns := due_ns - self._pace.monotonic()) > 0:
             self._pace.rest(rest_ns)
 
-    def _write(self, number: int) -> None:
-        rows = _chosen(self._source.step(self._spark, self._plan, number), self._options)
-        place = self._options.to_node or self._options.node
-        words = {name: value for name, value in place.options().items() if name != "path" or not place.url}
-        words |= {"txnAppId": f"replay/{self._plan.id}", "txnVersion": str(number), "keepShards": "true"}
-        messages(rows, self._options, self._plan.shift_us).write.format("penstock").options(**words).mode(
-            "append"
-        ).save()
-
     def _tell(self, done: Done, rows: int, taken_ns: int) -> None:
         rate = rows * SECOND_NS / taken_ns if taken_ns > 0 else 0.0
         left = self._plan.rows - done.rows
         eta_s = left / rate if rate else 0.0
-        self._told(Progress(done.steps, len(self._plan.steps), done.rows, self._plan.rows, rate, eta_s))
+        self._told(
+            Progress(self._plan.name, done.steps, len(self._plan.steps), done.rows, self._plan.rows, rate, eta_s)
+        )
 
 
-def messages(frame: DataFrame, options: Replay, shift_us: int) -> DataFrame:
-    """Return rows as the messages that are written; `shard` goes along for those without a key."""
-    there = frame.columns
-    carried = [name for name in TAKEN if name in there and name not in (*TIMES, "topic")]
-    if not options.keep_dedup and "dedup" in carried:
-        carried.remove("dedup")
-    pieces: list[Column] = []
-    for number, text in enumerate(options.to.split(TOPIC)):
-        pieces += [sql.col("topic")] * (number > 0) + [sql.lit(text)]
-    times = [] if options.times == "none" else [_time(there, name, shift_us).alias(name) for name in TIMES]
-    return frame.select(sql.concat(*pieces).alias("topic"), "shard", *carried, *times)
-
-
-def _time(columns: list[str], name: str, shift_us: int) -> Column:
-    own = sql.col(name) if name in columns else sql.lit(None).cast("timestamp")
-    # The node says anew when it took a message; when that was first is told by event_time.
-    time_ = sql.coalesce(own, sql.col("timestamp")) if name == "event_time" else own
-    if not shift_us:
-        return time_
-    moved = sql.unix_micros(time_) + sql.lit(shift_us).cast("bigint")
-    bounded = sql.least(sql.greatest(moved, sql.lit(-TIME_US_MAX)), sql.lit(TIME_US_MAX))
-    return sql.when(time_.isNotNull(), sql.timestamp_micros(bounded))
-
-
-def _chosen(frame: DataFrame, options: Replay) -> DataFrame:
-    if not options.where:
-        return frame
-    try:
-        chosen = frame.where(options.where)
-        chosen.schema  # noqa: B018 - Spark Connect looks at it only now
-    except AnalysisException as error:
-        raise ConfigError(f"where cannot be used: {str(error).splitlines()[0]}") from None
-    return chosen
-
-
-def _known(book: Book, options: Replay) -> Plan | None:
+def _known(book: Book, options: Replay, meant: Replay) -> Plan | None:
     """Return the plan of a replay that was begun; ConfigError if it was another one."""
     plan = book.plan()
-    if plan is not None and plan.words != options.words():
-        words = options.words()
-        changed = ", ".join(sorted(name for name in words if words[name] != plan.words.get(name))) or "its form"
-        raise ConfigError(
-            f"replay {plan.name} was planned on {shown(plan.made_ns)} with other words ({changed}): give this one "
-            "another name, or use the same words"
-        )
-    return plan
+    if plan is None or plan.words == meant.words() or plan.said == options.words():
+        return plan
+    words = meant.words()
+    changed = ", ".join(sorted(name for name in words if words[name] != plan.words.get(name))) or "its form"
+    raise ConfigError(
+        f"replay {plan.name} was planned on {shown(plan.made_ns)} with other words ({changed}): give this one another "
+        "name, or use the same words"
+    )
 
 
-def _plan(spark: SparkSession, source: Source, options: Replay, now_ns: int) -> Plan:
+def _engine(spark: Spark, options: Replay, source: Source, rows: int) -> Engine:
+    """Return what reads and writes: this process, if there is little to read and no session is there already."""
+    if callable(spark) and rows < SMALL_ROWS and isinstance(source, TopicSource):
+        chosen = condition(options.where)
+        if chosen is not None:
+            return Batches(options, source, chosen)
+    from penstock.pipeline.jobs.replay.frames import Frames
+
+    return Frames(spark() if callable(spark) else spark, options, source)
+
+
+def _plan(spark: Spark, source: Source, options: Replay, meant: Replay, now_ns: int) -> Plan:
     settled = source.settle(now_ns)
-    step_rows = STEP_ROWS if options.rate is None else min(options.rate, STEP_ROWS)
+    step_rows = STEP_ROWS if meant.rate is None else min(meant.rate, STEP_ROWS)
     step_rows = max(step_rows, settled.rows // STEPS_MAX)
     buckets: list[Bucket] = []
-    if settled.stretches or options.table:
-        buckets = _buckets(_chosen(source.whole(spark, settled), options), max(1, step_rows // PIECES))
+    if settled.stretches or meant.table:
+        engine = _engine(spark, meant, source, settled.rows)
+        buckets = engine.count(settled, max(1, step_rows // PIECES))
     shift_us = 0
-    if options.times == "shift":
-        given = options.shift_us()
+    if meant.times == "shift":
+        given = meant.shift_us()
         first_us = min((bucket.first_us for bucket in buckets), default=0)
         shift_us = now_ns // 1000 - first_us if given is None else given
-    targets = {bucket.topic: options.target(bucket.topic) for bucket in buckets}
+    targets = {bucket.topic: meant.target(bucket.topic) for bucket in buckets}
     return Plan(
         id=uuid.uuid4().hex,
-        name=options.chosen_name(),
+        name=meant.chosen_name(),
         made_ns=now_ns,
-        words=options.words(),
+        words=meant.words(),
+        said=options.words(),
         incarnations=settled.incarnations,
         shards=settled.shards,
         version=settled.version,
         shift_us=shift_us,
         shares=tuple(shares_of(buckets, targets)),
         steps=tuple(steps_of(buckets, step_rows, STEP_BYTES)),
+        read=settled.rows,
     )
-
-
-def _buckets(frame: DataFrame, rows: int) -> list[Bucket]:
-    """Return the rows counted in pieces of this many offsets."""
-    lengths = [
-        sql.coalesce(sql.octet_length(name), sql.lit(0)) for name in ("body", "key", "headers") if name in frame.columns
-    ]
-    size = sum(lengths[1:], lengths[0]).cast("bigint")
-    time_us = sql.unix_micros("timestamp")
-    counted = frame.groupBy("topic", "shard", sql.expr(f"offset DIV {rows}").alias("piece")).agg(
-        sql.min("offset").alias("first"),
-        sql.max("offset").alias("last"),
-        sql.count(sql.lit(1)).alias("rows"),
-        sql.sum(size).alias("bytes"),
-        sql.min(time_us).alias("first_us"),
-        sql.max(time_us).alias("last_us"),
-    )
-    columns = counted.select(*Bucket._fields).toArrow().to_pydict()
-    return [Bucket(*cells) for cells in zip(*(columns[name] for name in Bucket._fields), strict=True)]
 
 
 def _make_targets(options: Replay, plan: Plan) -> None:
