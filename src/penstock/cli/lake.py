@@ -37,6 +37,7 @@ def archive(
     token: Token = None,
     master: Master = "local[*]",
     plain: Plain = False,
+    json: Json = False,
 ) -> None:
     """Archive topics to a table, each message once; a second run adds what came since."""
     needs_spark()
@@ -53,7 +54,10 @@ def archive(
     }
     carry_out(at(parsed(values, "archive"), place), master=master, once=not follow, plain=plain)
     facts = table_at(table, format=format, partition_by=None).facts()
-    Printer().line(f"{table}: {facts.rows:,} rows in {facts.files:,} files, {size(facts.bytes)}")
+    Printer(json=json).done(
+        {"table": table, "name": values["name"], **facts._asdict()},
+        f"{table}: {facts.rows:,} rows in {facts.files:,} files, {size(facts.bytes)}",
+    )
 
 
 def compact(

@@ -5,12 +5,13 @@ Each command of a pipeline reads the same file and makes the same checks. Spark 
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -51,21 +52,32 @@ def check(
     url: Url = None,
     token: Token = None,
     master: FilesMaster = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Without Spark: columns are not checked.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Start Spark, too: check columns, and show its plans.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check a pipeline without running it: keys, order, topics, columns, paths, who owns its checkpoints."""
+    """Check a pipeline without running it: keys, order, topics, paths, who owns its checkpoints."""
     needs_spark()
-    from penstock.pipeline.run.runner import home_of, opened, prepared, put_together
+    from penstock.pipeline.run.delays import delays
+    from penstock.pipeline.run.runner import home_of, prepared
 
     document = read(file, data, url, token)
     found = prepared(document)
     home_of(document).check()
-    if not quick:
-        with one_line():
-            put_together(opened(document, master or document.master), document)
+    notes = delays(document, found)
+    explained = _explained(document, master) if explain else []
     names = [query.name for query in found]
-    Printer(json=json).done({"name": document.name, "queries": names}, f"{file} is good: {_queries(names)}")
+    printer = Printer(json=json)
+    if json:
+        values = {"name": document.name, "queries": names, "notes": notes}
+        printer.document(values | ({"plans": explained} if explain else {}))
+        return
+    _show(printer, explained)
+    columns = "" if explain else " (columns were not looked at: --explain does, with Spark)"
+    printer.line(f"{file} is good: {_queries(names)}{columns}")
+    for note in notes:
+        printer.line(f"note: {note}")
 
 
 @app.command()
@@ -77,31 +89,60 @@ def run(
     master: FilesMaster = None,
     once: Annotated[bool, typer.Option("--once", help="Read what is there, and end.")] = False,
     plain: Plain = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Progress as a JSON document a line, on standard output.")
+    ] = False,
 ) -> None:
     """Run a pipeline until it is stopped; it goes on where it was."""
     needs_spark()
     document = read(file, data, url, token)
-    carry_out(document, master=master or document.master, once=once, plain=plain)
+    carry_out(document, master=master or document.master, once=once, plain=plain, json=json)
 
 
 @app.command()
-def explain(file: File, data: Data = None, url: Url = None, token: Token = None, master: FilesMaster = None) -> None:
+def explain(
+    file: File,
+    data: Data = None,
+    url: Url = None,
+    token: Token = None,
+    master: FilesMaster = None,
+    json: Json = False,
+) -> None:
     """Show the queries of a pipeline, from source to sinks, and Spark's plans for them."""
     needs_spark()
-    from penstock.pipeline.run.runner import opened, prepared, put_together
+    from penstock.pipeline.run.runner import prepared
 
     document = read(file, data, url, token)
     prepared(document)
-    printer = Printer()
-    for built in put_together(opened(document, master or document.master), document):
-        query = built.query
-        way = " → ".join((query.source, *query.steps))
-        printer.line(f"query {query.name}: {way} → {', '.join(query.sinks)}, every {query.trigger}")
-        for step in query.buries:
-            topic = document.steps[step].dead or "the topic a row came from, and .dead"
-            printer.line(f"  what {step} cannot use goes to {topic}")
-        printer.flush()
-        built.frame.explain()
+    printer, explained = Printer(json=json), _explained(document, master)
+    if json:
+        printer.document({"name": document.name, "queries": explained})
+    else:
+        _show(printer, explained)
+
+
+def _explained(document: Document, master: str | None) -> list[dict[str, Any]]:
+    """Return each query as plain values, with Spark's plan for it."""
+    from penstock.pipeline.run.runner import opened, put_together
+
+    found = []
+    with one_line():
+        for built in put_together(opened(document, master or document.master), document):
+            query, plan = built.query, io.StringIO()
+            with redirect_stdout(plan):  # there is no other way to it that Spark Connect has, too
+                built.frame.explain()
+            dead = {step: document.steps[step].dead for step in query.buries}
+            found.append({**query._asdict(), "dead": dead, "plan": plan.getvalue()})
+    return found
+
+
+def _show(printer: Printer, explained: list[dict[str, Any]]) -> None:
+    for query in explained:
+        way = " → ".join((query["source"], *query["steps"]))
+        printer.line(f"query {query['name']}: {way} → {', '.join(query['sinks'])}, every {query['trigger']}")
+        for step, topic in query["dead"].items():
+            printer.line(f"  what {step} cannot use goes to {topic or 'the topic a row came from, and .dead'}")
+        printer.line(query["plan"])
 
 
 @app.command("list")
@@ -195,12 +236,12 @@ def read(file: str, data: str | None, url: str | None, token: str | None) -> Doc
     return at(document, place_of(data, url, token, document.node))
 
 
-def carry_out(document: Document, *, master: str, once: bool, plain: bool) -> None:
-    """Run a pipeline with its progress on standard error, until it ends or a signal asks it to."""
-    from penstock.cli.progress import Board, Lines
+def carry_out(document: Document, *, master: str, once: bool, plain: bool, json: bool = False) -> None:
+    """Run a pipeline with its progress on standard error, or as JSON, until it ends or a signal asks it to."""
+    from penstock.cli.progress import Board, Documents, Lines
     from penstock.pipeline.run.runner import Runner
 
-    with Lines() if plain or not sys.stderr.isatty() else Board() as view:
+    with Documents() if json else Lines() if plain or not sys.stderr.isatty() else Board() as view:
         runner = Runner(document, master=master, once=once, show=view.show)
         with _signals(runner), one_line():
             runner.run()

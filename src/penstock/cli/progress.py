@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.cli.printer import Printer
 from penstock.client.wire import PipelineReport, QueryReport
 
 if TYPE_CHECKING:
@@ -72,6 +74,23 @@ class Lines:
 
     def _line(self, text: str) -> None:
         self._write(f"{time.strftime('%H:%M:%SZ', time.gmtime())} {text}")
+
+
+class Documents:
+    """Progress as JSON documents on standard output, one a line: whatever the pipeline tells its node."""
+
+    def __init__(self) -> None:
+        self._printer = Printer(json=True)
+
+    def __enter__(self) -> Documents:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Nothing is left open."""
+
+    def show(self, report: PipelineReport) -> None:
+        """Write the report."""
+        self._printer.document(asdict(report))
 
 
 class Board:

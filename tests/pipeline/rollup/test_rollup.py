@@ -8,6 +8,7 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.columns import id_of
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.dead import dead_letters
+from penstock.pipeline.jobs.dedupe import Dedupe, deduped
 from penstock.pipeline.jobs.rollup import Rollup, messages, rolled
 from penstock.pipeline.jobs.rollup.aggregations import ALLOWED
 from tests.fakes import START_NS
@@ -24,6 +26,7 @@ from tests.pipeline.data import Data, Topic
 from tests.pipeline.rollup.reference import Aggregate, Key, Sample, quantile, rollup
 
 SECOND_US = 1_000_000
+SECOND_NS = 1_000_000_000
 START_US = START_NS // 1000
 POLICIES = {"10s:2d": 10 * SECOND_US, "1m:40d": 60 * SECOND_US}
 COLUMNS = ",".join(Rollup.COLUMNS)
@@ -232,6 +235,39 @@ def test_ids_are_named_as_asked_for_and_integers_never_overflow(spark: SparkSess
     timers = {("t.p10", "p10"): 1.0, ("t.p40", "p40"): 2.0, ("t.p90", "p90"): 3.0, ("t.stdev", "stdev"): 1.0}
     assert found["usual"] == {("n", "sum"): float(2**64 - 1), ("n", "min"): 1.0, **timers}
     assert found["suffix"] == {("n.sum", "sum"): float(2**64 - 1), ("n.lower", "min"): 1.0, **timers}
+
+
+def test_windows_behind_a_dedupe_close_by_its_lateness_and_not_by_its_memory(
+    spark: SparkSession, data: Data, tmp_path: Path
+) -> None:
+    topic = data.topic("t")
+    for second, id_ in ((1, b"a"), (2, b"b"), (100, b"c"), (110, b"a"), (200, b"d"), (210, b"b"), (300, b"e")):
+        body, time_ns = b"n:%d|c" % second, START_NS + second * SECOND_NS
+        topic.append(body, time_ns=time_ns, message_id=[id_])
+    options = data.options(subscribe="t", columns="*", startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    stream = spark.readStream.format("penstock").options(**options).load()
+    closed: dict[float, float] = {}
+
+    def take(frame: DataFrame, _: int) -> None:
+        closed.update({row.time.timestamp() - START_NS / 1e9: row.value for row in frame.collect()})
+
+    def run(name: str, **more: str) -> dict[float, float]:
+        closed.clear()
+        once = deduped(stream, msgspec.convert({"within": "10m", **more}, Dedupe)).frame
+        rollup = msgspec.convert({"policies": ["10s:1d"], "lateness": "30s"}, Rollup)
+        writer = rolled(once, rollup).frame.writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+        return dict(closed)
+
+    assert run("long") == {}
+    # The copies of a and b, more than the lateness after them and less than `within`, are known all the same.
+    first = START_NS // SECOND_NS % 10
+    assert run("short", lateness="30s") == {
+        (second + first) // 10 * 10 + 10 - first: value for second, value in ((1, 3.0), (100, 100.0), (200, 200.0))
+    }
+    with pytest.raises(ConfigError, match="lateness is 30s, but a step before forgets after 20s"):
+        run("shorter", lateness="20s")
 
 
 def test_a_stream_keeps_the_watermark_of_a_step_before_if_it_is_long_enough(spark: SparkSession, data: Data) -> None:

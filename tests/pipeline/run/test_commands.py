@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.cli.app import run
 from penstock.pipeline.lake.table import table
+from penstock.pipeline.run import runner
 from tests.flight.parts import Flown, many
 
 FILE = """
@@ -53,7 +54,8 @@ def test_a_topic_is_archived_compacted_replayed_and_reported_on(
     spark: SparkSession, node: Flown, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("archive", "in", "--table", "lake", "--from", "50")
-    assert "lake: 50 rows in 1 files" in said(node, capsys, *words)
+    archived = json.loads(said(node, capsys, *words, "--json"))
+    assert (archived["table"], archived["rows"], archived["files"]) == ("lake", 50, 1)
     node.put("in", many(20, 100))
     assert "lake: 70 rows in 2 files" in said(node, capsys, *words)
     assert run(["pipeline", "compact", "lake", "--keep-hours", "0"]) == 0
@@ -102,12 +104,70 @@ def test_a_damaged_file_of_a_table_stops_no_archive_and_is_named_by_every_comman
 
 def test_a_file_is_checked_explained_and_run(node: Flown, capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text(FILE)
-    assert "p.toml is good: 1 query: once" in said(node, capsys, "check", "p.toml")
+    checked = said(node, capsys, "check", "p.toml", "--explain")
+    assert checked.endswith("p.toml is good: 1 query: once\n")
     explained = said(node, capsys, "explain", "p.toml")
     assert "query once: in → once → copy, every 10s" in explained
-    said(node, capsys, "run", "p.toml", "--once", "--plain")
+    assert "== Physical Plan ==" in explained
+    assert "== Physical Plan ==" in checked
+    (query,) = json.loads(said(node, capsys, "explain", "p.toml", "--json"))["queries"]
+    assert (query["name"], query["steps"], query["sinks"]) == ("once", ["once"], ["copy"])
+    assert "== Physical Plan ==" in query["plan"]
+    told = [json.loads(line) for line in said(node, capsys, "run", "p.toml", "--once", "--json").splitlines()]
+    assert [told[0]["state"], told[-1]["state"]] == ["starting", "stopped"]
+    assert told[-1]["queries"][0]["rows_total"] == 100
     assert len(node.bodies("copy")) == 100
     assert run(["pipeline", "list"]) == 0
+
+
+ROLLED = """
+[sources.in]
+topic = "in"
+[steps.once]
+from = "in"
+job = "dedupe"
+within = "15m"
+[steps.rolled]
+from = "once"
+job = "rollup"
+lateness = "20s"
+[sinks.out]
+from = "rolled"
+topic = "out"
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flown]:
+    """A node, and no Spark."""
+
+    def session(*_: object, **__: object) -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "session", session)
+    with Flown(tmp_path / "node") as made:
+        made.put("in", many(1))
+        yield made
+
+
+def test_a_check_starts_no_spark_and_says_what_waits_for_what(bare: Flown, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.toml").write_text(ROLLED)
+    checked = said(bare, capsys, "check", "p.toml")
+    assert "p.toml is good: 1 query: rolled (columns were not looked at: --explain does, with Spark)" in checked
+    assert "note: windows of steps.rolled close 15m after their end, not 20s: steps.once before it waits" in checked
+    assert json.loads(said(bare, capsys, "check", "p.toml", "--json"))["notes"]
+    Path("p.toml").write_text(ROLLED.replace("[steps.rolled]", 'lateness = "20s"\n[steps.rolled]'))
+    checked = said(bare, capsys, "check", "p.toml")
+    assert "p.toml is good" in checked
+    assert "note:" not in checked
+    Path("p.toml").write_text(ROLLED.replace("[steps.rolled]", 'lateness = "1m"\n[steps.rolled]'))
+    note = 'windows of steps.rolled close 1m after their end, not 20s: steps.once says lateness = "1m"'
+    assert json.loads(said(bare, capsys, "check", "p.toml", "--json")) == {
+        "name": "p",
+        "queries": ["rolled"],
+        "notes": [note],
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from pyspark.sql import functions as sql
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.output import Output
 from penstock.pipeline.jobs.thinning import ID, TIME, Thinned
+from penstock.pipeline.jobs.watermark import TRUE_DELAY, WATERMARK
 from penstock.units.quantity import parse_duration
 
 By = Literal["message_id", "dedup", "key", "body", "key+body"]
 
 MICROSECOND_NS = 1_000
+MILLISECOND_NS = 1_000_000
 #: Helper columns; none of them is in the result.
 RUN, SPAN = "_run", "_span"
 #: Rows of one time come in the order of their places.
@@ -37,19 +39,34 @@ class Dedupe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     within: str = "10m"
     #: The same id in two topics is the same message, too.
     across_topics: bool = False
+    #: In a stream, how much older than the newest a row may be; empty: as old as ids are remembered. Later steps wait
+    #: for as long.
+    lateness: str = ""
 
     def __post_init__(self) -> None:
-        try:
-            length_ns = parse_duration(self.within)
-        except ConfigError as error:
-            raise ConfigError(f"within: {error}") from None
-        if length_ns < MICROSECOND_NS or length_ns % MICROSECOND_NS:
-            raise ConfigError(f'within is "{self.within}": whole microseconds, one at least; write "10m" or "1d"')
+        _checked("within", self.within, MICROSECOND_NS)
+        if self.lateness:
+            _checked("lateness", self.lateness, MILLISECOND_NS)
 
     @property
     def within_us(self) -> int:
         """How long an id is remembered."""
         return parse_duration(self.within) // MICROSECOND_NS
+
+    @property
+    def lateness_us(self) -> int:
+        """How old a row may be."""
+        return parse_duration(self.lateness) // MICROSECOND_NS if self.lateness else self.within_us
+
+
+def _checked(key: str, text: str, unit_ns: int) -> None:
+    try:
+        length_ns = parse_duration(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    if length_ns < unit_ns or length_ns % unit_ns:
+        unit = "microseconds" if unit_ns == MICROSECOND_NS else "milliseconds"
+        raise ConfigError(f'{key} is "{text}": whole {unit}, one at least; write "10m" or "1d"')
 
 
 def deduped(frame: DataFrame, options: Dedupe) -> Output:
@@ -58,9 +75,20 @@ def deduped(frame: DataFrame, options: Dedupe) -> Output:
         raise ConfigError("dedupe needs the column timestamp: ask the source for it")
     marked = frame.withColumn(ID, identity(frame, options))
     if frame.isStreaming:
-        kept = marked.withWatermark("timestamp", f"{options.within_us} microseconds")
-        return Output(kept.dropDuplicatesWithinWatermark([ID]).drop(ID))
+        return Output(_watched(marked, options).dropDuplicatesWithinWatermark([ID]).drop(ID))
     return Output(_first_of_each(marked, options.within_us).select(*frame.columns))
+
+
+def _watched(marked: DataFrame, options: Dedupe) -> DataFrame:
+    """Return a stream with its watermark."""
+    if not options.lateness:
+        return marked.withWatermark("timestamp", f"{options.within_us} microseconds")
+    # A millisecond more, so that a rollup behind it may have the same lateness.
+    delay_ms = options.lateness_us // 1000 + 1
+    watched = marked.withWatermark("timestamp", f"{delay_ms} milliseconds")
+    # Spark remembers an id for as long as the column's mark says, whatever the watermark's delay is.
+    marks = {WATERMARK: max(1, -(-options.within_us // 1000)), TRUE_DELAY: delay_ms}
+    return watched.withMetadata("timestamp", marks)
 
 
 def identity(frame: DataFrame, options: Dedupe) -> Column:

@@ -13,9 +13,9 @@ from pyspark.sql import functions as sql
 
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.rollup.policies import StoragePolicy, rendered
+from penstock.pipeline.jobs.watermark import WATERMARK
+from penstock.pipeline.jobs.watermark import delay_ms as delay_of
 
-#: How Spark marks a column that a watermark closes.
-WATERMARK = "spark.watermarkDelayMs"
 ARRIVAL = "timestamp"
 
 
@@ -38,12 +38,12 @@ def watched(frame: DataFrame, lateness_us: int) -> DataFrame:
     the very moment.
     """
     delay_ms = lateness_us // 1000 + 1
-    there = [field.metadata[WATERMARK] for field in frame.schema.fields if WATERMARK in field.metadata]
-    if there:
-        if min(there) < delay_ms:
+    there = delay_of(frame)
+    if there is not None:
+        if there < delay_ms:
             raise ConfigError(
                 f"lateness is {rendered(lateness_us * 1000)}, but a step before forgets after "
-                f"{rendered(min(there) * 1_000_000)}; lower it, or raise that step's time by at least 1ms more"
+                f"{rendered(there * 1_000_000)}; lower it, or raise that step's time by at least 1ms more"
             )
         return frame
     if ARRIVAL not in frame.columns:
