@@ -145,6 +145,7 @@ class Bench:
     flush_at_once = False
     #: The key by which ids are shown.
     incarnation = 0x5DEECE66D
+    busy = False
 
     def __init__(self, settings: SubscriptionSettings | None = None, rules: Rules | None = None) -> None:
         self.shard = MemoryShard()
@@ -219,6 +220,12 @@ class Bench:
 
     def now(self) -> Instant:
         return self.instant
+
+    def wall(self) -> int:
+        return self.instant.wall_ns
+
+    def monotonic(self) -> int:
+        return self.instant.monotonic_ns
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.soon.append(call)

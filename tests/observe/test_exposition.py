@@ -20,7 +20,7 @@ def test_family_without_samples_is_left_out() -> None:
 
 def test_histogram_counts_upwards() -> None:
     out = Exposition()
-    out.histogram("lag_seconds", "Lag.", [0.001, 0.01], [3, 2, 1], 0.5)
+    out.histogram("lag_seconds", "Lag.", [0.001, 0.01], [({}, [3, 2, 1], 0.5)])
     assert out.text().splitlines()[2:] == [
         'lag_seconds_bucket{le="0.001"} 3',
         'lag_seconds_bucket{le="0.01"} 5',
@@ -28,6 +28,27 @@ def test_histogram_counts_upwards() -> None:
         "lag_seconds_sum 0.5",
         "lag_seconds_count 6",
     ]
+
+
+def test_histogram_has_its_labels_on_every_line() -> None:
+    out = Exposition()
+    out.histogram("x_seconds", "Times.", [1], [({"a": 'b"'}, [1, 1], 3.0), ({"a": "c"}, [0, 2], 9.0)])
+    assert out.text().splitlines()[2:] == [
+        'x_seconds_bucket{a="b\\"",le="1"} 1',
+        'x_seconds_bucket{a="b\\"",le="+Inf"} 2',
+        'x_seconds_sum{a="b\\""} 3.0',
+        'x_seconds_count{a="b\\""} 2',
+        'x_seconds_bucket{a="c",le="1"} 0',
+        'x_seconds_bucket{a="c",le="+Inf"} 2',
+        'x_seconds_sum{a="c"} 9.0',
+        'x_seconds_count{a="c"} 2',
+    ]
+
+
+def test_histogram_of_nothing_is_left_out() -> None:
+    out = Exposition()
+    out.histogram("x_seconds", "Times.", [1], [])
+    assert out.text() == "\n"
 
 
 @given(st.text())

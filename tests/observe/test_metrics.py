@@ -112,6 +112,47 @@ def test_metrics_tell_what_happened_to_messages(served: Served) -> None:
     assert value(text, "penstock_ledger_messages_total", reason="duplicate", topic="orders") == 1
 
 
+def test_metrics_tell_how_long_messages_wait_and_are_out(served: Served) -> None:
+    served.post("topics", {"name": "orders"})
+    served.post("topics/orders/subscriptions", {"name": "audit"})
+    served.publish("orders", *["x"] * 20)
+    served.advance(20)
+    leased = served.lease("orders", "audit", max=100, lease="10m")
+    assert len(leased) == 20
+    served.advance(3)
+    receipts = [message["receipt"] for message in leased]
+    served.post("topics/orders/subscriptions/audit/ack", {"receipts": receipts[:17]})
+    served.advance(40)
+    served.post("topics/orders/subscriptions/audit/ack", {"receipts": receipts[17:18]})
+    served.post("topics/orders/subscriptions/audit/release", {"receipts": receipts[18:]})
+    again = served.lease("orders", "audit", max=100, lease="15m", wait="20s")
+    assert len(again) == 2  # how long these waited was counted when they first went out
+    text = scrape(served)
+    assert promtool(text) == "0"
+    labels = {"topic": "orders", "subscription": "audit"}
+    latency, lease = "penstock_subscription_delivery_latency_seconds", "penstock_subscription_lease_seconds"
+    # The clock also goes by itself while the test runs, so only bounds far away are asked for.
+    assert value(text, f"{latency}_bucket", le="10.0", **labels) == 0
+    assert value(text, f"{latency}_bucket", le="300.0", **labels) == 20
+    assert value(text, f"{latency}_count", **labels) == 20
+    assert 400 <= value(text, f"{latency}_sum", **labels) < 2000
+    assert value(text, f"{lease}_bucket", le="1.0", **labels) == 0
+    assert value(text, f"{lease}_bucket", le="30.0", **labels) == 17
+    assert value(text, f"{lease}_count", **labels) == 18
+    assert 3 * 17 + 43 <= value(text, f"{lease}_sum", **labels) < 1000
+
+
+def test_histograms_of_subscriptions_that_got_nothing_are_left_out(served: Served) -> None:
+    served.post("topics", {"name": "orders"})
+    served.post("topics/orders/subscriptions", {"name": "audit"})
+    assert "_bucket{topic=" not in scrape(served)
+
+
+def test_metrics_tell_who_is_connected_by_dialect(served: Served) -> None:
+    text = scrape(served)
+    assert value(text, "penstock_connections", dialect="api") >= 1
+
+
 def test_metrics_tell_of_the_node_and_its_process(served: Served) -> None:
     text = scrape(served)
     assert value(text, "penstock_up") == 1

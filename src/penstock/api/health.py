@@ -53,7 +53,8 @@ async def readyz(call: Call[None, None]) -> Reply:
 async def metrics(call: Call[None, None]) -> Reply:
     """Return the metrics in Prometheus' text format."""
     served = {name: each.running.samples() for name, each in call.node.served.items()}
-    text = exposition(call.node, call.context.lag, call.context.version, served)
+    connected = {name: sum(1 for _ in each.running.peers()) for name, each in call.node.served.items()}
+    text = exposition(call.node, call.context.lag, call.context.version, served, connected)
     return Reply(text.encode(), CONTENT_TYPE)
 
 

@@ -160,7 +160,7 @@ class Cursor:
         only = self.ready.only
         return bool(only.again or only.fresh or (self.ready.many and self.ready)) or self.position.ahead()
 
-    def lease_tip(self, batch: Batch, limit: int, holder: int, deadline_ns: int) -> bool:
+    def lease_tip(self, batch: Batch, limit: int, holder: int, deadline_ns: int, now_ns: int) -> bool:
         """Lease a batch that was just stored, whole, if it is all there is to hand out and nothing asks for a look."""
         count = batch.count
         position, ready = self.position, self.ready
@@ -177,7 +177,7 @@ class Cursor:
             or len(batch.body) > TAKE_BYTES_MAX
         ):
             return False
-        self.states.lease_fresh(batch.first, count, holder, deadline_ns)
+        self.states.lease_fresh(batch.first, count, holder, deadline_ns, now_ns)
         position.offset += count
         position.passed += count
         return True

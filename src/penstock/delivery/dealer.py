@@ -6,6 +6,7 @@ Rows leave through `Seat.deliver`, so it runs the same on a socket and in a test
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +15,7 @@ import numpy as np
 
 from penstock.columns import id_of
 from penstock.delivery.cursor import Cursor
+from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.moves import Moves
@@ -44,6 +46,9 @@ class Host(Protocol):
 
     def now(self) -> Instant:
         """Return this instant."""
+
+    def wall(self) -> int:
+        """Return the time on the wall clock."""
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call in the next turn."""
@@ -76,6 +81,7 @@ class Dealer:
         "on_hand",
         "paused",
         "policy",
+        "waited",
     )
 
     def __init__(self, cursors: list[Cursor], host: Host, leave: Callable[[Seat], None]) -> None:
@@ -94,6 +100,8 @@ class Dealer:
         self.on_hand: Callable[[list[Delivery]], None] | None = None
         #: How many in the line may have gone; on a quiet topic nobody else would take them out.
         self._gone = 0
+        #: How long rows waited before they first went out.
+        self.waited = Durations()
         self._next_shard = 0
         #: It is dealing, or will be in the next turn and not before.
         self._busy = False
@@ -138,7 +146,7 @@ class Dealer:
             and seat.owner is None
             and not seat.named
             and self._cursors[shard].lease_tip(
-                batch, room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS
+                batch, room, seat.holder, -(-(now_ns + seat.lease_ns) // GRAIN_NS) * GRAIN_NS, now_ns
             )
         ):
             if room <= batch.count:
@@ -355,8 +363,19 @@ class Dealer:
     def _hand(self, seat: Seat, deliveries: list[Delivery]) -> int:
         """Send leased rows to their seat and return how many they are."""
         count = 0
+        wall_ns = self._host.wall()
         for delivery in deliveries:
             count += delivery.count
+            batch = delivery.batch
+            taken_ns = batch.timestamp
+            if batch.columns or not isinstance(taken_ns, int) or not isinstance(delivery.attempts, int):
+                self.waited.add_first(delivery, wall_ns)
+            elif wall_ns > taken_ns:  # as `Durations.add`, without a call for every message
+                time_ns = wall_ns - taken_ns
+                self.waited.counts[bisect_left(BOUNDS_NS, time_ns)] += delivery.count
+                self.waited.sum_ns += time_ns * delivery.count
+            else:
+                self.waited.counts[0] += delivery.count
         owner = seat.owner
         if owner is None:
             seat.in_flight += count

@@ -115,6 +115,16 @@ class Leases:
                 ended.append((holder, rows))
         return ended
 
+    def next_end_ns(self) -> int | None:
+        """Return when the next lease may end; None if nobody has any."""
+        while self._deadlines:
+            deadline_ns, holder = self._deadlines[0]
+            held = self._held.get(holder)
+            if held is not None and deadline_ns in held.runs:
+                return deadline_ns
+            self._next()  # all of it was acked, or extended
+        return None
+
     def _watch(self, deadline_ns: int, holder: int) -> None:
         entry = (deadline_ns, holder)
         if entry not in self._known:

@@ -25,6 +25,10 @@ PAGE_MASK = PAGE_ROWS - 1
 #: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
 SHRINK_ROWS = PAGE_ROWS >> 6
 
+#: When a row went out is kept to 65 us in 32 bits, which begin anew after three days: leases are shorter.
+BEGAN_BITS = 16
+_BEGAN_MASK = (1 << 32) - 1
+
 #: The slot of a row that nobody looked for yet.
 UNSORTED = -1
 
@@ -40,7 +44,7 @@ Index = npt.NDArray[np.int64]
 class Page:
     """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
 
-    __slots__ = ("attempts", "deadline", "holder", "index", "left", "limit", "slot", "state", "version")
+    __slots__ = ("attempts", "began", "deadline", "holder", "index", "left", "limit", "slot", "state", "version")
 
     def __init__(self) -> None:
         self.state = np.zeros(PAGE_ROWS, np.uint8)
@@ -48,6 +52,8 @@ class Page:
         self.holder = np.zeros(PAGE_ROWS, np.uint16)
         #: LEASED: monotonic time of expiry. WAITING: wall-clock time the row is due.
         self.deadline = np.zeros(PAGE_ROWS, np.int64)
+        #: LEASED: when it went out, in units of `BEGAN_BITS`; 0 where that is not known.
+        self.began = np.zeros(PAGE_ROWS, np.uint32)
         #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
         self.limit: npt.NDArray[np.int64] | None = None
         #: The row's slot, kept only while there are several lanes.
@@ -94,6 +100,7 @@ class Page:
         self.attempts = kept(self.attempts)  # type: ignore[assignment]
         self.holder = kept(self.holder)  # type: ignore[assignment]
         self.deadline = kept(self.deadline)  # type: ignore[assignment]
+        self.began = kept(self.began)  # type: ignore[assignment]
         if self.limit is not None:
             self.limit = kept(self.limit)  # type: ignore[assignment]
         if self.slot is not None:
@@ -129,9 +136,10 @@ class Pages:
         """Return how many rows are in a state (tests and recovery; costs a scan)."""
         return sum(int((page.state == state).sum()) for page in self._pages.values())
 
-    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int) -> None:
+    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int, now_ns: int = 0) -> None:
         """Lease rows that were never seen: their first attempt."""
         at, end = first, first + count
+        began = now_ns >> BEGAN_BITS & _BEGAN_MASK
         while at < end:
             number = at >> PAGE_BITS
             page = self._pages[number] if number == self.current else self._page_at(at)
@@ -142,6 +150,7 @@ class Pages:
                 page.attempts[low] = 1
                 page.holder[low] = holder
                 page.deadline[low] = deadline_ns
+                page.began[low] = began
                 if page.limit is not None:
                     page.limit[low] = 0
                 if page.version is not None:
@@ -152,6 +161,7 @@ class Pages:
                 page.attempts[rows] = 1
                 page.holder[rows] = holder
                 page.deadline[rows] = deadline_ns
+                page.began[rows] = began
                 if page.limit is not None:
                     page.limit[rows] = 0
                 if page.version is not None:
@@ -251,7 +261,7 @@ class Pages:
             page.version = page.attempts.astype(np.uint32)
         return page.version
 
-    def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
+    def lease(self, offsets: Offsets, holder: int, deadline_ns: int, now_ns: int = 0) -> npt.NDArray[np.uint16]:
         """Lease rows that are READY and return which attempt this is for each."""
         attempts = np.empty(len(offsets), np.uint16)
         for number, part, rows in _split(offsets):
@@ -261,6 +271,7 @@ class Pages:
             page.attempts[at] = np.minimum(page.attempts[at], ATTEMPTS_MAX - 1) + 1
             page.holder[at] = holder
             page.deadline[at] = deadline_ns
+            page.began[at] = now_ns >> BEGAN_BITS & _BEGAN_MASK
             if page.limit is not None:
                 page.limit[at] = 0
             if page.version is not None:
@@ -268,7 +279,7 @@ class Pages:
             attempts[part] = page.attempts[at]
         return attempts
 
-    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int) -> bool:
+    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int, now_ns: int = 0) -> bool:
         """Lease ascending rows if all are READY and none was ever leased; False changes nothing."""
         number = int(offsets[0]) >> PAGE_BITS
         if int(offsets[-1]) >> PAGE_BITS == number:
@@ -289,6 +300,7 @@ class Pages:
             page.attempts[at] = 1
             page.holder[at] = holder
             page.deadline[at] = deadline_ns
+            page.began[at] = now_ns >> BEGAN_BITS & _BEGAN_MASK
             if page.limit is not None:
                 page.limit[at] = 0
             if page.version is not None:
@@ -308,6 +320,15 @@ class Pages:
                 attempts[part] = page.attempts[page.find(rows)]
         return attempts
 
+    def began(self, offsets: Offsets) -> npt.NDArray[np.uint32]:
+        """Return when each row went out."""
+        began = np.zeros(len(offsets), np.uint32)
+        for number, part, rows in _split(offsets):
+            page = self._pages.get(number)
+            if page is not None:
+                began[part] = page.began[page.find(rows)]
+        return began
+
     def leased(self, offsets: Offsets, holder: int) -> Mask:
         """Tell which rows this holder has on lease."""
         return self._mask(offsets, lambda page, at: (page.state[at] == LEASED) & (page.holder[at] == holder))
@@ -320,18 +341,19 @@ class Pages:
         at = page.find_one(offset & PAGE_MASK)
         return int(page.state[at]), int(page.holder[at])
 
-    def finish_one(self, offset: int, holder: int) -> bool:
-        """Finish one row if this holder has it on lease."""
+    def finish_one(self, offset: int, holder: int) -> int | None:
+        """Finish one row if this holder has it on lease; return when it went out, None if it does not have it."""
         number = offset >> PAGE_BITS
         page = self._pages.get(number)
         if page is None:
-            return False
+            return None
         at = page.find_one(offset & PAGE_MASK)
         if page.state[at] != LEASED or page.holder[at] != holder:
-            return False
+            return None
         page.state[at] = DONE
+        began = page.began.item(at)
         self._less(number, page, 1)
-        return True
+        return began
 
     def finish_held(self, offsets: Offsets, holder: int) -> Mask | None:
         """Finish ascending rows that a holder has on lease; return which these are, None if all."""
@@ -475,6 +497,7 @@ class Pages:
             rows = page.index
             full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
             full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
+            full.began[rows] = page.began[:-1]
             if page.slot is not None:
                 self._slots(full)[rows] = page.slot[:-1]
             if page.version is not None:
@@ -495,6 +518,16 @@ class Pages:
 
 #: The counter stops here, with its 16 bits; a dialect whose clients read less shows less.
 ATTEMPTS_MAX = 0xFFFF
+
+
+def since_ns(began: int, now_ns: int) -> int:
+    """Return how long a row is out that went out then."""
+    return ((now_ns >> BEGAN_BITS) - began & _BEGAN_MASK) << BEGAN_BITS
+
+
+def since_all_ns(began: npt.NDArray[np.uint32], now_ns: int) -> npt.NDArray[np.int64]:
+    """Return how long rows are out that went out then."""
+    return ((now_ns >> BEGAN_BITS) - began.astype(np.int64) & _BEGAN_MASK) << BEGAN_BITS
 
 
 def _split(offsets: Offsets) -> Iterator[tuple[int, slice, Index]]:

@@ -139,7 +139,7 @@ class Portion:
         count = min(self._left, stop - row)
         if len(batch.body) > TAKE_BYTES_MAX:
             count = _within(batch.cuts, row, count)
-        cursor.states.lease_fresh(first, count, self._holder, self._deadline_ns)
+        cursor.states.lease_fresh(first, count, self._holder, self._deadline_ns, self._now.monotonic_ns)
         position.offset = first + count
         position.passed += count
         return self._add(Delivery(cursor.source.number, batch, slice(row, row + count), count, 1))
@@ -189,7 +189,7 @@ class Portion:
         if states.lead_ns:
             attempts = states.lease_ahead(live, self._holder, self._deadline_ns, self._now)
         else:
-            attempts = states.lease(live, self._holder, self._deadline_ns)
+            attempts = states.lease(live, self._holder, self._deadline_ns, self._now.monotonic_ns)
         return self._add(Delivery(cursor.source.number, batch, live - batch.first, len(live), attempts))
 
     def _live(self, batch: Batch, part: Offsets) -> Offsets:
@@ -228,7 +228,8 @@ class Portion:
             at = stop
             if left <= 0:
                 break
-        if at == 0 or not cursor.states.lease_first(piece[:at], self._holder, self._deadline_ns):
+        now_ns = self._now.monotonic_ns
+        if at == 0 or not cursor.states.lease_first(piece[:at], self._holder, self._deadline_ns, now_ns):
             return 0
         for delivery in pieces:
             self._add(delivery)

@@ -175,15 +175,19 @@ class Seat:
         """Finish messages; return the ids it does not have. Budget: 20 ns a row from 1,000 on."""
         subscription = self.subscription
         cursors = subscription.cursors
+        host = subscription.host
+        if not host.busy:
+            host.touch()
+        now_ns = host.monotonic()
         refused: list[int] = []
         if len(ids) > FEW:
             for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
-                refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder))
+                refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder, now_ns))
         else:
             for id_ in ids if isinstance(ids, list) else ids.tolist():
                 shard = (id_ - 1) >> OFFSET_BITS
                 if not 0 <= shard < len(cursors) or not cursors[shard].states.ack_one(
-                    (id_ - 1) & _OFFSET_MASK, self.holder
+                    (id_ - 1) & _OFFSET_MASK, self.holder, now_ns
                 ):
                     refused.append(id_)
         done = len(ids) - len(refused)
@@ -191,7 +195,7 @@ class Seat:
         self.acked += done
         if subscription.on_ack is not None:
             subscription.on_ack(_but(ids, refused) if refused else ids)
-        if self.named or subscription.host.flush_at_once:
+        if self.named or host.flush_at_once:
             subscription.flush()
         self._go_on()
         return refused
@@ -199,6 +203,7 @@ class Seat:
     def extend(self, ids: list[int] | Offsets, lease_ns: int, *, renew: bool = False) -> list[int]:
         """Let leases last `lease_ns` from now; return the ids it does not have. `renew` gives them new versions."""
         subscription = self.subscription
+        subscription.host.touch()
         now = subscription.host.now()
         refused: list[int] = []
         for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
@@ -212,6 +217,7 @@ class Seat:
     def release(self, ids: list[int] | Offsets, delay_ns: int = 0) -> list[int]:
         """Give messages back, to go out again after a delay; return the ids it does not have."""
         subscription = self.subscription
+        subscription.host.touch()
         now = subscription.host.now()
         refused: list[int] = []
         due_ns = now.wall_ns + delay_ns if delay_ns > 0 else 0

@@ -8,6 +8,7 @@ become ready go to `queue`, which puts them into their lanes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,11 +17,23 @@ import numpy.typing as npt
 from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.calendar import Calendar
+from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import GRAIN_NS, Leases
-from penstock.delivery.pages import DONE, LEASED, MOVING, READY, WAITING, Pages, Slots
+from penstock.delivery.pages import (
+    BEGAN_BITS,
+    DONE,
+    LEASED,
+    MOVING,
+    READY,
+    WAITING,
+    Pages,
+    Slots,
+    since_all_ns,
+    since_ns,
+)
 from penstock.delivery.recorder import Recorder
 from penstock.delivery.source import Delivery, JournalFile
 
@@ -50,6 +63,8 @@ class RowStates:
         self.due_seen_ns = due_seen_ns
         #: Told what becomes of rows, where somebody keeps a history.
         self.recorder: Recorder | None = None
+        #: How long rows were out that were acked; the subscription's, over all its shards.
+        self.leased_for = Durations()
         #: Waiting rows are ready so long before they are due.
         self.lead_ns = 0
         self.clear()
@@ -97,24 +112,24 @@ class RowStates:
         self.pages.hold(offsets, READY, slots=slots)
         self.ready += len(offsets)
 
-    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int) -> None:
+    def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int, now_ns: int) -> None:
         """Lease rows that were never seen."""
-        self.pages.lease_fresh(first, count, holder, deadline_ns)
+        self.pages.lease_fresh(first, count, holder, deadline_ns, now_ns)
         self.leases.add_range(holder, first, count, deadline_ns)
         self.leased += count
 
-    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int) -> bool:
+    def lease_first(self, offsets: Offsets, holder: int, deadline_ns: int, now_ns: int) -> bool:
         """Lease ascending rows if all are ready and none was ever leased; False changes nothing."""
-        if not self.pages.lease_first(offsets, holder, deadline_ns):
+        if not self.pages.lease_first(offsets, holder, deadline_ns, now_ns):
             return False
         self.leases.add(holder, offsets, deadline_ns)
         self.ready -= len(offsets)
         self.leased += len(offsets)
         return True
 
-    def lease(self, offsets: Offsets, holder: int, deadline_ns: int) -> npt.NDArray[np.uint16]:
+    def lease(self, offsets: Offsets, holder: int, deadline_ns: int, now_ns: int) -> npt.NDArray[np.uint16]:
         """Lease ready rows and return which attempt this is for each."""
-        attempts = self.pages.lease(offsets, holder, deadline_ns)
+        attempts = self.pages.lease(offsets, holder, deadline_ns, now_ns)
         self.leases.add(holder, offsets, deadline_ns)
         self.ready -= len(offsets)
         self.leased += len(offsets)
@@ -124,7 +139,7 @@ class RowStates:
         """Lease ready rows of which some are not due yet: their leases are as long, from then on."""
         ahead_ns = np.maximum(self.pages.details(offsets)[2] - now.wall_ns, 0)
         ends_ns = deadline_ns + -(-ahead_ns // GRAIN_NS) * GRAIN_NS
-        attempts = self.pages.lease(offsets, holder, deadline_ns)
+        attempts = self.pages.lease(offsets, holder, deadline_ns, now.monotonic_ns)
         self.pages.move(offsets, LEASED, ends_ns)
         for end_ns in np.unique(ends_ns).tolist():
             self.leases.add(holder, offsets[ends_ns == end_ns], end_ns)
@@ -160,10 +175,19 @@ class RowStates:
 
     # --- coming back ----------------------------------------------------------------------------------------------
 
-    def ack_one(self, offset: int, holder: int) -> bool:
+    def ack_one(self, offset: int, holder: int, now_ns: int) -> bool:
         """Finish one row; False if this holder does not have it."""
-        if not self.pages.finish_one(offset, holder):
+        began = self.pages.finish_one(offset, holder)
+        if began is None:
             return False
+        if began:
+            time_ns = (now_ns >> BEGAN_BITS) - began << BEGAN_BITS
+            if time_ns < 0:
+                time_ns = since_ns(began, now_ns)
+            # As `Durations.add`, without a call for every message.
+            durations = self.leased_for
+            durations.counts[bisect_left(BOUNDS_NS, time_ns)] += 1
+            durations.sum_ns += time_ns
         self.leases.less(holder, 1)
         self.journal.acked(offset)
         self.counts[ACKED] += 1
@@ -174,13 +198,15 @@ class RowStates:
             self.recorder.acked_one(offset)
         return True
 
-    def ack(self, offsets: Offsets, holder: int) -> Offsets:
+    def ack(self, offsets: Offsets, holder: int, now_ns: int) -> Offsets:
         """Finish rows, given ascending and distinct; return those that this holder does not have."""
+        began = self.pages.began(offsets)
         good = self.pages.finish_held(offsets, holder)
         refused = _NONE
         if good is not None:
-            refused, offsets = offsets[~good], offsets[good]
+            refused, offsets, began = offsets[~good], offsets[good], began[good]
         if len(offsets):
+            self._count_times(began, now_ns)
             self.leases.less(holder, len(offsets))
             self.journal.acked(offsets)
             self.counts[ACKED] += len(offsets)
@@ -190,6 +216,14 @@ class RowStates:
             if self.recorder is not None:
                 self.recorder.acked(offsets)
         return refused
+
+    def _count_times(self, began: npt.NDArray[np.uint32], now_ns: int) -> None:
+        least = int(began.min())
+        if least == int(began.max()):  # they went out together, as most do that come back together
+            if least:
+                self.leased_for.add(since_ns(least, now_ns), len(began))
+        else:
+            self.leased_for.add_all(since_all_ns(began[began > 0], now_ns))
 
     def refuse(self, offsets: Offsets, holder: int) -> None:
         """Finish rows that the seat they were just leased to does not want."""

@@ -16,6 +16,7 @@ from penstock.columns import OFFSET_BITS, Offsets, place_of
 from penstock.delivery import dealer
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.dealer import Dealer
+from penstock.delivery.durations import Durations
 from penstock.delivery.holders import Holders
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
@@ -37,6 +38,11 @@ class Host(dealer.Host, Protocol):
 
     #: Acks are written down before anything later is answered.
     flush_at_once: bool
+    #: It will be looked after soon; whoever changes something sees to that.
+    busy: bool
+
+    def monotonic(self) -> int:
+        """Return the time on the monotonic clock."""
 
     @property
     def incarnation(self) -> int:
@@ -67,6 +73,8 @@ class Subscription:
         self.looks: dict[Seat, None] = {}
         self.released = 0
         self.expired_leases = 0
+        #: How long rows waited before they first went out, and how long those were out that were acked.
+        self.waited, self.leased_for = self.dealer.waited, Durations()
         #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
         #: Looks how keys moved when the topic grew; None where it did not.
@@ -80,6 +88,7 @@ class Subscription:
     def add(self, cursor: Cursor) -> None:
         """Take in the cursor of one shard; what it recovered on lease belongs to named holders."""
         self.cursors.append(cursor)
+        cursor.states.leased_for = self.leased_for
         cursor.use_lanes(self.policy, self.host.now().wall_ns)
         if self.names:
             cursor.states.pages.keep_versions()
@@ -181,6 +190,7 @@ class Subscription:
             if seat.named:
                 self.flush()
             self.count_revoked()
+            self.host.touch()
         self.wake()
 
     def close(self, *, forget: bool) -> list[Seat]:
@@ -248,17 +258,22 @@ class Subscription:
         states.pop_due(wall_ns)
 
     def tick(self, now: Instant) -> tuple[bool, bool]:
-        """End leases and write down acks; tell whether rows are out, and whether some wait for their time."""
-        leased = waiting = False
-        ended = self.expire(now)
+        """End leases and write down acks; tell whether there were any, and whether rows wait for their time."""
+        waiting = False
+        happened = ended = self.expire(now)
         for cursor in self.cursors:
-            leased = leased or cursor.states.leased > 0
             waiting = waiting or cursor.states.waiting > 0
             if cursor.dirty:
+                happened = True
                 cursor.flush(now)
         if ended:
             self.pump()
-        return leased, waiting
+        return happened, waiting
+
+    def next_end_ns(self) -> int | None:
+        """Return when the next lease ends, on the monotonic clock; None while nothing is out."""
+        ends = [cursor.states.leases.next_end_ns() for cursor in self.cursors]
+        return min((end_ns for end_ns in ends if end_ns is not None), default=None)
 
     def heal(self, shard: int, now: Instant) -> None:
         """Write a journal anew if a sync of it failed."""

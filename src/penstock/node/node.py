@@ -390,11 +390,14 @@ class Node:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def look_after(self, topic: Topic) -> None:
-        """Tick a topic until it says that nothing is left to do."""
+        """Tick a topic until it sleeps."""
         if topic not in self._active:
             self._active[topic] = None
-            if self._ticker is None:
-                self._ticker = self.clock.call_at(self.clock.monotonic() + self._tick_ns(), self._tick)
+            self._set_ticker(self.clock.monotonic())
+
+    def _set_ticker(self, now_ns: int) -> None:
+        if self._ticker is None:
+            self._ticker = self.clock.call_at(now_ns + self._tick_ns(), self._tick)
 
     def _tick_ns(self) -> int:
         flush_ns = self.config.node.ack_flush_ns
@@ -404,16 +407,33 @@ class Node:
         self._ticker = None
         now = self.now()
         for topic in list(self._active):
-            self._guarded(f"tick of topic {topic.name}", partial(self._tick_topic, topic, now))
+            self._tick_topic(topic, now)
+        self._share_at_times(now)
+        if self._active and not self.stopping:
+            self._set_ticker(now.monotonic_ns)
+
+    def tick_now(self, topic: Topic) -> None:
+        """Tick a topic that slept, and until it sleeps again."""
+        if self.stopping:
+            return
+        now = self.now()
+        self._active[topic] = None
+        self._tick_topic(topic, now)
+        self._share_at_times(now)
+        if self._active:
+            self._set_ticker(now.monotonic_ns)
+
+    def _tick_topic(self, topic: Topic, now: Instant) -> None:
+        self._guarded(f"tick of topic {topic.name}", partial(self._tick_active, topic, now))
+
+    def _tick_active(self, topic: Topic, now: Instant) -> None:
+        if topic.deleted or not topic.tick(now):
+            self._active.pop(topic, None)
+
+    def _share_at_times(self, now: Instant) -> None:
         if now.monotonic_ns - self._shared_ns >= SHARE_NS:
             self._shared_ns = now.monotonic_ns
             self._guarded("cache", self._share_cache)
-        if self._active and not self.stopping:
-            self._ticker = self.clock.call_at(now.monotonic_ns + self._tick_ns(), self._tick)
-
-    def _tick_topic(self, topic: Topic, now: Instant) -> None:
-        if topic.deleted or not topic.tick(now):
-            self._active.pop(topic, None)
 
     def _share_cache(self) -> None:
         share(list(self._shards()), self.budget.cache.bytes_max)

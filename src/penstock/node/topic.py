@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
-from penstock.clock import SECOND
+from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.delivery.instant import Instant
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
@@ -39,7 +39,9 @@ P = ParamSpec("P")
 
 _NONE = np.empty(0, np.int64)
 
-#: A topic is looked after every tick until it has been quiet for this long; then it costs nothing.
+#: A topic in which nothing happens any more is looked after this often until it has been quiet for so long; then it
+#: costs nothing until the next lease ends.
+CALM_NS = 100 * MILLISECOND
 QUIET_NS = 5 * SECOND
 
 
@@ -63,6 +65,7 @@ class Topic:
         self.changes = changes = Changes(self)
         self.pause, self.update, self.empty, self.change = changes.pause, changes.update, changes.empty, changes.change
         self._clock = node.clock
+        self.wall, self.monotonic = node.clock.now, node.clock.monotonic
         config = node.config.node
         node.disk.make(path)
         label.write(node.disk, path, label_of(node.catalog, record))
@@ -88,8 +91,10 @@ class Topic:
         self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
         self._followers: list[Callable[[], None]] = []
         #: Something happened since the last tick, and when that was last seen.
-        self._busy = False
+        self.busy = False
         self._active_ns = 0
+        #: Wakes it when it sleeps and time has something for it.
+        self._alarm: Timer | None = None
         self._recover()
 
     def open_shard(self, number: int, settings: TopicSettings) -> Shard:
@@ -178,7 +183,7 @@ class Topic:
 
     def _stored(self, shard: Shard, batch: Batch) -> None:
         """Hand out rows that are as durable as promised; their publishers know, so no bug here is theirs."""
-        if not self._busy:
+        if not self.busy:
             self.touch()
         number = shard.number
         if self._recorders is not None:
@@ -239,8 +244,8 @@ class Topic:
 
     def touch(self) -> None:
         """Ask to be looked after."""
-        if not self._busy:
-            self._busy = True
+        if not self.busy:
+            self.busy = True
             self.node.look_after(self)
 
     def set_timer(self) -> None:
@@ -323,19 +328,39 @@ class Topic:
         self.pump_all()
 
     def tick(self, now: Instant) -> bool:
-        """Write down acks, let the log do its chores, end leases; False once there is nothing more to do."""
-        leased = waiting = False
-        if self._busy:
-            self._busy = False
-            self._active_ns = now.monotonic_ns
+        """Write down acks, let the log do its chores, end leases; False once it sleeps, and wakes up by itself."""
+        self._stop_alarm()
+        happened, self.busy = self.busy, False
+        waiting = False
         for subscription in self._roster.open:
-            leases, waits = subscription.tick(now)
-            leased, waiting = leased or leases, waiting or waits
+            acts, waits = subscription.tick(now)
+            happened, waiting = happened or acts, waiting or waits
         self.chores(now)
         if waiting and not self._timer.is_set:
             self._timer.set()
-        suspect = any(shard.journals_suspect for shard in self.shards)
-        return leased or suspect or now.monotonic_ns - self._active_ns < QUIET_NS
+        if happened:
+            self._active_ns = now.monotonic_ns
+        if happened or self.busy or any(shard.journals_suspect for shard in self.shards):
+            return True
+        self._sleep(now.monotonic_ns)
+        return False
+
+    def _sleep(self, now_ns: int) -> None:
+        """Be looked after when the next lease ends, or a little later if something happened not long ago."""
+        times = [time_ns for each in self._roster.open if (time_ns := each.next_end_ns()) is not None]
+        if now_ns - self._active_ns < QUIET_NS:
+            times.append(now_ns + CALM_NS)
+        if times:
+            self._alarm = self._clock.call_at(min(times), self._wake)
+
+    def _wake(self) -> None:
+        self._alarm = None
+        self.node.tick_now(self)
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def chores(self, now: Instant) -> None:
         """Let the log do its own work; a quiet topic's grows old too."""
@@ -395,6 +420,7 @@ class Topic:
         self.intake.closed = self.intake.closed or "gone"
         self._tell_followers()
         self._timer.cancel()
+        self._stop_alarm()
 
     def check_alive(self) -> None:
         """Refuse what nobody can ask of a topic that is gone."""

@@ -12,6 +12,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels: TypeAlias = Mapping[str, str]
 Sample: TypeAlias = "tuple[Labels, float]"
+#: Labels, counts between bounds, sum.
+Counted: TypeAlias = "tuple[Labels, Iterable[int], float]"
 NO_LABELS: Labels = {}
 
 
@@ -32,15 +34,22 @@ class Exposition:
         """Add one metric that has no labels."""
         self.family(name, kind, text, [(NO_LABELS, value)])
 
-    def histogram(self, name: str, text: str, bounds: Iterable[float], counts: Iterable[int], total: float) -> None:
-        """Add one histogram: counts between the bounds, and one more for what lies beyond the last."""
-        self._head(name, "histogram", text)
-        below = 0
-        for bound, count in zip((*map(_number, bounds), "+Inf"), counts, strict=True):
-            below += count
-            self._lines.append(f'{name}_bucket{{le="{bound}"}} {below}')
-        self._lines.append(f"{name}_sum {_number(total)}")
-        self._lines.append(f"{name}_count {below}")
+    def histogram(self, name: str, text: str, bounds: Iterable[float], found: Iterable[Counted]) -> None:
+        """Add one histogram: counts between the bounds, one more for what lies beyond the last, and a sum."""
+        shown = (*map(_number, bounds), "+Inf")
+        lines: list[str] = []
+        for labels, counts, total in found:
+            inside = _inside(labels)
+            before = f'{name}_bucket{{{inside},le="' if inside else f'{name}_bucket{{le="'
+            below = 0
+            for bound, count in zip(shown, counts, strict=True):
+                below += count
+                lines.append(f'{before}{bound}"}} {below}')
+            lines.append(f"{name}_sum{_labelled(labels)} {_number(total)}")
+            lines.append(f"{name}_count{_labelled(labels)} {below}")
+        if lines:
+            self._head(name, "histogram", text)
+            self._lines += lines
 
     def text(self) -> str:
         """Return everything added so far."""
@@ -52,9 +61,11 @@ class Exposition:
 
 
 def _labelled(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+    return "{" + _inside(labels) + "}" if labels else ""
+
+
+def _inside(labels: Labels) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
 def _escaped(value: str) -> str:

@@ -14,12 +14,13 @@ from typing import Literal, Protocol, TypeAlias
 
 from penstock.budget import Share
 from penstock.clock import SECOND
+from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.subscription import Subscription
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.observe import pipelines
-from penstock.observe.exposition import Exposition, Labels
+from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.settings import TopicSettings
 
@@ -116,13 +117,21 @@ class NodeSlots(Protocol):
         """Its topics by name."""
 
 
-def exposition(node: NodeSlots, lag: LoopLag, version: str, served: Mapping[str, Iterable[Figure]]) -> str:
+def exposition(
+    node: NodeSlots,
+    lag: LoopLag,
+    version: str,
+    served: Mapping[str, Iterable[Figure]],
+    connected: Mapping[str, int],
+) -> str:
     """Return everything there is to say about a node and those who serve it, in Prometheus' text format."""
     out = Exposition()
     _node(out, node, lag, version)
     _topics(out, node.topics)
     _subscriptions(out, node.topics)
     pipelines.describe(out, node.pipelines)
+    found = [({"dialect": name}, count) for name, count in connected.items()]
+    out.family("penstock_connections", "gauge", "Who is connected, as the list of peers tells, by dialect.", found)
     _served(out, served)
     _describe_process(out)
     return out.text()
@@ -155,8 +164,7 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
         "penstock_loop_lag_seconds",
         "How late the event loop called a timer, four times a second.",
         lag.bounds_s,
-        lag.counts,
-        lag.sum_ns / SECOND,
+        [(NO_LABELS, lag.counts, lag.sum_ns / SECOND)],
     )
 
 
@@ -251,10 +259,20 @@ def _subscriptions(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     }
     for name, (text, samples) in gauges.items():
         out.family(prefix + name, "gauge", text, samples)
+    text = "From a message's coming, or its due time, to its first delivery."
+    _durations(out, prefix + "delivery_latency_seconds", text, [(labels, s.waited) for labels, s in found])
+    text = "From a message's delivery to its ack."
+    _durations(out, prefix + "lease_seconds", text, [(labels, s.leased_for) for labels, s in found])
     released = [(labels, s.released) for labels, s in found]
     expired = [(labels, s.expired_leases) for labels, s in found]
     out.family(prefix + "released_messages_total", "counter", "Messages given back by consumers.", released)
     out.family(prefix + "expired_leases_total", "counter", "Leases that ended without an answer.", expired)
+
+
+def _durations(out: Exposition, name: str, text: str, found: Sequence[tuple[Labels, Durations]]) -> None:
+    """Add a histogram; what nothing was counted for is left out, or a thousand idle subscriptions were most of all."""
+    counted = [(labels, each.counts, each.sum_ns / SECOND) for labels, each in found if any(each.counts)]
+    out.histogram(name, text, [bound / SECOND for bound in BOUNDS_NS], counted)
 
 
 def _describe_process(out: Exposition) -> None:
