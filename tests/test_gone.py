@@ -11,7 +11,9 @@ import pytest
 
 from penstock.budget import Budget
 from penstock.config import LimitsConfig, MemoryConfig
+from penstock.errors import Refusal
 from penstock.http import App, Connection, Listener, Request, Response, Route
+from penstock.registry.answer import Answer
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
@@ -87,12 +89,34 @@ def test_an_nsq_connection_that_waits_for_its_sync_is_gone_once_that_is_there(tm
     assert [each() for each in watched] == [None, None]
 
 
+def _hello(request: Request) -> Response:
+    return Response(b"hello")
+
+
+def _broken(request: Request) -> Response:
+    raise Refusal("conflict", "not now")
+
+
+def _later(request: Request) -> Answer[Response | None]:
+    return Answer.of(None).then_make(lambda _: _broken(request))
+
+
+WAYS = {
+    "/never": Route(lambda request: None),
+    "/broken": Route(_broken),
+    "/later": Route(_later),
+    "/large": Route(_hello, 10_000),
+    "/own-words": Route(_hello, 1000, too_big=Refusal("message_too_big", "less, please")),
+}
+
+
 class Hello(App):
     """Answers everything at once, or never."""
 
     def begin(self, request: Request) -> None:
-        handle = (lambda request: None) if request.path == "/never" else (lambda request: Response(b"hello"))
-        request.route = Route(handle, 1000)
+        if request.path == "/missing":
+            raise Refusal("not_found", "there is nothing")
+        request.route = WAYS.get(request.path, Route(_hello, 1000))
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         return Response(str(error).encode(), (), 400)
@@ -111,6 +135,13 @@ class Hello(App):
         b"GET /never HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /never HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"nonsense\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\ntoo large",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + bytes(2000),
+        b"GET /never HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\ntoo large",
+        b"GET /broken HTTP/1.1\r\n\r\n",
+        b"GET /later HTTP/1.1\r\n\r\n",
+        b"GET /missing HTTP/1.1\r\n\r\n",
+        b"POST /own-words HTTP/1.1\r\nContent-Length: 5000\r\n\r\ntoo large",
     ],
 )
 def test_an_http_connection_is_gone_when_it_is_over(sent: bytes) -> None:
@@ -121,6 +152,20 @@ def test_an_http_connection_is_gone_when_it_is_over(sent: bytes) -> None:
     watched = ref(line.connection)
     line.close()
     del line.connection
+    assert watched() is None
+
+
+def test_a_request_that_gives_way_leaves_nothing_of_what_was_read() -> None:
+    clock = FakeClock()
+    budget = Budget(MemoryConfig(body_bytes=5000), LimitsConfig(), clock)
+    app = Hello()
+    lines = [Line(Listener("here", app, clock, budget, gate_of(clock))) for _ in range(2)]
+    for line in lines:
+        line.send(b"POST /large HTTP/1.1\r\nContent-Length: 9000\r\n\r\n" + bytes(4000))
+    given_way = next(line for line in lines if b"memory.body_bytes" in line.out)
+    watched = ref(given_way.connection)
+    given_way.close()
+    del given_way.connection
     assert watched() is None
 
 

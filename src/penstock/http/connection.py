@@ -173,13 +173,17 @@ class Connection(asyncio.Protocol):
         if self._shown is not None:
             self._forget(self._shown[1])
         asked, self._answers = self._answers, deque()
+        for request in self._behind:
+            request.error = None  # as in _handle
         self._behind.clear()
         self.rest = b""
         self.resume_writing()
         for each in asked:
             each.leave()
-        if not self.between and not self.in_head and self._coming.error is None:
-            self._refuse(self._coming, Broken("the client hung up inside the body"))
+        coming = self._coming
+        if not self.between and not self.in_head and coming.error is None and not coming.is_answered:
+            self._refuse(coming, Broken("the client hung up inside the body"))
+        coming.error = None
         self._drop_parts()
         del self._parser, self._coming  # they know this one, and the collector comes by only some day
 
@@ -388,9 +392,12 @@ class Connection(asyncio.Protocol):
                 self._door.check_change(request)
             if request.identity is None:
                 self._admit(request)
-            self._check_length(request)
         except Exception as error:
             self._fail(error)
+            return
+        told = request.header(b"content-length")
+        if request.route is not None and told.isdigit() and int(told) > request.route.body_bytes_max:
+            self._fail(_too_big(request, int(told)))
             return
         if not self.is_busy and request.header(b"expect").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
@@ -398,7 +405,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, part: bytes) -> None:
         """Take a part of the body, within its limit and within the node's memory for bodies."""
         request = self._coming
-        if request.error is not None:
+        if request.error is not None or request.is_answered:
             return
         self._size += len(part)
         self._parts.append(part)
@@ -424,11 +431,6 @@ class Connection(asyncio.Protocol):
         else:
             self._drop_parts()
             self._begin(request)
-
-    def _check_length(self, request: Request) -> None:
-        told = request.header(b"content-length")
-        if request.route is not None and told.isdigit() and int(told) > request.route.body_bytes_max:
-            raise _too_big(request, int(told))
 
     def _fail(self, error: Exception) -> None:
         """Refuse the request whose bytes are coming; what still comes of its body is passed over."""
@@ -543,9 +545,12 @@ class Connection(asyncio.Protocol):
             self._handle(request)
 
     def _handle(self, request: Request) -> None:
+        if request.error is not None:
+            # Not raised again, and forgotten: its frames would keep this read, and whoever they belong to, in a cycle.
+            error, request.error = request.error, None
+            request.answer(self._refuse(request, error))
+            return
         try:
-            if request.error is not None:
-                raise request.error
             assert request.route is not None
             answer = request.route.handle(request)
         except Exception as error:  # also a bug: it costs one request

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, PenstockError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -51,6 +51,9 @@ class Answer(Generic[T]):
 
     def refuse(self, error: Exception) -> None:
         """Say what went wrong."""
+        if isinstance(error, PenstockError) and not isinstance(error, InvariantError):
+            # It says all there is to know. Its frames know this answer, and what was read when it was asked: a cycle.
+            error.__traceback__ = error.__context__ = None
         self._error = error
         self._tell()
 
@@ -66,15 +69,15 @@ class Answer(Generic[T]):
         made: Answer[U] = Answer()
 
         def told(value: T | None, error: Exception | None) -> None:
-            if error is None:
-                try:
-                    result = make(cast(T, value))
-                except Exception as failure:
-                    error = failure
-                else:
-                    made.give(result)
-                    return
-            made.refuse(error)
+            if error is not None:
+                made.refuse(error)
+                return
+            try:
+                result = make(cast(T, value))
+            except Exception as failure:
+                made.refuse(failure)
+            else:
+                made.give(result)
 
         self.then(told)
         return made
@@ -84,15 +87,15 @@ class Answer(Generic[T]):
         asked: Answer[U] = Answer()
 
         def told(value: T | None, error: Exception | None) -> None:
-            if error is None:
-                try:
-                    next_one = ask(cast(T, value))
-                except Exception as failure:
-                    error = failure
-                else:
-                    next_one.then(asked._take)
-                    return
-            asked.refuse(error)
+            if error is not None:
+                asked.refuse(error)
+                return
+            try:
+                next_one = ask(cast(T, value))
+            except Exception as failure:
+                asked.refuse(failure)
+            else:
+                next_one.then(asked._take)
 
         self.then(told)
         return asked

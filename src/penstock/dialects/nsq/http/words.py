@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from penstock.dialects.nsq.codec import is_name
-from penstock.errors import Refusal
+from penstock.errors import PenstockError, Refusal
 from penstock.http import Broken, Request, Response
 from penstock.http.response import CHALLENGE, TEXT
 
@@ -42,7 +42,7 @@ OK = Response(b"OK", (NSQ, TEXT))
 EMPTY = Response(b"", (NSQ,))
 
 
-class Fault(Exception):
+class Fault(PenstockError):
     """A request that is refused, with NSQ's status and word for it, and where that helps the reason in a sentence."""
 
     def __init__(self, status: int, code: str, reason: str = "") -> None:
