@@ -118,9 +118,9 @@ class Resident:
             self._floor = min(self._floor, size)
             return
         self._busy = True
-        # The youngest objects only, of which there are no more than the collector's threshold: bounded work. What
-        # connections held is gone without this; it is for whatever else made a cycle.
-        gc.collect(0)
+        # What came since the last time: each object is looked at once here, so that is bounded work. What connections
+        # held is gone without this; it is for whatever else made a cycle.
+        gc.collect(1)
         release_arrow()
         self._run(self._give, self._given)
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.record import Line, Reading, read_id, shown, shown_id
+from penstock.api.record import Line, Reading, Writing, read_id, shown, shown_id
 from penstock.columns import COLUMNS, SMALL
 from penstock.errors import Refusal
 from penstock.message import Batch, Rows
@@ -73,6 +75,28 @@ def test_rows_that_were_shown_make_the_same_rows_again(messages: list[dict[str, 
         for name in COLUMNS:
             if name not in ("offset", "timestamp", "body", "source"):
                 assert again.row_value(name, row) == message.get(name), name
+
+
+def test_what_is_read_of_many_lines_takes_little_more_than_their_text() -> None:
+    raw = b'{"body":"x","key":"a","tag":"b","message_id":"c","trace":7}\n' * 20_000
+    reading = Reading(raw, {}, NOW_NS, 1 << 20)
+    tracemalloc.start()
+    try:
+        while not reading.step():
+            pass
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held + pa.total_allocated_bytes() < 2 * len(raw)
+    assert reading.rows().count == 20_000
+
+
+@given(st.lists(st.integers(1, (1 << 63) - 1), max_size=5))
+def test_ids_are_written_as_texts(ids: list[int]) -> None:
+    writing = Writing(ids)
+    while not writing.step():
+        pass
+    assert msgspec.json.decode(bytes(writing.json())) == [shown_id(id_) for id_ in ids]
 
 
 def test_shown_row_has_its_place_and_its_traffic_by_name() -> None:

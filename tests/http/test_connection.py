@@ -41,6 +41,7 @@ class Echo(App):
                 ("GET", "/now", Route(self._now)),
                 ("POST", "/echo/{name}", Route(self._echo, LIMIT)),
                 ("POST", "/later", Route(self._later, LIMIT)),
+                ("POST", "/later-large", Route(self._later, 1 << 20)),
                 ("POST", "/wide", Route(self._echo, 1 << 20)),
                 ("GET", "/poll", Route(self._poll)),
                 ("GET", "/bug", Route(self._bug)),
@@ -101,7 +102,7 @@ class Place:
         self.app = Echo()
         self.clock = FakeClock()
         limits = LimitsConfig(body_timeout_ns=100 * SECOND)
-        budget = Budget(MemoryConfig(body_bytes=MEMORY, output_bytes=MEMORY), limits, self.clock)
+        budget = self.budget = Budget(MemoryConfig(body_bytes=MEMORY, output_bytes=MEMORY), limits, self.clock)
         self.memory, self.output = budget.body, budget.output
         self.listener = Listener("here", self.app, self.clock, budget, gate_of(self.clock))
 
@@ -268,6 +269,23 @@ def test_bodies_are_held_within_their_memory_and_the_slowest_gives_way(place: Pl
         line.close()
     assert place.app.faults == ["memory_full", "broken", "broken"]
     assert place.memory.used == 0
+
+
+def test_a_large_body_that_is_worked_on_counts_until_it_is_answered(place: Place) -> None:
+    memory, place.memory.bytes_max = place.budget.input, 1 << 20
+    memory.bytes_max = 250_000
+    lines = [place.line() for _ in range(3)]
+    for line in lines:
+        line.send(post("/later-large", bytes(100_000)))
+    assert (memory.used, [len(line.out) > 0 for line in lines]) == (200_000, [False, False, True])
+    assert lines[2].answer()[0] == 503
+    lines[0].close()  # whoever works on it does so all the same
+    assert memory.used == 200_000
+    place.app.waiting[0].answer(Response(b"done"))
+    place.app.waiting[1].let_go()
+    assert memory.used == 0
+    place.app.waiting[1].answer(Response(b"done"))
+    assert (memory.used, contents(lines[1])) == (0, [b"done"])
 
 
 def test_a_body_that_comes_too_slowly_is_given_up(place: Place) -> None:

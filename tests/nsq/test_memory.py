@@ -9,6 +9,7 @@ import pytest
 
 from penstock.budget import WINDOW_NS
 from penstock.config import LimitsConfig, MemoryConfig
+from penstock.registry.answer import Answer
 from tests.nsq.parts import SECOND, Broker, Client, pub
 
 MIB = 1 << 20
@@ -40,6 +41,28 @@ def test_a_fast_large_body_passes_beside_many_that_were_left(tmp_path: Path) -> 
     good = broker.client()
     good.mpub("t", [bytes(MIB)] * 4)
     assert good.replies() == ["OK"]
+
+
+def test_commands_that_wait_for_their_topic_are_held_within_the_memory_of_bodies(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, memory=MemoryConfig(body_bytes=16 * MIB))
+    asked: list[Answer[None]] = []
+
+    def later() -> Answer[None]:
+        asked.append(Answer())
+        return asked[-1]
+
+    broker.node._turns.next = later  # type: ignore[method-assign]  # the disk is busy with other topics
+    clients = [broker.client() for _ in range(6)]
+    for number, client in enumerate(clients):
+        client.mpub(f"t{number}", [bytes(MIB)] * 4)
+        assert broker.node.budget.body.used <= 16 * MIB
+    refused = ["E_MPUB_FAILED MPUB failed memory.body_bytes of 16MiB are full; try again in a moment"]
+    assert [client.replies() for client in clients] == [refused] * 2 + [[]] * 4
+    for answer in asked:
+        answer.give(None)
+    broker.clock.run()
+    assert [client.replies() for client in clients[2:]] == [["OK"]] * 4
+    assert broker.node.budget.body.used == 0
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,10 @@ class Call(Generic[Query, Body]):
         """Who asks."""
         return self._request.caller
 
+    def let_go(self) -> None:
+        """Say that the body is needed no more."""
+        self._request.let_go()
+
     def topic(self) -> Topic:
         """Return the topic that the path names, to somebody who may do with it what is asked for here."""
         return self.node.reach(self.caller, self.action, self.names["topic"])

@@ -12,16 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint
-from penstock.api.record import Reading, Shown, shown, shown_id
+from penstock.api.record import Ids, Reading, Shown, Writing, shown
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
-from penstock.message import Batch
+from penstock.message import Batch, Rows
 from penstock.node.topic import Topic
 from penstock.units import times
-
-#: Ids that are written in one go: a few milliseconds.
-SLICE_IDS = 10_000
 
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.
@@ -44,7 +41,7 @@ class Published(msgspec.Struct):
     count: int
     #: How many of them repeat an earlier message by their dedup key, and have its id.
     duplicates: int
-    ids: list[str]
+    ids: Ids
 
 
 class PeekQuery(msgspec.Struct):
@@ -77,10 +74,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     shard = call.query.shard
     if shard is not None:
         topic.shard(shard)
-    reading = Reading(call.body, node.mapping, node.clock.now(), context.message_bytes_max)
-    while not reading.step():
-        await asyncio.sleep(0)
-    rows = reading.rows()
+    rows = await _read(call)
     if rows.count == 0:
         raise Refusal("bad_request", 'the body holds no message; send one JSON object a line, like {"body": "hello"}')
     stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -93,14 +87,30 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
         else:
             stored.set_exception(error or Refusal("gone", f"topic {topic.name} went away"))
 
+    call.let_go()
     topic.publish(rows, context.publisher(call.client), done, shard)
+    del rows
     receipt = await stored
-    ids, told = receipt.ids(), list[str]()
-    for at in range(0, len(ids), SLICE_IDS):
-        if at:
-            await asyncio.sleep(0)
-        told += [shown_id(id_) for id_ in ids[at : at + SLICE_IDS]]
-    return Published(len(ids), receipt.repeated, told)
+    writing = Writing(receipt.ids())
+    if not writing.step():
+        await node.slices.do(writing.step)
+    return Published(writing.count, receipt.repeated, writing.json())
+
+
+async def _read(call: Call[PublishQuery, bytes]) -> Rows:
+    """Return the messages of a body; what is read of a large one is counted, like the body itself."""
+    node, memory = call.node, call.node.budget.input
+    reading = Reading(call.body, node.mapping, node.clock.now(), call.context.message_bytes_max)
+    if not reading.step():
+        # Rows are about as large as the text; what could never be free beside it is not asked for.
+        size = max(min(len(call.body), memory.bytes_max - len(call.body)), 0)
+        if not memory.take(size):
+            raise Refusal("memory_full", f"input not yet stored fills its {memory.bytes_max} bytes; try again")
+        try:
+            await node.slices.do(reading.step)
+        finally:
+            memory.give(size)
+    return reading.rows()
 
 
 async def peek(call: Call[PeekQuery, None]) -> Peeked:

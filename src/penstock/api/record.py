@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.api.problem import unknown
 from penstock.columns import (
     BITS,
     BUCKET_MAX,
+    COLUMNS,
     HEADERS_BYTES_MAX,
     KINDS,
     NAME_BYTES_MAX,
     OPTIONAL_COLUMNS,
     SMALL,
     TIMES,
+    Column,
     id_of,
 )
 from penstock.errors import Refusal
@@ -34,14 +37,19 @@ from penstock.units import times
 
 SOURCE = "api"
 
-#: Lines of one slice: a few milliseconds.
+#: Lines of one slice, and ids: a few milliseconds.
 SLICE_LINES = 500
+SLICE_IDS = 10_000
 
 #: The end of the name under which a binary column travels as base64.
 _CODED = "_base64"
 
 #: Kept as it was sent, byte for byte.
 JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+#: Written here, because as texts hundreds of thousands would take far more memory than the messages they are of.
+Ids = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "string"}})]
 
 
 #: The types of JSON that each kind of column takes.
@@ -129,10 +137,14 @@ class Reading:
         #: The bodies of each slice, joined, and how long each is.
         self._parts: list[bytes] = []
         self._sizes: list[npt.NDArray[np.int32]] = []
-        self._columns: dict[str, list[Any]] = {}
+        #: The columns of each slice but the last: in Arrow, which takes a tenth of what a list of values does.
+        self._columns: list[dict[str, pa.Array]] = []
+        self._values: dict[str, list[Any]] = {}
 
     def step(self, lines_max: int = SLICE_LINES) -> bool:
         """Read some lines, or refuse and name the first bad one; True when that was all of them."""
+        if self._parts:
+            self._pack()
         raw, end, bodies = self._raw, len(self._raw), list[bytes]()
         last = self._line + lines_max
         while self._at < end and self._line < last:
@@ -141,7 +153,7 @@ class Reading:
             self._at = stop + 1 if stop >= 0 else end
             self._line += 1
             if text and not text.isspace():
-                bodies.append(self._read(text, self._count + len(bodies)))
+                bodies.append(self._read(text, len(bodies)))
         self._count += len(bodies)
         self._parts.append(b"".join(bodies))
         self._sizes.append(np.fromiter(map(len, bodies), np.int32, len(bodies)))
@@ -149,24 +161,63 @@ class Reading:
 
     def rows(self) -> Rows:
         """Return what was read."""
-        count, columns = self._count, self._columns
+        count = self._count
         sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int32)
         cuts = np.zeros(count + 1, np.int32)
         np.cumsum(sizes, out=cuts[1:])
-        for values in columns.values():
-            values += [None] * (count - len(values))
-        ready = {name: shaped(columns[name], count, name) for name in OPTIONAL_COLUMNS if name in columns}
+        if len(self._parts) > 1:
+            self._pack()
+            names = {name for columns in self._columns for name in columns}
+            ready: dict[str, Column] = {name: self._column(name) for name in OPTIONAL_COLUMNS if name in names}
+        else:
+            _pad(self._values, count)
+            ready = {name: shaped(self._values[name], count, name) for name in OPTIONAL_COLUMNS if name in self._values}
         return Rows(count, cuts if count > SMALL else cuts.tolist(), b"".join(self._parts), SOURCE, ready)
+
+    def _pack(self) -> None:
+        """Put away the columns of the last slice."""
+        values, self._values = self._values, {}
+        _pad(values, len(self._sizes[-1]))
+        self._columns.append({name: pa.array(column, COLUMNS[name]) for name, column in values.items()})
+
+    def _column(self, name: str) -> Column:
+        """Return a column of all slices as one."""
+        pieces = [
+            columns[name] if name in columns else pa.nulls(len(sizes), COLUMNS[name])
+            for columns, sizes in zip(self._columns, self._sizes, strict=True)
+        ]
+        return shaped(pa.concat_arrays(pieces), self._count, name)
 
     def _read(self, text: bytes, row: int) -> bytes:
         try:
-            body = _read(text, row, self._columns, self._mapping, self._now_ns)
+            body = _read(text, row, self._values, self._mapping, self._now_ns)
             if len(body) > self._message_bytes_max:
                 limit = f"{self._message_bytes_max} (node.message_bytes)"
                 raise Refusal("message_too_big", f"a message of {len(body)} bytes is over the limit of {limit}")
         except Refusal as refusal:
             raise Refusal(refusal.code, f"line {self._line}: {refusal}") from None
         return body
+
+
+class Writing:
+    """Ids as a list in JSON, written in slices."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+        self._at = 0
+        self._parts: list[bytes] = []
+        self.count = len(ids)
+
+    def step(self) -> bool:
+        """Write some; True when that were the last."""
+        stop = self._at + SLICE_IDS
+        self._parts.append(",".join([f'"{id_:016x}"' for id_ in self._ids[self._at : stop]]).encode())
+        self._at = stop
+        return stop >= self.count
+
+    def json(self) -> msgspec.Raw:
+        """Return them."""
+        return msgspec.Raw(b"[" + b",".join(self._parts) + b"]")
 
 
 def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Shown:
@@ -251,6 +302,12 @@ def _value(name: str, column: str, value: Any, mapping: Mapping[str, int], now_n
         case "bucket":
             return _ranged(column, value, 0, BUCKET_MAX)
     return _ranged(column, value, -(1 << 63), times.INT64_MAX)
+
+
+def _pad(columns: dict[str, list[Any]], count: int) -> None:
+    """Make all columns as long as there are rows."""
+    for values in columns.values():
+        values += [None] * (count - len(values))
 
 
 def _both(column: str) -> Refusal:

@@ -551,6 +551,7 @@ class Connection(asyncio.Protocol):
             request.answer(self._refuse(request, error))
             return
         try:
+            request.hold()
             assert request.route is not None
             answer = request.route.handle(request)
         except Exception as error:  # also a bug: it costs one request

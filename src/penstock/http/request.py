@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.callers.identity import Identity
+from penstock.errors import Refusal
 from penstock.http.response import Response
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
     from penstock.http.routes import Route
+
+#: Smaller bodies are not counted while they are worked on.
+SMALL_BYTES_MAX = 64 * 1024
 
 NO_NAMES: Mapping[str, str] = {}
 
@@ -21,6 +25,7 @@ class Request:
 
     __slots__ = (
         "_gone",
+        "_held_bytes",
         "body",
         "caller",
         "connection",
@@ -60,6 +65,8 @@ class Request:
         self.wire = b""
         self.is_answered = False
         self._gone: Callable[[], None] | None = None
+        #: How much of the node's memory for input its body has.
+        self._held_bytes = 0
 
     def header(self, name: bytes, default: bytes = b"") -> bytes:
         """Return a header by its name in lower case; of a repeated one the first."""
@@ -69,9 +76,24 @@ class Request:
         """Response it; in the order of the requests, and to nobody if the client is gone. The first answer counts."""
         if not self.is_answered:
             self.is_answered = True
+            self.let_go()
             self._gone = None
             self.wire = answer.wire(is_last=not self.keep_alive or self.connection.ends, is_head=self.method == "HEAD")
             self.connection.flush()
+
+    def hold(self) -> None:
+        """Take memory for a body that somebody works on now, or refuse it; few bytes are gone before they count."""
+        size, memory = len(self.body), self.connection.listener.budget.input
+        if size > SMALL_BYTES_MAX:
+            if not memory.take(size):
+                raise Refusal("memory_full", f"input not yet stored fills its {memory.bytes_max} bytes; try again")
+            self._held_bytes = size
+
+    def let_go(self) -> None:
+        """Say that nobody needs the body any more, or that somebody else counts it now; its answer says so, too."""
+        if self._held_bytes:
+            self.connection.listener.budget.input.give(self._held_bytes)
+            self._held_bytes = 0
 
     def on_gone(self, gone: Callable[[], None]) -> None:
         """Be told if the client hangs up before the answer; a client that only stops sending counts as gone then."""

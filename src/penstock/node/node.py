@@ -36,6 +36,7 @@ from penstock.node.events import TOPIC as EVENTS
 from penstock.node.events import Events
 from penstock.node.holds import Holds
 from penstock.node.pipelines import Pipelines
+from penstock.node.slices import Slices
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
 from penstock.registry.answer import Answer, Underway
@@ -126,6 +127,8 @@ class Node:
         #: Topics that are being made, and names that are being freed, while the registry does not answer.
         self._coming: Underway[Topic] = Underway()
         self._turns = Turns(clock)
+        #: Large work of any client.
+        self.slices = Slices(clock)
         self._going: Underway[None] = Underway()
         self._active: dict[Topic, None] = {}
         self._ticker: Timer | None = None

@@ -278,6 +278,7 @@ class Http(App):
             else:
                 stored(receipt)
 
+        request.let_go()
         topic.publish(rows, self._publisher(request.connection), done, shard)
 
     def _traced(self, request: Request, topic: Topic, trace: int, receipt: Receipt) -> None:
@@ -297,17 +298,32 @@ class Http(App):
 
     def _read(self, request: Request, topic: Topic, shard: int | None, lines: Lines) -> None:
         """Publish lines once all of them are read; what is large is read in slices, with everybody else in between."""
-        try:
-            if not lines.step():
-                self.node.clock.call_soon(partial(self._read, request, topic, shard, lines))
-                return
-            rows = lines.rows()
-            if rows.count:
-                self._publish(request, topic, rows, shard)
-            else:
-                request.answer(OK)
-        except Exception as error:
-            request.answer(self.refused(error, f"{request.method} {request.path}", request.connection))
+        if lines.step():
+            self._publish_lines(request, topic, shard, lines)
+            return
+        memory = self.node.budget.input
+        # What is read is about as large as the body; what could never be free beside it is not asked for.
+        size = max(min(len(request.body), memory.bytes_max - len(request.body)), 0)
+        if not memory.take(size):
+            raise Refusal("memory_full", f"input not yet stored fills its {memory.bytes_max} bytes; try again")
+
+        def read(_: None, error: Exception | None) -> None:
+            memory.give(size)
+            try:
+                if error is not None:
+                    raise error
+                self._publish_lines(request, topic, shard, lines)
+            except Exception as failure:
+                request.answer(self.refused(failure, f"{request.method} {request.path}", request.connection))
+
+        self.node.slices.do(lines.step).then(read)
+
+    def _publish_lines(self, request: Request, topic: Topic, shard: int | None, lines: Lines) -> None:
+        rows = lines.rows()
+        if rows.count:
+            self._publish(request, topic, rows, shard)
+        else:
+            request.answer(OK)
 
     def _packed(self, body: bytes) -> Rows:
         count = int.from_bytes(body[:4], "big") if len(body) >= 4 else 0

@@ -30,7 +30,7 @@ class Lines:
         self._message_bytes_max = message_bytes_max
         self._at = 0
         #: Of each slice: where lines end in the body, and its bytes without the line ends.
-        self._ends: list[npt.NDArray[np.int64]] = []
+        self._ends: list[npt.NDArray[np.int32]] = []
         self._parts: list[bytes] = []
 
     def step(self) -> bool:
@@ -39,7 +39,7 @@ class Lines:
             return True
         piece = np.frombuffer(self._body, np.uint8, min(SLICE_BYTES, len(self._body) - self._at), self._at)
         is_end = piece == _END
-        self._ends.append(np.flatnonzero(is_end) + self._at)
+        self._ends.append((np.flatnonzero(is_end) + self._at).astype(np.int32))
         self._parts.append(piece[~is_end].tobytes())
         self._at += len(piece)
         return self._at >= len(self._body)

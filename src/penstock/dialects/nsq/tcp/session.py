@@ -187,6 +187,7 @@ class Session:
             self.publisher.pub(decoder.topic, rows, 1, decoder.shard)
             if self._again:  # as below
                 self._later = [("PUB", decoder.topic, rows, 1, decoder.shard)]
+                self._hold(fresh=True)
             return
         commands = decoder.feed(data)
         if len(commands) == 1 and not (self.gated or self.closed or decoder.stopped):
@@ -197,12 +198,14 @@ class Session:
                 self._later = [command]
         else:
             self._run(commands)
-        if decoder.held or self._held is not None:
+        if decoder.held or self._held is not None or self._later:
             self._hold(fresh=bool(commands))
 
     def _hold(self, *, fresh: bool = False) -> None:
-        """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
+        """Count what came of commands that are not all there, or that wait; a fresh one has its own time."""
         bodies, held = self.service.node.budget.body, 0 if self.closed else self._decoder.held
+        if self._later and not self.closed:  # for a topic that is being made, say
+            held += sum([len(part.body) for command in self._later for part in command if isinstance(part, Rows)])
         if self._held is not None and (fresh or not held):
             bodies.end(self._held)
             self._held = None
@@ -216,6 +219,8 @@ class Session:
         """Hold nothing more of a command that comes too slowly, or where too much is held."""
         self._held = None
         word = self._decoder.forget()[:WORD_BYTES_MAX].partition(b"\n")[0].partition(b" ")[0].decode("latin-1")
+        if self._later:
+            word, self._later = str(self._later[0][0]), []
         if word not in self.COMMANDS:
             self.fail("E_INVALID", f"command came too slowly: {why}")
         elif why.code == "too_slow":
