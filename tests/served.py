@@ -24,6 +24,7 @@ from penstock.config import CallersConfig, Config, EventsConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
+from penstock.dialects.sqs.config import SqsConfig
 from penstock.http import Listener
 from penstock.node.node import Node
 
@@ -38,6 +39,7 @@ API = "/api/v1"
 FREE = ApiConfig(port=0)
 NSQ = NsqConfig()
 NO_FLIGHT = FlightConfig(enabled=False)
+NO_SQS = SqsConfig(enabled=False)
 
 
 class MovableClock:
@@ -99,6 +101,7 @@ class Served:
         api: ApiConfig = FREE,
         nsq: NsqConfig = NSQ,
         flight: FlightConfig = NO_FLIGHT,
+        sqs: SqsConfig = NO_SQS,
         lookup: bool = False,
         **config: Any,
     ) -> None:
@@ -109,7 +112,7 @@ class Served:
         )
         self.config = Config(
             data_dir=str(path),
-            parts=(api, own, flight),
+            parts=(api, own, flight, sqs),
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),

@@ -27,7 +27,15 @@ COMMAND = [sys.executable, "-m", "penstock.cli"]
 LISTENING = b"Stop with Ctrl-C."
 
 
-PORTS = ("api.port", "flight.port", "nsq.tcp_port", "nsq.http_port", "nsq.lookup_tcp_port", "nsq.lookup_http_port")
+PORTS = (
+    "api.port",
+    "flight.port",
+    "sqs.port",
+    "nsq.tcp_port",
+    "nsq.http_port",
+    "nsq.lookup_tcp_port",
+    "nsq.lookup_http_port",
+)
 
 #: Options that let the kernel choose every port.
 ANY_PORTS = tuple(f"--set={key}=0" for key in PORTS)

@@ -58,7 +58,8 @@ def test_five_commands_open_a_node_to_a_network(tmp_path: Path) -> None:
     run(certificate)
     run(ops)
     (secret,) = re.findall(r"\S{20,}", run(shop))
-    ports = [f"--set={key}=0" for key in ("api.port", "flight.port", "nsq.tcp_port", "nsq.http_port", "nsq.https_port")]
+    own = ("api.port", "flight.port", "sqs.port", "nsq.tcp_port", "nsq.http_port", "nsq.https_port")
+    ports = [f"--set={key}=0" for key in own]
     words = shlex.split(up)[1:]
     with Running(*words, *ports, "--ready-file", "ready", cwd=tmp_path) as node:
         node.line(b"Stop with Ctrl-C.")

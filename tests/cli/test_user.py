@@ -30,7 +30,7 @@ def test_a_secret_is_made_and_shown_once(tmp_path: Path) -> None:
     assert secret not in file.read_text()
     assert secret not in user(tmp_path, "list").out + user(tmp_path, "list", "--json").out
     assert user(tmp_path, "list", "--json").json == [
-        {"name": "bob", "rights": ["publish orders.*", "consume *"], "secret": True, "tokens": {}}
+        {"name": "bob", "rights": ["publish orders.*", "consume *"], "secret": True, "tokens": {}, "keys": []}
     ]
 
 

@@ -106,7 +106,7 @@ def test_retention_bytes_set_by_the_user_also_bind_topics_without_subscriptions(
 def test_an_unknown_key_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     file = written(tmp_path, "[nsq]\ntcp_prot = 1\n")
     assert refused(file) == f"file {file}: nsq.tcp_prot is not a setting; did you mean nsq.tcp_port?"
-    assert refused(written(tmp_path, "[nqs]\ntcp_port = 1\n")).endswith("did you mean nsq?")
+    assert refused(written(tmp_path, "[nsqq]\ntcp_port = 1\n")).endswith("did you mean nsq?")
     assert refused(written(tmp_path, 'data-dir = "x"')).endswith("did you mean data_dir?")
     assert refused(environment={"PENSTOCK_DATADIR": "x"}) == (
         "environment PENSTOCK_DATADIR is not a setting; did you mean PENSTOCK_DATA_DIR?"

@@ -43,8 +43,10 @@ class Node:
     """A node in a process of its own."""
 
     def __init__(self, path: Path) -> None:
-        ports = "".join(f"[{key.partition('.')[0]}]\n{key.partition('.')[2]} = 0\n" for key in PORTS[:2])
-        nsq = "[nsq]\n" + "".join(f"{key.partition('.')[2]} = 0\n" for key in PORTS[2:])
+        ports = "".join(
+            f"[{key.partition('.')[0]}]\n{key.partition('.')[2]} = 0\n" for key in PORTS if not key.startswith("nsq.")
+        )
+        nsq = "[nsq]\n" + "".join(f"{key.partition('.')[2]} = 0\n" for key in PORTS if key.startswith("nsq."))
         line = f'[line]\nport = 0\nhttp_port = 0\npath = "{path}/socket"\nlease = "30s"\n'
         (path / "c.toml").write_text(f'data_dir = "{path}/data"\n{ports}{nsq}{line}')
         command = [sys.executable, "-c", UP, str(path / "c.toml"), str(path / "ready")]

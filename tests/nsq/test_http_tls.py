@@ -18,6 +18,7 @@ from penstock.cli.table import load
 from penstock.config import Config
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.sqs.config import SqsConfig
 from tests.nsq.certificates import Certificates, certificates
 
 REFUSED = 403
@@ -33,6 +34,7 @@ def configured(path: Path, made: Certificates, *, whole_node: bool = False, **ns
         parts=(
             ApiConfig(enabled=False),
             FlightConfig(enabled=False),
+            SqsConfig(enabled=False),
             msgspec.convert({**ports, **own, **nsq}, NsqConfig),
         ),
         **(files if whole_node else {}),  # type: ignore[arg-type]

@@ -33,6 +33,17 @@ class Token(msgspec.Struct, frozen=True):
     expires_ns: int = 0
 
 
+class AccessKey(msgspec.Struct, frozen=True):
+    """A key of a user that signs requests; the secret is kept as it is, because whoever checks must sign as well."""
+
+    id: str
+    secret: str
+
+    def __repr__(self) -> str:
+        """Return what may stand in a log."""
+        return f"AccessKey({self.id!r})"
+
+
 class User(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody who may do something."""
 
@@ -41,6 +52,8 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Hashed; empty = none, tokens and certificates only.
     secret: str = ""
     tokens: tuple[Token, ...] = ()
+    #: For signatures (AWS's Version 4).
+    keys: tuple[AccessKey, ...] = ()
 
     def __repr__(self) -> str:
         """Return what may stand in a log."""
@@ -59,6 +72,8 @@ class Book:
         self.users: Mapping[str, User] = {user.name: user for user in users}
         #: The user and token of each digest.
         self.tokens = {token.digest: (user, token) for user in self.users.values() for token in user.tokens}
+        #: The user and secret of each access key.
+        self.keys = {key.id: (user, key) for user in self.users.values() for key in user.keys}
 
     def __iter__(self) -> Iterator[User]:
         return iter(self.users.values())

@@ -168,6 +168,14 @@ class Gate:
             self._turn.release()
         return Identity(user.name, "secret", kept) if is_right and user is not None else _wrong(user, "wrong secret")
 
+    def access_key(self, key_id: str) -> tuple[str, Identity] | None:
+        """Return the secret of an access key, and who signs with it; None if nobody has it."""
+        found = self.book.keys.get(key_id)
+        if found is None:
+            return None
+        user, key = found
+        return key.secret, Identity(user.name, "key", key.id, key.id)
+
     def certified(self, common_name: str) -> Identity:
         """Return whose certificate was shown and vouched for; where there are users, one of them must have its name."""
         if common_name in self.book.users:
@@ -236,6 +244,8 @@ class Gate:
         user = self.book.users.get(identity.user)
         if user is None or (identity.how == "secret" and user.secret != identity.mark):
             return Verdict("unauthorized", "revoked", f"user {identity.user} was removed, or has another secret now")
+        if identity.how == "key" and identity.mark not in self.book.keys:
+            return Verdict("unauthorized", "revoked", f"access key {identity.mark} was taken back")
         if identity.how == "token":
             if identity.mark not in self.book.tokens:
                 return Verdict("unauthorized", "revoked", f"token {identity.note} was taken back")

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 #: `node` is the node's own token; `server` an auth server that was asked; `vouched` a certificate on a node without
 #: users, where whoever signed it says who comes; `wrong` convinced nobody, and for `busy` nobody had the time to look.
-How = Literal["nothing", "secret", "token", "certificate", "vouched", "node", "server", "wrong", "busy"]
+How = Literal["nothing", "secret", "token", "key", "certificate", "vouched", "node", "server", "wrong", "busy"]
 
 
 class Identity(NamedTuple):

@@ -1,7 +1,8 @@
 """Secrets, as they are kept: salted and hashed so that the file of users tells none of them.
 
 A user's secret may be one that people remember, so it is hashed by scrypt, which takes 50 ms and 16 MiB on purpose: off
-the loop. A token is 32 random bytes, which nobody guesses, so SHA-256 will do.
+the loop. A token is 32 random bytes, which nobody guesses, so SHA-256 will do. The secret of an access key alone is
+kept as it is: its signatures can be checked only by somebody who could make them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from base64 import b64decode, b64encode
+from base64 import b32encode, b64decode, b64encode
 
 #: What OWASP asks for where memory is not plenty, and OpenSSL allows without more.
 COST, BLOCKS, LANES = 1 << 14, 8, 1
@@ -24,6 +25,11 @@ SECRET_CHARACTERS_MIN = 12
 def made() -> str:
     """Return a new secret, or token; it has no colon, which stands between a user and its secret."""
     return secrets.token_urlsafe(32)
+
+
+def key_id() -> str:
+    """Return a new name for an access key, as long as Amazon's."""
+    return "PK" + b32encode(os.urandom(12)).decode("ascii").rstrip("=")[:18]
 
 
 def hashed(secret: bytes) -> str:

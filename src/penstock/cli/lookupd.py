@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from penstock.dialect import Bound
 
 #: What holds whatever the configuration says: there is no node, so its ports must not stand in the way.
-ALONE = {"nsq.lookup": True, "api.enabled": False, "flight.enabled": False, "nsq.tcp_port": 0, "nsq.http_port": 0}
+ALONE = {
+    "nsq.lookup": True,
+    "api.enabled": False,
+    "flight.enabled": False,
+    "sqs.enabled": False,
+    "nsq.tcp_port": 0,
+    "nsq.http_port": 0,
+}
 
 _log = logging.getLogger("penstock.nsq.lookup")
 

@@ -49,6 +49,8 @@ class Shown(msgspec.Struct):
     rights: list[str]
     secret: bool
     tokens: dict[str, str]
+    #: Access keys by their ids.
+    keys: list[str]
 
 
 @app.command()
@@ -114,13 +116,16 @@ def secret(name: Name, stdin: FromStdin = False, file: File = None, data: Data =
 
 @app.command("list")
 def list_(file: File = None, data: Data = None, json: Json = False) -> None:
-    """List users with their rights and the names of their tokens."""
+    """List users with their rights, the names of their tokens and the ids of their access keys."""
     users = Users(file, data)
     shown = [_shown(user) for user in users.book]
-    rows = [(each.name, _lines(each.rights), "yes" if each.secret else "-", _lines(_tokens(each))) for each in shown]
+    rows = [
+        (each.name, _lines(each.rights), "yes" if each.secret else "-", _lines(_tokens(each)), _lines(each.keys))
+        for each in shown
+    ]
     Printer(json=json).table(
         shown,
-        ("user", "rights", "secret", "tokens"),
+        ("user", "rights", "secret", "tokens", "keys"),
         rows,
         f"there is nobody in {users.path}; `penstock user add` helps",
     )
@@ -167,6 +172,38 @@ def token(
     users.keep(users.book.having(msgspec.structs.replace(user, tokens=(*others, made))))
     document = {"user": name, "token": label, "expires": _until(made)}
     _say_secret(out, f"token {label} of user {name} made, it counts until {_until(made)}", document, new)
+
+
+@app.command()
+def key(
+    name: Name,
+    revoke: Annotated[str, typer.Option("--revoke", metavar="KEY", help="Take this one back instead.")] = "",
+    file: File = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Make an access key of a user's, which SQS clients sign with, and print its secret once; or take it back.
+
+    The secret is kept in the file of users as it is: whoever checks a signature must be able to make it.
+    """
+    from penstock.callers import secret as secrets
+    from penstock.callers.book import AccessKey
+
+    users, out = Users(file, data), Printer(json=json)
+    user = users.book.user(name)
+    if revoke:
+        others = tuple(each for each in user.keys if each.id != revoke)
+        if len(others) == len(user.keys):
+            raise Failure(f"user {name} has no access key {revoke}; `penstock user list` shows them", REFUSED)
+        users.keep(users.book.having(msgspec.structs.replace(user, keys=others)))
+        out.done({"user": name, "revoked": revoke}, f"access key {revoke} of user {name} taken back")
+        return
+    made = AccessKey(secrets.key_id(), secrets.made())
+    users.keep(users.book.having(msgspec.structs.replace(user, keys=(*user.keys, made))))
+    out.done({"user": name, "key": made.id, "secret": made.secret}, f"access key of user {name} made")
+    if not out.json:
+        out.line(f"AWS_ACCESS_KEY_ID={made.id}")
+        out.line(f"AWS_SECRET_ACCESS_KEY={made.secret}")
 
 
 @app.command()
@@ -266,7 +303,11 @@ def _lines(texts: list[str]) -> str:
 
 def _shown(user: User) -> Shown:
     return Shown(
-        user.name, list(map(str, user.rules)), bool(user.secret), {each.name: _until(each) for each in user.tokens}
+        user.name,
+        list(map(str, user.rules)),
+        bool(user.secret),
+        {each.name: _until(each) for each in user.tokens},
+        [key.id for key in user.keys],
     )
 
 

@@ -195,7 +195,9 @@ class Cursor:
                 return []
             limit = 1
         bytes_max = NO_LIMIT if taker.owner is None else LOOK_BYTES_MAX
-        portion = Portion(self, limit, holder, deadline_after(now.monotonic_ns, lease_ns), now, bytes_max)
+        keeper = holder if self.states.keys is None else taker.keeper
+        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
+        portion = Portion(self, limit, holder, keeper, deadline_ns, now, bytes_max)
         try:
             if self.ready.many:
                 portion.fill_from_lanes(taker, rank)

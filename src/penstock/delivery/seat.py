@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,16 +22,22 @@ from penstock.errors import Refusal
 from penstock.message import Batch
 
 if TYPE_CHECKING:
+    from penstock.delivery.states import RowStates
     from penstock.delivery.subscription import Subscription
 
 #: Which rows of a batch of a shard a seat wants.
 Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
 Deliver = Callable[[list[Delivery]], None]
+#: Which receipts, by offsets and versions, are good.
+Holds = Callable[["RowStates", Offsets, Offsets], "npt.NDArray[np.bool_]"]
 
 #: Up to so many acks are looked at one by one; from about 20 on an array costs less.
 FEW = 16
 
 FULL, STEP = 1, 2
+
+#: No holder has so high a number.
+_LOOKS = count(1 << 16)
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
@@ -64,6 +71,7 @@ class Seat:
         "kept",
         "lane",
         "lease_ns",
+        "look_number",
         "name",
         "named",
         "owner",
@@ -108,6 +116,8 @@ class Seat:
         #: Nobody receives here, but looks are for it: its name stays.
         self.kept = False
         self.holder: int = -1 if owner is None else owner.holder
+        #: Tells looks apart, whose holder is the same.
+        self.look_number = next(_LOOKS) if owner is not None else -1
         #: The lane of its tag.
         self.lane = 0
         #: It said that it will go: it finishes what it has, and its tag is no longer its own.
@@ -128,6 +138,11 @@ class Seat:
     def room(self) -> int:
         """How many rows it may get now."""
         return 0 if self.blocked or self.gone else self.credit - self.in_flight
+
+    @property
+    def keeper(self) -> int:
+        """Who keys belong to while rows of them are out here: what one look found, another shall not go on with."""
+        return self.holder if self.owner is None else self.look_number
 
     # --- credit ---------------------------------------------------------------------------------------------------
 
@@ -259,6 +274,13 @@ class Seat:
 
     def current(self, ids: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
         """Tell which receipts hold: it has the message on lease, in this version."""
+        return self._those(ids, versions, lambda states, *rows: states.current(*rows, self.holder))
+
+    def last(self, ids: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
+        """Tell which receipts are over and still the last: the message came back, and nobody has had it since."""
+        return self._those(ids, versions, lambda states, *rows: states.last(*rows))
+
+    def _those(self, ids: Offsets, versions: Offsets, holds: Holds) -> npt.NDArray[np.bool_]:
         good = np.zeros(len(ids), np.bool_)
         places = ids - 1
         for cursor in self.subscription.cursors:
@@ -267,7 +289,7 @@ class Seat:
                 order = np.argsort(places[mine], kind="stable")
                 offsets = (places[mine] & _OFFSET_MASK)[order]
                 found = np.empty(len(order), np.bool_)
-                found[order] = cursor.states.current(offsets, versions[mine][order], self.holder)
+                found[order] = holds(cursor.states, offsets, versions[mine][order])
                 good[mine] = found
         return good
 

@@ -237,6 +237,14 @@ class RowStates:
         mask: npt.NDArray[np.bool_] = self.pages.leased(offsets, holder) & (self.pages.versions(offsets) == versions)
         return mask
 
+    def last(self, offsets: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
+        """Tell which rows came back from the leases of these versions and did not go out since."""
+        state = self.pages.details(offsets)[0]
+        mask: npt.NDArray[np.bool_] = ((state == READY) | (state == WAITING)) & (
+            self.pages.versions(offsets) == versions + 1
+        )
+        return mask
+
     def extend(
         self, offsets: Offsets, holder: int, lease_ns: int, lease_max_ns: int, now: Instant, *, renew: bool
     ) -> Offsets:

@@ -42,6 +42,8 @@ class App(Protocol):
 
     #: How requests that have a shortcut begin; none = no request has one.
     starts: tuple[bytes, ...] = ()
+    #: Callers may show who they are by signing the request as a whole: the application looks at that itself.
+    takes_signatures: bool = False
 
     def begin(self, request: Request) -> None:
         """Give a request its route, or raise why it is refused; its head is there, its body is not."""

@@ -483,6 +483,8 @@ class Connection(asyncio.Protocol):
         if self._shown is not None and self._shown[0] == authorization and self._shown[1].is_known:
             return self._shown[1]
         shown = shown_in(authorization)
+        if shown is None and self._app.takes_signatures:
+            return self.caller
         found = self.listener.gate.known(shown) if shown is not None else Identity("", "wrong", note="no known form")
         return None if found is None else self._shows(authorization, found)
 

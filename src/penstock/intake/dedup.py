@@ -146,6 +146,10 @@ class Dedup:
         self._rows.advance(time_ns)
         self._batches.advance(time_ns)
 
+    def pass_time(self, time_ns: int) -> None:
+        """Move the window of rows' keys to a time; batches are known by the last append alone."""
+        self._rows.advance(time_ns)
+
     def stored(self, shard: int, batch: Batch) -> None:
         """Take in a batch that was appended, or that is read again at start."""
         times = batch.timestamp

@@ -27,6 +27,10 @@ class Taker(Protocol):
     def owner(self) -> Taker | None:
         """Whom it takes for, if it asks but once."""
 
+    @property
+    def keeper(self) -> int:
+        """Who keys belong to while rows of them are out here: the holder, or a look that is for it."""
+
 
 class Stock(Protocol):
     """The ready rows of one shard, as a policy sees them."""

@@ -1,0 +1,256 @@
+"""The application behind the listener: a request's operation, its encoding, who asks, and the answer.
+
+Two encodings of one table of operations: JSON, where a header names the operation, and the older form of queries, where
+a parameter does. An answer is in the encoding of its request, and so is what goes wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
+
+import msgspec
+
+from penstock.callers import Caller
+from penstock.dialects.sqs.codec import query, shapes
+from penstock.dialects.sqs.faults import Fault, missing
+from penstock.dialects.sqs.messages import Messages
+from penstock.dialects.sqs.names import Names
+from penstock.dialects.sqs.queues import Queues
+from penstock.dialects.sqs.signers import Signers
+from penstock.http import App, Connection, Request, Response, Route
+from penstock.node.node import Node
+from penstock.registry.answer import Answer
+
+SQS = "http://queue.amazonaws.com/doc/2012-11-05/"
+
+_JSON = (b"content-type", b"application/x-amz-json-1.0")
+_XML = (b"content-type", b"text/xml")
+_TARGET = b"AmazonSQS."
+_MISSING = re.compile(r"missing required field `(\w+)`").search
+_FORM = b"application/x-www-form-urlencoded"
+
+
+class Asked(NamedTuple):
+    """A request on its way to its operation."""
+
+    request: Request
+    caller: Caller
+    params: Any
+    names: Names
+
+    def url_of(self, name: str) -> str:
+        """Return the address of a queue for whoever asks."""
+        host = self.request.header(b"host").decode("latin-1") or "localhost"
+        return self.names.url(name, host, secure=self.request.connection.is_secure)
+
+
+#: Carries an operation out: returns what is answered, now or later.
+Carry = Callable[[Asked], "msgspec.Struct | Answer[Any]"]
+
+
+class Operation(NamedTuple):
+    """One row of the table."""
+
+    kind: type[msgspec.Struct]
+    carry: Carry
+
+
+class Voice(Protocol):
+    """One encoding."""
+
+    def read(self, request: Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
+        """Return what a request says."""
+
+    def answer(self, operation: str, answer: msgspec.Struct) -> Response:
+        """Return an answer's bytes."""
+
+    def refused(self, fault: Fault) -> Response:
+        """Return in bytes why not."""
+
+
+class Json:
+    """AWS JSON 1.0."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {}
+        self._encode = msgspec.json.Encoder().encode
+
+    def read(self, request: Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
+        """Return what a request says."""
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.json.Decoder(kind)
+        found: msgspec.Struct = decoder.decode(request.body or b"{}")
+        return found
+
+    def answer(self, operation: str, answer: msgspec.Struct) -> Response:
+        """Return an answer's bytes."""
+        return Response(self._encode(answer), (_JSON, _request_id()))
+
+    def refused(self, fault: Fault) -> Response:
+        """Return in bytes why not."""
+        content = self._encode({"__type": f"com.amazonaws.sqs#{fault.name}", "message": str(fault)})
+        side = "Sender" if fault.kind.is_sender else "Receiver"
+        old = (b"x-amzn-query-error", f"{fault.kind.code};{side}".encode())
+        return Response(content, (_JSON, old, _request_id()), fault.kind.status)
+
+
+class Query:
+    """Parameters and XML."""
+
+    def __init__(self, namespace: str = SQS, *, flat: bool = True) -> None:
+        self._namespace = namespace
+        self._flat = flat
+        self._given: dict[str, str] = {}
+
+    def action(self, request: Request) -> str:
+        """Return which operation is asked for."""
+        if not (request.header(b"content-type").startswith(_FORM) or request.method == "GET"):
+            raise Fault("UnknownOperationException", "Send AWS JSON 1.0 with X-Amz-Target, or a form with Action.")
+        self._given = query.parameters(request.query, request.body)
+        if "Action" not in self._given:
+            raise missing("Action")
+        return self._given["Action"]
+
+    def read(self, request: Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
+        """Return what a request says; its path may be the queue's address."""
+        given = {name: value for name, value in self._given.items() if not name.startswith("X-Amz-")}
+        if "queue_url" in kind.__struct_fields__ and "QueueUrl" not in given and request.path.strip("/"):
+            given["QueueUrl"] = request.path
+        return query.read(given, kind)
+
+    def answer(self, operation: str, answer: msgspec.Struct) -> Response:
+        """Return an answer's bytes."""
+        header = _request_id()
+        content = query.written(operation, answer, self._namespace, header[1].decode(), flat=self._flat)
+        return Response(content, (_XML, header))
+
+    def refused(self, fault: Fault) -> Response:
+        """Return in bytes why not."""
+        header = _request_id()
+        content = query.refused(fault, self._namespace, header[1].decode())
+        return Response(content, (_XML, header), fault.kind.status)
+
+
+class Api(App):
+    """SQS over HTTP."""
+
+    takes_signatures = True
+
+    def __init__(self, node: Node, names: Names, body_bytes_max: int) -> None:
+        self._node = node
+        self._names = names
+        self._signers = Signers(node)
+        self._json = Json()
+        too_big = Fault("RequestEntityTooLarge", f"A request may have {body_bytes_max} bytes.")
+        self._route = Route(self._handle, body_bytes_max, too_big)
+        self.queues = Queues(node, names)
+        self.messages = Messages(self.queues)
+        self.operations = self._operations(self.queues, self.messages)
+
+    @staticmethod
+    def _operations(queues: Queues, messages: Messages) -> dict[str, Operation]:
+        """Return the table."""
+        return {
+            "CreateQueue": Operation(shapes.CreateQueue, lambda a: queues.create(a.caller, a.params, a.url_of)),
+            "GetQueueUrl": Operation(shapes.GetQueueUrl, lambda a: queues.url(a.caller, a.params, a.url_of)),
+            "ListQueues": Operation(shapes.ListQueues, lambda a: queues.list(a.caller, a.params, a.url_of)),
+            "ListDeadLetterSourceQueues": Operation(
+                shapes.ListSources, lambda a: queues.sources(a.caller, a.params, a.url_of)
+            ),
+            "GetQueueAttributes": Operation(shapes.GetQueueAttributes, lambda a: queues.attributes(a.caller, a.params)),
+            "SetQueueAttributes": Operation(
+                shapes.SetQueueAttributes, lambda a: queues.set_attributes(a.caller, a.params)
+            ),
+            "DeleteQueue": Operation(shapes.ByUrl, lambda a: queues.delete(a.caller, a.params)),
+            "PurgeQueue": Operation(shapes.ByUrl, lambda a: queues.purge(a.caller, a.params)),
+            "ListQueueTags": Operation(shapes.ByUrl, lambda a: queues.tags(a.caller, a.params)),
+            "TagQueue": Operation(shapes.TagQueue, lambda a: queues.tag(a.caller, a.params)),
+            "UntagQueue": Operation(shapes.UntagQueue, lambda a: queues.untag(a.caller, a.params)),
+            "SendMessage": Operation(
+                shapes.SendMessage, lambda a: messages.send(a.caller, a.params, a.request.connection)
+            ),
+            "SendMessageBatch": Operation(
+                shapes.SendMessageBatch, lambda a: messages.send_batch(a.caller, a.params, a.request.connection)
+            ),
+            "ReceiveMessage": Operation(
+                shapes.ReceiveMessage, lambda a: messages.receive(a.caller, a.params, a.request)
+            ),
+            "DeleteMessage": Operation(shapes.DeleteMessage, lambda a: messages.delete(a.caller, a.params)),
+            "DeleteMessageBatch": Operation(
+                shapes.DeleteMessageBatch, lambda a: messages.delete_batch(a.caller, a.params)
+            ),
+            "ChangeMessageVisibility": Operation(
+                shapes.ChangeMessageVisibility, lambda a: messages.change(a.caller, a.params)
+            ),
+            "ChangeMessageVisibilityBatch": Operation(
+                shapes.ChangeMessageVisibilityBatch, lambda a: messages.change_batch(a.caller, a.params)
+            ),
+        }
+
+    # --- App ------------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> None:
+        """Take every request there is: the path is a queue's address, or nothing."""
+        request.route = self._route
+
+    def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
+        """Count what went wrong before it was known in which encoding, and say it in JSON."""
+        return self._refused(self._json, error, request, connection)
+
+    def not_http(self, text: str, connection: Connection) -> None:
+        """Count bytes that are no request."""
+        self._node.count_fault("sqs", "bad_request", text, connection.peer)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _handle(self, request: Request) -> Response | Answer[Response]:
+        target, old = request.header(b"x-amz-target"), Query()
+        voice: Voice = self._json if target else old
+        name = "request"
+        try:
+            name = target.removeprefix(_TARGET).decode("latin-1") if target else old.action(request)
+            operation = self.operations.get(name)
+            if operation is None:
+                raise Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
+            caller = self._signers.caller(request)
+            params = voice.read(request, operation.kind)
+            done = operation.carry(Asked(request, caller, params, self._names))
+        except Exception as error:
+            return self._refused(voice, error, name, request.connection)
+        if not isinstance(done, Answer):
+            return voice.answer(name, done)
+        told: Answer[Response] = Answer()
+
+        def tell(answer: msgspec.Struct | None, error: Exception | None) -> None:
+            if answer is None:
+                told.give(self._refused(voice, error or Fault("InternalFailure", ""), name, request.connection))
+            else:
+                told.give(voice.answer(name, answer))
+
+        done.then(tell)
+        return told
+
+    def _refused(self, voice: Voice, error: BaseException, request: str, connection: Connection) -> Response:
+        fault = _fault(error)
+        if fault.name == "InternalFailure":
+            self._node.report_bug(f"sqs {request}", error)
+        else:
+            self._node.count_fault("sqs", fault.kind.code, f"{request}: {fault}", connection.peer)
+        return voice.refused(fault)
+
+
+def _fault(error: BaseException) -> Fault:
+    if isinstance(error, msgspec.ValidationError):
+        found = _MISSING(str(error))
+        return missing(found[1]) if found is not None else Fault("SerializationException", str(error))
+    if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError, RecursionError)):
+        return Fault("SerializationException", f"The request cannot be read: {error}")
+    return Fault.of(error)
+
+
+def _request_id() -> tuple[bytes, bytes]:
+    return b"x-amzn-requestid", str(uuid4()).encode("ascii")

@@ -1,0 +1,517 @@
+"""Messages of a queue: sent, received, deleted, made visible again.
+
+A receive is a look of the holder `sqs`: what it finds is on lease under that name, written down before the answer, and
+answered for by receipt, after a restart too. Batches are one `Rows` in, and one array of receipts back.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import md5, sha256
+from typing import NamedTuple, TypeVar
+
+from penstock.callers import Caller
+from penstock.clock import MILLISECOND, SECOND, Timer
+from penstock.columns import HEADERS_BYTES_MAX, Column
+from penstock.delivery.seat import Seat
+from penstock.delivery.source import Delivery
+from penstock.dialects.sqs import receipts, values
+from penstock.dialects.sqs.attributes import VISIBILITY_S_MAX
+from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX
+from penstock.dialects.sqs.codec import shapes
+from penstock.dialects.sqs.codec.shapes import SendEntry, SendMessage, Value
+from penstock.dialects.sqs.faults import Fault, invalid, missing, no_queue, within
+from penstock.dialects.sqs.ids import message_id
+from penstock.dialects.sqs.queues import Queue, Queues
+from penstock.http import Request
+from penstock.intake.receipt import Receipt
+from penstock.message import Batch, Rows
+from penstock.moves.letters import PREFIX as DEAD
+from penstock.registry.answer import Answer
+
+SOURCE = "sqs"
+HOLDER = "sqs"
+BATCH_MAX = 10
+#: More on lease is refused, as Amazon does.
+IN_FLIGHT_MAX = 120_000
+#: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.
+READ_NS = SECOND
+
+_UNSPEAKABLE = (
+    "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
+    "#x10000 to #x10FFFF"
+)
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
+_PLAIN = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
+
+E = TypeVar("E", SendEntry, shapes.DeleteEntry, shapes.ChangeEntry)
+R = TypeVar("R", shapes.DeleteEntry, shapes.ChangeEntry)
+
+
+class Draft(NamedTuple):
+    """A message that may be stored, and what its sender is told of it."""
+
+    body: bytes
+    due_ns: int | None
+    key: bytes | None
+    tag: str | None
+    headers: bytes | None
+    dedup: bytes | None
+    body_md5: str
+    values_md5: str | None
+    system_md5: str | None
+    size: int
+
+
+class Messages:
+    """What is done with messages."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._node = queues.node
+        #: Receives that wait.
+        self.polls: set[Poll] = set()
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def send(self, caller: Caller, asked: SendMessage, publisher: object) -> Answer[shapes.Sent]:
+        """Store one message."""
+        queue = self._queues.find(caller, "publish", asked.queue_url)
+        draft = self._draft(queue, asked)
+        incarnation, is_fifo = queue.topic.record.incarnation, queue.choices.fifo
+
+        def sent(receipt: Receipt) -> shapes.Sent:
+            id_ = receipt.ids()[0]
+            return shapes.Sent(
+                message_id=message_id(incarnation, id_),
+                md5_of_message_body=draft.body_md5,
+                md5_of_message_attributes=draft.values_md5,
+                md5_of_message_system_attributes=draft.system_md5,
+                sequence_number=sequence(id_) if is_fifo else None,
+            )
+
+        return self._publish(queue, [draft], publisher).then_make(sent)
+
+    def send_batch(self, caller: Caller, asked: shapes.SendMessageBatch, publisher: object) -> Answer[shapes.SentBatch]:
+        """Store several messages together; what is wrong with one is told of that one alone."""
+        queue = self._queues.find(caller, "publish", asked.queue_url)
+        _check_batch(asked.entries)
+        told = shapes.SentBatch(successful=[], failed=[])
+        drafts: list[Draft] = []
+        entries: list[SendEntry] = []
+        for entry in asked.entries:
+            try:
+                drafts.append(self._draft(queue, entry))
+                entries.append(entry)
+            except Fault as fault:
+                told.failed.append(failed(entry.id, fault))
+        if sum([draft.size for draft in drafts]) > MESSAGE_BYTES_MAX:
+            text = f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes."
+            raise Fault("BatchRequestTooLong", text)
+        if not drafts:
+            return Answer.of(told)
+        incarnation, is_fifo = queue.topic.record.incarnation, queue.choices.fifo
+
+        def sent(receipt: Receipt) -> shapes.SentBatch:
+            for entry, draft, id_ in zip(entries, drafts, receipt.ids(), strict=True):
+                told.successful.append(
+                    shapes.SentEntry(
+                        id=entry.id,
+                        message_id=message_id(incarnation, id_),
+                        md5_of_message_body=draft.body_md5,
+                        md5_of_message_attributes=draft.values_md5,
+                        md5_of_message_system_attributes=draft.system_md5,
+                        sequence_number=sequence(id_) if is_fifo else None,
+                    )
+                )
+            return told
+
+        return self._publish(queue, drafts, publisher).then_make(sent)
+
+    def _draft(self, queue: Queue, asked: SendMessage | SendEntry) -> Draft:
+        """Return a message as it will be stored; refuse what Amazon would."""
+        choices, text = queue.choices, asked.message_body
+        if not text:
+            raise missing("MessageBody")
+        if values.unspeakable(text):
+            raise Fault("InvalidMessageContents", _UNSPEAKABLE)
+        body = text.encode()
+        size = len(body) + (values.check(asked.message_attributes) if asked.message_attributes else 0)
+        if size > choices.message_bytes:
+            reason = f"Message must be shorter than {choices.message_bytes} bytes."
+            raise Fault("InvalidParameterValue", f"One or more parameters are invalid. Reason: {reason}")
+        system = asked.message_system_attributes
+        for name in system:
+            if name != "AWSTraceHeader":
+                raise Fault("InvalidParameterValue", f"Message system attribute name '{name[:100]}' is invalid.")
+        headers = values.kept(asked.message_attributes, system)
+        if headers is not None and len(headers) > HEADERS_BYTES_MAX:
+            text = f"Message attributes take more than {HEADERS_BYTES_MAX} bytes as they are stored."
+            raise Fault("InvalidParameterValue", text)
+        tag = asked.message_attributes.get("tag")
+        return Draft(
+            body,
+            self._due_ns(asked.delay_seconds, choices.delay_s, is_fifo=choices.fifo),
+            _group(asked.message_group_id, is_fifo=choices.fifo),
+            tag.string_value if tag is not None else None,
+            headers,
+            _dedup(queue, asked, body),
+            md5(body, usedforsecurity=False).hexdigest(),
+            values.digest(asked.message_attributes),
+            values.digest(system),
+            size,
+        )
+
+    def _due_ns(self, asked_s: int | None, queue_s: int, *, is_fifo: bool) -> int | None:
+        within("DelaySeconds", asked_s, 0, 900)
+        if is_fifo and asked_s:
+            reason = "The request include parameter that is not valid for this queue type."
+            raise invalid("DelaySeconds", asked_s, reason)
+        delay_s = queue_s if asked_s is None else asked_s
+        return self._node.clock.now() + delay_s * SECOND if delay_s else None
+
+    def _publish(self, queue: Queue, drafts: Sequence[Draft], publisher: object) -> Answer[Receipt]:
+        given: dict[str, Column] = {
+            "due": [draft.due_ns for draft in drafts],
+            "key": [draft.key for draft in drafts],
+            "tag": [draft.tag for draft in drafts],
+            "headers": [draft.headers for draft in drafts],
+            "dedup": [draft.dedup for draft in drafts],
+        }
+        columns = {name: column for name, column in given.items() if any(value is not None for value in column)}
+        stored: Answer[Receipt] = Answer()
+
+        def done(receipt: Receipt | None, error: BaseException | None) -> None:
+            if receipt is not None:
+                stored.give(receipt)
+            else:
+                stored.refuse(error if isinstance(error, Exception) else no_queue())
+
+        if "dedup" in columns:
+            queue.topic.intake.pass_time()
+        queue.topic.publish(Rows.of([draft.body for draft in drafts], SOURCE, columns), publisher, done)
+        return stored
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def receive(self, caller: Caller, asked: shapes.ReceiveMessage, request: Request) -> Answer[shapes.Received]:
+        """Lease messages, waiting for the first if told to."""
+        queue = self._queues.find(caller, "receive", asked.queue_url)
+        limit = asked.max_number_of_messages
+        if limit is not None and not 1 <= limit <= BATCH_MAX:
+            raise invalid("MaxNumberOfMessages", limit, "Must be between 1 and 10, if provided.")
+        wait_s = within("WaitTimeSeconds", asked.wait_time_seconds, 0, 20)
+        hidden_s = within("VisibilityTimeout", asked.visibility_timeout, 0, VISIBILITY_S_MAX)
+        if queue.subscription.in_flight() >= IN_FLIGHT_MAX:
+            raise Fault(
+                "OverLimit", f"Too many messages in flight: at most {IN_FLIGHT_MAX} are received and not deleted."
+            )
+        wait_ns = (queue.choices.wait_s if wait_s is None else wait_s) * SECOND
+        lease_ns = queue.subscription.settings.lease_ns if hidden_s is None else max(hidden_s * SECOND, 1)
+        poll = Poll(self, queue, asked)
+        return poll.begin(limit or 1, lease_ns, wait_ns, request)
+
+    def stop(self) -> None:
+        """Let nobody wait any longer."""
+        for poll in list(self.polls):
+            poll.give_up()
+
+    def shown(self, queue: Queue, asked: shapes.ReceiveMessage, deliveries: Sequence[Delivery]) -> list[shapes.Message]:
+        """Return leased rows as messages with their receipts."""
+        out: list[shapes.Message] = []
+        system = {*asked.attribute_names, *asked.message_system_attribute_names}
+        incarnation = queue.topic.record.incarnation
+        for delivery in deliveries:
+            assert delivery.versions is not None
+            for (id_, attempts, row), version in zip(delivery.each(), delivery.versions.tolist(), strict=True):
+                out.append(self._message(queue, delivery.batch, row, id_, attempts, system, asked))
+                out[-1].receipt_handle = receipts.handle(id_, version, incarnation)
+        return out
+
+    def _message(
+        self,
+        queue: Queue,
+        batch: Batch,
+        row: int,
+        id_: int,
+        attempts: int,
+        system: set[str],
+        asked: shapes.ReceiveMessage,
+    ) -> shapes.Message:
+        raw = batch.row_value("headers", row)
+        held, told = values.shown(raw) if isinstance(raw, bytes) else ({}, {})
+        body = batch.row_body(row)
+        text = _speakable(body)
+        if text is None:  # another dialect's: no text that Amazon's clients could be sent
+            text = b64encode(body).decode("ascii")
+            held[values.ENCODING] = Value(data_type="String", string_value="base64")
+            body = text.encode()
+        picked = values.wanted(held, asked.message_attribute_names)
+        message = shapes.Message(
+            message_id=message_id(queue.topic.record.incarnation, id_),
+            receipt_handle="",
+            md5_of_body=md5(body, usedforsecurity=False).hexdigest(),
+            body=text,
+            md5_of_message_attributes=values.digest(picked),
+            message_attributes=picked,
+        )
+        if system:
+            known = self._system(queue, batch, row, id_, attempts, told)
+            message.attributes = known if "All" in system else {k: v for k, v in known.items() if k in system}
+        return message
+
+    def _system(
+        self, queue: Queue, batch: Batch, row: int, id_: int, attempts: int, told: dict[str, str]
+    ) -> dict[str, str]:
+        sent_ms = batch.row_time(row) // MILLISECOND
+        known = {
+            "SenderId": self._queues.names.account_id,
+            "SentTimestamp": str(sent_ms),
+            "ApproximateReceiveCount": str(attempts),
+            # When the first of several was is not kept.
+            "ApproximateFirstReceiveTimestamp": str(
+                self._node.clock.now() // MILLISECOND if attempts == 1 else sent_ms
+            ),
+        }
+        key, dedup = batch.row_value("key", row), batch.row_value("dedup", row)
+        if isinstance(key, bytes):
+            known["MessageGroupId"] = key.decode("utf-8", "replace")
+        if queue.choices.fifo:
+            known["SequenceNumber"] = sequence(id_)
+            if isinstance(dedup, bytes):
+                known["MessageDeduplicationId"] = dedup.rpartition(b"\0")[2].decode("utf-8", "replace")
+        if "AWSTraceHeader" in told:
+            known["AWSTraceHeader"] = told["AWSTraceHeader"]
+        if source := told.get(f"{DEAD}topic"):
+            known["DeadLetterQueueSourceArn"] = self._queues.names.arn(source)
+        return known
+
+    # --- back -----------------------------------------------------------------------------------------------------
+
+    def delete(self, caller: Caller, asked: shapes.DeleteMessage) -> shapes.Nothing:
+        """Delete a message that was received; a handle that is stale deletes nothing, and is no fault."""
+        queue = self._queues.find(caller, "receive", asked.queue_url)
+        self._delete(queue, [receipts.read(asked.receipt_handle, queue.topic.record.incarnation)])
+        return shapes.Nothing()
+
+    def delete_batch(self, caller: Caller, asked: shapes.DeleteMessageBatch) -> shapes.DoneBatch:
+        """Delete several."""
+        queue = self._queues.find(caller, "receive", asked.queue_url)
+        _check_batch(asked.entries)
+        told = shapes.DoneBatch(successful=[], failed=[])
+        read = self._read(queue, asked.entries, told)
+        self._delete(queue, [receipt for _, receipt in read])
+        told.successful += [shapes.Done(id=entry.id) for entry, _ in read]
+        return told
+
+    def _delete(self, queue: Queue, given: Sequence[tuple[int, int]]) -> None:
+        if not given:
+            return
+        seat = queue.subscription.holder(HOLDER)
+        ids, versions = receipts.arrays(given)
+        held = seat.current(ids, versions)
+        if held.any():
+            seat.ack(ids[held])
+        if not held.all():  # visible again and not received since: still the last handle there is
+            late = ids[~held][seat.last(ids[~held], versions[~held])]
+            if len(late):
+                queue.subscription.remove(late.tolist())
+
+    def change(self, caller: Caller, asked: shapes.ChangeMessageVisibility) -> shapes.Nothing:
+        """Let a message be invisible for so long from now on."""
+        queue = self._queues.find(caller, "receive", asked.queue_url)
+        _check_visibility(asked.visibility_timeout)
+        receipt = receipts.read(asked.receipt_handle, queue.topic.record.incarnation)
+        if self._change(queue, [receipt], [asked.visibility_timeout]):
+            raise _not_in_flight()
+        return shapes.Nothing()
+
+    def change_batch(self, caller: Caller, asked: shapes.ChangeMessageVisibilityBatch) -> shapes.DoneBatch:
+        """Do so with several."""
+        queue = self._queues.find(caller, "receive", asked.queue_url)
+        _check_batch(asked.entries)
+        told = shapes.DoneBatch(successful=[], failed=[])
+        read: list[tuple[shapes.ChangeEntry, tuple[int, int]]] = []
+        for entry, receipt in self._read(queue, asked.entries, told):
+            try:
+                _check_visibility(entry.visibility_timeout)
+                read.append((entry, receipt))
+            except Fault as fault:
+                told.failed.append(failed(entry.id, fault))
+        given = [receipt for _, receipt in read]
+        refused = self._change(queue, given, [entry.visibility_timeout or 0 for entry, _ in read])
+        for entry, receipt in read:
+            if receipt[0] in refused:
+                told.failed.append(failed(entry.id, _not_in_flight()))
+            else:
+                told.successful.append(shapes.Done(id=entry.id))
+        return told
+
+    def _change(self, queue: Queue, given: Sequence[tuple[int, int]], seconds: Sequence[int]) -> set[int]:
+        """Change when messages become visible; return the ids of which no receipt holds."""
+        if not given:
+            return set()
+        seat = queue.subscription.holder(HOLDER)
+        ids, versions = receipts.arrays(given)
+        good = seat.current(ids, versions).tolist()
+        refused = {id_ for (id_, _), holds in zip(given, good, strict=True) if not holds}
+        for each_s in dict.fromkeys(seconds):
+            mine = [
+                id_
+                for (id_, _), asked_s in zip(given, seconds, strict=True)
+                if asked_s == each_s and id_ not in refused
+            ]
+            if mine:
+                refused.update(seat.extend(mine, each_s * SECOND) if each_s else seat.release(mine))
+        return refused
+
+    def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
+        """Return the entries with their receipts; those that have none are told of."""
+        read = []
+        for entry in entries:
+            try:
+                read.append((entry, receipts.read(entry.receipt_handle, queue.topic.record.incarnation)))
+            except Fault as fault:
+                told.failed.append(failed(entry.id, fault))
+        return read
+
+
+class Poll:
+    """One receive that may wait."""
+
+    def __init__(self, messages: Messages, queue: Queue, asked: shapes.ReceiveMessage) -> None:
+        self._messages = messages
+        self._queue = queue
+        self._asked = asked
+        self._answer: Answer[shapes.Received] = Answer()
+        self._look: Seat | None = None
+        self._timer: Timer | None = None
+
+    def begin(self, limit: int, lease_ns: int, wait_ns: int, request: Request) -> Answer[shapes.Received]:
+        """Look, and go on looking for so long."""
+        messages, subscription = self._messages, self._queue.subscription
+        node = messages._node
+        self._look = subscription.holder(HOLDER).look(limit, lease_ns, self._found)
+        if self._answer.is_given:
+            return self._answer
+        if (
+            not wait_ns
+            and not subscription.settings.paused
+            and any(c.position.is_fetching for c in subscription.cursors)
+        ):
+            wait_ns = READ_NS
+        if not wait_ns or node.stopping:
+            self.give_up()
+            return self._answer
+        messages.polls.add(self)
+        request.on_gone(self.give_up)
+        self._timer = node.clock.call_at(node.clock.monotonic() + wait_ns, self.give_up)
+        return self._answer
+
+    def give_up(self) -> None:
+        """Answer that there is nothing."""
+        if not self._answer.is_given:
+            self._end()
+            self._answer.give(shapes.Received())
+
+    def _found(self, deliveries: list[Delivery]) -> None:
+        if self._answer.is_given:
+            return
+        self._end()
+        if not deliveries:  # the queue is gone
+            self._answer.refuse(no_queue())
+        else:
+            self._answer.give(shapes.Received(messages=self._messages.shown(self._queue, self._asked, deliveries)))
+
+    def _end(self) -> None:
+        self._messages.polls.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._look is not None:
+            self._look.close()
+
+
+def sequence(id_: int) -> str:
+    """Return the sequence number of a message of a FIFO queue: it grows within a queue."""
+    return f"{id_:020d}"
+
+
+def failed(id_: str, fault: Fault) -> shapes.Failed:
+    """Return what is told of one entry that was refused."""
+    return shapes.Failed(id=id_, sender_fault=fault.kind.is_sender, code=fault.kind.code, message=str(fault))
+
+
+def _check_batch(entries: Sequence[E]) -> None:
+    if not entries:
+        raise Fault("EmptyBatchRequest", "There should be at least one entry in the request.")
+    if len(entries) > BATCH_MAX:
+        text = f"Maximum number of entries per request are {BATCH_MAX}. You have sent {len(entries)}."
+        raise Fault("TooManyEntriesInBatchRequest", text)
+    ids = [entry.id for entry in entries]
+    for id_ in ids:
+        if _ID(id_) is None:
+            raise Fault(
+                "InvalidBatchEntryId",
+                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most "
+                "80 letters long.",
+            )
+    if len(set(ids)) < len(ids):
+        again = next(id_ for id_ in ids if ids.count(id_) > 1)
+        raise Fault("BatchEntryIdsNotDistinct", f"Id {again} repeated.")
+
+
+def _check_visibility(seconds: int | None) -> None:
+    if seconds is None:
+        raise missing("VisibilityTimeout")
+    if not 0 <= seconds <= VISIBILITY_S_MAX:
+        reason = f"Must be between 0 and {VISIBILITY_S_MAX}."
+        raise invalid("VisibilityTimeout", seconds, reason)
+
+
+def _not_in_flight() -> Fault:
+    return Fault("MessageNotInflight", "The message referred to is not in flight.")
+
+
+def _group(group: str | None, *, is_fifo: bool) -> bytes | None:
+    if group is None or not group:
+        if is_fifo:
+            raise missing("MessageGroupId")
+        return None
+    if _PLAIN(group) is None:
+        reason = "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        raise invalid("MessageGroupId", group[:128], reason)
+    return group.encode()
+
+
+def _dedup(queue: Queue, asked: SendMessage | SendEntry, body: bytes) -> bytes | None:
+    choices, given = queue.choices, asked.message_deduplication_id
+    if not choices.fifo:
+        if given:
+            reason = "The request include parameter that is not valid for this queue type."
+            raise invalid("MessageDeduplicationId", given[:128], reason)
+        return None
+    if given is not None and _PLAIN(given) is None:
+        reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        raise invalid("MessageDeduplicationId", given[:128], reason)
+    if given is None:
+        if not choices.content_dedup:
+            raise Fault(
+                "InvalidParameterValue",
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+                "explicitly",
+            )
+        given = sha256(body).hexdigest()
+    if choices.dedup_scope == "messageGroup":
+        return (asked.message_group_id or "").encode() + b"\0" + given.encode()
+    return given.encode()
+
+
+def _speakable(body: bytes) -> str | None:
+    """Return the text of a body, None if it is none that may be sent."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if values.unspeakable(text) else text

@@ -1,0 +1,59 @@
+"""SQS and SNS at work on a node: the listener, and who is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+from urllib.parse import urlsplit
+
+from penstock.budget import sizes_of
+from penstock.config import Config
+from penstock.dialect import Bound, Peer, Sample
+from penstock.dialects.sqs.api import Api
+from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.sqs.names import Names
+from penstock.http import Door, Listener
+from penstock.http.listener import tls_context
+from penstock.node.node import Node
+from penstock.wire.crowd import Crowd, files_left
+
+
+class Sqs:
+    """The dialect of one node."""
+
+    def __init__(self, api: Api, listener: Listener) -> None:
+        self.api = api
+        self.listener = listener
+
+    @classmethod
+    async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
+        """Serve clients."""
+        sqs, limits = config.of(SqsConfig), config.limits
+        sizes = sizes_of(config.memory)
+        api = Api(node, Names.of(sqs), min(sqs.max_body_size, sizes["body"], sizes["input"]))
+        public = urlsplit(sqs.public_url).hostname
+        door = Door(sqs.address, (*config.http.hosts, *([public] if public else [])))
+        crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
+        listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, crowd)
+        await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
+        return cls(api, listener)
+
+    async def drain(self) -> None:
+        """Let nobody new in, and nobody wait any longer."""
+        self.listener.stop()
+        self.api.messages.stop()
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        self.api.messages.stop()
+        await self.listener.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """Return how many are connected, and how many of them wait."""
+        yield Sample("connections", "gauge", "Connections to SQS and SNS.", len(self.listener.connections))
+        yield Sample("polls", "gauge", "Receives that wait for messages.", len(self.api.messages.polls))
+
+    def peers(self) -> Iterator[Peer]:
+        """Return who is connected."""
+        for connection in self.listener.connections:
+            yield Peer(connection.peer, "sqs.port")
