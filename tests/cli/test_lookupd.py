@@ -40,6 +40,18 @@ def test_a_node_finds_itself_through_its_own_lookup_service_and_through_another(
             assert _producers(http, "orders", wanted=0) == []
 
 
+def test_a_lookup_service_beyond_this_machine_is_refused_with_its_own_listener(tmp_path: Path) -> None:
+    done = penstock("lookupd", "--set=nsq.address=0.0.0.0", *ANY, cwd=tmp_path)
+    assert done.code == 2
+    assert done.error.startswith(
+        'penstock: nsq.address = "0.0.0.0" opens NSQ lookup (nsq.lookup_tcp_port) beyond this machine without TLS and '
+        "callers; its protocol has no TLS, so reach it by a network that strangers are kept out of, or listen on 127.0"
+    )
+    with Running("lookupd", "--set=nsq.address=0.0.0.0", "--insecure", *ANY, cwd=tmp_path) as service:
+        assert service.line().startswith(b"The NSQ lookup service is up")
+        assert service.end() == 0
+
+
 def test_a_bad_address_of_a_lookup_service_is_refused_at_the_start(tmp_path: Path) -> None:
     done = penstock("up", "--set", "nsq.lookupd_tcp_addresses=127.0.0.1", cwd=tmp_path)
     assert (done.code, done.error) == (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import goflags, nsqd, nsqlookupd
+from penstock.cli import goflags, lookupd, nsqd, nsqlookupd
 from penstock.cli.table import TABLE, load
 from penstock.config import Config, endpoints
 from penstock.dialects.nsq.config import NsqConfig
@@ -187,7 +187,7 @@ def test_nsqlookupds_flags_become_settings() -> None:
     given = goflags.parse(
         ["-tcp-address=127.0.0.1:4150", "-tombstone-lifetime=1s", "-inactive-producer-timeout=2s"], nsqlookupd.FLAGS
     )
-    config = load(os.devnull, nsqlookupd.chosen(given, lambda text: None), {}).config
+    config = lookupd.load(os.devnull, nsqlookupd.chosen(given, lambda text: None))
     places = {endpoint.key: endpoint.place(endpoint.port) for endpoint in endpoints(config, TABLE)}
     assert places["nsq.lookup_tcp_port"] == "127.0.0.1:4150"
     nsq = config.of(NsqConfig)

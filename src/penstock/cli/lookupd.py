@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +16,7 @@ from penstock.cli.config import File, Insecure, Settings, flags
 if TYPE_CHECKING:
     from penstock.cli.daemon import Show
     from penstock.cli.listeners import Listeners
-    from penstock.config import Config
+    from penstock.config import Config, Endpoint
     from penstock.dialect import Bound
 
 #: What holds whatever the configuration says: there is no node, so its ports must not stand in the way.
@@ -28,6 +28,9 @@ ALONE = {
     "nsq.tcp_port": 0,
     "nsq.http_port": 0,
 }
+
+#: How it is made safe for a network.
+MEND = "its protocol has no TLS, so reach it by a network that strangers are kept out of"
 
 _log = logging.getLogger("penstock.nsq.lookup")
 
@@ -43,14 +46,27 @@ def lookupd(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print what listens where.")] = False,
 ) -> None:
     """Run the NSQ lookup service alone, in the foreground."""
-    from penstock.cli.table import load
-
-    chosen = flags(settings) | ALONE
+    chosen = flags(settings)
     if port_offset is not None:
         chosen["port_offset"] = port_offset
     if insecure:
         chosen["insecure"] = True
-    run(load(file, chosen).config, ready_file, None if quiet else _show)
+    run(load(file, chosen), ready_file, None if quiet else _show)
+
+
+def load(file: str | None, chosen: Mapping[str, object]) -> Config:
+    """Return the checked configuration of a lookup service, which listens nowhere else."""
+    from penstock.cli import table
+    from penstock.dialects.nsq import DIALECT
+
+    alone = [each._replace(endpoints=_endpoints) if each is DIALECT else each for each in table.TABLE]
+    return table.load(file, {**chosen, **ALONE}, table=alone).config
+
+
+def _endpoints(config: Config) -> Sequence[Endpoint]:
+    from penstock.dialects.nsq.config import lookup_endpoints
+
+    return [each._replace(mend=MEND) for each in lookup_endpoints(config)]
 
 
 def run(config: Config, ready_file: str | None = None, show: Show | None = None) -> None:
@@ -59,10 +75,9 @@ def run(config: Config, ready_file: str | None = None, show: Show | None = None)
 
     from penstock.cli import daemon, ready
     from penstock.cli.listeners import Listeners
-    from penstock.dialects.nsq.config import lookup_endpoints
 
     daemon.start_log(config)
-    listeners = Listeners(config, lookup_endpoints(config))
+    listeners = Listeners(config, _endpoints(config))
     if ready_file is not None:
         ready.prepare(ready_file)
     daemon.raise_open_files()

@@ -197,10 +197,11 @@ def program(
     flags: goflags.Flags,
     chosen: Callable[[Given, Callable[[str], None]], dict[str, object]],
     serve: Callable[[Config], None],
+    load: Callable[[str, dict[str, object]], Config] | None = None,
 ) -> int:
-    """Run one of upstream's daemons and return its exit code."""
+    """Run one of upstream's daemons and return its exit code; `load` where it listens elsewhere than a node."""
+    from penstock.cli import table
     from penstock.cli.failure import OK, REFUSED, USAGE
-    from penstock.cli.table import load
     from penstock.errors import ConfigError, PenstockError
 
     try:
@@ -213,7 +214,8 @@ def program(
             return OK
         if given.get("config", [""])[-1]:
             given = goflags.from_file(given["config"][-1], flags) | given
-        serve(load(os.devnull, chosen(given, goflags.warner(name))).config)
+        settings = chosen(given, goflags.warner(name))
+        serve(load(os.devnull, settings) if load is not None else table.load(os.devnull, settings).config)
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return USAGE

@@ -35,9 +35,11 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Carry out one command line and return its exit code."""
     show = nsqd.shower("nsqlookupd")
-    return nsqd.program("nsqlookupd", arguments, FLAGS, chosen, lambda config: lookupd.run(config, None, show))
+    return nsqd.program(
+        "nsqlookupd", arguments, FLAGS, chosen, lambda config: lookupd.run(config, None, show), lookupd.load
+    )
 
 
 def chosen(given: Given, warn: Callable[[str], None]) -> dict[str, object]:
     """Return the settings that a command line of nsqlookupd's asks for, by dotted name."""
-    return {**goflags.settings(given, FLAGS, warn), **nsqd.ports(given, PORTS), **lookupd.ALONE}
+    return {**goflags.settings(given, FLAGS, warn), **nsqd.ports(given, PORTS)}

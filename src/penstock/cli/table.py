@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.api import API
@@ -11,6 +11,7 @@ from penstock.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from penstock.config import Loaded
+    from penstock.dialect import Dialect
 
 TABLE = (API, *DIALECTS)
 
@@ -19,11 +20,12 @@ def load(
     file: str | None = None,
     flags: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    table: Sequence[Dialect] = TABLE,
 ) -> Loaded:
     """Return the checked configuration: defaults < file < environment < flags (by dotted name)."""
     from penstock import config
 
-    loaded = config.load(TABLE, file, flags, environment)
+    loaded = config.load(table, file, flags, environment)
     for warning in loaded.warnings:
         complain(warning)
     return loaded
