@@ -125,6 +125,77 @@ def test_a_session_of_ones_own_knows_topics_in_a_virtual_environment_that_is_not
     assert "Traceback" not in done.stderr
 
 
+FAILING = """
+import pathlib, time
+from penstock.pipeline import session
+
+here = pathlib.Path({path!r})
+spark = session(master="local[2]", quick=True, archive=False)
+rows = spark.range(10, numPartitions=1)
+rows.write.parquet(str(here / "rows"))
+stream = spark.readStream.schema(rows.schema).parquet(str(here / "rows"))
+
+def fails(batches):
+    for batch in batches:
+        raise ValueError("the reason")
+        yield batch
+
+def waits(batches):
+    (here / "busy").touch()
+    for batch in batches:
+        while not (here / "stopped").exists():
+            time.sleep(0.01)
+        yield batch
+
+def raised(work):
+    try:
+        work()
+    except Exception as error:
+        print(type(error).__name__, "the reason" in str(error), "divisor" in str(error))
+
+def started(writer, name):
+    return writer.option("checkpointLocation", str(here / name)).start()
+
+def stopped(query):
+    end = time.monotonic() + 60
+    while not (here / "busy").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    query.stop()
+    (here / "stopped").touch()
+    time.sleep(0.5)
+    (here / "busy").unlink()
+    (here / "stopped").unlink()
+
+raised(rows.mapInArrow(fails, rows.schema).collect)
+raised(rows.selectExpr("id / (id - 3)").collect)
+raised(started(stream.mapInArrow(fails, stream.schema).writeStream.format("noop"), "one").awaitTermination)
+slow = stream.mapInArrow(waits, stream.schema)
+stopped(started(slow.writeStream.format("noop"), "two"))
+stopped(started(stream.writeStream.foreachBatch(
+    lambda frame, _: frame.mapInArrow(waits, frame.schema).write.format("noop").mode("append").save()), "three"))
+spark.stop()
+"""
+
+
+def test_a_task_that_fails_says_why_in_one_line_and_a_stop_says_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment.pop("SPARK_HOME", None)
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING.format(path=str(tmp_path))],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        timeout=300,
+    )
+    told = ["PythonException True False", "ArithmeticException False True", "StreamingQueryException True False"]
+    assert done.stdout.splitlines() == told
+    first, second, third = done.stderr.splitlines()
+    assert first.endswith("ValueError: the reason")
+    assert "[DIVIDE_BY_ZERO]" in second
+    assert third.endswith("ValueError: the reason")
+
+
 def test_second_start_uses_the_class_archive(tmp_path: Path) -> None:
     """Prints how long it takes to the first result; the target is 5 s on a machine that has nothing else to do."""
     from tests.pipeline.data import Data

@@ -22,8 +22,11 @@ from typing import NamedTuple
 
 from penstock.errors import ConfigError
 
-#: Quiet but for errors. Spark raises the level of its shells by itself unless theirs is named.
-LOG4J = """\
+#: Quiet but for errors, each of them once, in one line: its text without Java's stack, and of a Python traceback the
+#: last line. A task that fails says why; what the scheduler, the writer and the query say of the same failure is left
+#: out, and whoever waits for the result gets it whole. A query that fails outside its tasks says why itself.
+#: Spark raises the level of its shells by itself unless theirs is named.
+LOG4J = r"""
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -31,6 +34,39 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+
+appender.task.type = Console
+appender.task.name = task
+appender.task.target = SYSTEM_ERR
+appender.task.layout.type = PatternLayout
+appender.task.layout.alwaysWriteExceptions = false
+appender.task.layout.pattern = %d{HH:mm:ss} %p %m: \
+%replace{%replace{%ex}{(?s)\\n\\tat .*}{}}\
+{(?s)Traceback .most recent call last.:.*\\n(?=[A-Za-z])|\\s*SQLSTATE: \\w+|\\n== SQL.*}{}%n
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.additivity = false
+logger.task.appenderRef.task.ref = task
+
+appender.query.type = Console
+appender.query.name = query
+appender.query.target = SYSTEM_ERR
+appender.query.layout.type = PatternLayout
+appender.query.layout.alwaysWriteExceptions = false
+appender.query.layout.pattern = %replace{%replace{%replace{%d{HH:mm:ss} %p %m: %ex}\
+{(?s)^.*Executor.TaskRunner.*$}{}}{(?s)\\n\\tat .*}{\n}}\
+{(?s)Traceback .most recent call last.:.*\\n(?=[A-Za-z])|\\s*SQLSTATE: \\w+|\\n== SQL.*(?=\\n)}{}
+logger.query.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.query.additivity = false
+logger.query.appenderRef.query.ref = query
+
+logger.scheduler.name = org.apache.spark.scheduler.TaskSetManager
+logger.scheduler.level = off
+logger.cleanup.name = org.apache.spark.util.Utils
+logger.cleanup.level = off
+logger.writer.name = org.apache.spark.sql.execution.datasources.v2
+logger.writer.level = off
+logger.files.name = org.apache.spark.sql.execution.datasources.FileFormatWriter
+logger.files.level = off
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 logger.shell.name = org.apache.spark.repl.Main

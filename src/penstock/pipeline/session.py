@@ -6,6 +6,7 @@ that is already there is returned as it is.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -38,6 +39,12 @@ _makers: list[subprocess.Popen[bytes]] = []
 
 #: What of Spark looks for Python sources, and warns at length where it finds no Python to look with.
 DATA_SOURCES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+
+#: To tell whether a query was only stopped, Spark looks through the text of the error in its batch with an expression
+#: that takes a stack as deep as the text is long.
+STACK = "-Xss16m"
+#: Which program workers are forked from; ours must be there for it.
+DAEMON = "spark.python.daemon.module"
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -113,10 +120,14 @@ def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) 
         used = classes.found()
         if not used:
             _make_archive(quick)
-    java_options = [f"-Dlog4j2.configurationFile={launch.log4j(cache)}", *switches, *used]
+    # It logs every error that PySpark raises, with all of Java's stack.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    daemon = {DAEMON: "penstock.pipeline.daemon"} if os.environ["PYSPARK_PYTHON"] == sys.executable else {}
+    java_options = [STACK, f"-Dlog4j2.configurationFile={launch.log4j(cache)}", *switches, *used]
     threads = _threads(master)
     return {
         **HERE,
+        **daemon,
         "spark.sql.shuffle.partitions": str(threads),
         "spark.default.parallelism": str(threads),
         JAVA_OPTIONS: " ".join(java_options),

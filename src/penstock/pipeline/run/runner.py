@@ -72,8 +72,6 @@ def prepared(document: Document) -> list[Query]:
 
 def opened(document: Document, master: str) -> SparkSession:
     """Return the Spark session of a pipeline."""
-    # It logs every error that it raises, with all of Java's stack.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     settings = {name: _text(value) for name, value in document.spark.items()}
     return session(f"penstock {document.name}", master=master, options=settings, quick=document.quick)
 
