@@ -80,6 +80,7 @@ def main() -> None:
         keys = (
             "api.port",
             "flight.port",
+            "sqs.port",
             "nsq.tcp_port",
             "nsq.http_port",
             "nsq.lookup_tcp_port",

@@ -115,6 +115,24 @@ COMMANDS = (
     b'{"topic":"t","subscription":"s","to":"earliest","time_ns":5}',
 )
 
+_FORM = "Content-Type: application/x-www-form-urlencoded"
+_URL = b'"QueueUrl":"http://localhost/000000000000/t"'
+
+
+def _target(operation: str, body: bytes) -> bytes:
+    return _request("POST /", body, f"X-Amz-Target: AmazonSQS.{operation}")
+
+
+SQS = (
+    _target("CreateQueue", b'{"QueueName":"t","Attributes":{"VisibilityTimeout":"1"}}') + _target("ListQueues", b"{}"),
+    _target("SendMessage", b"{" + _URL + b',"MessageBody":"x","DelaySeconds":0,"MessageGroupId":"g"}'),
+    _target("SendMessageBatch", b"{" + _URL + b',"Entries":[{"Id":"a","MessageBody":"x"}]}'),
+    _target("ReceiveMessage", b"{" + _URL + b',"MaxNumberOfMessages":10,"AttributeNames":["All"]}'),
+    _target("DeleteMessage", b"{" + _URL + b',"ReceiptHandle":"AAAAAAAAAAEAAAABAAAAAAAAAAEAAAAA"}'),
+    _request("POST /", b"Action=SendMessage&QueueUrl=/0/t&MessageBody=x&MessageAttribute.1.Name=a", _FORM),
+    _request("GET /000000000000/t?Action=ReceiveMessage&AttributeName.1=All&Version=2012-11-05"),
+)
+
 #: By the key of the listener's port.
 BY_PORT = {
     "nsq.tcp_port": NSQ_TCP,
@@ -123,4 +141,5 @@ BY_PORT = {
     "nsq.lookup_http_port": LOOKUP_HTTP,
     "api.port": API,
     "flight.port": FLIGHT,
+    "sqs.port": SQS,
 }

@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 
 from penstock.config.tree import LimitsConfig
 from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.sqs.config import SqsConfig
 from tests.fuzz.mutation import pieces
 from tests.served import Served
 
@@ -33,7 +34,7 @@ class Victim:
     """A node that has to bear everything."""
 
     def __init__(self, path: Path) -> None:
-        self._served = Served(path, lookup=True, flight=FlightConfig(port=0), limits=LIMITS)
+        self._served = Served(path, lookup=True, flight=FlightConfig(port=0), sqs=SqsConfig(port=0), limits=LIMITS)
         self._flight: flight.FlightClient | None = None
 
     def __enter__(self) -> Self:

@@ -1,9 +1,11 @@
 """Redrive: dead letters go back to the topic they failed in, each once.
 
 A letter is leased from the subscription `redrive` of the dead-letter topic, published with a dedup key that names it,
-and then acked. What is under way is written in the registry first; a node that died in between finishes exactly the
-letters it had leased when it starts again, within the window in which their keys are known. The subscription stays as
-the memory of which letters went back; one that a redrive made goes again if none did.
+and then acked. Where the dead-letter topic is a queue that people receive from, it is leased from the subscription they
+receive by instead, and is gone from there when it went back. What is under way is written in the registry first; a node
+that died in between finishes exactly the letters it had leased when it starts again, within the window in which their
+keys are known. The subscription stays as the memory of which letters went back; one that a redrive made goes again if
+none did.
 Invariant: a letter is on lease here, or was never published by us, or is acked.
 """
 
@@ -62,6 +64,8 @@ class Intent(msgspec.Struct, frozen=True):
     to: str | None
     #: The subscription is of its making; if nothing was moved, it goes again.
     made: bool = False
+    #: Whose letters they are.
+    subscription: str = NAME
 
 
 def _is_open(topic: str) -> bool:
@@ -75,20 +79,23 @@ def redrive(
     limit: int,
     done: Callable[[Redriven], None],
     is_open: Callable[[str], bool] = _is_open,
+    subscription: str = NAME,
 ) -> Answer[None]:
     """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once.
 
     Headers, which anybody may have written, name a letter's own topic: it must be one that `is_open` to who asks.
-    The answer is that it began, or why it cannot; then nothing was made.
+    The answer is that it began, or why it cannot; then nothing was made. `subscription` is one that others receive by,
+    too: its letters are moved away from it.
     """
     if to is not None and node.topic(to) is topic:
         raise Refusal("bad_request", f"letters of topic {topic.name} cannot be moved to itself")
-    found = topic.subscriptions.get(NAME)
+    found = topic.subscriptions.get(subscription)
     if topic.settings.paused or (found is not None and found.settings.paused):
-        raise Refusal("conflict", f"topic {topic.name} or its subscription {NAME} is paused; resume it first")
+        raise Refusal("conflict", f"topic {topic.name} or its subscription {subscription} is paused; resume it first")
     if topic.name in node.redrives:
         raise Refusal("conflict", f"a redrive of topic {topic.name} is under way; wait for its end")
-    return Redrive(node, topic, Intent(to, made=found is None), limit, done, is_open).start()
+    intent = Intent(to, made=found is None and subscription == NAME, subscription=subscription)
+    return Redrive(node, topic, intent, limit, done, is_open).start()
 
 
 def resume(node: Node) -> None:
@@ -96,11 +103,11 @@ def resume(node: Node) -> None:
     by_key = {_key(topic): topic for topic in node.topics.values()}
     for key, entry in node.catalog.registry.list(KEYS).items():
         topic = by_key.get(key)
-        subscription = topic.subscriptions.get(NAME) if topic is not None else None
+        intent = msgspec.msgpack.decode(entry.value, type=Intent)
+        subscription = topic.subscriptions.get(intent.subscription) if topic is not None else None
         if topic is None or subscription is None:
             node.catalog.remove([key])
             continue
-        intent = msgspec.msgpack.decode(entry.value, type=Intent)
         Redrive(node, topic, intent, 0, _unheard).begin(subscription)
 
 
@@ -140,7 +147,11 @@ class Redrive:
         checked = _check_letters(topic) if made and self._to is None else Answer.of(None)
         noted = checked.then_ask(lambda _: self._node.catalog.put(_key(topic), msgspec.msgpack.encode(self._intent)))
         found = noted.then_ask(
-            lambda _: topic.create_subscription(NAME, earliest=True) if made else Answer.of(topic.subscription(NAME))
+            lambda _: (
+                topic.create_subscription(NAME, earliest=True)
+                if made
+                else Answer.of(topic.subscription(self._intent.subscription))
+            )
         )
         begun = found.then_make(self.begin)
 
@@ -155,9 +166,21 @@ class Redrive:
         """Start with what an earlier life had leased, then go on with new letters."""
         self._subscription = subscription
         self._seat = subscription.holder(NAME)
-        # Nobody else takes from this subscription, so whatever is held there was leased by a redrive.
-        held = [place_of(lease.id) for seat in subscription.named.values() for lease in seat.leases()]
+        held = [place_of(lease.id) for seat in self._seats() for lease in seat.leases()]
         self._again(held)
+
+    def _seats(self) -> list[Seat]:
+        """Return who holds letters for a redrive: of a subscription of its own, everybody there is."""
+        return list(self._subscription.named.values()) if self._intent.subscription == NAME else [self._seat]
+
+    @property
+    def moved(self) -> int:
+        """How many letters went back."""
+        return sum(self._moved.values())
+
+    def stop(self) -> None:
+        """Begin with no more letters; those under way are moved."""
+        self._stop = True
 
     # --- letters leased before ------------------------------------------------------------------------------------
 
@@ -246,7 +269,7 @@ class Redrive:
                 self._keep([id_], f"who asked may not publish to topic {target}")
             else:
                 groups.setdefault(target, []).append(row)
-        origin = Origin(record.name, record.incarnation, NAME)
+        origin = Origin(record.name, record.incarnation, self._intent.subscription)
         return [(target, Piece(origin, shard, batch, rows)) for target, rows in groups.items()]
 
     def _finish(self, ids: list[int]) -> None:
@@ -266,7 +289,7 @@ class Redrive:
             self._node.clock.call_soon(after)
 
     def _ack(self, ids: list[int]) -> None:
-        for seat in list(self._subscription.named.values()):  # an earlier life may have held them under another name
+        for seat in self._seats():  # an earlier life may have held them under another name
             ids = seat.ack(ids) if ids else ids
 
     def _keep(self, ids: list[int], why: str) -> None:
@@ -287,7 +310,7 @@ class Redrive:
 
     def _end(self) -> None:
         if self._kept:
-            for seat in list(self._subscription.named.values()):
+            for seat in self._seats():
                 seat.release(self._kept)
         left = self._subscription.depth()
         del self._node.redrives[self._topic.name]
@@ -303,7 +326,7 @@ class Redrive:
         return removed.then_ask(lambda _: self._node.catalog.remove([_key(topic)])).settled()
 
     def _tell(self, left: int, problem: str | None) -> None:
-        self._done(Redriven(sum(self._moved.values()), self._moved, left, problem))
+        self._done(Redriven(self.moved, self._moved, left, problem))
 
 
 def _check_letters(topic: Topic) -> Answer[None]:

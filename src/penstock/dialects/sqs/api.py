@@ -20,6 +20,7 @@ from penstock.dialects.sqs.messages import Messages
 from penstock.dialects.sqs.names import Names
 from penstock.dialects.sqs.queues import Queues
 from penstock.dialects.sqs.signers import Signers
+from penstock.dialects.sqs.tasks import Tasks
 from penstock.http import App, Connection, Request, Response, Route
 from penstock.node.node import Node
 from penstock.registry.answer import Answer
@@ -149,10 +150,10 @@ class Api(App):
         self._route = Route(self._handle, body_bytes_max, too_big)
         self.queues = Queues(node, names)
         self.messages = Messages(self.queues)
-        self.operations = self._operations(self.queues, self.messages)
+        self.operations = self._operations(self.queues, self.messages, Tasks(self.queues))
 
     @staticmethod
-    def _operations(queues: Queues, messages: Messages) -> dict[str, Operation]:
+    def _operations(queues: Queues, messages: Messages, tasks: Tasks) -> dict[str, Operation]:
         """Return the table."""
         return {
             "CreateQueue": Operation(shapes.CreateQueue, lambda a: queues.create(a.caller, a.params, a.url_of)),
@@ -170,6 +171,11 @@ class Api(App):
             "ListQueueTags": Operation(shapes.ByUrl, lambda a: queues.tags(a.caller, a.params)),
             "TagQueue": Operation(shapes.TagQueue, lambda a: queues.tag(a.caller, a.params)),
             "UntagQueue": Operation(shapes.UntagQueue, lambda a: queues.untag(a.caller, a.params)),
+            "StartMessageMoveTask": Operation(shapes.StartMessageMoveTask, lambda a: tasks.start(a.caller, a.params)),
+            "CancelMessageMoveTask": Operation(
+                shapes.CancelMessageMoveTask, lambda a: tasks.cancel(a.caller, a.params)
+            ),
+            "ListMessageMoveTasks": Operation(shapes.ListMessageMoveTasks, lambda a: tasks.list(a.caller, a.params)),
             "SendMessage": Operation(
                 shapes.SendMessage, lambda a: messages.send(a.caller, a.params, a.request.connection)
             ),

@@ -1,0 +1,69 @@
+"""Queues beside the other dialects: one topic, whoever writes and whoever reads."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from penstock.log.reader import Reader
+from tests.proofs.client import Client, fin
+from tests.served import Served
+from tests.sqs.boto import Boto
+
+
+def test_what_nsq_publishes_is_received_and_a_body_that_is_no_text_in_base64(
+    node: Served, boto: Boto, name: str
+) -> None:
+    name = name[-60:]
+    url = boto.queue(name)
+    port = node.ports["nsq.http_port"]
+    node.ask("POST", f"/pub?topic={name}", raw=b"from nsq", port=port)
+    node.ask("POST", f"/pub?topic={name}", raw=b"\xff\xfe", port=port)
+    texts, raw = boto.receive(url)
+    assert (texts["Body"], "MessageAttributes" in texts) == ("from nsq", False)
+    assert base64.b64decode(raw["Body"]) == b"\xff\xfe"
+    assert raw["MessageAttributes"]["penstock.encoding"]["StringValue"] == "base64"
+
+
+def test_a_topic_that_nsq_made_becomes_a_queue_with_what_it_holds(node: Served, boto: Boto, name: str) -> None:
+    name = name[-60:]
+    node.ask("POST", f"/pub?topic={name}", raw=b"before", port=node.ports["nsq.http_port"])
+    assert boto.refused("get_queue_url", QueueName=name).type == "QueueDoesNotExist"
+    assert [each["Body"] for each in boto.receive(boto.queue(name))] == ["before"]
+
+
+def test_what_is_sent_is_seen_by_a_channel_and_in_the_log_with_its_columns(node: Served, boto: Boto, name: str) -> None:
+    name = name[-60:]
+    url = boto.queue(name)
+    client = Client(node.tcp_port)
+    client.subscribe(name, "audit", 10)
+    attributes = {"tag": {"DataType": "String", "StringValue": "red"}}
+    boto.send(url, "hello", MessageGroupId="customer-7", MessageAttributes=attributes)
+    boto.send(url, "later", DelaySeconds=900)
+    message = client.message()
+    assert message.body == b"hello"
+    client.send(fin(message.id))
+    client.close()
+    assert [each["Body"] for each in boto.receive(url)] == ["hello"]
+    number = node.do(lambda: node.node.topics[name].record.number)
+
+    def rows() -> list[dict[str, Any]]:
+        return [row for batch in Reader(f"{node.path}/topics/{number}/0").batches() for row in batch.to_pylist()]
+
+    node.until(lambda: len(rows()) == 2)  # readers of files see a row a little later
+    first, second = rows()
+    assert (first["body"], first["source"], first["key"], first["tag"]) == (b"hello", "sqs", b"customer-7", "red")
+    assert first["headers"] == b'{"tag":{"type":"String","value":"red"}}'
+    assert (second["body"], second["due"] - second["timestamp"] > 890 * 10**9) == (b"later", True)
+
+
+def test_deleting_a_queue_leaves_the_topic_to_its_other_readers(node: Served, boto: Boto, name: str) -> None:
+    name = name[-60:]
+    url = boto.queue(name)
+    client = Client(node.tcp_port)
+    client.subscribe(name, "audit", 10)
+    boto("delete_queue", QueueUrl=url)
+    node.ask("POST", f"/pub?topic={name}", raw=b"still here", port=node.ports["nsq.http_port"])
+    assert client.message().body == b"still here"
+    client.close()
+    assert boto.refused("get_queue_url", QueueName=name).type == "QueueDoesNotExist"
