@@ -21,6 +21,7 @@ from bench.rows import (
     mpub,
     neighbour,
     publish,
+    seconds,
     spark,
     together,
     traffic,
@@ -50,6 +51,8 @@ ROWS: Mapping[str, Row] = {
     "idle": idle.run,
     "flight": flight.run,
     "beside": beside.run,
+    "replay": seconds.run_replay,
+    "start": seconds.run_start,
     "spark": spark.run,
     "jobs": spark.run_jobs,
 }

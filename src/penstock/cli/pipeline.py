@@ -261,7 +261,7 @@ def one_line() -> Iterator[None]:
 
 
 def _is_sparks(error: Exception) -> bool:
-    if "pyspark" not in sys.modules:
+    if sys.modules.get("pyspark") is None:
         return False
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -92,7 +92,7 @@ BEHIND = "program"
 #: A quarter of the compiler's work and of the collector's threads: quick to start, slow in the long run.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: An archive that does not fit is passed over in silence; real errors still show.
-SILENT = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
+SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 #: What Spark 4.3 is made for.
 OLDEST_VERSION = 17
@@ -207,10 +207,10 @@ class Archive:
 
     def found(self) -> tuple[str, ...]:
         """Return the switches that use the archive; none if there is no archive."""
-        for suffix, switch in ((".jsa", "-XX:SharedArchiveFile="), (".aot", "-XX:AOTCache=")):
+        for suffix, *switches in ((".jsa", "-Xshare:auto", "-XX:SharedArchiveFile="), (".aot", "-XX:AOTCache=")):
             path = self._stem.with_suffix(suffix)
             if path.exists():
-                return (switch + str(path), *SILENT)
+                return (*switches[:-1], switches[-1] + str(path), *SILENT)
         return ()
 
     def made_by(self, process: int) -> tuple[Path, Path, str]:
