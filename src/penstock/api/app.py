@@ -26,6 +26,8 @@ from penstock.api import (
 from penstock.api.context import Context
 from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.openapi import document
+from penstock.api.pages import frame, overview
+from penstock.api.pages.docs import docs
 from penstock.api.problem import JSON, answered, of_refusal, problem
 from penstock.api.record import Line
 from penstock.callers.rights import NODE
@@ -61,9 +63,13 @@ async def show_openapi(call: Call[None, None]) -> Reply:
     return Reply(msgspec.json.encode(document(ENDPOINTS, call.context.version, Line)))
 
 
+async def show_docs(call: Call[None, None]) -> Reply:
+    """Show the same document to people."""
+    return docs(document(ENDPOINTS, call.context.version, Line))
+
+
 #: Everything this API can do. Requests, the OpenAPI document and the index are all made from it.
 ENDPOINTS: Sequence[Endpoint] = (
-    Endpoint("GET", "/", show_index, "Show what can be asked here", Index, query=None),
     Endpoint("GET", PREFIX, show_index, "Show what can be asked here", Index, query=None),
     Endpoint("GET", f"{PREFIX}/openapi.json", show_openapi, "Show this document", query=None),
     *topics.ENDPOINTS,
@@ -77,6 +83,9 @@ ENDPOINTS: Sequence[Endpoint] = (
     *dialects.ENDPOINTS,
     *memory.ENDPOINTS,
     *health.ENDPOINTS,
+    *overview.ENDPOINTS,
+    Endpoint("GET", "/docs", show_docs, "What can be asked here, for people", query=None, media_type="text/html"),
+    *frame.ENDPOINTS,
 )
 
 
@@ -149,7 +158,7 @@ class Api(App):
 
 def _answered(endpoint: Endpoint, answer: object) -> Response:
     if isinstance(answer, Reply):
-        return answered(answer.content, answer.media_type, answer.status)
+        return answered(answer.content, answer.media_type, answer.status, answer.headers)
     if answer is None:
         return Response(b"", (), endpoint.status)
     return answered(msgspec.json.encode(answer), JSON, endpoint.status)

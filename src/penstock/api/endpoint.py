@@ -43,6 +43,7 @@ class Reply(NamedTuple):
     content: bytes
     media_type: str = JSON
     status: int = 200
+    headers: Mapping[str, str] = {}
 
 
 class Endpoint(NamedTuple):

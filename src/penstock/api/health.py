@@ -39,15 +39,19 @@ async def healthz(call: Call[None, None]) -> Health:
 
 async def readyz(call: Call[None, None]) -> Reply:
     """Say whether the node can do its work, and what stands against it."""
-    node = call.node
+    problems = await problems_of(call.node)
+    shown = problems if call.caller.is_known else ["show who you are to see what is wrong"] * bool(problems)
+    return Reply(msgspec.json.encode(Readiness(not problems, shown)), status=503 if problems else 200)
+
+
+async def problems_of(node: Node) -> list[str]:
+    """Return what stands against the node's work."""
     problems = [f"damaged: {damage}" for damage in node.damage()]
     problems += node.read_only()
     problems += node.lost()
     if node.stopping:
         problems.append("the node is stopping")
-    problems += await _disk(node)
-    shown = problems if call.caller.is_known else ["show who you are to see what is wrong"] * bool(problems)
-    return Reply(msgspec.json.encode(Readiness(not problems, shown)), status=503 if problems else 200)
+    return problems + await _disk(node)
 
 
 async def metrics(call: Call[None, None]) -> Reply:

@@ -77,10 +77,14 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _tag(endpoint: Endpoint) -> str:
+    if endpoint.path in (PREFIX, f"{PREFIX}/openapi.json"):
+        return "index"
     if not endpoint.path.startswith(PREFIX + "/"):
-        return "health"
+        return "pages" if endpoint.media_type in _SHOWN else "health"
     words = [word for word in endpoint.path.removeprefix(PREFIX).split("/") if word and not word.startswith("{")]
-    return next((word for word in reversed(words) if word in _TAGS), words[0] if words else "index")
+    return next((word for word in reversed(words) if word in _TAGS), words[0])
 
 
+#: What browsers are given.
+_SHOWN = ("text/html", "text/css", "text/javascript")
 _TAGS = ("topics", "subscriptions", "messages", "consumers", "pipelines", "ledger", "routing")

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from penstock.markup import Markup, join, tag
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import Markup, join, tag
 from penstock.pipeline.jobs.report.options import moment
 from penstock.pipeline.jobs.report.span import DAY_US, HOUR_US, MINUTE_US, SECOND_US, WIDTHS_US, Span
 

@@ -5,21 +5,10 @@ Owns how the advice is shown. The rule behind it is the advice's own.
 
 from __future__ import annotations
 
+from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, SEGMENT_BYTES, Measure
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import (
-    Child,
-    Markup,
-    Section,
-    cell,
-    figure,
-    name,
-    not_recorded,
-    nothing,
-    plots,
-    table,
-    tag,
-)
+from penstock.pipeline.jobs.report.draw.markup import Section, cell, figure, name, not_recorded, nothing, plots, table
 from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, legend, linear
 from penstock.pipeline.jobs.report.figures import Figures, Topic
 

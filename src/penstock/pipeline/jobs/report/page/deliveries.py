@@ -7,21 +7,9 @@ from __future__ import annotations
 
 import itertools
 
+from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import (
-    Child,
-    Markup,
-    Section,
-    cell,
-    figure,
-    name,
-    nothing,
-    number,
-    plots,
-    table,
-    tag,
-    time,
-)
+from penstock.pipeline.jobs.report.draw.markup import Section, cell, figure, name, nothing, number, plots, table, time
 from penstock.pipeline.jobs.report.draw.markup import share as share_of
 from penstock.pipeline.jobs.report.draw.plots import (
     WIDE,

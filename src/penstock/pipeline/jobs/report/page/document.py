@@ -5,8 +5,8 @@ Invariant: the document needs nothing but itself: no script, no font, no picture
 
 from __future__ import annotations
 
+from penstock.markup import Markup, tag
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import Markup, tag
 from penstock.pipeline.jobs.report.figures import Figures
 from penstock.pipeline.jobs.report.page.compression import compression
 from penstock.pipeline.jobs.report.page.deliveries import attempts, discards, latency

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import (
-    Child,
-    Markup,
     Section,
     cell,
     figure,
@@ -20,7 +19,6 @@ from penstock.pipeline.jobs.report.draw.markup import (
     number,
     plots,
     table,
-    tag,
 )
 from penstock.pipeline.jobs.report.draw.markup import share as share_of
 from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, edges, legend, linear, title

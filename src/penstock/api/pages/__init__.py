@@ -1,0 +1,1 @@
+"""Pages for people on the admin port: plain HTML from what the node knows, readable without scripts."""
