@@ -1,8 +1,9 @@
-"""What a lone message costs inside the process: python -m bench.micro.lone [callers]
+"""What a lone message costs inside the process: python -m bench.micro.lone [callers | quotas]
 
 Drives the real connection class without sockets, so the kernel's share is left out. Prints the lower quartile of many
 short rounds, because the machine is shared, the same with caches that hold something else, and how many Python
-functions are called on the way. With `callers` the same by users who have to show who they are.
+functions are called on the way. With `callers` the same by users who have to show who they are, with `quotas` by some
+whose rate is counted, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import uvloop
 
 from penstock.callers.book import Book, Token, User
+from penstock.callers.quota import NO_QUOTA, UserQuota
 from penstock.callers.rights import Rule
 from penstock.callers.secret import digest, made
 from penstock.clock import LoopClock
@@ -85,11 +87,11 @@ def connected(server: Server, token: bytes = b"") -> tuple[Connection, Wire]:
     return connection, wire
 
 
-def with_user(path: str) -> bytes:
+def with_user(path: str, quota: UserQuota = NO_QUOTA) -> bytes:
     """Put a user there that may publish and consume some topics; return its token."""
     token = made().encode()
     rules = (Rule("publish", "orders.*"), Rule("publish", "lo*"), Rule("consume", "lo*"))
-    Book([User("bench", rules, tokens=(Token("bench", digest(token)),))]).write(f"{path}/users.json")
+    Book([User("bench", rules, tokens=(Token("bench", digest(token)),), quota=quota)]).write(f"{path}/users.json")
     return token
 
 
@@ -137,11 +139,15 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-async def main(*, callers: bool = False) -> None:
-    """Measure and print; with `callers` by users who showed a token."""
+#: More than anything here publishes.
+PLENTY = UserQuota(messages_per_second=1_000_000_000, bytes_per_second=1 << 40)
+
+
+async def main(*, callers: bool = False, quotas: bool = False) -> None:
+    """Measure and print; with `callers` by users who showed a token, with `quotas` by some with a rate."""
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as path:
-        token = with_user(path) if callers else b""
+        token = with_user(path, PLENTY if quotas else NO_QUOTA) if callers else b""
         config = Config(data_dir=path, callers=CallersConfig(anonymous="off" if callers else "loopback"))
         node = Node(config, LoopClock(loop), LocalDisk(loop), Random(1), dialects=DIALECTS)
         server = Server(node, node.config.of(NsqConfig))
@@ -172,4 +178,5 @@ async def main(*, callers: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(callers="callers" in sys.argv[1:]))
+    counted = "quotas" in sys.argv[1:]
+    uvloop.run(main(callers=counted or "callers" in sys.argv[1:], quotas=counted))

@@ -66,10 +66,17 @@ REASONS: dict[str, Reason] = {
 class Refusal(PenstockError):
     """A request was not carried out, for a reason the caller can act on."""
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, retry_ns: int = 0) -> None:
         super().__init__(text)
         self.code = code
         self.reason = REASONS[code]
+        #: When another try may succeed, where somebody knows; 0 = not known.
+        self.retry_ns = retry_ns
+
+    @property
+    def retry_s(self) -> int:
+        """For how many whole seconds to wait before another try."""
+        return max(-(-self.retry_ns // 1_000_000_000), 1)
 
 
 def hint(name: str, names: Collection[str], otherwise: str = "", show: Callable[[str], str] = str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.callers.book import Book, Token, User
+from penstock.callers.quota import NO_QUOTA, UserQuota
 from penstock.callers.rights import Right, Rule
 from penstock.callers.secret import digest, hashed
 
@@ -16,16 +17,23 @@ TOKEN = "token-of-bob-which-nobody-guesses"
 HASHED = hashed(SECRET.encode())
 
 
-def user(name: str, *rules: tuple[Right, str], secret: str = HASHED, token: str = "", expires_ns: int = 0) -> User:
+def user(
+    name: str,
+    *rules: tuple[Right, str],
+    secret: str = HASHED,
+    token: str = "",
+    expires_ns: int = 0,
+    quota: UserQuota = NO_QUOTA,
+) -> User:
     """Return a user with SECRET."""
     tokens = (Token("laptop", digest(token.encode()), expires_ns),) if token else ()
-    return User(name, tuple(Rule(*rule) for rule in rules), secret, tokens)
+    return User(name, tuple(Rule(*rule) for rule in rules), secret, tokens, quota=quota)
 
 
-def users_in(path: Path, users: Sequence[User]) -> None:
+def users_in(path: Path, users: Sequence[User], anonymous: UserQuota = NO_QUOTA) -> None:
     """Put the file of users where a node with this data directory looks for it."""
     path.mkdir(parents=True, exist_ok=True)
-    Book(users).write(str(path / "users.json"))
+    Book(users, anonymous).write(str(path / "users.json"))
 
 
 def bearer(shown: str) -> dict[str, str]:

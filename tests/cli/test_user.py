@@ -30,7 +30,14 @@ def test_a_secret_is_made_and_shown_once(tmp_path: Path) -> None:
     assert secret not in file.read_text()
     assert secret not in user(tmp_path, "list").out + user(tmp_path, "list", "--json").out
     assert user(tmp_path, "list", "--json").json == [
-        {"name": "bob", "rights": ["publish orders.*", "consume *"], "secret": True, "tokens": {}, "keys": []}
+        {
+            "name": "bob",
+            "rights": ["publish orders.*", "consume *"],
+            "secret": True,
+            "tokens": {},
+            "keys": [],
+            "quota": {},
+        }
     ]
 
 
@@ -76,6 +83,11 @@ def test_may_says_yes_or_no_and_why(tmp_path: Path, action: str, topic: str, ans
     [
         (["add", "bob"], "there is a user bob already"),
         (["add", "a:b"], "'a:b' is no name for a user"),
+        (["add", "anonymous"], "'anonymous' is no name for a user: it stands for those who show nothing"),
+        (["quota", "eve", "--topics", "1"], "there is no user eve; there is bob"),
+        (["quota", "bob", "--stored", "much"], '"much" is not a size'),
+        (["quota", "bob", "--topics", "-1"], "--topics"),
+        (["quota", "bob", "--stored", "2000000TiB"], "stored_bytes of 2199023255552000000 is too much"),
         (["remove", "eve"], "there is no user eve; there is bob"),
         (["may", "bob", "dance", "t"], "dance is no action"),
         (["token", "bob", "laptop", "--revoke"], "user bob has no token laptop"),
@@ -87,6 +99,41 @@ def test_what_cannot_be_is_said(tmp_path: Path, arguments: list[str], error: str
     done = inside("user", *arguments, "--data", "data", cwd=tmp_path)
     assert done.code != 0
     assert error in done.error
+
+
+def test_a_quota_is_set_bound_by_bound_and_shown(tmp_path: Path) -> None:
+    user(tmp_path, "add", "bob", "--publish", "orders.*")
+    assert user(tmp_path, "quota", "bob").out == "user bob: no quota\n"
+    bounds = ("--messages-per-second", "100", "--bytes-per-second", "1MiB", "--connections", "5", "--topics", "3")
+    user(tmp_path, "quota", "bob", *bounds)
+    done = user(tmp_path, "quota", "bob", "--stored", "10GiB", "--topics", "0")
+    assert done.out == "user bob: 100 messages/s, 1MiB/s, 5 connections, 10GiB stored\n"
+    user(tmp_path, "rights", "bob", "--admin", "*")  # keeps it
+    shown = {"messages_per_second": 100, "bytes_per_second": 1 << 20, "connections": 5, "stored_bytes": 10 << 30}
+    assert user(tmp_path, "show", "bob", "--json").json["quota"] == shown
+    assert user(tmp_path, "show", "bob").out.splitlines()[-1] == (
+        "quota   100 messages/s, 1MiB/s, 5 connections, 10GiB stored"
+    )
+    assert "10GiB stored" in user(tmp_path, "list").out
+
+
+def test_those_who_are_no_users_have_a_quota_of_their_own(tmp_path: Path) -> None:
+    assert "there is nobody in" in user(tmp_path, "list").out
+    done = user(tmp_path, "quota", "anonymous", "--messages-per-second", "7", "--json")
+    assert done.json == {"user": "anonymous", "quota": {"messages_per_second": 7}}
+    (shown,) = user(tmp_path, "list", "--json").json
+    assert (shown["name"], shown["quota"]) == ("anonymous", {"messages_per_second": 7})
+    user(tmp_path, "quota", "anonymous", "--messages-per-second", "0")
+    assert user(tmp_path, "list", "--json").json == []
+
+
+def test_a_running_node_takes_up_a_quota(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        assert node.call("topic", "create", "one").code == 0
+        user(tmp_path, "quota", "anonymous", "--topics", "1")
+        until(lambda: "user anonymous has another quota" in node.errors())
+        refused = node.call("topic", "create", "two")
+        assert "the quota of user anonymous is 1 topics, and it made as many; delete one" in refused.error
 
 
 def ask(node: Node, path: str, shown: str = "") -> int:

@@ -35,3 +35,12 @@ def test_without_patience_nothing_is_waited_for() -> None:
     with pytest.raises(Unreachable):
         RetryPolicy(0, pauses.append).rest(Unreachable("away"))
     assert pauses == []
+
+
+def test_a_node_that_says_how_long_is_left_alone_for_as_long() -> None:
+    pauses: list[float] = []
+    retry = RetryPolicy(60, pauses.append)
+    retry.rest(Refusal("rate_limited", "too fast", 2_500_000_000))
+    retry.rest(Refusal("rate_limited", "too fast", 3_600_000_000_000))
+    assert pauses[0] == 2.5
+    assert 50 < pauses[1] <= 60

@@ -27,6 +27,7 @@ from penstock.dialect import Bound, Dialect, Peer, Running, Sample
 from penstock.errors import ConfigError, Refusal
 from penstock.http import Listener, Pages, Response, Route, Routes
 from penstock.message import Rows
+from penstock.node.admission import publish
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
@@ -144,7 +145,9 @@ class Line(asyncio.Protocol):
             self._keep(reply, b"OK\n" if error is None else _error("PUB", error))
 
         asked = self._node.obtain_for(self.caller, "publish", topic)
-        asked.then(lambda found, error: found.publish(rows, self, stored) if found else stored(None, error))
+        asked.then(
+            lambda found, error: publish(found, self.caller, rows, self, stored) if found else stored(None, error)
+        )
 
     def sub(self, topic: str, name: str) -> None:
         self.topic, reply, lease_ns = topic, self._promise(), self._server.lease_ns

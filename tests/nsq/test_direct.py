@@ -280,7 +280,8 @@ def test_refusals_of_the_topic_are_told_and_counted(served: Served, client: Clie
     served.post("topics", {"name": "slow", "settings": {"rate": 1}})
     client.send(pub(b"x", "slow") * 50)
     found = {client.answer() for _ in range(50)}
-    assert (429, b'{"message":"RATE_LIMITED"}') in found
+    reason = b'"reason":"topic slow takes 1 messages a second; try again in a second"'
+    assert (429, b'{"message":"RATE_LIMITED",' + reason + b"}") in found
     assert long_way(served) == 0
     served.do(served.node.stop)
     assert client.ask(pub(b"x")) == (503, b'{"message":"EXITING"}')

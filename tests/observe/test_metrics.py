@@ -3,15 +3,21 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penstock.callers.account import Account
+from penstock.callers.quota import UserQuota
 from penstock.client.wire import PipelineReport, QueryReport
 from penstock.intake.dedup import Dedup
+from penstock.log.quota import Quota
 from penstock.message import Rows
+from penstock.observe.exposition import Exposition
+from penstock.observe.quotas import OTHERS, USERS_MAX, describe
 from tests.served import Served
 
 
@@ -205,3 +211,17 @@ def test_metrics_tell_of_pipelines_as_they_last_reported(served: Served) -> None
     assert list(found.values()) == [60, 3, 1, 7, 2, 0.25]
     served.advance(31)
     assert value(scrape(served), "penstock_pipeline_up", **pipeline) == 0
+
+
+def test_many_users_with_quotas_are_not_all_told_apart() -> None:
+    accounts = [Account(f"user-{number}", Quota()) for number in range(USERS_MAX + 3)]
+    for account in accounts:
+        account.configure(UserQuota(topics=5))
+        account.refused["topics"] = 2
+    out = Exposition()
+    describe(out, accounts, Counter({"user-0": 1, f"user-{USERS_MAX}": 3, f"user-{USERS_MAX + 1}": 4}))
+    text = out.text()
+    assert value(text, "penstock_user_refused_total", user=OTHERS, reason="topics") == 6
+    assert value(text, "penstock_user_used", user=OTHERS, reason="topics") == 7
+    assert value(text, "penstock_user_used", user="user-0", reason="topics") == 1
+    assert len(set(re.findall('user="([^"]*)"', text))) == USERS_MAX + 1

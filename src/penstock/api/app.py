@@ -22,6 +22,7 @@ from penstock.api import (
     routing,
     subscriptions,
     topics,
+    users,
 )
 from penstock.api.context import Context
 from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
@@ -82,6 +83,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *ledger.ENDPOINTS,
     *dialects.ENDPOINTS,
     *memory.ENDPOINTS,
+    *users.ENDPOINTS,
     *health.ENDPOINTS,
     *overview.ENDPOINTS,
     Endpoint("GET", "/docs", show_docs, "What can be asked here, for people", query=None, media_type="text/html"),
@@ -113,7 +115,7 @@ class Api(App):
         assert request.route is not None
         endpoint = self._endpoints[request.route]
         if not endpoint.is_open:
-            request.caller.check_known()
+            request.caller.enter()
         if endpoint.on_node is not None:
             request.caller.check(endpoint.on_node, NODE)
 

@@ -17,6 +17,7 @@ from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch, Rows
+from penstock.node import admission
 from penstock.node.topic import Topic
 from penstock.units import times
 
@@ -88,7 +89,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
             stored.set_exception(error or Refusal("gone", f"topic {topic.name} went away"))
 
     call.let_go()
-    topic.publish(rows, context.publisher(call.client), done, shard)
+    admission.publish(topic, call.caller, rows, context.publisher(call.client), done, shard)
     del rows
     receipt = await stored
     writing = Writing(receipt.ids())

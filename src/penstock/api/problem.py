@@ -45,7 +45,7 @@ def answered(content: bytes, media_type: str, status: int = 200, headers: Mappin
 
 def of_refusal(refusal: Refusal) -> Response:
     """Return the answer for a refusal; a caller that may try again is told when."""
-    headers = {"retry-after": "1"} if refusal.reason.retry else {}
+    headers = {"retry-after": str(refusal.retry_s)} if refusal.reason.retry else {}
     if refusal.code == "unauthorized":
         name, value = CHALLENGE
         headers[name.decode()] = value.decode()

@@ -72,6 +72,8 @@ class TopicInfo(msgspec.Struct):
     number: int
     incarnation: str
     created: str
+    #: The user who made it, in whose quota it counts; empty = nobody's.
+    owner: str
     settings: TopicSettingsText
     published: int
     published_bytes: int
@@ -110,8 +112,7 @@ async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
     """Make a topic; what is not chosen comes from the node's configuration."""
     settings = inward(call.body.settings, call.node.config.topic.settings())
     # A pause is more than a setting: it notes where the topic stood.
-    call.caller.check("create", call.body.name)
-    topic = await call.node.create_topic(call.body.name, msgspec.structs.replace(settings, paused=False))
+    topic = await call.node.create_for(call.caller, call.body.name, msgspec.structs.replace(settings, paused=False))
     if settings.paused:
         await topic.pause(paused=True)
     return info(topic)
@@ -168,6 +169,7 @@ def info(topic: Topic) -> TopicInfo:
         record.number,
         str(record.incarnation),
         times.shown(record.created_ns),
+        record.owner,
         outward(topic.settings) | {"dialects": _choices(topic)},
         topic.published,
         topic.published_bytes,

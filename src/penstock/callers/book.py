@@ -1,4 +1,4 @@
-"""The users of a node and the file they are kept in: names, rights, hashed secrets, tokens.
+"""The users of a node and the file they are kept in: names, rights, quotas, hashed secrets, tokens.
 
 Owns the file, which its user alone may read, replaced in one step. A book is a value: a change makes another.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from penstock.callers.quota import NO_QUOTA, UserQuota
 from penstock.callers.rights import Rule
 from penstock.disk import LocalDisk, replace_file
 from penstock.errors import ConfigError
@@ -19,6 +20,9 @@ FORMAT = 1
 
 #: Beyond it the file is no file of users.
 FILE_BYTES_MAX = 16 << 20
+
+#: Nobody's name: whoever is none of the users has what belongs to it.
+ANONYMOUS_USER = "anonymous"
 
 #: As in a certificate or an e-mail address; a colon stands between a user and its secret.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}").fullmatch
@@ -54,22 +58,26 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: tuple[Token, ...] = ()
     #: For signatures (AWS's Version 4).
     keys: tuple[AccessKey, ...] = ()
+    quota: UserQuota = NO_QUOTA
 
     def __repr__(self) -> str:
         """Return what may stand in a log."""
         return f"User({self.name!r}, {self.rules!r})"
 
 
-class _File(msgspec.Struct):
+class _File(msgspec.Struct, omit_defaults=True):
     format: int
     users: list[User]
+    #: The quota of those who are none of them.
+    anonymous: UserQuota = NO_QUOTA
 
 
 class Book:
     """All users, by name."""
 
-    def __init__(self, users: Iterable[User] = ()) -> None:
+    def __init__(self, users: Iterable[User] = (), anonymous: UserQuota = NO_QUOTA) -> None:
         self.users: Mapping[str, User] = {user.name: user for user in users}
+        self.anonymous = anonymous
         #: The user and token of each digest.
         self.tokens = {token.digest: (user, token) for user in self.users.values() for token in user.tokens}
         #: The user and secret of each access key.
@@ -91,12 +99,25 @@ class Book:
 
     def having(self, user: User) -> Book:
         """Return the book with a user added, or changed."""
-        return Book({**self.users, user.name: user}.values())
+        return Book({**self.users, user.name: user}.values(), self.anonymous)
 
     def lacking(self, name: str) -> Book:
         """Return the book without a user."""
         self.user(name)
-        return Book(user for user in self if user.name != name)
+        return Book((user for user in self if user.name != name), self.anonymous)
+
+    def quota(self, name: str) -> UserQuota:
+        """Return the quota of a user; of one that is not there, none."""
+        if name == ANONYMOUS_USER:
+            return self.anonymous
+        user = self.users.get(name)
+        return user.quota if user is not None else NO_QUOTA
+
+    def with_quota(self, name: str, quota: UserQuota) -> Book:
+        """Return the book with another quota of a user that must be there, or of those who are none."""
+        if name == ANONYMOUS_USER:
+            return Book(self, quota)
+        return self.having(msgspec.structs.replace(self.user(name), quota=quota))
 
     @classmethod
     def of(cls, content: bytes, path: str) -> Book:
@@ -112,11 +133,11 @@ class Book:
         for user in found.users:
             if _NAME(user.name) is None:
                 raise ConfigError(f"{path} has a user {user.name!r}, which is no name for one")
-        return cls(found.users)
+        return cls(found.users, found.anonymous)
 
     def content(self) -> bytes:
         """Return the file of it."""
-        return msgspec.json.format(msgspec.json.encode(_File(FORMAT, list(self)))) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(_File(FORMAT, list(self), self.anonymous))) + b"\n"
 
     def write(self, path: str) -> None:
         """Put the file in place, for this user's eyes only; blocking."""
@@ -139,5 +160,7 @@ def content_of(path: str) -> bytes:
 
 def check_name(name: str) -> None:
     """Refuse a name that could not be sent."""
+    if name == ANONYMOUS_USER:
+        raise ConfigError(f"{name!r} is no name for a user: it stands for those who show nothing")
     if _NAME(name) is None:
         raise ConfigError(f"{name!r} is no name for a user; write letters, digits and . _ @ + -, at most 64")

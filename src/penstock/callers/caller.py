@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.callers.account import Account
 from penstock.callers.identity import ANONYMOUS, Identity
 from penstock.callers.rights import Action
 
@@ -25,6 +26,7 @@ class Caller:
         "address",
         "asks_token",
         "doing",
+        "entered",
         "identity",
         "listener",
         "on_change",
@@ -43,6 +45,8 @@ class Caller:
         self.doing = ""
         #: Told that what it may do is another thing now; whoever sets it says so to the gate by `follow`.
         self.on_change: Callable[[], None] | None = None
+        #: Whose connections it is counted among.
+        self.entered: Account | None = None
         self._granted: set[tuple[Action, str]] = set()
         self._version = gate.version
 
@@ -69,6 +73,23 @@ class Caller:
         trouble = self._gate.trouble(self)
         if trouble is not None:
             self._gate.refuse(self, trouble)
+
+    def enter(self) -> None:
+        """Be known, and one connection of its user's until the gate is told that it leaves; else it is refused."""
+        self._gate.enter(self)
+
+    @property
+    def account(self) -> Account | None:
+        """Whose quota it uses, None for the node's own token."""
+        return self._gate.accounts.of(self.identity)
+
+    @property
+    def meter(self) -> Account | None:
+        """Whose rate counts what it publishes, None if that is not bounded."""
+        if not self._gate.accounts.metered:
+            return None
+        account = self.account
+        return account if account is not None and account.quota.is_metered else None
 
     def check(self, action: Action, topic: str, what: str = "") -> None:
         """Refuse what it may not do; `what` names, for the audit, what exactly is done there."""

@@ -21,7 +21,8 @@ from threading import BoundedSemaphore
 from typing import NamedTuple, NoReturn
 
 from penstock.callers import secret as secrets
-from penstock.callers.book import Book, User, content_of
+from penstock.callers.account import Accounts
+from penstock.callers.book import ANONYMOUS_USER, Book, User, content_of
 from penstock.callers.caller import Caller
 from penstock.callers.identity import ANONYMOUS, BUSY, NODE_TOKEN, Identity
 from penstock.callers.rights import ALL, USE, Action, Rule, is_kept, rule_for
@@ -29,6 +30,7 @@ from penstock.clock import SECOND, Clock, Timer
 from penstock.config import Config, users_file
 from penstock.disk import Disk
 from penstock.errors import ConfigError, Refusal
+from penstock.log.quota import Quota
 from penstock.registry.answer import Answer
 
 #: Secrets that were right, and secrets that were wrong, of which digests are kept.
@@ -76,7 +78,8 @@ class Act(NamedTuple):
 class Gate:
     """Judges callers."""
 
-    def __init__(self, config: Config, clock: Clock, disk: Disk) -> None:
+    def __init__(self, config: Config, clock: Clock, disk: Disk, storage: Quota | None = None) -> None:
+        """Take what bounds the bytes of all users together."""
         self._config = config
         self._token = config.token.encode()
         self._clock = clock
@@ -84,6 +87,9 @@ class Gate:
         self._path = users_file(config)
         self._content = content_of(self._path)
         self.book = Book.of(self._content, self._path)
+        #: What users have of their quotas.
+        self.accounts = Accounts(storage)
+        self.accounts.apply(self.book)
         #: Another one as soon as anything that was decided may be decided otherwise.
         self.version = 0
         #: By reason and listener.
@@ -303,6 +309,33 @@ class Gate:
         if self.told is not None:
             self.told(act)
 
+    # --- how much it may ------------------------------------------------------------------------------------------
+
+    def enter(self, caller: Caller) -> None:
+        """Count a connection of somebody who may be here; refuse it where its user has too many."""
+        caller.check_known()
+        account = caller.account
+        if not self.counts(caller) and account is not None:
+            text = f"the quota of user {account.name} is {account.quota.connections} connections; close one"
+            self.exceed(caller, "connections", Verdict("too_many_connections", "quota", text))
+
+    def counts(self, caller: Caller) -> bool:
+        """Tell whether a connection is counted, now if not before; False where its user has too many."""
+        account = caller.account
+        if caller.entered is not None or account is None:
+            return True
+        if account.is_crowded:
+            return False
+        account.connections += 1
+        caller.entered = account
+        return True
+
+    def exceed(self, caller: Caller, what: str, verdict: Verdict, action: str = "enter", topic: str = "") -> NoReturn:
+        """Refuse what is over somebody's quota."""
+        if (account := caller.account) is not None:
+            account.refused[what] += 1
+        self.refuse(caller, verdict, action, topic)
+
     # --- changes --------------------------------------------------------------------------------------------------
 
     def follow(self, caller: Caller) -> None:
@@ -310,8 +343,11 @@ class Gate:
         self._followed.add(caller)
 
     def leave(self, caller: Caller) -> None:
-        """Do so no more."""
+        """Do so no more, and count its connection no more."""
         self._followed.discard(caller)
+        if caller.entered is not None:
+            caller.entered.connections -= 1
+            caller.entered = None
 
     def reload(self) -> None:
         """Take the file of users as it is now; one that cannot be read changes nothing."""
@@ -326,6 +362,7 @@ class Gate:
             self._unread = str(error)
             return
         old, self.book, self._content = self.book, book, content
+        self.accounts.apply(book)
         for what, user in _differences(old, book):
             _log.info("user %s %s", user, what)
             self._tell(Act("users", None, what=f"user {user} {what}"))
@@ -399,5 +436,7 @@ def _wrong(user: User | None, why: str) -> Identity:
 
 def _differences(old: Book, new: Book) -> list[tuple[str, str]]:
     found = [("was removed", name) for name in old.users if name not in new.users]
+    if old.anonymous != new.anonymous:
+        found.append(("has another quota", ANONYMOUS_USER))
     found += [("was added", name) for name in new.users if name not in old.users]
     return found + [("was changed", name) for name, user in new.users.items() if old.users.get(name, user) != user]

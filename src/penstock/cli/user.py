@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.callers.book import Book, Token, User
+    from penstock.callers.quota import UserQuota
     from penstock.callers.rights import Action, Rule
 
-app = typer.Typer(help="Users of a node, their rights, secrets and tokens.", no_args_is_help=True)
+app = typer.Typer(help="Users of a node, their rights, quotas, secrets and tokens.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="The user.")]
 Data = Annotated[
@@ -51,6 +52,8 @@ class Shown(msgspec.Struct):
     tokens: dict[str, str]
     #: Access keys by their ids.
     keys: list[str]
+    #: What is bounded, by the names of the options.
+    quota: dict[str, int]
 
 
 @app.command()
@@ -114,21 +117,80 @@ def secret(name: Name, stdin: FromStdin = False, file: File = None, data: Data =
     _say_secret(Printer(json=json), f"user {name} has another secret", {"user": name}, "" if given else new)
 
 
+@app.command()
+def quota(
+    name: Annotated[str, typer.Argument(metavar="USER", help="The user, or anonymous: everybody who is none.")],
+    messages_per_second: Annotated[int | None, typer.Option(min=0, help="Messages it publishes a second.")] = None,
+    bytes_per_second: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes it publishes a second, like 10MiB.")
+    ] = None,
+    connections: Annotated[
+        int | None, typer.Option(min=0, help="Connections it has at a time; a stream of Flight is one, too.")
+    ] = None,
+    topics: Annotated[int | None, typer.Option(min=0, help="Topics it made, that are there.")] = None,
+    stored: Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes that those hold, like 5GiB.")] = None,
+    file: File = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Bound what a user uses; 0 is no bound, and what is not named stays. Without options: show it.
+
+    Whoever publishes too fast is slowed down, then refused; consumers are not affected.
+    """
+    from penstock.callers.quota import QUOTA_MAX
+    from penstock.units.quantity import parse_size
+
+    users = Users(file, data)
+    given = {
+        "messages_per_second": messages_per_second,
+        "bytes_per_second": parse_size(bytes_per_second) if bytes_per_second is not None else None,
+        "connections": connections,
+        "topics": topics,
+        "stored_bytes": parse_size(stored) if stored is not None else None,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for option, value in chosen.items():
+        if value > QUOTA_MAX:
+            raise Failure(f"{option} of {value} is too much: at most {QUOTA_MAX}, and 0 is no bound", USAGE)
+    book = users.book
+    new = msgspec.structs.replace(_quota_of(book, name), **chosen)
+    if chosen:
+        users.keep(book.with_quota(name, new))
+    Printer(json=json).done({"user": name, "quota": _bounds(new)}, f"user {name}: {_quota(new)}")
+
+
 @app.command("list")
 def list_(file: File = None, data: Data = None, json: Json = False) -> None:
-    """List users with their rights, the names of their tokens and the ids of their access keys."""
+    """List users with their rights, the names of their tokens, the ids of their access keys, and their quotas."""
     users = Users(file, data)
     shown = [_shown(user) for user in users.book]
-    rows = [
-        (each.name, _lines(each.rights), "yes" if each.secret else "-", _lines(_tokens(each)), _lines(each.keys))
-        for each in shown
-    ]
+    rows = [_row(each, user.quota) for each, user in zip(shown, users.book, strict=True)]
+    anonymous = users.book.anonymous
+    if _bounds(anonymous):
+        shown.append(Shown("anonymous", [], False, {}, [], _bounds(anonymous)))
+        rows.append(_row(shown[-1], anonymous))
     Printer(json=json).table(
         shown,
-        ("user", "rights", "secret", "tokens", "keys"),
+        ("user", "rights", "secret", "tokens", "keys", "quota"),
         rows,
         f"there is nobody in {users.path}; `penstock user add` helps",
     )
+
+
+@app.command()
+def show(name: Name, file: File = None, data: Data = None, json: Json = False) -> None:
+    """Show one user."""
+    user = Users(file, data).book.user(name)
+    shown, out = _shown(user), Printer(json=json)
+    if json:
+        out.done(shown, "")
+        return
+    out.line(f"user    {shown.name}")
+    out.line(f"rights  {_lines(shown.rights)}")
+    out.line(f"secret  {'yes' if shown.secret else '-'}")
+    out.line(f"tokens  {_lines(_tokens(shown))}")
+    out.line(f"keys    {_lines(shown.keys)}")
+    out.line(f"quota   {_quota(user.quota)}")
 
 
 @app.command()
@@ -308,7 +370,27 @@ def _shown(user: User) -> Shown:
         bool(user.secret),
         {each.name: _until(each) for each in user.tokens},
         [key.id for key in user.keys],
+        _bounds(user.quota),
     )
+
+
+def _row(shown: Shown, quota: UserQuota) -> tuple[str, ...]:
+    secret = "yes" if shown.secret else "-"
+    return shown.name, _lines(shown.rights), secret, _lines(_tokens(shown)), _lines(shown.keys), _quota(quota)
+
+
+def _quota_of(book: Book, name: str) -> UserQuota:
+    from penstock.callers.book import ANONYMOUS_USER
+
+    return book.anonymous if name == ANONYMOUS_USER else book.user(name).quota
+
+
+def _bounds(quota: UserQuota) -> dict[str, int]:
+    return {name: value for name, value in msgspec.structs.asdict(quota).items() if value}
+
+
+def _quota(quota: UserQuota) -> str:
+    return ", ".join(quota.lines()) or "no quota"
 
 
 def _tokens(shown: Shown) -> list[str]:

@@ -177,7 +177,7 @@ def error_of(error: BaseException, url: str) -> PenstockError:
     """Return what a Flight error says in this package's words."""
     text = _REMARKS.sub("", str(error))
     if _CODED.search(text):
-        return refusal_of(text)
+        return refusal_of(text, wire.told_retry(getattr(error, "extra_info", b"")))
     if isinstance(error, flight.FlightUnauthenticatedError):
         return Refusal("unauthorized", f"{url} wants another token, or user and secret")
     if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightTimedOutError):
@@ -185,7 +185,7 @@ def error_of(error: BaseException, url: str) -> PenstockError:
     return PenstockError(f"{url}: {text}")
 
 
-def refusal_of(text: str) -> Refusal:
+def refusal_of(text: str, retry_ns: int = 0) -> Refusal:
     """Return the refusal in a text like "gone: topic t was deleted"; one without a code says that something is gone."""
     coded = _CODED.search(text)
-    return Refusal(coded[1], coded[2].strip()) if coded is not None else Refusal("gone", text)
+    return Refusal(coded[1], coded[2].strip(), retry_ns) if coded is not None else Refusal("gone", text)

@@ -16,6 +16,8 @@ from penstock.errors import PenstockError, Refusal
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
 
+SECOND_NS = 1_000_000_000
+
 
 class RetryPolicy:
     """The tries of one call; time runs from the first one that failed since it last worked."""
@@ -32,13 +34,15 @@ class RetryPolicy:
         self._pause_s = PAUSE_S_MIN
 
     def rest(self, error: PenstockError) -> None:
-        """Wait before another try; raise the error where that will not help, or it was long enough."""
+        """Wait before another try, as long as the node said; raise the error where that will not help, or it was long
+        enough."""
         now = time.monotonic()
         if self._end is None:
             self._end = now + self._seconds
         if not passes(error) or now >= self._end:
             raise error
-        self._sleep(min(self._pause_s, self._end - now))
+        told_s = error.retry_ns / SECOND_NS if isinstance(error, Refusal) else 0.0
+        self._sleep(min(max(self._pause_s, told_s), self._end - now))
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
 

@@ -277,6 +277,20 @@ def decoded(content: bytes | memoryview, kind: type[Document]) -> Document:
     return made(values, kind)
 
 
+def retry_told(retry_ns: int) -> bytes:
+    """Return what goes with an error, for programs: when another try may succeed."""
+    return json.dumps({"retry_ns": retry_ns}).encode()
+
+
+def told_retry(content: bytes | None) -> int:
+    """Return when another try may succeed, as an error told it; 0 where it did not."""
+    try:
+        found = json.loads(content or b"{}")
+        return max(int(found["retry_ns"]), 0)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+
+
 def made(values: object, kind: type[Document]) -> Document:
     """Return a document from its decoded JSON; `Refusal` says what is wrong with it."""
     what = kind.__name__.lower()

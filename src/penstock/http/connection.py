@@ -84,6 +84,8 @@ class Connection(asyncio.Protocol):
         #: Who is connected, as far as the connection itself tells; and the last one that the header of a request told.
         self.caller = Caller(listener.gate, "", listener.key, asks_token=listener.asks_token)
         self._shown: tuple[bytes, Caller] | None = None
+        #: Who signed the last request, where the application looks at signatures; it leaves with the connection.
+        self.signed: Caller | None = None
         self.is_secure = False
         #: No request has begun and not ended yet, as far as its bytes go.
         self.between = True
@@ -172,6 +174,8 @@ class Connection(asyncio.Protocol):
         self._forget(self.caller)
         if self._shown is not None:
             self._forget(self._shown[1])
+        if self.signed is not None:
+            self._forget(self.signed)
         asked, self._answers = self._answers, deque()
         for request in self._behind:
             request.error = None  # as in _handle

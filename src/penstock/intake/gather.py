@@ -203,7 +203,12 @@ def _tell(owners: list[Owner[T]], error: BaseException) -> None:
 
 def bytes_of(rows: Rows) -> int:
     """Return about what pending rows hold in memory."""
-    size = PIECE_BYTES + ROW_BYTES * rows.count + len(rows.body)
+    return PIECE_BYTES + ROW_BYTES * rows.count + content_bytes(rows)
+
+
+def content_bytes(rows: Rows) -> int:
+    """Return what rows bring: bodies, and the columns beside them."""
+    size = len(rows.body)
     for column in rows.columns.values():
         if isinstance(column, list):
             size += sum(len(value) if isinstance(value, (bytes, str)) else 8 for value in column)

@@ -52,4 +52,4 @@ def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch,
 
 
 def _obtain(topic: Topic, name: str, obtained: Callable[[Topic | None, Exception | None], None]) -> None:
-    topic.node.obtain(name, TopicSettings(durability="fsync")).then(obtained)
+    topic.node.obtain(name, TopicSettings(durability="fsync"), topic.record.owner).then(obtained)

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from penstock.budget import Budget, Share
 from penstock.callers import OWN, Action, Caller, Gate
+from penstock.callers.gate import Verdict
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
 from penstock.config import Config
 from penstock.delivery.instant import Instant
@@ -105,7 +106,8 @@ class Node:
         self.ledger = Ledger()
         #: What the segments of all topics hold together.
         self.quota = Quota(config.node.quota_bytes)
-        self._room_ns = 0
+        #: When history may be looked through for room the next time, by the quota that has none.
+        self._room_ns: dict[Quota, int] = {}
         #: Memory for what it holds for others.
         self.budget = Budget(config.memory, config.limits, clock)
         self.topics: dict[str, Topic] = {}
@@ -136,7 +138,7 @@ class Node:
         disk.make(config.data_dir)
         self.directories = Directories(disk, config.data_dir)
         #: Says who may do what.
-        self.gate = Gate(config, clock, disk)
+        self.gate = Gate(config, clock, disk, self.quota)
         #: Who did what of importance; None where that is not kept.
         self.audit: Audit | None = None
         if config.callers.audit != "off":
@@ -247,12 +249,15 @@ class Node:
             raise Refusal("not_found", f"there is no topic {name!r}")
         return topic
 
-    def obtain(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
-        """Answer with a topic, made if there is none of this name; what is not chosen is as configured."""
+    def obtain(self, name: str, settings: TopicSettings | None = None, owner: str = "") -> Answer[Topic]:
+        """Answer with a topic, made if there is none of this name; what is not chosen is as configured.
+
+        It counts in the quota of its owner, who is asked for nothing: it did not ask for the topic itself.
+        """
         topic = self.topics.get(name)
         if topic is not None:
             return Answer.of(topic)
-        return self._coming.get(name) or self._make(name, settings, in_turn=name != EVENTS)
+        return self._coming.get(name) or self._make(name, settings, owner, in_turn=name != EVENTS)
 
     def reach(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
         """Return a topic that must exist to somebody who may do this with it; `what` tells the audit more."""
@@ -269,15 +274,48 @@ class Node:
                 caller.check("create", name)
             if action != "create":
                 self.gate.granted(caller, "create", name, f"by its first use: {action}")
-        return self.obtain(name, settings)
+        return self.make_for(caller, name, settings)
 
-    def create_topic(self, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+    def make_for(self, caller: Caller, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
+        """Answer with a topic for somebody who was asked whether it may make it, which is counted if it does."""
+        if name in self.topics or name in self._coming or name in self._own:
+            return self.obtain(name, settings)
+        return self._counted(caller, name, lambda owner: self.obtain(name, settings, owner))
+
+    def create_for(self, caller: Caller, name: str, settings: TopicSettings) -> Answer[Topic]:
+        """Make a topic of a name that is free for somebody who may do that."""
+        caller.check("create", name)
+        return self._counted(caller, name, lambda owner: self.create_topic(name, settings, owner))
+
+    def _counted(self, caller: Caller, name: str, make: Callable[[str], Answer[Topic]]) -> Answer[Topic]:
+        """Make a topic within the quota of whoever wants it; it is the owner."""
+        account = caller.account
+        if account is None:
+            return make("")
+        most = account.quota.topics
+        if most and self.owned(account.name) + account.making >= most:
+            text = f"the quota of user {account.name} is {most} topics, and it made as many; delete one"
+            self.gate.exceed(caller, "topics", Verdict("limit_reached", "quota", text), "create", name)
+        account.making += 1
+
+        def made(_: Topic | None, __: Exception | None) -> None:
+            account.making -= 1
+
+        answer = make(account.name)
+        answer.then(made)
+        return answer
+
+    def owned(self, owner: str) -> int:
+        """Return how many topics a user made."""
+        return sum(topic.record.owner == owner for topic in self.topics.values())
+
+    def create_topic(self, name: str, settings: TopicSettings | None = None, owner: str = "") -> Answer[Topic]:
         """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
         if name in self._coming:
             return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
-        return self._make(name, settings)
+        return self._make(name, settings, owner)
 
-    def _make(self, name: str, settings: TopicSettings | None, *, in_turn: bool = False) -> Answer[Topic]:
+    def _make(self, name: str, settings: TopicSettings | None, owner: str, *, in_turn: bool = False) -> Answer[Topic]:
         if self.stopping:
             return Answer.refused(Refusal("stopping", "the node is stopping"))
         if name in self._own:  # whoever asks for it first
@@ -290,7 +328,7 @@ class Node:
         except Refusal as refusal:
             return Answer.refused(refusal)
         turn = self._turns.next() if in_turn else Answer.of(None)
-        recorded = turn.then_ask(lambda _: self._timed(lambda: self._recorded(name, settings, measure)))
+        recorded = turn.then_ask(lambda _: self._timed(lambda: self._recorded(name, settings, measure, owner)))
         return self._coming.add(name, recorded.then_make(lambda record: self._timed(lambda: self._open(record))))
 
     def _timed(self, work: Callable[[], T]) -> T:
@@ -316,19 +354,19 @@ class Node:
         self.ledger.add(why[0], name, 1, self.clock.now())
         raise Refusal("limit_reached", f"{why[1]}; {why[0]} may be raised")
 
-    def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None) -> Answer[TopicRecord]:
+    def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None, owner: str) -> Answer[TopicRecord]:
         """Answer with the record of a topic that is not open."""
         going = self._going.get(name)
         if going is not None:  # first one, then the other, whatever becomes of the first
-            return going.settled().then_ask(lambda _: self._recorded(name, settings, measure))
+            return going.settled().then_ask(lambda _: self._recorded(name, settings, measure, owner))
         left = None if name in self.topics else self.catalog.topic(name)
-        if left is not None and left.settings == settings:
+        if left is not None and left.settings == settings and left.owner == owner:
             return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
         if left is not None:
             return self.catalog.delete_topic(name).then_ask(
-                lambda _: self.catalog.create_topic(name, settings, measure)
+                lambda _: self.catalog.create_topic(name, settings, measure, owner)
             )
-        return self.catalog.create_topic(name, settings, measure)
+        return self.catalog.create_topic(name, settings, measure, owner)
 
     def _open(self, record: TopicRecord) -> Topic:
         """Put a topic to work that the registry knows."""
@@ -374,13 +412,15 @@ class Node:
                 self.report_bug("watcher", failure)
 
     def make_room(self, size: int, asking: Topic) -> None:
-        """Let other topics' history give way to what one shall store, if it is the node's quota that has no room."""
-        now_ns = self.clock.monotonic()
-        if self.quota.left() >= size or now_ns < self._room_ns:
+        """Let other topics' history give way to what one shall store, if the node's or its owner's quota is full."""
+        now_ns, owner = self.clock.monotonic(), asking.record.owner
+        full = self.quota if self.quota.left() < size or not owner else self.gate.accounts.named(owner).stored
+        if full.left() >= size or now_ns < self._room_ns.get(full, 0):
             return
-        self._room_ns = now_ns + ROOM_NS
+        self._room_ns[full] = now_ns + ROOM_NS
         for topic in list(self.topics.values()):
-            if topic is not asking and self.quota.left() < size:
+            concerned = full is self.quota or topic.record.owner == owner
+            if topic is not asking and concerned and full.left() < size:
                 self._guarded(f"room of topic {topic.name}", partial(topic.storage.give_way, size))
 
     # --- routing --------------------------------------------------------------------------------------------------

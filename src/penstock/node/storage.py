@@ -133,11 +133,20 @@ class Storage:
 
     def _refusal(self, size: int) -> Refusal:
         name, here, node = self._topic.name, self.quota, self._node.quota
+        owner = self._topic.record.owner
+        account = self._node.gate.accounts.named(owner) if owner else None
         if here.bytes_max and here.bytes_max - here.used < size:
             text = (
                 f"topic {name} holds its quota_bytes of {format_size(here.bytes_max)}: the message was not stored. "
                 "Acks make room; or raise the quota, or let the oldest go: "
                 f"penstock topic set {name} --quota-bytes SIZE --quota-full drop"
+            )
+        elif account is not None and 0 < account.stored.bytes_max < account.stored.used + size:
+            account.refused["stored"] += 1
+            text = (
+                f"the topics that user {owner} made hold its quota of {format_size(account.stored.bytes_max)}: "
+                "the message was not stored. Acks and retention make room; or delete a topic, or raise it: "
+                f"penstock user quota {owner} --stored SIZE"
             )
         else:
             text = (

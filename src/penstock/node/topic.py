@@ -69,7 +69,8 @@ class Topic:
         config = node.config.node
         node.disk.make(path)
         label.write(node.disk, path, label_of(node.catalog, record))
-        self.storage = Storage(self, Quota(record.settings.quota_bytes, node.quota))
+        within = node.gate.accounts.named(record.owner).stored if record.owner else node.quota
+        self.storage = Storage(self, Quota(record.settings.quota_bytes, within))
         self.shards = [self.open_shard(number, record.settings) for number in range(record.settings.shards)]
         self.intake = Intake(
             record.name,

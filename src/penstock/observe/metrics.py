@@ -9,19 +9,22 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Literal, Protocol, TypeAlias
 
 from penstock.budget import Share
+from penstock.callers.account import Account
 from penstock.clock import SECOND
 from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.subscription import Subscription
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.observe import pipelines
+from penstock.observe import pipelines, quotas
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
+from penstock.registry.records import TopicRecord
 from penstock.settings import TopicSettings
 
 #: What a dialect says of itself: name without its own, kind, text, value, labels.
@@ -55,6 +58,10 @@ class TopicSlots(Protocol):
     def settings(self) -> TopicSettings:
         """What the user chose."""
 
+    @property
+    def record(self) -> TopicRecord:
+        """What the registry knows of it."""
+
     def depth(self) -> int:
         """Return the rows that no subscription has."""
 
@@ -78,6 +85,10 @@ class GateSlots(Protocol):
     @property
     def refusals(self) -> Mapping[tuple[str, str], int]:
         """Callers that were refused, by reason and listener."""
+
+    @property
+    def accounts(self) -> Iterable[Account]:
+        """What users with a quota have of it."""
 
 
 class NodeSlots(Protocol):
@@ -160,6 +171,7 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     refused = [({"reason": reason, "listener": at}, count) for (reason, at), count in node.gate.refusals.items()]
     text = "Callers that were refused, by reason and listener."
     out.family("penstock_callers_refused_total", "counter", text, refused)
+    quotas.describe(out, node.gate.accounts, Counter(topic.record.owner for topic in node.topics.values()))
     out.histogram(
         "penstock_loop_lag_seconds",
         "How late the event loop called a timer, four times a second.",

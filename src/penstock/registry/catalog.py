@@ -74,7 +74,9 @@ class Catalog:
         entry = self.registry.get(TOPICS + name)
         return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
 
-    def create_topic(self, name: str, settings: TopicSettings, measure: Measure | None = None) -> Answer[TopicRecord]:
+    def create_topic(
+        self, name: str, settings: TopicSettings, measure: Measure | None = None, owner: str = ""
+    ) -> Answer[TopicRecord]:
         """Make a topic with a number and an incarnation of its own."""
         incarnation = self._random.getrandbits(INCARNATION_BITS)
 
@@ -91,6 +93,7 @@ class Catalog:
                 settings=settings,
                 orphan_from=(0,) * settings.shards,
                 measures=(Measured(measure or Measure()),),
+                owner=owner,
                 created_ns=self._clock.now(),
             )
             key = TOPICS + name

@@ -55,6 +55,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     measures: tuple[Measured, ...] = (Measured(),)
     #: When it was given more shards, the last time last; what nobody needs to know any more is left out.
     grown: tuple[Growth, ...] = ()
+    #: The user who made it, in whose quota it counts; empty = nobody's.
+    owner: str = ""
     created_ns: int
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.callers import Caller
 from penstock.dialects.nsq.lookup.directory import Meta
 from penstock.registry.answer import Answer
 from tests.nsq.lookup.parts import Service
@@ -26,7 +27,7 @@ class OneNode:
     def meta(self, topic: str) -> Meta | None:
         return self.topics.get(topic)
 
-    def create(self, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
         self.topics[topic] = meta
         return Answer.of(None)
 

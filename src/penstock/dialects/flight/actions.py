@@ -98,11 +98,9 @@ def create_topic(service: Service, caller: Caller, document: NewTopic) -> TopicI
         raise Refusal("bad_request", f"these settings cannot be used: {error}") from None
     if settings.paused:
         raise Refusal("bad_request", "a topic is paused once it exists, not when it is made")
-    create = service.node.create_topic
 
     def begin(settle: Settle[TopicInfo]) -> None:
-        caller.check("create", document.name)
-        create(document.name, settings).then_make(topic_info).then(settle)
+        service.node.create_for(caller, document.name, settings).then_make(topic_info).then(settle)
 
     return service.bridge.ask(begin)
 

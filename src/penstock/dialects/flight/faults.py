@@ -9,6 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.client.wire import retry_told
 from penstock.errors import Refusal
 
 _KINDS = {"unauthorized": flight.FlightUnauthenticatedError, "forbidden": flight.FlightUnauthorizedError}
@@ -25,7 +26,7 @@ def error_of(refusal: Refusal) -> flight.FlightError:
     kind = _KINDS.get(refusal.code)
     if kind is None:
         kind = flight.FlightUnavailableError if refusal.reason.retry else flight.FlightServerError
-    return kind(f"{refusal.code}: {refusal}")
+    return kind(f"{refusal.code}: {refusal}", retry_told(refusal.retry_ns) if refusal.retry_ns else b"")
 
 
 def refusal_of(error: pa.ArrowException) -> Refusal:

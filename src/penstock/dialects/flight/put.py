@@ -77,6 +77,8 @@ def publish(
             batch = intake.checked(chunk.data)
             if document.topic is None:
                 topics.need(batch.column(TOPIC).unique().to_pylist())
+            # As a whole: a batch of which a part was refused would pay for the rest again with every retry.
+            service.admit(caller, batch.num_rows, batch.nbytes)
             stored = [stream.store(piece, sequence, number) for number, piece in enumerate(pieces(batch))]
             answers.add(stored, batch.nbytes)
             # What the thread reads next may be long in coming; this batch shall not wait for that.

@@ -58,11 +58,12 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Publish or stage batches."""
         with self._service.guarded(context.peer()), self._service.putting():
-            document = put_of(descriptor)
-            if isinstance(document, Publish):
-                put.publish(self._service, document, reader, writer, self._caller(context))
-            else:
-                stage.write(self._service, self._caller(context), document, reader, writer, context.is_cancelled)
+            document, caller = put_of(descriptor), self._caller(context)
+            with self._service.entered(caller):
+                if isinstance(document, Publish):
+                    put.publish(self._service, document, reader, writer, caller)
+                else:
+                    stage.write(self._service, caller, document, reader, writer, context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range of a shard."""
@@ -78,7 +79,9 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Consume a subscription."""
         with self._service.guarded(context.peer()):
-            exchange.consume(self._service, subscribe_of(descriptor), reader, writer, self._caller(context))
+            document, caller = subscribe_of(descriptor), self._caller(context)
+            with self._service.entered(caller):
+                exchange.consume(self._service, document, reader, writer, caller)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Tell all topics; criteria is the beginning of their names."""

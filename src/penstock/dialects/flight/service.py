@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.callers import Action, Caller
+from penstock.callers.account import SLOW_NS
 from penstock.config import Config
 from penstock.dialect import Peer
-from penstock.dialects.flight.bridge import STOPPING, Bridge
+from penstock.dialects.flight.bridge import STOPPING, Bridge, Settle
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
 from penstock.errors import Refusal
@@ -117,6 +118,33 @@ class Service:
             yield
         finally:
             self._puts.release()
+
+    @contextmanager
+    def entered(self, caller: Caller) -> Iterator[None]:
+        """Count a stream as a connection of its caller's while it lasts."""
+        self.bridge.call(caller.enter)
+        try:
+            yield
+        finally:
+            self.bridge.tell(partial(self.node.gate.leave, caller))
+
+    def admit(self, caller: Caller, count: int, size: int, slow_ns: int = SLOW_NS, *, is_begun: bool = False) -> None:
+        """Let rows in at the rate of their publisher's quota: wait for a moment; what is too much is refused."""
+        if caller.meter is None:  # without a hop to the loop
+            return
+        clock = self.node.clock
+
+        def take(settle: Settle[None]) -> None:
+            meter, now_ns = caller.meter, clock.monotonic()
+            wait_ns = 0
+            if meter is not None:
+                wait_ns = meter.take(count, size, now_ns, slow_ns, is_begun=is_begun)
+            if wait_ns:
+                clock.call_at(now_ns + wait_ns, partial(settle, None, None))
+            else:
+                settle(None, None)
+
+        self.bridge.ask(take)
 
     def count(self, refusal: Refusal, peer: str) -> None:
         """Count what a client did wrong."""

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.callers import Caller
+from penstock.callers.account import SLOW_NS
 from penstock.client.wire import Stage, Staged, encoded
+from penstock.clock import SECOND
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
 from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.put import Topics, chunks
@@ -22,6 +24,9 @@ from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
 from penstock.intake.limits import check_due
 from penstock.intake.staging import name_of
+
+#: What was begun is not refused for its rate: all of it would come again. It is slowed by so much for each batch.
+STAGE_NS_MAX = 30 * SECOND
 
 
 def write(
@@ -49,6 +54,7 @@ def write(
     staged = node.staging.writer(
         document.query, document.batch, document.attempt, document.topic, schema, document.home
     )
+    is_begun = False
     try:
         for chunk in chunks(reader):
             service.check_open()
@@ -57,6 +63,10 @@ def write(
             batch = intake.checked(chunk.data)
             if document.topic is None:
                 topics.need(batch.column(TOPIC).unique().to_pylist())
+            service.admit(
+                caller, batch.num_rows, batch.nbytes, STAGE_NS_MAX if is_begun else SLOW_NS, is_begun=is_begun
+            )
+            is_begun = True
             if "due" in batch.schema.names:
                 service.bridge.call(partial(_check_due, service, caller, document, batch))
             for piece in pieces(batch):

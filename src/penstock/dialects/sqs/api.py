@@ -223,6 +223,7 @@ class Api(App):
             if operation is None:
                 raise Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
             caller = self._signers.caller(request)
+            caller.enter()
             params = voice.read(request, operation.kind)
             done = operation.carry(Asked(request, caller, params, self._names))
         except Exception as error:

@@ -29,6 +29,7 @@ from penstock.http import Request
 from penstock.intake.receipt import Receipt
 from penstock.message import Batch, Rows
 from penstock.moves.letters import PREFIX as DEAD
+from penstock.node.admission import publish
 from penstock.registry.answer import Answer
 
 SOURCE = "sqs"
@@ -92,7 +93,7 @@ class Messages:
                 sequence_number=sequence(id_) if is_fifo else None,
             )
 
-        return self._publish(queue, [draft], publisher).then_make(sent)
+        return self._publish(caller, queue, [draft], publisher).then_make(sent)
 
     def send_batch(self, caller: Caller, asked: shapes.SendMessageBatch, publisher: object) -> Answer[shapes.SentBatch]:
         """Store several messages together; what is wrong with one is told of that one alone."""
@@ -128,7 +129,7 @@ class Messages:
                 )
             return told
 
-        return self._publish(queue, drafts, publisher).then_make(sent)
+        return self._publish(caller, queue, drafts, publisher).then_make(sent)
 
     def _draft(self, queue: Queue, asked: SendMessage | SendEntry) -> Draft:
         """Return a message as it will be stored; refuse what Amazon would."""
@@ -172,7 +173,7 @@ class Messages:
         delay_s = queue_s if asked_s is None else asked_s
         return self._node.clock.now() + delay_s * SECOND if delay_s else None
 
-    def _publish(self, queue: Queue, drafts: Sequence[Draft], publisher: object) -> Answer[Receipt]:
+    def _publish(self, caller: Caller, queue: Queue, drafts: Sequence[Draft], publisher: object) -> Answer[Receipt]:
         given: dict[str, Column] = {
             "due": [draft.due_ns for draft in drafts],
             "key": [draft.key for draft in drafts],
@@ -191,7 +192,8 @@ class Messages:
 
         if "dedup" in columns:
             queue.topic.intake.pass_time()
-        queue.topic.publish(Rows.of([draft.body for draft in drafts], SOURCE, columns), publisher, done)
+        rows = Rows.of([draft.body for draft in drafts], SOURCE, columns)
+        publish(queue.topic, caller, rows, publisher, done)
         return stored
 
     # --- out ------------------------------------------------------------------------------------------------------

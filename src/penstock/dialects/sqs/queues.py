@@ -119,7 +119,7 @@ class Queues:
         kept = attributes.changed(attributes.fresh(name), given, name, self.names, self._target, now_s)
         kept = kept._replace(choices=_tagged(kept.choices, asked.tags))
         settings = kept.choices.put(self.node.config.topic.settings())
-        obtained = self.node.obtain(name, settings)
+        obtained = self.node.make_for(caller, name, settings)
         # A topic that others made becomes a queue as well.
         chosen = obtained.then_ask(
             lambda topic: topic.update(kept.choices.put(topic.settings)).then_make(lambda _: topic)

@@ -7,13 +7,12 @@ good as none: SDKs cannot ask without one.
 from __future__ import annotations
 
 import hmac
-from weakref import WeakKeyDictionary
 
 from penstock.callers import Caller
 from penstock.callers.identity import Identity
 from penstock.dialects.sqs.codec.signature import signature_of, signed
 from penstock.dialects.sqs.faults import Fault
-from penstock.http import Connection, Request
+from penstock.http import Request
 from penstock.node.node import Node
 
 
@@ -22,8 +21,6 @@ class Signers:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        #: What each connection last signed as: clients repeat themselves.
-        self._last: WeakKeyDictionary[Connection, Caller] = WeakKeyDictionary()
 
     def caller(self, request: Request) -> Caller:
         """Return who asks; refuse a wrong signature, and somebody who must sign and did not."""
@@ -48,8 +45,10 @@ class Signers:
                 "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
                 "Access Key and signing method. Consult the service documentation for details.",
             )
-        last = self._last.get(request.connection)
+        last = request.connection.signed
         if last is None or last.identity != identity or not last.is_known:
-            last = self._last[request.connection] = gate.noted(caller.showing(identity))
+            if last is not None:
+                gate.leave(last)
+            last = request.connection.signed = gate.noted(caller.showing(identity))
         last.doing = caller.doing
         return last

@@ -48,6 +48,7 @@ from penstock.http.app import Done
 from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
+from penstock.node.admission import publish
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
@@ -88,12 +89,12 @@ class PlainPublish:
         self.answer = _OK
 
     def take(self, body: bytes, done: Done) -> bool:
-        """Store one message; False where there is no such topic, no memory for it, or no right any more."""
+        """Store one message; False where there is no such topic, no memory for it, no right any more, or a rate."""
         node, size = self._http.node, len(body)
         topic = node.topics.get(self._name)
         if topic is None or node.budget.input.used + size > node.budget.input.bytes_max:
             return False
-        if not self._caller.may("publish", self._name):
+        if not self._caller.may("publish", self._name) or (node.gate.accounts.metered and self._caller.meter):
             return False
         topic.publish(Rows(1, [0, size], body, SOURCE), self._publisher, done)
         return True
@@ -154,7 +155,7 @@ class Http(App):
         """Let everybody ask whether the node is well, and those that may be here the rest."""
         assert request.route is not None
         if request.route is not self._open:
-            request.caller.check_known()
+            request.caller.enter()
         if request.route in self._about_node:
             request.caller.check(self._about_node[request.route], NODE)
 
@@ -163,7 +164,7 @@ class Http(App):
         fault = Fault.of(error) if isinstance(error, Refusal) else error
         if isinstance(fault, Fault):
             self.node.count_fault("nsq", fault.code, request, connection.peer)
-            return words.refusal(fault.status, fault.code, fault.reason)
+            return words.refusal(fault.status, fault.code, fault.reason, fault.retry_s)
         self.node.report_bug("nsq http", error)
         return words.refusal(500, "INTERNAL_ERROR")
 
@@ -177,7 +178,7 @@ class Http(App):
         if found is None:
             return None
         name = found[1].decode("ascii")
-        if not caller.may("publish", name):
+        if not caller.may("publish", name) or not self.node.gate.counts(caller):
             return None  # the long way says why not
         return PlainPublish(self, name, caller, self._publisher(connection))
 
@@ -192,20 +193,20 @@ class Http(App):
         rows = self._message(request)
         params = words.params(request)
 
-        def publish(topic: Topic) -> None:
+        def store(topic: Topic) -> None:
             if "defer" in params:
                 delay_ns = self._delay_ns(params["defer"])
                 if delay_ns:
                     rows.columns = {"due": [self.node.clock.now() + delay_ns]}
             self._publish(request, topic, rows, _shard(topic, params))
 
-        return self._topic(request, params).then_make(publish)
+        return self._topic(request, params).then_make(store)
 
     def mpub(self, request: Request) -> Answer[Response | None]:
         """Publish several messages: one a line, or each behind its length."""
         params = words.params(request)
 
-        def publish(topic: Topic) -> Response | None:
+        def store(topic: Topic) -> Response | None:
             # A value that is neither true nor false counts as true, as in nsqd.
             is_binary = "binary" in params and words.switch(params, "binary", default=True)
             shard = _shard(topic, params)
@@ -215,7 +216,7 @@ class Http(App):
                 self._read(request, topic, shard, Lines(request.body, self._config.max_msg_size))
             return None
 
-        return self._topic(request, params).then_make(publish)
+        return self._topic(request, params).then_make(store)
 
     def pub_ext(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message with a header; traced if the header says so."""
@@ -226,14 +227,14 @@ class Http(App):
         reader = self._readers[known.chosen.of(NsqChoices).header_rules if known is not None else "node"]
         parsed = checked(header_of(params.get("ext"), request.headers), reader)
 
-        def publish(topic: Topic) -> None:
+        def store(topic: Topic) -> None:
             rows.columns = columns_of(
                 parsed, topic.chosen.of(NsqChoices).extend, compatible=self._config.allow_ext_compatible
             )
             stored = None if parsed.trace is None else partial(self._traced, request, topic, parsed.trace & _TRACE_MAX)
             self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-        return self._extended_topic(request, params, extend=True).then_make(publish)
+        return self._extended_topic(request, params, extend=True).then_make(store)
 
     def pubtrace(self, request: Request) -> Answer[Response | None]:
         """Publish the body as one message under a trace id, and tell where it went."""
@@ -245,11 +246,11 @@ class Http(App):
         trace = int(text)
         rows.columns = {"trace": [trace - (trace >> 63 << 64)]}
 
-        def publish(topic: Topic) -> None:
+        def store(topic: Topic) -> None:
             stored = partial(self._traced, request, topic, trace)
             self._publish(request, topic, rows, _shard(topic, params), stored, extended=True)
 
-        return self._extended_topic(request, params).then_make(publish)
+        return self._extended_topic(request, params).then_make(store)
 
     def _message(self, request: Request) -> Rows:
         if not request.body:
@@ -270,7 +271,7 @@ class Http(App):
 
         def done(receipt: Receipt | None, error: BaseException | None) -> None:
             if extended and isinstance(error, Refusal) and error.code in _WAITING:
-                error = Fault(429, "E_PUB_TOO_MUCH_WAITING", str(error))
+                error = Fault(429, "E_PUB_TOO_MUCH_WAITING", str(error), error.retry_s)
             if error is not None:
                 request.answer(self.refused(error, f"{request.method} {request.path}", request.connection))
             elif stored is None or receipt is None:
@@ -279,7 +280,7 @@ class Http(App):
                 stored(receipt)
 
         request.let_go()
-        topic.publish(rows, self._publisher(request.connection), done, shard)
+        publish(topic, request.caller, rows, self._publisher(request.connection), done, shard)
 
     def _traced(self, request: Request, topic: Topic, trace: int, receipt: Receipt) -> None:
         """Tell where a message went."""

@@ -36,7 +36,7 @@ _SLASHES = re.compile("/{2,}")
 _CODES = {"stopping": "EXITING", "message_too_big": "MSG_TOO_BIG", "bad_name": "INVALID_TOPIC"}
 
 #: Refusals whose sentence is told, too: nsqd has no word for them.
-SAID = frozenset(("forbidden", "misdirected", "too_many_connections"))
+SAID = frozenset(("forbidden", "misdirected", "too_many_connections", "rate_limited", "limit_reached", "quota_full"))
 
 OK = Response(b"OK", (NSQ, TEXT))
 EMPTY = Response(b"", (NSQ,))
@@ -45,11 +45,13 @@ EMPTY = Response(b"", (NSQ,))
 class Fault(PenstockError):
     """A request that is refused, with NSQ's status and word for it, and where that helps the reason in a sentence."""
 
-    def __init__(self, status: int, code: str, reason: str = "") -> None:
+    def __init__(self, status: int, code: str, reason: str = "", retry_s: int = 0) -> None:
         super().__init__(code)
         self.status = status
         self.code = code
         self.reason = reason
+        #: For how long to wait before another try; 0 = not told.
+        self.retry_s = retry_s
 
     @classmethod
     def of(cls, refusal: Refusal) -> Fault:
@@ -57,7 +59,8 @@ class Fault(PenstockError):
         if isinstance(refusal, Broken):
             return cls(400, "INVALID_REQUEST")
         said = str(refusal) if refusal.code in SAID else ""
-        return cls(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()), said)
+        retry_s = refusal.retry_s if refusal.reason.http == 429 else 0
+        return cls(refusal.reason.http, _CODES.get(refusal.code, refusal.code.upper()), said, retry_s)
 
 
 def document(content: object) -> Response:
@@ -65,11 +68,11 @@ def document(content: object) -> Response:
     return Response(msgspec.json.encode(content), (NSQ, JSON))
 
 
-def refusal(status: int, code: str, reason: str = "") -> Response:
+def refusal(status: int, code: str, reason: str = "", retry_s: int = 0) -> Response:
     """Return the answer to what is refused; programs read the code, people the reason."""
     told = {"message": code, "reason": reason} if reason else {"message": code}
-    asked = (CHALLENGE,) if status == 401 else ()
-    return Response(msgspec.json.encode(told), (NSQ, JSON, *asked), status)
+    more = (CHALLENGE,) if status == 401 else ((b"retry-after", b"%d" % retry_s),) if retry_s else ()
+    return Response(msgspec.json.encode(told), (NSQ, JSON, *more), status)
 
 
 def params(request: Request) -> Params:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.callers import Caller
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
 from penstock.node.node import Node
@@ -34,7 +35,7 @@ class NodeHost:
         found = self._node.topics.get(topic)
         return meta_of(found) if found is not None else None
 
-    def create(self, topic: str, meta: Meta) -> Answer[None]:
+    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""
         if topic in self._node.topics:
             return Answer.of(None)
@@ -44,7 +45,7 @@ class NodeHost:
         settings = NsqChoices(extend="on" if meta.extend_support else "off", replicas=meta.replica).put(settings)
         if topic.endswith(EPHEMERAL):
             settings = msgspec.structs.replace(settings, durability="memory", ephemeral=True)
-        return self._node.obtain(topic, settings).then_make(lambda _: None)
+        return self._node.make_for(caller, topic, settings).then_make(lambda _: None)
 
     def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""

@@ -39,8 +39,8 @@ class Host(Protocol):
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
 
-    def create(self, topic: str, meta: Meta) -> Answer[None]:
-        """Make a topic unless it exists."""
+    def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
+        """Make a topic of somebody who may do that, unless it exists."""
 
     def upgrade(self, topic: str) -> Answer[None]:
         """Let a topic of the node carry headers from now on."""
@@ -78,7 +78,14 @@ class Http(App):
     def _answered(
         self, handle: Callable[[Http, Params, Caller], Response | Answer[Response]]
     ) -> Callable[[Request], Response | Answer[Response]]:
-        return lambda request: handle(self, words.params(request), request.caller)
+        is_open = handle in (Http.ping, Http.info)
+
+        def answered(request: Request) -> Response | Answer[Response]:
+            if not is_open:
+                request.caller.enter()
+            return handle(self, words.params(request), request.caller)
+
+        return answered
 
     def begin(self, request: Request) -> None:
         """Give a request its route."""
@@ -90,7 +97,7 @@ class Http(App):
             told = str(error) if error.code in SAID else ""
             fault = Fault.of(error) if isinstance(error, Broken) else Fault(error.reason.http, error.code.upper(), told)
             self._fault(fault.code, f"{request}: {error}", connection.peer)
-            return words.refusal(fault.status, fault.code, fault.reason)
+            return words.refusal(fault.status, fault.code, fault.reason, error.retry_s if fault.status == 429 else 0)
         if isinstance(error, Fault):
             self._fault(error.code, request, connection.peer)
             return words.refusal(error.status, error.code)
@@ -211,7 +218,7 @@ class Http(App):
             multi_part=_switch(params, "multipart"),
             disable_channel_auto_create=_switch(params, "disable_channel_auto_create"),
         )
-        made = Answer.of(None) if self._host is None else self._host.create(topic, meta)
+        made = Answer.of(None) if self._host is None else self._host.create(caller, topic, meta)
         return made.then_make(lambda _: self._know(topic, meta))
 
     def _know(self, topic: str, meta: Meta | None = None) -> Response:

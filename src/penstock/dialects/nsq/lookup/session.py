@@ -32,6 +32,13 @@ from penstock.errors import Refusal
 #: The endpoint of these connections.
 LISTENER = "nsq.lookup_tcp_port"
 
+#: What a refusal is called here.
+CODES = {
+    "unauthorized": "E_AUTH_FIRST",
+    "forbidden": "E_UNAUTHORIZED",
+    "too_many_connections": "E_TOO_MANY_CONNECTIONS",
+}
+
 #: Commands that a node may send before it is answered who it is.
 LATER_MAX = 100_000
 
@@ -109,8 +116,7 @@ class Session:
             except Faulty as faulty:
                 self.fail(faulty.code, str(faulty))
             except Refusal as refusal:
-                code = {"unauthorized": "E_AUTH_FIRST", "forbidden": "E_UNAUTHORIZED"}.get(refusal.code, "E_INVALID")
-                self.fail(code, str(refusal))
+                self.fail(CODES.get(refusal.code, "E_INVALID"), str(refusal))
 
     def _hold(self, *, fresh: bool) -> None:
         """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
@@ -192,6 +198,7 @@ class Session:
         """Refuse to hear of a topic from a node that may not change it."""
         if not self.caller.may("change", topic):  # the audit shall not have every topic of every node
             self.caller.check("change", topic)
+        self.caller.enter()
 
     def register(self, args: list[bytes]) -> None:
         """Take note of a topic or channel."""

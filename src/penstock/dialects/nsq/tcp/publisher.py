@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from penstock.callers.account import SLOW_NS, Account
 from penstock.clock import MILLISECOND
 from penstock.columns import SMALL, Buffer, Column
 from penstock.dialects.nsq.choices import NsqChoices
@@ -24,6 +25,7 @@ from penstock.dialects.nsq.tcp.replies import Reply
 from penstock.dialects.nsq.topics import topic_settings
 from penstock.errors import Refusal
 from penstock.filters.header import BadHeader, BadTrace, only_reserved
+from penstock.intake.gather import content_bytes
 from penstock.intake.limits import check_due
 from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.message import Rows
@@ -38,13 +40,16 @@ Answer = Callable[[Receipt], Buffer]
 #: Codes of those who may not, whatever they ask for.
 FORBIDDEN = ("unauthorized", "forbidden")
 
+#: Refusals that have a word of their own.
+CODES = {"not_found": "E_TOPIC_NOT_EXIST", "too_many_connections": "E_TOO_MANY_CONNECTIONS"}
+
 _NOT_KEPT = ("headers", "tag")
 
 
 class Publisher:
     """What one connection publishes."""
 
-    __slots__ = ("__weakref__", "_node", "_service", "_session", "_topics", "counts", "replies")
+    __slots__ = ("__weakref__", "_meter", "_metered", "_node", "_service", "_session", "_topics", "counts", "replies")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -52,6 +57,9 @@ class Publisher:
         self._node = session.service.node
         self.replies = session.replies
         self._topics: dict[str, Topic] = {}
+        #: Whose rate counts what is published, if somebody's; topics are here then and not above: each is looked at.
+        self._meter: Account | None = None
+        self._metered: dict[str, Topic] = {}
         #: Messages published to each topic, for stats.
         self.counts: dict[str, int] = {}
 
@@ -61,7 +69,9 @@ class Publisher:
         """Publish a run of single messages, one OK each."""
         found = self._topics.get(topic)
         if found is None or found.deleted or shard != ANY:
-            found = self._topic("PUB", topic, shard)
+            found = self._metered.get(topic)
+            if found is None or found.deleted or shard != ANY:
+                found = self._topic("PUB", topic, shard, replies)
             if found is not None:
                 self._publish("PUB", found, rows, shard, replies)
             return
@@ -86,7 +96,7 @@ class Publisher:
 
     def pub_ext(self, topic: str, rows: Rows, headers: Headers, shard: int) -> None:
         """Publish a run of single messages with headers; each is refused or stored by itself."""
-        found = self._topic("PUB_EXT", topic, shard, extend=True)
+        found = self._topic("PUB_EXT", topic, shard, rows.count, extend=True)
         if found is None:
             return
         refused = self._read(found, rows, headers)
@@ -110,7 +120,7 @@ class Publisher:
 
     def pub_trace(self, topic: str, rows: Rows, shard: int) -> None:
         """Publish a run of single messages under trace ids, and tell where each went."""
-        found = self._topic("PUB_TRACE", topic, shard)
+        found = self._topic("PUB_TRACE", topic, shard, rows.count)
         if found is not None:
             self._publish("PUB_TRACE", found, rows, shard, rows.count, self._each(found, rows))
 
@@ -144,14 +154,16 @@ class Publisher:
 
     def _create(self, name: str, shards: int, *, extend: bool) -> None:
         try:
-            self._session.caller.check("create", name)
+            caller = self._session.caller
+            caller.check("create", name)
+            caller.enter()
             topic = self._node.topics.get(name)
             if topic is None:
                 settings = topic_settings(self._node.config, name, extend=extend)
-                made = self._node.obtain(name, msgspec.structs.replace(settings, shards=shards))
+                made = self._node.make_for(caller, name, msgspec.structs.replace(settings, shards=shards))
                 topic = self._session.need(made, partial(self._not_created, name))
             if topic is not None and len(topic.shards) < shards:
-                self._session.caller.check("change", name)
+                caller.check("change", name)
                 found = topic
                 more = topic.update(msgspec.structs.replace(topic.settings, shards=shards))
                 topic = self._session.need(more.then_make(lambda _: found), partial(self._not_created, name))
@@ -166,19 +178,24 @@ class Publisher:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
             self._session.refuse("INTERNAL_CREATE_TOPIC", name, "", why)
             return
+        if isinstance(why, Refusal) and why.code == "too_many_connections":
+            self._session.fail("E_TOO_MANY_CONNECTIONS", f"INTERNAL_CREATE_TOPIC failed {why}")
+            return
         self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(why))
 
     def forget(self) -> None:
         """Ask anew for every topic: who publishes may do other things now."""
         self._topics.clear()
+        self._metered.clear()
+        self._meter = None
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
-    def _topic(self, word: str, name: str, shard: int, *, extend: bool = False) -> Topic | None:
-        topic = self._topics.get(name)
+    def _topic(self, word: str, name: str, shard: int, replies: int = 1, *, extend: bool = False) -> Topic | None:
+        topic = self._topics.get(name) if self._meter is None else self._metered.get(name)
         if topic is not None and not topic.deleted and shard < len(topic.shards):
             return topic
-        no_topic = partial(self._no_topic, word, name)
+        no_topic = partial(self._no_topic, word, name, replies)
         try:
             caller = self._session.caller
             asked = self._service.topic(caller, "publish", name, extend=extend, partition=shard)
@@ -187,14 +204,20 @@ class Publisher:
             no_topic(refusal)
             return None
         if topic is not None:
-            self._topics[name] = topic
+            self._meter = caller.meter
+            known = self._topics if self._meter is None else self._metered
+            known[name] = topic
         return topic
 
-    def _no_topic(self, word: str, name: str, why: Exception) -> None:
+    def _no_topic(self, word: str, name: str, replies: int, why: Exception) -> None:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
             self._session.refuse(word, name, "", why)
             return
-        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else failed(word)
+        if isinstance(why, Refusal) and why.code == "limit_reached":  # other topics may be published to
+            self._node.count_fault("nsq", failed(word), str(why), self._session.name)
+            self.replies.send(error(failed(word), f"{word} failed {why}") * replies)
+            return
+        code = CODES.get(why.code, failed(word)) if isinstance(why, Refusal) else failed(word)
         self._session.fail(code, f"{word} failed {why}")
 
     def _publish(
@@ -202,6 +225,18 @@ class Publisher:
     ) -> None:
         promise = Promise(self, word, topic, rows, replies, answer)
         self.replies.promised.append(promise)
+        if self._meter is not None:
+            # At the rate of its quota: nothing is read for a moment, and what is too much is refused. A consumer's acks
+            # come the same way, so it is not made to wait.
+            session, now_ns = self._session, self._node.clock.monotonic()
+            size, slow_ns = len(rows.body), SLOW_NS if session.receiver.seat is None else 0
+            try:
+                wait_ns = self._meter.take(rows.count, content_bytes(rows) if rows.columns else size, now_ns, slow_ns)
+            except Refusal as refusal:
+                topic.intake.refuse(refusal, rows.count, promise.stored)
+                return
+            if wait_ns:
+                session.rest_until(now_ns + wait_ns)
         topic.publish(rows, self, promise.stored, shard if shard != ANY else None)
 
     def failed(self, promise: Promise, why: BaseException | None) -> None:

@@ -38,7 +38,7 @@ from penstock.dialects.nsq.codec import (
 from penstock.dialects.nsq.places import edges
 from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
-from penstock.dialects.nsq.tcp.publisher import FORBIDDEN
+from penstock.dialects.nsq.tcp.publisher import CODES, FORBIDDEN
 from penstock.dialects.nsq.topics import channel_settings
 from penstock.errors import Refusal
 from penstock.filters.sample import percent_of
@@ -152,7 +152,7 @@ class Receiver:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
             self._session.refuse(word, place.topic, place.channel, why)
             return
-        code = "E_TOPIC_NOT_EXIST" if isinstance(why, Refusal) and why.code == "not_found" else "E_SUB_FAILED"
+        code = CODES.get(why.code, "E_SUB_FAILED") if isinstance(why, Refusal) else "E_SUB_FAILED"
         self._session.fail(code, f"{word} failed {why}")
 
     def _checked(self, word: str, args: list[bytes]) -> Place | None:

@@ -38,6 +38,8 @@ class Service:
 
     def topic(self, caller: Caller, action: Action, name: str, *, extend: bool, partition: int = -1) -> Answer[Topic]:
         """Answer with a topic, made if there is none of this name; with `extend` a new one may carry headers."""
+        if caller.is_known:  # else it is told below what it may not do
+            caller.enter()
         topic = self.node.topics.get(name)
         if topic is None:
             if self.config.auto_create != "topics":

@@ -14,7 +14,7 @@ import msgspec
 from penstock.budget import Wait
 from penstock.callers import Caller
 from penstock.callers.identity import Identity
-from penstock.clock import MILLISECOND
+from penstock.clock import MILLISECOND, Timer
 from penstock.columns import Buffer
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, Limits, error, frame
@@ -114,6 +114,7 @@ class Session:
         "_host",
         "_later",
         "_link",
+        "_resting",
         "_stepping",
         "_waiting",
         "agreed",
@@ -142,10 +143,14 @@ class Session:
         self._later: list[Command] = []
         #: The command that waits shall be carried out again.
         self._again = False
+        #: Ends a rest that a quota asked for.
+        self._resting: Timer | None = None
         #: In the middle of the commands of one read.
         self._stepping = False
         self.name = name
         self.caller = Caller(service.node.gate, name, LISTENER)
+        self.caller.on_change = self._changed
+        service.node.gate.follow(self.caller)
         #: What came of a command that is not all there, if anything did.
         self._held: Wait | None = None
         self._host = host = name.rpartition(":")[0]  # its name, too, until it says who it is
@@ -268,6 +273,17 @@ class Session:
     def resume(self) -> None:
         """Say that the answer has come; the link calls `go_on`, not from inside the command that waited."""
         self._link.resume()
+
+    def rest_until(self, monotonic_ns: int) -> None:
+        """Carry out nothing more, and read nothing, until then."""
+        self.wait()
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = self.service.node.clock.call_at(monotonic_ns, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        self.resume()
 
     def need(self, answer: Answer[T], refused: Callable[[Exception], None]) -> T | None:
         """Return what a command needs, or raise why it cannot be.
@@ -416,6 +432,11 @@ class Session:
         elif not permissions:
             self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
         else:
+            try:
+                self.caller.enter()
+            except Refusal as refusal:
+                self.fail("E_TOO_MANY_CONNECTIONS", f"AUTH failed {refusal}")
+                return
             self._welcome(identity.user, permissions)
 
     def _welcome(self, name: str, permissions: int, url: str = "") -> None:
@@ -442,7 +463,7 @@ class Session:
         """See what is left of the client's rights: one that is known no more, or may not receive, has to go."""
         self.publisher.forget()
         topic = self.receiver.topic
-        if self.closed:
+        if self.closed or self.caller.identity.how == "nothing":  # which may still show something
             return
         if not self.caller.is_known:
             self.fail("E_UNAUTHORIZED", "AUTH failed: what was shown does not count any more")
@@ -500,6 +521,9 @@ class Session:
         self._decoder.forget()
         self._hold()
         self._later = []
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         self.caller.on_change = None
         self.service.node.gate.leave(self.caller)
 

@@ -1,0 +1,45 @@
+"""Publishing for somebody: within the rate of its quota, else later, else not.
+
+For those who wait for an answer before they send more, so that an answer held back slows them. A dialect whose
+clients do not wait stops reading instead, and asks the account by itself.
+Invariant: what is refused stores nothing, and is counted for its topic like any other refusal.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.callers import Caller
+from penstock.clock import Clock
+from penstock.errors import Refusal
+from penstock.intake.gather import content_bytes
+from penstock.intake.receipt import Published, Receipt
+from penstock.message import Rows
+from penstock.node.topic import Topic
+
+
+def publish(
+    topic: Topic, caller: Caller, rows: Rows, publisher: object, done: Published, shard: int | None = None
+) -> None:
+    """Take rows in; `done` hears as from `Topic.publish`, a moment later where their publisher is too fast."""
+    meter = caller.meter
+    if meter is not None:
+        clock = topic.node.clock
+        now_ns = clock.monotonic()
+        try:
+            wait_ns = meter.take(rows.count, content_bytes(rows), now_ns)
+        except Refusal as refusal:
+            topic.intake.refuse(refusal, rows.count, done)
+            return
+        if wait_ns:
+            done = partial(_told_later, clock, now_ns + wait_ns, done)
+    topic.publish(rows, publisher, done, shard)
+
+
+def _told_later(
+    clock: Clock, at_ns: int, done: Published, receipt: Receipt | None, error: BaseException | None
+) -> None:
+    if error is None:
+        clock.call_at(at_ns, partial(done, receipt, None))
+    else:
+        done(None, error)

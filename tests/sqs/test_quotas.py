@@ -1,0 +1,44 @@
+"""The quota of a user who signs its requests: Amazon's words for it, which SDKs try again later."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from penstock.callers.book import AccessKey, User
+from penstock.callers.quota import UserQuota
+from penstock.callers.rights import Rule
+from penstock.dialects.sqs.config import SqsConfig
+from tests.callers.parts import users_in
+from tests.served import Served
+from tests.sqs.boto import Boto
+
+KEY = AccessKey("PKBOB000000000000001", "bob's own secret")
+
+
+def test_a_signer_is_kept_to_its_quota(tmp_path: Path) -> None:
+    quota = UserQuota(messages_per_second=1, connections=1, topics=1)
+    users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(KEY,), quota=quota)])
+    with Served(tmp_path, sqs=SqsConfig(port=0)) as node:
+        account = node.do(lambda: node.node.gate.accounts.named("bob"))
+        with Boto(node.ports["sqs.port"], KEY.id, KEY.secret) as bob:
+            url = bob.queue("one")
+            assert node.do(lambda: node.node.topic("one").record.owner) == "bob"
+            over = bob.refused("create_queue", QueueName="two")
+            assert (over.code, over.status) == ("OverLimit", 403)
+            assert "the quota of user bob is 1 topics" in over.message
+            began = time.monotonic()
+            entries = [{"Id": str(number), "MessageBody": "x"} for number in range(10)]
+            assert len(bob("send_message_batch", QueueUrl=url, Entries=entries)["Successful"]) == 10
+            assert time.monotonic() - began > 0.9
+            node.do(lambda: account.take(1000, 0, node.clock.monotonic(), is_begun=True))
+            fast = bob.refused("send_message", QueueUrl=url, MessageBody="x")
+            assert fast.code == "Throttling"
+            assert "the quota of user bob is 1 messages a second" in fast.message
+            assert len(bob.receive(url)) == 10
+            with Boto(node.ports["sqs.port"], KEY.id, KEY.secret) as second:
+                many = second.refused("list_queues")
+                assert "the quota of user bob is 1 connections" in many.message
+            with Boto(node.ports["sqs.port"]) as anybody:
+                assert anybody("list_queues")["QueueUrls"]
+        node.until(lambda: account.connections == 0)
