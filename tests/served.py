@@ -21,6 +21,7 @@ from penstock.api.server import ApiServer
 from penstock.cli.daemon import Daemon
 from penstock.clock import SECOND
 from penstock.config import CallersConfig, Config, EventsConfig
+from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
@@ -40,6 +41,7 @@ FREE = ApiConfig(port=0)
 NSQ = NsqConfig()
 NO_FLIGHT = FlightConfig(enabled=False)
 NO_SQS = SqsConfig(enabled=False)
+QUEUES = DynamiqConfig(port=0)
 
 
 class MovableClock:
@@ -102,6 +104,7 @@ class Served:
         nsq: NsqConfig = NSQ,
         flight: FlightConfig = NO_FLIGHT,
         sqs: SqsConfig = NO_SQS,
+        dynamiq: DynamiqConfig = QUEUES,
         lookup: bool = False,
         **config: Any,
     ) -> None:
@@ -112,7 +115,7 @@ class Served:
         )
         self.config = Config(
             data_dir=str(path),
-            parts=(api, own, flight, sqs),
+            parts=(api, own, flight, sqs, dynamiq),
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),

@@ -81,6 +81,7 @@ def main() -> None:
             "api.port",
             "flight.port",
             "sqs.port",
+            "dynamiq.port",
             "nsq.tcp_port",
             "nsq.http_port",
             "nsq.lookup_tcp_port",

@@ -8,7 +8,7 @@ from tests.served import Served
 
 def test_every_listener_is_listed_with_where_it_is(served: Served) -> None:
     listed = {each["name"]: each for each in served.get("dialects").json["dialects"]}
-    assert list(listed) == ["api", "nsq"]
+    assert list(listed) == ["api", "nsq", "dynamiq"]
     (api,) = listed["api"]["listeners"]
     place = f"http://127.0.0.1:{served.api.port}"
     assert api == {"key": "api.port", "kind": "http", "purpose": "admin API", "place": place}

@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.config import CallersConfig
+from penstock.dialects.dynamiq.queue import SETTINGS
 from tests.callers.parts import SECRET, TOKEN, basic, bearer, user, users_in
 from tests.flight.parts import Flown, Held, many
 from tests.nsq.caller import Caller as Client
@@ -35,6 +36,8 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flown]:
     with Flown(path, lookup=True, callers=CallersConfig(anonymous="off")) as node:
         node.do(lambda: [node.node.create_topic(name).now() for name in ("t", "gone", "u")])
         node.do(lambda: node.node.topic("t").create_subscription("s").now())
+        node.do(lambda: node.node.topic("t").create_subscription("queue", SETTINGS).now())
+        node.do(lambda: node.node.fanouts.create("t").now())
         yield node
         assert node.do(lambda: node.node.bugs) == 0
 
@@ -174,6 +177,16 @@ WAYS: dict[str, Way] = {
     "api ledger": http("api.port", "GET", f"{API}/ledger"),
     "api peers": http("api.port", "GET", f"{API}/peers"),
     "api routing": http("api.port", "PUT", f"{API}/routing?force=true", b'{"traffic_types":{}}'),
+    "dynamiq send": http("dynamiq.port", "PUT", "/v1/queues/t/message", b"x"),
+    "dynamiq receive": http("dynamiq.port", "GET", "/v1/queues/t/messages/1"),
+    "dynamiq delete": http("dynamiq.port", "DELETE", "/v1/queues/t/message/1"),
+    "dynamiq delete many": http("dynamiq.port", "DELETE", "/v1/queues/t/messages/1,2"),
+    "dynamiq settings": http("dynamiq.port", "PATCH", "/v1/queues/t", b"{}"),
+    "dynamiq queue": http("dynamiq.port", "GET", "/v1/queues/t"),
+    "dynamiq publish": http("dynamiq.port", "PUT", "/v1/topics/t/message", b"x"),
+    "dynamiq subscribe": http("dynamiq.port", "PUT", "/v1/topics/t/queues/t"),
+    "dynamiq unsubscribe": http("dynamiq.port", "DELETE", "/v1/topics/t/queues/t"),
+    "dynamiq topic": http("dynamiq.port", "GET", "/v1/topics/t"),
     "flight put": flights(put),
     "flight get": flights(lambda client, o: client.do_get(flight.Ticket(b'{"topic":"t"}'), o).read_all()),
     "flight info": flights(lambda client, o: client.get_flight_info(flight.FlightDescriptor.for_path("t"), o)),
@@ -205,7 +218,7 @@ def test_every_listener_asks_who_it_is_and_whether_it_may(flown: Flown, name: st
     assert WAYS[name](flown, shown) == end
 
 
-@pytest.mark.parametrize("port", ["nsq.http_port", "nsq.lookup_http_port", "api.port"])
+@pytest.mark.parametrize("port", ["nsq.http_port", "nsq.lookup_http_port", "api.port", "dynamiq.port"])
 def test_whether_a_node_is_well_anybody_may_ask(flown: Flown, port: str) -> None:
     path = "/healthz" if port == "api.port" else "/ping"
     assert flown.ask("GET", path, port=flown.ports[port]).status == 200

@@ -31,6 +31,7 @@ PORTS = (
     "api.port",
     "flight.port",
     "sqs.port",
+    "dynamiq.port",
     "nsq.tcp_port",
     "nsq.http_port",
     "nsq.lookup_tcp_port",

@@ -23,6 +23,7 @@ FILES = 400
 COUNTED = {
     "nsq.http_port": "nsq:TOO_MANY_CONNECTIONS",
     "nsq.lookup_http_port": "nsq lookup:TOO_MANY_CONNECTIONS",
+    "dynamiq.port": "dynamiq:too_many_connections",
     "api.port": "api:too_many_connections",
 }
 
@@ -40,7 +41,7 @@ def pinged(port: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["connections", "connections_per_address"])
-@pytest.mark.parametrize("key", ["nsq.http_port", "nsq.lookup_http_port", "api.port"])
+@pytest.mark.parametrize("key", list(COUNTED))
 def test_http_listeners_take_so_many_connections_and_no_more(tmp_path: Path, key: str, name: str) -> None:
     with Served(tmp_path, lookup=True, limits=LimitsConfig(**{name: 2})) as served, contextlib.ExitStack() as stack:
         port = served.ports[key]
@@ -55,7 +56,9 @@ def test_http_listeners_take_so_many_connections_and_no_more(tmp_path: Path, key
         assert served.node.ledger.total(COUNTED[key]) == 1
         second.close()
         listener = served.nsq_running.http.get(key) or (
-            served.api.listener if key == "api.port" else served.nsq_running.lookup.listener  # type: ignore[union-attr]
+            served.node.served[key.partition(".")[0]].running.listener  # type: ignore[attr-defined]
+            if key in ("api.port", "dynamiq.port")
+            else served.nsq_running.lookup.listener  # type: ignore[union-attr]
         )
         served.until(lambda: len(listener.connections) == 1)
         fourth = connect(stack, port)

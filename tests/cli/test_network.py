@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.program import SECONDS_MAX, Running, environment, inside
+from tests.cli.program import PORTS, SECONDS_MAX, Running, environment, inside
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 
@@ -58,8 +58,7 @@ def test_five_commands_open_a_node_to_a_network(tmp_path: Path) -> None:
     run(certificate)
     run(ops)
     (secret,) = re.findall(r"\S{20,}", run(shop))
-    own = ("api.port", "flight.port", "sqs.port", "nsq.tcp_port", "nsq.http_port", "nsq.https_port")
-    ports = [f"--set={key}=0" for key in own]
+    ports = [f"--set={key}=0" for key in (*PORTS, "nsq.https_port")]
     words = shlex.split(up)[1:]
     with Running(*words, *ports, "--ready-file", "ready", cwd=tmp_path) as node:
         node.line(b"Stop with Ctrl-C.")

@@ -97,6 +97,15 @@ API = (
     _request("GET /api/v1/openapi.json") + _request("GET /") + _request("GET /api/v1/peers"),
 )
 
+DYNAMIQ = (
+    _request("PUT /v1/queues/t") + _request("PUT /v1/queues/t/message", b"hello") + _request("GET /v1/queues/t"),
+    _request("GET /v1/queues/t/messages/10") + _request("DELETE /v1/queues/t/messages/1,2,x"),
+    _request("PATCH /v1/queues/t", b'{"visibility_timeout":2.5,"max_partitions":7,"compressed_messages":true}'),
+    _request("PUT /topics/t") + _request("PUT /topics/t/queues/t") + _request("PUT /topics/t/message", b"x"),
+    _request("GET /queues/t/message/1%202") + _request("DELETE /queues/t/message/1") + _request("DELETE /queue/t"),
+    _request("GET /v1/status/servers") + _request("GET /v1/status/partitionrange/") + _request("DELETE /v1/topics/t"),
+)
+
 #: HTTP/2's beginning, settings and a headers frame: what is above is pyarrow's to read.
 FLIGHT = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -139,6 +148,7 @@ BY_PORT = {
     "nsq.http_port": NSQ_HTTP,
     "nsq.lookup_tcp_port": LOOKUP_TCP,
     "nsq.lookup_http_port": LOOKUP_HTTP,
+    "dynamiq.port": DYNAMIQ,
     "api.port": API,
     "flight.port": FLIGHT,
     "sqs.port": SQS,

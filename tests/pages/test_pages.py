@@ -22,7 +22,13 @@ from tests.pages.blocks import PAGES, ROOT, Block, Command, blocks, commands
 
 ALL = blocks()
 
-DEFAULTS = {"flight.port": 7071, "api.port": 7070, "nsq.http_port": 4151, "nsq.tcp_port": 4150}
+DEFAULTS = {
+    "flight.port": 7071,
+    "api.port": 7070,
+    "nsq.http_port": 4151,
+    "nsq.tcp_port": 4150,
+    "dynamiq.port": 8081,
+}
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.clock import SECOND
-from penstock.wire.statsd import Dial, Sample, Statsd, dialler, packets
+from penstock.wire.statsd import Dial, Sample, Statsd, Totals, dialler, packets
 from tests.fakes import FakeClock
 
 Told = Callable[[socket.socket | None], None]
@@ -35,7 +35,8 @@ def heard(ear: socket.socket) -> list[str]:
 
 
 def start(samples: list[Sample], clock: FakeClock, dial: Dial) -> Statsd:
-    return Statsd(lambda: samples, clock, dial, prefix="me.", interval_ns=SECOND, packet_bytes_max=508)
+    lines = Totals(lambda: samples, "me.").lines
+    return Statsd(lines, clock, dial, interval_ns=SECOND, packet_bytes_max=508)
 
 
 def test_gauges_are_sent_as_they_are_and_counters_as_what_they_grew(ear: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from penstock.cli.command import Json
 from penstock.cli.printer import Printer
 from penstock.errors import ConfigError
 
-app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Check, show and import the configuration.", no_args_is_help=True)
 
 File = Annotated[
     str | None,
@@ -48,6 +49,33 @@ def show(file: File = None, settings: Settings = None, json: Json = False) -> No
     rows = load(file, flags(settings)).rows()
     document = [{"name": name, "value": value, "origin": origin} for name, value, origin in rows]
     Printer(json=json).table(document, ("setting", "value", "origin"), rows)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(help="Dynamiq's configuration file.", metavar="CONFIG.GCFG")],
+    json: Json = False,
+) -> None:
+    """Print a penstock.toml with what Dynamiq's file says, and tell what could not be carried over."""
+    import sys
+
+    from penstock.cli.table import load
+    from penstock.dialects.dynamiq.gcfg import as_toml, imported
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            settings, left = imported(opened.read())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    load(os.devnull, dict(settings), {})  # what it says must be what a node can start with
+    Printer(json=json).done({"settings": settings, "left": left}, as_toml(settings).rstrip("\n"))
+    if not json:
+        for name, why in left.items():
+            print(f"not carried over: {name}: {why}", file=sys.stderr)
 
 
 def flags(settings: list[str] | None) -> dict[str, object]:

@@ -25,6 +25,7 @@ ALONE = {
     "api.enabled": False,
     "flight.enabled": False,
     "sqs.enabled": False,
+    "dynamiq.enabled": False,
     "nsq.tcp_port": 0,
     "nsq.http_port": 0,
 }

@@ -183,6 +183,8 @@ class Dealer:
                 cut_off = self._deal(now)
         except Exception as failure:  # whoever's turn this is, it is not its bug
             self._host.failed(None, failure)
+            for seat in [each for each in self.line if each.owner is not None]:  # they wait for an answer
+                self._host.failed(seat, failure)
         finally:
             self._busy = False
         if cut_off or (self.moves is not None and self._look_at_moves(self.moves)):

@@ -1,8 +1,8 @@
-"""StatsD: samples as lines over UDP, again and again.
+"""StatsD: lines over UDP, again and again.
 
-Owns lines, packets and their pace; whose samples they are and how they are called is passed in. Counters are sent as
-what they grew since the last time; what cannot be sent is lost, as with StatsD always. Nothing here waits: a name is
-looked up in a thread, and packets leave in small groups.
+Owns packets and their pace; what the lines say is passed in, and where that is totals, `Totals` tells what they grew.
+What cannot be sent is lost, as with StatsD always. Nothing here waits: a name is looked up in a thread, and packets
+leave in small groups.
 """
 
 from __future__ import annotations
@@ -29,27 +29,44 @@ Sample = tuple[str, int, bool]
 Dial = Callable[[Callable[[socket.socket | None], None]], None]
 
 
+class Totals:
+    """Samples of what there is, told as lines: of counters, by what they grew since the last time."""
+
+    def __init__(self, samples: Callable[[], Iterable[Sample]], prefix: str) -> None:
+        self._samples = samples
+        self._prefix = prefix
+        #: A count may go on after a restart: what it was then did not happen now.
+        self._last = {name: value for name, value, grows in self._samples() if grows}
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each sample."""
+        now: dict[str, int] = {}
+        for name, value, grows in self._samples():
+            if grows:
+                now[name] = value
+                yield f"{self._prefix}{name}:{_growth(self._last, name, value)}|c\n"
+            else:
+                yield f"{self._prefix}{name}:{value}|g\n"
+        self._last = now
+
+
 class Statsd:
-    """Sends samples again and again."""
+    """Sends lines again and again."""
 
     def __init__(
         self,
-        samples: Callable[[], Iterable[Sample]],
+        lines: Callable[[], Iterator[str]],
         clock: Clock,
         dial: Dial,
         *,
-        prefix: str,
         interval_ns: int,
         packet_bytes_max: int,
     ) -> None:
-        self._samples = samples
+        self._lines = lines
         self._clock = clock
         self._dial = dial
-        self._prefix = prefix
         self._interval_ns = interval_ns
         self._packet_bytes_max = packet_bytes_max
-        #: A count may go on after a restart: what it was then did not happen now.
-        self._last = {name: value for name, value, grows in self._samples() if grows}
         self._waiting: deque[bytes] = deque()
         self._socket: socket.socket | None = None
         self._timer = self._arm()
@@ -100,18 +117,6 @@ class Statsd:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    # --- what is said ---------------------------------------------------------------------------------------------
-
-    def _lines(self) -> Iterator[str]:
-        now: dict[str, int] = {}
-        for name, value, grows in self._samples():
-            if grows:
-                now[name] = value
-                yield f"{self._prefix}{name}:{_growth(self._last, name, value)}|c\n"
-            else:
-                yield f"{self._prefix}{name}:{value}|g\n"
-        self._last = now
 
 
 def packets(lines: Iterator[str], size_bytes: int) -> Iterator[bytes]:

@@ -52,6 +52,10 @@ class PartitionLocked(Policy):
             self._keep()
             self._recovered = []
 
+    def is_open(self, now_ns: int) -> bool:
+        """Tell whether a look may find something: a lane is free, or one more may be added."""
+        return len(self.partitions) < self.partitions.most or bool(self.partitions.free(now_ns).any())
+
     def passed(self, now_ns: int) -> bool:
         """Note a look that found nothing; False where no lane was free for it, and none could be added."""
         if self.partitions.grow(now_ns):

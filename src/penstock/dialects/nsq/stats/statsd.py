@@ -13,16 +13,15 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.stats.document import Channel, Observer, TopicStats, memory_of_process
 from penstock.dialects.nsq.stats.latency import Percentiles
 from penstock.dialects.nsq.topics import EPHEMERAL
-from penstock.wire.statsd import Dial, Sample, Statsd
+from penstock.wire.statsd import Dial, Sample, Statsd, Totals
 
 
 def sender(observer: Observer, clock: Clock, config: NsqConfig, host: str, dial: Dial) -> Statsd:
     """Return what sends a node's stats as the configuration says; `host` is where others find the node."""
     return Statsd(
-        partial(samples, observer, config),
+        Totals(partial(samples, observer, config), prefix(config.statsd_prefix, host)).lines,
         clock,
         dial,
-        prefix=prefix(config.statsd_prefix, host),
         interval_ns=config.statsd_interval_ns,
         packet_bytes_max=config.statsd_udp_packet_size,
     )

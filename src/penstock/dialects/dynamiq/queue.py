@@ -1,0 +1,148 @@
+"""A queue: a topic, its subscription `queue`, and the partitions that lock. Receives, deletes and looks at messages.
+
+Owns what one receive is: a look under one name, so that what it got is on lease whatever becomes of connection and
+process. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.columns import place_of
+from penstock.delivery.leases import GRAIN_NS
+from penstock.delivery.policies.partition_locked import PartitionLocked
+from penstock.delivery.seat import Seat
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.dialects.dynamiq.choices import VISIBILITY_NS_MAX, DynamiqChoices
+from penstock.errors import Refusal
+from penstock.message import Batch
+from penstock.settings import SECOND_NS, SubscriptionSettings
+
+if TYPE_CHECKING:
+    from penstock.node.topic import Topic
+
+#: The subscription that makes a topic a queue, and who holds what receives got.
+NAME, HOLDER = "queue", "dynamiq"
+SETTINGS = SubscriptionSettings(
+    policy=PartitionLocked.name, lease_ns=30 * SECOND_NS, lease_max_ns=VISIBILITY_NS_MAX + SECOND_NS
+)
+
+#: A receive that has to wait for the disk looks again so often, and so long at most.
+AGAIN_NS, PATIENCE_NS = MILLISECOND, 5 * SECOND
+
+#: Hears once what a receive found: nothing is an empty list, None says that every partition is locked.
+Received = Callable[[list[Delivery] | None, Exception | None], None]
+
+
+class Queue:
+    """One queue of a running node."""
+
+    def __init__(self, topic: Topic, subscription: Subscription, policy: PartitionLocked) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.policy = policy
+        #: By what it goes now; the topic's record may say something else for the time after the next sync.
+        self.in_force = DynamiqChoices()
+        self.sync()
+
+    @property
+    def key(self) -> int:
+        """The key of the ids that clients see."""
+        return self.topic.incarnation
+
+    @property
+    def partitions(self) -> int:
+        """How many it has."""
+        return len(self.policy.partitions)
+
+    def sync(self) -> None:
+        """Go by what was chosen, from now on."""
+        chosen = self.in_force = self.topic.chosen.of(DynamiqChoices)
+        self.policy.configure(
+            chosen.min_partitions,
+            chosen.max_partitions,
+            chosen.visibility_ns,
+            chosen.max_partition_age_ns,
+            self.topic.now().monotonic_ns,
+        )
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def receive(self, limit: int, told: Received) -> None:
+        """Lease messages of one partition and lock it; if there are none, lock nothing."""
+        now = self.topic.now()
+        self.subscription.expire(now)
+        if not self.policy.is_open(now.monotonic_ns):
+            told(None, None)
+        else:
+            _Receive(self, limit, told)
+
+    def delete(self, ids: list[int]) -> int:
+        """Finish messages, whoever has them; return how many of them there were."""
+        if not ids:
+            return 0
+        refused = self.subscription.holder(HOLDER).ack(ids)
+        count = len(ids) - len(refused)
+        return count + len(self.subscription.remove(refused)) if refused else count
+
+    def peek(self, ids: list[int], told: Callable[[list[tuple[int, Batch, int]]], None]) -> None:
+        """Read messages that are not deleted, and leave them as they are; tell id, batch and row of each."""
+        there = set(self.subscription.unfinished(ids).tolist())
+        left = list(dict.fromkeys(id_ for id_ in ids if id_ in there))
+        found: list[tuple[int, Batch, int]] = []
+
+        def step(*, fetched: bool = False) -> None:
+            while left:
+                number, offset = place_of(left[0])
+                batch = self.topic.shards[number].read(offset)
+                if batch is None and not fetched:
+                    self.topic.shards[number].fetch(offset, lambda: step(fetched=True))
+                    return
+                if batch is not None and batch.first <= offset:
+                    found.append((left[0], batch, offset - batch.first))
+                fetched = False
+                del left[0]
+            told(found)
+
+        step()
+
+
+class _Receive:
+    """One receive; nearly always over at once."""
+
+    def __init__(self, queue: Queue, limit: int, told: Received) -> None:
+        self._queue, self._told = queue, told
+        self._clock = queue.topic.node.clock
+        self._until_ns = self._clock.monotonic() + PATIENCE_NS
+        self._over = False
+        # Leases end with the lock or just before it, never after it.
+        lease_ns = queue.in_force.visibility_ns - GRAIN_NS
+        self._seat: Seat = queue.subscription.holder(HOLDER).look(limit, lease_ns, self._deliver)
+        self._settle()
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        if deliveries:
+            self._end(deliveries)
+        elif self._queue.topic.deleted:
+            self._end([], Refusal("not_found", f"there is no queue {self._queue.topic.name}"))
+        else:
+            self._end([], Refusal("disk_failed", "the messages could not be read, or their leases not be written down"))
+
+    def _settle(self) -> None:
+        """Go on waiting only while something comes by itself."""
+        if self._over or not self._seat.credit:  # or it failed, and hears of that in a moment
+            return
+        now_ns = self._clock.monotonic()
+        if self._queue.subscription.is_busy() and now_ns < self._until_ns:
+            self._clock.call_at(now_ns + AGAIN_NS, self._settle)
+            return
+        self._seat.close()
+        self._end([] if self._queue.policy.passed(now_ns) else None)
+
+    def _end(self, deliveries: list[Delivery] | None, error: Exception | None = None) -> None:
+        if not self._over:
+            self._over = True
+            self._told(deliveries, error)
