@@ -286,6 +286,7 @@ CONNECTIONS: dict[str, Callable[[Flown], AbstractContextManager[str]]] = {
     "flight put": flight_put,
     "lookup": lookup_connection,
     "lookup http": http_connection("nsq.lookup_http_port", "/topics"),
+    "dynamiq": http_connection("dynamiq.port", "/v1/queues"),
 }
 
 
@@ -328,11 +329,11 @@ def make_nsq(command: str) -> Callable[[Flown, str], str]:
     return make
 
 
-def make_http(port: str, path: str, body: str | None = None) -> Callable[[Flown, str], str]:
+def make_http(port: str, path: str, body: str | None = None, method: str = "POST") -> Callable[[Flown, str], str]:
     def make(flown: Flown, topic: str) -> str:
         raw = body.replace("TOPIC", topic) if body is not None else ""
         target = path.replace("TOPIC", topic)
-        answer = flown.ask("POST", target, raw=raw, headers=bearer("maker"), port=flown.ports[port])
+        answer = flown.ask(method, target, raw=raw, headers=bearer("maker"), port=flown.ports[port])
         if answer.status == 429:
             assert answer.headers["retry-after"] == "1"
         return "OK" if answer.status in (200, 201) else f"{answer.status} {answer.content.decode()}"
@@ -365,6 +366,7 @@ MAKE: dict[str, Callable[[Flown, str], str]] = {
     "lookup http create": make_http("nsq.lookup_http_port", "/topic/create?topic=TOPIC&partition_num=1&extend=false"),
     "api create": make_http("api.port", "/api/v1/topics", '{"name":"TOPIC"}'),
     "api publish": make_http("api.port", "/api/v1/topics/TOPIC/messages?create=true", '{"body":"x"}'),
+    "dynamiq create": make_http("dynamiq.port", "/v1/queues/TOPIC", method="PUT"),
     "flight create": make_flight,
     "flight put": make_put,
 }

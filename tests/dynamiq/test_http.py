@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.callers.quota import UserQuota
 from penstock.dialects.dynamiq.codec import core_ids, element
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.dynamiq.queue import SETTINGS
@@ -21,6 +22,7 @@ from penstock.log.reader import Reader
 from penstock.message import Batch
 from penstock.settings import TopicSettings
 from penstock.shown import SPACE, shown_id
+from tests.callers.parts import users_in
 from tests.dynamiq.desk import Desk, J, T
 from tests.http.line import Line
 from tests.nsq.caller import Caller
@@ -196,6 +198,25 @@ def test_a_store_that_takes_nothing_gives_no_id(desk: Desk) -> None:
     desk.ask("PUT", "/v1/topics/t")
     desk.ask("PUT", "/v1/topics/t/queues/a")
     assert desk.ask("PUT", "/v1/topics/t/message", b"x") == (200, J, b'{"a":""}')
+
+
+def test_who_sends_faster_than_its_quota_is_slowed_then_told_when_to_come_back(tmp_path: Path) -> None:
+    users_in(tmp_path, [], UserQuota(messages_per_second=1))
+    desk = Desk(tmp_path)
+    desk.queue("a")
+    desk.ask("PUT", "/v1/topics/t")
+    desk.ask("PUT", "/v1/topics/t/queues/a")
+    lines = [Line(desk.dynamiq.listener, port) for port in range(1, 11)]
+    for line in lines:
+        line.send(b"PUT /v1/queues/a/message HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
+    assert desk.ask("PUT", "/v1/topics/t/message", b"x") == (200, J, b'{"a":""}')
+    desk.advance(5)
+    answers = [line.answer() for line in lines]
+    refused = [content for status, _, content in answers if status == 429]
+    assert 0 < len(refused) < 10
+    assert "the quota of user anonymous is 1 messages a second" in msgspec.json.decode(refused[0])["error"]
+    assert all(headers["retry-after"] for status, headers, _ in answers if status == 429)
+    assert len(desk.ids("a", 100)) == 10 - len(refused)
 
 
 def test_one_answer_has_a_size(desk: Desk) -> None:

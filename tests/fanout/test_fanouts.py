@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from penstock.callers import Caller
 from penstock.errors import Refusal
 from penstock.fanout import Fanouts
 from penstock.intake.receipt import Receipt
@@ -19,7 +20,8 @@ def site() -> Site:
 def publish(site: Site, name: str, *bodies: bytes) -> Mapping[str, Receipt | BaseException]:
     told: list[Mapping[str, Receipt | BaseException]] = []
     fanouts: Fanouts = site.node.fanouts
-    fanouts.publish(fanouts.topics(name), Rows.of(bodies, "test"), site, told.append)
+    caller = Caller(site.node.gate, "127.0.0.1:5", "test")
+    fanouts.publish(fanouts.topics(name), caller, Rows.of(bodies, "test"), site, told.append)
     site.machine.run()
     (copies,) = told
     return copies

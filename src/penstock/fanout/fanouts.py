@@ -20,6 +20,7 @@ from penstock.registry.attempt import Draft
 from penstock.registry.records import check_name, decoded, encoded
 
 if TYPE_CHECKING:
+    from penstock.callers import Caller
     from penstock.delivery.subscription import Subscription
     from penstock.intake.receipt import Receipt
     from penstock.message import Rows
@@ -138,8 +139,12 @@ class Fanouts:
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    def publish(self, topics: list[Topic], rows: Rows, publisher: object, done: Callable[[Copies], None]) -> None:
+    def publish(
+        self, topics: list[Topic], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
+    ) -> None:
         """Store a copy of rows in each topic and tell what became of them once that is known of all."""
+        from penstock.node.admission import publish
+
         copies: dict[str, Receipt | BaseException] = {}
         if not topics:
             done(copies)
@@ -151,4 +156,4 @@ class Fanouts:
 
         for topic in topics:
             copy = msgspec.structs.replace(rows)
-            topic.publish(copy, publisher, partial(stored, topic.name))
+            publish(topic, caller, copy, publisher, partial(stored, topic.name))

@@ -23,6 +23,7 @@ from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 from penstock.http.response import CHALLENGE, TEXT
 from penstock.message import Batch, Rows
+from penstock.node.admission import publish
 from penstock.registry.answer import Answer
 from penstock.shown import SPACE, shown_id
 
@@ -139,7 +140,7 @@ class Http(App):
     def admit(self, request: Request) -> None:
         """Let everybody ask whether the node is there, and those that may be here the rest."""
         if request.route is not self._open:
-            request.caller.check_known()
+            request.caller.enter()
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
@@ -148,8 +149,10 @@ class Http(App):
             return error.content if isinstance(error.content, Response) else document(error.content, error.status)
         if isinstance(error, Refusal):
             self._node.count_fault("dynamiq", error.code, f"{request}: {error}", connection.peer)
-            headers = (JSON, CHALLENGE) if error.code == "unauthorized" else (JSON,)
-            return Response(msgspec.json.encode({"error": str(error)}), headers, error.reason.http)
+            more = (CHALLENGE,) if error.code == "unauthorized" else ()
+            if error.reason.http == 429 and error.retry_s:
+                more = ((b"retry-after", b"%d" % error.retry_s),)
+            return Response(msgspec.json.encode({"error": str(error)}), (JSON, *more), error.reason.http)
         self._node.report_bug("dynamiq http", error)
         return document({"error": "The node failed inside; its log says more."}, 500)
 
@@ -257,7 +260,9 @@ class Http(App):
                     self._sent(queue)
             request.answer(document(ids))
 
-        self._fanouts.publish([queue.topic for queue in queues], _rows(request), self._publisher(request), done)
+        request.let_go()
+        topics, rows = [queue.topic for queue in queues], _rows(request)
+        self._fanouts.publish(topics, request.caller, rows, self._publisher(request), done)
         return None
 
     # --- queues ---------------------------------------------------------------------------------------------------
@@ -317,14 +322,19 @@ class Http(App):
 
         def done(receipt: Receipt | None, error: BaseException | None) -> None:
             if receipt is None:
-                self.refused(error or Refusal("gone", "the queue went away"), f"PUT {request.path}", request.connection)
+                error = error or Refusal("gone", "the queue went away")
+                said = self.refused(error, f"PUT {request.path}", request.connection)
+                if said.status == 429:  # it is told when to come back
+                    request.answer(said)
+                    return
                 told = ""
             else:
                 told = str(shown_id(receipt.first_id, queue.key))
                 self._sent(name)
             request.answer(document(told) if _is_bare(request) else text(told))
 
-        queue.topic.publish(_rows(request), self._publisher(request), done)
+        request.let_go()
+        publish(queue.topic, request.caller, _rows(request), self._publisher(request), done)
         return None
 
     def receive(self, request: Request) -> None:
