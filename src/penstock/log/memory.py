@@ -201,10 +201,10 @@ class MemoryShard(Shard):
         self._give_back()
         self._stop()
 
-    def delete(self) -> None:
-        """Remove everything."""
+    def drop(self) -> None:
+        """Hold nothing any more."""
         self._give_back()
-        super().delete()
+        super().drop()
 
     def _give_back(self) -> None:
         self._memory.give(self._held)

@@ -34,6 +34,8 @@ class Quota:
 
     def add(self, used: int, doomed: int) -> None:
         """Count bytes that came (or went, if negative)."""
+        if not (used or doomed):
+            return  # so a shard that is being made in a thread touches no sum of the loop's
         self.used += used
         self.doomed += doomed
         if self._within is not None:

@@ -550,11 +550,15 @@ class Shard:
         return True
 
     def delete(self) -> None:
-        """Remove everything."""
+        """Remove everything; blocking."""
+        self.drop()
+        self._disk.remove(self.path)
+
+    def drop(self) -> None:
+        """Hold nothing any more; the files are left to whoever removes the topic."""
         self._stop()
         for segment in self._segments:
             segment.close()
-        self._disk.remove(self.path)
         self._quota.add(-self._counted[0], -self._counted[1])
         self._counted = (0, 0)
 

@@ -7,15 +7,16 @@ is asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.clock import SECOND
 from penstock.disk import unmade
-from penstock.errors import Refusal
+from penstock.errors import InvariantError, Refusal
 from penstock.log.shard import Shard
+from penstock.node import making
 from penstock.registry.answer import Answer
 from penstock.registry.records import Growth, check_topic_settings
 
@@ -37,31 +38,61 @@ def no_fewer(topic: Topic, shards: int) -> str:
 
 def grow(topic: Topic, shards: int) -> Answer[None]:
     """Give a topic more shards, which begin empty."""
-    made: list[Shard] = []
+    node, numbers = topic.node, range(len(topic.shards), shards)
     settings = msgspec.structs.replace(topic.settings, shards=shards)
-    before = topic.shards
     try:
         check_topic_settings(settings)  # before anything is made of them
-        if topic.intake.is_held:
+        if topic.intake.is_held or topic.is_growing:
             raise Refusal("conflict", f"topic {topic.name} is getting more shards already; try again")
-        for number in range(len(before), shards):
-            made.append(topic.open_shard(number, settings))  # noqa: PERF401 - if one fails, those before it go
-        topic.intake.hold()
+        node.check_shards(topic.name, shards, len(numbers))
+    except Refusal as refusal:
+        return Answer.refused(refusal)
+    work = partial(making.more, node, topic.record, topic.path, topic.storage.quota, numbers, settings)
+    answer: Answer[None] = Answer()
+
+    def done(made: list[Shard] | None, error: BaseException | None) -> None:
+        topic.is_growing = False
+        if made is None:
+            failure = error if isinstance(error, Exception) else InvariantError(f"nothing was made: {error!r}")
+            answer.refuse(unmade(f"shards {numbers[0]} to {shards - 1} of topic {topic.name}", failure))
+        else:
+            _take(topic, made).then(lambda _, error: answer.give(None) if error is None else answer.refuse(error))
+
+    topic.is_growing = True
+    if len(numbers) > making.AT_ONCE:
+        node.disk.submit("make", work, done)
+        return answer
+    try:
+        found = work()
     except Exception as error:
-        _unmake(topic, made)
-        return Answer.refused(unmade(f"shards {len(before)} to {shards - 1} of topic {topic.name}", error))
+        done(None, error)
+    else:
+        done(found, None)
+    return answer
+
+
+def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
+    """Write down that a topic has more shards, and put them to work."""
+    node, before = topic.node, topic.shards
+    try:
+        topic.check_alive()
+        topic.intake.hold()
+    except Refusal as refusal:
+        making.unmake(node, topic.name, made)
+        return Answer.refused(refusal)
     grown = topic.record.grown
     growth = Growth(
         shards=len(before),
         first=grown[-1].first if grown else len(before),
         ends=tuple(shard.end for shard in before),
-        at_ns=topic.node.clock.now(),
+        at_ns=node.clock.now(),
     )
+    settings = msgspec.structs.replace(topic.settings, shards=len(before) + len(made))
     asked = topic.change(settings=settings, grown=(*(each for each in grown if _is_needed(topic, each)), growth))
 
     def told(_: None, error: Exception | None) -> None:
         if error is not None:
-            _unmake(topic, made)
+            making.unmake(node, topic.name, made)
             topic.intake.release()
             return
         try:
@@ -78,11 +109,3 @@ def _is_needed(topic: Topic, growth: Growth) -> bool:
     if growth.at_ns > topic.node.clock.now() - REPEAT_NS:
         return True
     return any(end > shard.kept_from for end, shard in zip(growth.ends, topic.shards, strict=False))
-
-
-def _unmake(topic: Topic, shards: Sequence[Shard]) -> None:
-    for shard in shards:
-        try:
-            shard.delete()
-        except OSError as error:  # they are empty, and whoever makes them again finds them so
-            topic.node.report_bug(f"shard {shard.number} of topic {topic.name}", error)

@@ -31,11 +31,13 @@ from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.moves.redrive import Redrive, resume
+from penstock.node import making
 from penstock.node.audit import TOPIC as AUDIT
 from penstock.node.audit import Audit
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.events import Events
 from penstock.node.holds import Holds
+from penstock.node.making import Made
 from penstock.node.pipelines import Pipelines
 from penstock.node.slices import Slices
 from penstock.node.topic import Topic
@@ -46,7 +48,7 @@ from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping, TopicRecord
 from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
-from penstock.rescue.labels import Labels
+from penstock.rescue.labels import Labels, label_of
 from penstock.settings import Measure, TopicSettings
 from penstock.transactions.transactions import Transactions
 
@@ -128,6 +130,8 @@ class Node:
         self.redrives: dict[str, Redrive] = {}
         #: Topics that are being made, and names that are being freed, while the registry does not answer.
         self._coming: Underway[Topic] = Underway()
+        #: How many shards each of the former will have.
+        self._making: dict[str, int] = {}
         self._turns = Turns(clock)
         #: Large work of any client.
         self.slices = Slices(clock)
@@ -329,7 +333,11 @@ class Node:
             return Answer.refused(refusal)
         turn = self._turns.next() if in_turn else Answer.of(None)
         recorded = turn.then_ask(lambda _: self._timed(lambda: self._recorded(name, settings, measure, owner)))
-        return self._coming.add(name, recorded.then_make(lambda record: self._timed(lambda: self._open(record))))
+        made = recorded.then_ask(self._made)
+        self._making[name] = settings.shards
+        topic = made.then_make(lambda found: self._timed(lambda: self._open(*found)))
+        topic.then(lambda _, __: self._making.__delitem__(name))
+        return self._coming.add(name, topic)
 
     def _timed(self, work: Callable[[], T]) -> T:
         """Do something that stops the loop."""
@@ -340,19 +348,26 @@ class Node:
             self._turns.spent(began_ns)
 
     def _check_limits(self, name: str, shards: int) -> None:
-        """Refuse a topic that is one too many, or has too many shards."""
+        """Refuse a topic that is one too many, or has too many shards; those that are being made count."""
+        have = len(self.topics) + len(self._making)
+        if have >= self.config.limits.topics:
+            raise self._beyond("limits.topics", name, f"there are {have} topics already")
+        self.check_shards(name, shards, shards)
+
+    def check_shards(self, name: str, shards: int, more: int) -> None:
+        """Refuse a topic of so many shards, so many more of them than there are now."""
         limits = self.config.limits
-        have = sum(len(topic.shards) for topic in self.topics.values())
-        if len(self.topics) >= limits.topics:
-            why = "limits.topics", f"there are {len(self.topics)} topics already"
-        elif shards > limits.topic_shards:
-            why = "limits.topic_shards", f"topic {name} would have {shards} shards, more than {limits.topic_shards}"
-        elif have + shards > limits.shards:
-            why = "limits.shards", f"all topics together have {have} shards, and {shards} more are too many"
-        else:
-            return
-        self.ledger.add(why[0], name, 1, self.clock.now())
-        raise Refusal("limit_reached", f"{why[1]}; {why[0]} may be raised")
+        have = sum(len(topic.shards) for topic in self.topics.values()) + sum(self._making.values())
+        if shards > limits.topic_shards:
+            why = f"topic {name} would have {shards} shards, more than {limits.topic_shards}"
+            raise self._beyond("limits.topic_shards", name, why)
+        if have + more > limits.shards:
+            why = f"all topics together have {have} shards, and {more} more are too many"
+            raise self._beyond("limits.shards", name, why)
+
+    def _beyond(self, limit: str, name: str, why: str) -> Refusal:
+        self.ledger.add(limit, name, 1, self.clock.now())
+        return Refusal("limit_reached", f"{why}; {limit} may be raised")
 
     def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None, owner: str) -> Answer[TopicRecord]:
         """Answer with the record of a topic that is not open."""
@@ -368,17 +383,37 @@ class Node:
             )
         return self.catalog.create_topic(name, settings, measure, owner)
 
-    def _open(self, record: TopicRecord) -> Topic:
+    def _made(self, record: TopicRecord) -> Answer[tuple[TopicRecord, Made | None]]:
+        """Answer with a topic that the registry knows, once its files are there if they take long to make."""
+        path = self.directories.of(record.number)
+        if record.settings.shards <= making.AT_ONCE or self.disk.exists(path):
+            return Answer.of((record, None))
+        answer: Answer[tuple[TopicRecord, Made | None]] = Answer()
+
+        def done(made: Made | None, error: BaseException | None) -> None:
+            if isinstance(error, Exception):
+                answer.refuse(self._unmade(record.name, error))
+            else:
+                answer.give((record, made))
+
+        quota, written = making.quota_of(self, record), label_of(self.catalog, record)
+        self.disk.submit("make", partial(making.opened, self, record, path, quota, written), done)
+        return answer
+
+    def _unmade(self, name: str, error: Exception) -> Exception:
+        """Take back the record of a topic whose files could not be made; what there is of them goes with a sweep."""
+        self._going.add(name, self.catalog.delete_topic(name).settled())
+        return unmade(f"topic {name}", error)
+
+    def _open(self, record: TopicRecord, made: Made | None = None) -> Topic:
         """Put a topic to work that the registry knows."""
         name = record.name
         if self.stopping:
             raise Refusal("stopping", "the node is stopping")
         try:
-            topic = self.topics[name] = Topic(self, record, self.directories.of(record.number))
+            topic = self.topics[name] = Topic(self, record, self.directories.of(record.number), made)
         except Exception as error:
-            # What was made of it goes with the next sweep.
-            self._going.add(name, self.catalog.delete_topic(name).settled())
-            raise unmade(f"topic {name}", error) from error
+            raise self._unmade(name, error) from error
         _log.info("topic %s created", name)
         self.tell("created", topic)
         return topic
@@ -397,11 +432,18 @@ class Node:
         self._active.pop(topic, None)
         try:
             topic.delete()
-            self.disk.remove(topic.path)
+            if len(topic.shards) <= making.AT_ONCE:
+                self.disk.remove(topic.path)
+            else:
+                self.disk.submit("make", partial(self.disk.remove, topic.path), partial(self._removed, topic.name))
         except OSError as error:
-            _log.warning("what is left of topic %s on disk goes later: %s", topic.name, error)
+            self._removed(topic.name, None, error)
         _log.info("topic %s deleted", topic.name)
         self.tell("deleted", topic)
+
+    def _removed(self, name: str, _: None, error: BaseException | None) -> None:
+        if error is not None:  # the next sweep tries again
+            _log.warning("what is left of topic %s on disk goes later: %s", name, error)
 
     def tell(self, event: Change, topic: Topic, subscription: Subscription | None = None) -> None:
         """Tell the watchers what came or went; a bug of theirs must not cost the topic."""

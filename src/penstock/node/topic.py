@@ -21,11 +21,12 @@ from penstock.dialect import Chosen
 from penstock.errors import Refusal
 from penstock.intake.intake import Intake
 from penstock.log import label
-from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.log.weight import Measures
 from penstock.message import Batch, Done, int64s
+from penstock.node import making
 from penstock.node.changes import Changes
+from penstock.node.making import Made
 from penstock.node.storage import Storage
 from penstock.node.subscriptions import Subscriptions
 from penstock.registry.records import TopicRecord
@@ -48,7 +49,7 @@ QUIET_NS = 5 * SECOND
 class Topic:
     """One topic of a running node."""
 
-    def __init__(self, node: Node, record: TopicRecord, path: str) -> None:
+    def __init__(self, node: Node, record: TopicRecord, path: str, made: Made | None = None) -> None:
         self.node = node
         self.record = record
         self.path = path
@@ -56,6 +57,8 @@ class Topic:
         #: What its settings say to each dialect.
         self.chosen = Chosen(record.settings, node.dialects)
         self.deleted = False
+        #: Shards are being made that it will have.
+        self.is_growing = False
         self._roster = roster = Subscriptions(self)
         self.subscriptions = roster.by_name
         self.subscribe, self.subscription, self.attach = roster.subscribe, roster.get, roster.attach
@@ -67,11 +70,10 @@ class Topic:
         self._clock = node.clock
         self.wall, self.monotonic = node.clock.now, node.clock.monotonic
         config = node.config.node
-        node.disk.make(path)
-        label.write(node.disk, path, label_of(node.catalog, record))
-        within = node.gate.accounts.named(record.owner).stored if record.owner else node.quota
-        self.storage = Storage(self, Quota(record.settings.quota_bytes, within))
-        self.shards = [self.open_shard(number, record.settings) for number in range(record.settings.shards)]
+        if made is None:
+            made = making.opened(node, record, path, making.quota_of(node, record), label_of(node.catalog, record))
+        self.storage = Storage(self, made.quota)
+        self.shards = [self._adopted(shard) for shard in made.shards]
         self.intake = Intake(
             record.name,
             node.clock,
@@ -98,22 +100,8 @@ class Topic:
         self._alarm: Timer | None = None
         self._recover()
 
-    def open_shard(self, number: int, settings: TopicSettings) -> Shard:
-        """Open a shard, or make it: that of a record which was written before its directory, too."""
-        node = self.node
-        shard = Shard.open(
-            node.disk,
-            node.clock,
-            f"{self.path}/{number}",
-            number,
-            settings,
-            strict=node.config.node.recovery == "strict",
-            measures=self.measures(number),
-            cache_bytes=node.cache_bytes,
-            quota=self.storage.quota,
-            memory=node.budget.topic,
-        )
-        shard.on_full = node.squeeze
+    def _adopted(self, shard: Shard) -> Shard:
+        shard.on_full = self.node.squeeze
         shard.on_readable = self.pump_all
         self.storage.watch(shard)
         return shard
@@ -152,9 +140,7 @@ class Topic:
 
     def measures(self, shard: int) -> Measures:
         """Return what rows of a shard weigh, and weighed."""
-        return tuple(
-            (each.starts[shard] if shard < len(each.starts) else 0, each.measure) for each in self.record.measures
-        )
+        return making.measures(self.record, shard)
 
     @property
     def published(self) -> int:
@@ -280,7 +266,7 @@ class Topic:
 
     def take_in(self, shards: Sequence[Shard]) -> None:
         """Make use of new shards: every subscription reads them from their beginning."""
-        self.shards += shards
+        self.shards += [self._adopted(shard) for shard in shards]
         try:  # before anything is in them: a lost registry is made again from labels, and readers of files go by them
             label.write(self.node.disk, self.path, label_of(self.node.catalog, self.record))
         except OSError as error:
@@ -408,12 +394,12 @@ class Topic:
             shard.close_later(closed)
 
     def delete(self) -> None:
-        """Hang up on everybody and drop the data."""
+        """Hang up on everybody and let go of the data, which whoever calls this removes."""
         self.deleted = True
         self.intake.closed = "gone"
         self._roster.close(forget=True)
         for shard in self.shards:
-            shard.delete()
+            shard.drop()
         self._stop()
 
     def _stop(self) -> None:

@@ -1,0 +1,92 @@
+"""The files of a topic as they are made, opened and removed: blocking work, for the loop or for a thread.
+
+A shard waits for the disk some five times when it is made, so many of them are made in a thread, and are the topic's
+once they are there. Knows nothing of the registry: the record is written before, and taken back by whoever asked.
+Invariant: what is made in a thread is nobody's before it is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.log import label
+from penstock.log.label import Label
+from penstock.log.quota import Quota
+from penstock.log.shard import Shard
+from penstock.log.weight import Measures
+from penstock.registry.records import TopicRecord
+from penstock.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+#: So many are made at once, on the loop: a topic that is needed now, a few dozens of milliseconds.
+AT_ONCE = 4
+
+
+class Made(NamedTuple):
+    """What a topic stands on."""
+
+    quota: Quota
+    shards: list[Shard]
+
+
+def quota_of(node: Node, record: TopicRecord) -> Quota:
+    """Return how much a topic may store, within what its owner may, or the node; on the loop."""
+    within = node.gate.accounts.named(record.owner).stored if record.owner else node.quota
+    return Quota(record.settings.quota_bytes, within)
+
+
+def opened(node: Node, record: TopicRecord, path: str, quota: Quota, written: Label) -> Made:
+    """Return the files of a topic, opened, or made where they are not there; blocking."""
+    node.disk.make(path)
+    label.write(node.disk, path, written)
+    numbers = range(record.settings.shards)
+    return Made(quota, [_shard(node, record, path, quota, number, record.settings) for number in numbers])
+
+
+def more(
+    node: Node, record: TopicRecord, path: str, quota: Quota, numbers: Iterable[int], settings: TopicSettings
+) -> list[Shard]:
+    """Return shards that a topic gets besides those it has, made; blocking. All of them, or none."""
+    made: list[Shard] = []
+    try:
+        for number in numbers:
+            made.append(_shard(node, record, path, quota, number, settings))  # noqa: PERF401 - those before it go
+    except Exception:
+        for shard in made:
+            with suppress(OSError):  # whoever makes them again finds them empty
+                shard.delete()
+        raise
+    return made
+
+
+def unmake(node: Node, topic: str, shards: Iterable[Shard]) -> None:
+    """Remove shards that nobody has used; blocking."""
+    for shard in shards:
+        try:
+            shard.delete()
+        except OSError as error:  # they are empty, and whoever makes them again finds them so
+            node.report_bug(f"shard {shard.number} of topic {topic}", error)
+
+
+def measures(record: TopicRecord, shard: int) -> Measures:
+    """Return what rows of a shard weigh, and weighed."""
+    return tuple((each.starts[shard] if shard < len(each.starts) else 0, each.measure) for each in record.measures)
+
+
+def _shard(node: Node, record: TopicRecord, path: str, quota: Quota, number: int, settings: TopicSettings) -> Shard:
+    return Shard.open(
+        node.disk,
+        node.clock,
+        f"{path}/{number}",
+        number,
+        settings,
+        strict=node.config.node.recovery == "strict",
+        measures=measures(record, number),
+        cache_bytes=node.cache_bytes,
+        quota=quota,
+        memory=node.budget.topic,
+    )
