@@ -18,7 +18,7 @@ def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
         api, flight, nsq, http, tcp, web, sqs, queues = (node.line().rsplit(None, 1) for _ in range(8))
         assert [line[0].strip() for line in (api, flight, nsq, http)] == [b"admin API", b"Flight", b"NSQ", b"NSQ HTTP"]
         assert [line[0].strip() for line in (tcp, web)] == [b"NSQ lookup", b"NSQ lookup HTTP"]
-        assert [line[0].strip() for line in (sqs, queues)] == [b"SQS", b"Dynamiq"]
+        assert [line[0].strip() for line in (sqs, queues)] == [b"SQS and SNS", b"Dynamiq"]
         assert node.line() == b"Try:"
         tries = [node.line().decode().strip() for _ in range(4)]
         url = api[-1].decode()

@@ -7,19 +7,19 @@ a parameter does. An answer is in the encoding of its request, and so is what go
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
 
-from penstock.callers import Caller
 from penstock.dialects.sqs.codec import query, shapes
 from penstock.dialects.sqs.faults import Fault, missing
 from penstock.dialects.sqs.messages import Messages
 from penstock.dialects.sqs.names import Names
+from penstock.dialects.sqs.operation import Asked, Operation
 from penstock.dialects.sqs.queues import Queues
 from penstock.dialects.sqs.signers import Signers
+from penstock.dialects.sqs.sns.operations import operations as sns_operations
 from penstock.dialects.sqs.tasks import Tasks
 from penstock.http import App, Connection, Request, Response, Route
 from penstock.node.node import Node
@@ -32,31 +32,6 @@ _XML = (b"content-type", b"text/xml")
 _TARGET = b"AmazonSQS."
 _MISSING = re.compile(r"missing required field `(\w+)`").search
 _FORM = b"application/x-www-form-urlencoded"
-
-
-class Asked(NamedTuple):
-    """A request on its way to its operation."""
-
-    request: Request
-    caller: Caller
-    params: Any
-    names: Names
-
-    def url_of(self, name: str) -> str:
-        """Return the address of a queue for whoever asks."""
-        host = self.request.header(b"host").decode("latin-1") or "localhost"
-        return self.names.url(name, host, secure=self.request.connection.is_secure)
-
-
-#: Carries an operation out: returns what is answered, now or later.
-Carry = Callable[[Asked], "msgspec.Struct | Answer[Any]"]
-
-
-class Operation(NamedTuple):
-    """One row of the table."""
-
-    kind: type[msgspec.Struct]
-    carry: Carry
 
 
 class Voice(Protocol):
@@ -107,6 +82,12 @@ class Query:
         self._flat = flat
         self._given: dict[str, str] = {}
 
+    def in_namespace(self, namespace: str) -> Query:
+        """Return the same of a service that has another namespace, and writes lists in full."""
+        other = Query(namespace, flat=False)
+        other._given = self._given
+        return other
+
     def action(self, request: Request) -> str:
         """Return which operation is asked for."""
         if not (request.header(b"content-type").startswith(_FORM) or request.method == "GET"):
@@ -150,7 +131,10 @@ class Api(App):
         self._route = Route(self._handle, body_bytes_max, too_big)
         self.queues = Queues(node, names)
         self.messages = Messages(self.queues)
-        self.operations = self._operations(self.queues, self.messages, Tasks(self.queues))
+        self.operations = {
+            **self._operations(self.queues, self.messages, Tasks(self.queues)),
+            **sns_operations(self.queues),
+        }
 
     @staticmethod
     def _operations(queues: Queues, messages: Messages, tasks: Tasks) -> dict[str, Operation]:
@@ -222,6 +206,8 @@ class Api(App):
             operation = self.operations.get(name)
             if operation is None:
                 raise Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
+            if operation.namespace:
+                voice = old.in_namespace(operation.namespace)
             caller = self._signers.caller(request)
             caller.enter()
             params = voice.read(request, operation.kind)

@@ -40,9 +40,9 @@ def check(config: Config) -> None:
 
 
 def endpoints(config: Config) -> list[Endpoint]:
-    """Return where SQS clients connect."""
+    """Return where SQS and SNS clients connect."""
     sqs = config.of(SqsConfig)
     if not sqs.enabled:
         return []
     port, tls, asks = config.listen_port(sqs.port), bool(config.tls_cert), has_callers(config)
-    return [Endpoint("sqs.port", "http", "SQS", sqs.address, port, tls, asks, TOKEN_AND_TLS)]
+    return [Endpoint("sqs.port", "http", "SQS and SNS", sqs.address, port, tls, asks, TOKEN_AND_TLS)]

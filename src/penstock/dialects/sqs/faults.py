@@ -49,6 +49,11 @@ KINDS: dict[str, Kind] = {
     "RequestThrottled": Kind("RequestThrottled", 403),
     "ResourceNotFoundException": Kind("ResourceNotFoundException", 404),
     "AccessDeniedException": Kind("AccessDenied", 403),
+    # Of SNS.
+    "FilterPolicyLimitExceeded": Kind("FilterPolicyLimitExceeded", 403),
+    "InvalidParameter": Kind("InvalidParameter"),
+    "NotFound": Kind("NotFound", 404),
+    "ParameterValueInvalid": Kind("ParameterValueInvalid"),
     "IncompleteSignature": Kind("IncompleteSignature"),
     "InternalFailure": Kind("InternalFailure", 500, is_sender=False),
     "InvalidAction": Kind("InvalidAction"),

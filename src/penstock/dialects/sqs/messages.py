@@ -10,7 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import md5, sha256
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.callers import Caller
 from penstock.clock import MILLISECOND, SECOND, Timer
@@ -47,8 +47,15 @@ _UNSPEAKABLE = (
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
 _PLAIN = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
 
-E = TypeVar("E", SendEntry, shapes.DeleteEntry, shapes.ChangeEntry)
 R = TypeVar("R", shapes.DeleteEntry, shapes.ChangeEntry)
+
+
+class Entry(Protocol):
+    """One of several."""
+
+    @property
+    def id(self) -> str:
+        """What its sender calls it."""
 
 
 class Draft(NamedTuple):
@@ -98,7 +105,7 @@ class Messages:
     def send_batch(self, caller: Caller, asked: shapes.SendMessageBatch, publisher: object) -> Answer[shapes.SentBatch]:
         """Store several messages together; what is wrong with one is told of that one alone."""
         queue = self._queues.find(caller, "publish", asked.queue_url)
-        _check_batch(asked.entries)
+        check_batch(asked.entries)
         told = shapes.SentBatch(successful=[], failed=[])
         drafts: list[Draft] = []
         entries: list[SendEntry] = []
@@ -301,7 +308,7 @@ class Messages:
     def delete_batch(self, caller: Caller, asked: shapes.DeleteMessageBatch) -> shapes.DoneBatch:
         """Delete several."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
-        _check_batch(asked.entries)
+        check_batch(asked.entries)
         told = shapes.DoneBatch(successful=[], failed=[])
         read = self._read(queue, asked.entries, told)
         self._delete(queue, [receipt for _, receipt in read])
@@ -333,7 +340,7 @@ class Messages:
     def change_batch(self, caller: Caller, asked: shapes.ChangeMessageVisibilityBatch) -> shapes.DoneBatch:
         """Do so with several."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
-        _check_batch(asked.entries)
+        check_batch(asked.entries)
         told = shapes.DoneBatch(successful=[], failed=[])
         read: list[tuple[shapes.ChangeEntry, tuple[int, int]]] = []
         for entry, receipt in self._read(queue, asked.entries, told):
@@ -445,7 +452,8 @@ def failed(id_: str, fault: Fault) -> shapes.Failed:
     return shapes.Failed(id=id_, sender_fault=fault.kind.is_sender, code=fault.kind.code, message=str(fault))
 
 
-def _check_batch(entries: Sequence[E]) -> None:
+def check_batch(entries: Sequence[Entry]) -> None:
+    """Refuse what is no batch."""
     if not entries:
         raise Fault("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > BATCH_MAX:

@@ -43,9 +43,12 @@ class Names(NamedTuple):
         """Return what a configuration says."""
         return cls(config.region, config.account_id, config.public_url.rstrip("/"))
 
-    def url(self, name: str, host: str, *, secure: bool = False) -> str:
-        """Return the address of a queue for somebody who reached the node by `host`."""
-        base = self.public_url or f"{'https' if secure else 'http'}://{host}"
+    def base(self, host: str, *, secure: bool = False) -> str:
+        """Return how addresses begin for somebody who reached the node by `host`."""
+        return self.public_url or f"{'https' if secure else 'http'}://{host}"
+
+    def url(self, name: str, base: str) -> str:
+        """Return the address of a queue."""
         return f"{base}/{self.account_id}/{name}"
 
     def arn(self, name: str, service: str = "sqs") -> str:

@@ -1,0 +1,1 @@
+"""SNS: topics that copy what is published to queues."""

@@ -1,0 +1,189 @@
+"""What is asked of SNS and answered, by Amazon's names."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from penstock.dialects.sqs.codec.shapes import Failed, Shape, Values
+
+
+class Tag(Shape, kw_only=True):
+    """A tag."""
+
+    key: str
+    value: str = ""
+
+
+class CreateTopic(Shape, kw_only=True):
+    """Make a topic."""
+
+    name: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    tags: list[Tag] = field(default_factory=list)
+
+
+class ByTopic(Shape, kw_only=True):
+    """Something about one topic."""
+
+    topic_arn: str
+
+
+class Page(Shape, kw_only=True):
+    """The next of a list."""
+
+    next_token: str = ""
+
+
+class ByTopicPage(ByTopic, kw_only=True):
+    """The next of a list of one topic's."""
+
+    next_token: str = ""
+
+
+class SetTopicAttributes(ByTopic, kw_only=True):
+    """Change one."""
+
+    attribute_name: str
+    attribute_value: str = ""
+
+
+class Subscribe(ByTopic, kw_only=True):
+    """Let a queue get copies."""
+
+    protocol: str
+    endpoint: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
+    return_subscription_arn: bool = False
+
+
+class BySubscription(Shape, kw_only=True):
+    """Something about one subscription."""
+
+    subscription_arn: str
+
+
+class SetSubscriptionAttributes(BySubscription, kw_only=True):
+    """Change one."""
+
+    attribute_name: str
+    attribute_value: str = ""
+
+
+class Publish(Shape, kw_only=True):
+    """Publish one message."""
+
+    message: str
+    topic_arn: str = ""
+    target_arn: str = ""
+    subject: str | None = None
+    message_structure: str = ""
+    message_attributes: Values = field(default_factory=dict)
+    message_deduplication_id: str | None = None
+    message_group_id: str | None = None
+
+
+class PublishEntry(Shape, kw_only=True):
+    """One of several."""
+
+    id: str
+    message: str
+    subject: str | None = None
+    message_structure: str = ""
+    message_attributes: Values = field(default_factory=dict)
+    message_deduplication_id: str | None = None
+    message_group_id: str | None = None
+
+
+class PublishBatch(ByTopic, kw_only=True):
+    """Publish several."""
+
+    publish_batch_request_entries: list[PublishEntry] = field(default_factory=list)
+
+
+class ByResource(Shape, kw_only=True):
+    """Something about a topic's tags."""
+
+    resource_arn: str
+
+
+class TagResource(ByResource, kw_only=True):
+    """Set tags."""
+
+    tags: list[Tag]
+
+
+class UntagResource(ByResource, kw_only=True):
+    """Take tags away."""
+
+    tag_keys: list[str]
+
+
+# --- answered -----------------------------------------------------------------------------------------------------
+
+
+class TopicArn(Shape, kw_only=True):
+    """A topic."""
+
+    topic_arn: str
+
+
+class Topics(Shape, kw_only=True):
+    """Topics."""
+
+    topics: list[TopicArn]
+    next_token: str | None = None
+
+
+class Attributes(Shape, kw_only=True):
+    """Attributes."""
+
+    attributes: dict[str, str]
+
+
+class SubscriptionArn(Shape, kw_only=True):
+    """A subscription."""
+
+    subscription_arn: str
+
+
+class Subscription(Shape, kw_only=True):
+    """A subscription, as lists show it."""
+
+    subscription_arn: str
+    owner: str
+    protocol: str
+    endpoint: str
+    topic_arn: str
+
+
+class Subscriptions(Shape, kw_only=True):
+    """Subscriptions."""
+
+    subscriptions: list[Subscription]
+    next_token: str | None = None
+
+
+class Published(Shape, kw_only=True):
+    """A message was published."""
+
+    message_id: str
+
+
+class PublishedEntry(Shape, kw_only=True):
+    """One of several was published."""
+
+    id: str
+    message_id: str
+
+
+class PublishedBatch(Shape, kw_only=True):
+    """What became of each."""
+
+    successful: list[PublishedEntry]
+    failed: list[Failed]
+
+
+class Tags(Shape, kw_only=True):
+    """Tags."""
+
+    tags: list[Tag]

@@ -1,0 +1,219 @@
+"""SNS: what is published to a topic comes to its queues, raw or in an envelope, as filters say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.dialects.sqs.faults import Fault
+from penstock.dialects.sqs.sns import policy
+from tests.served import Served
+from tests.sqs.boto import Boto
+
+
+def arn(name: str, service: str = "sqs") -> str:
+    return f"arn:aws:{service}:us-east-1:000000000000:{name}"
+
+
+def topic(boto: Boto, name: str, **attributes: str) -> str:
+    return str(boto("create_topic", "sns", Name=name, Attributes=attributes)["TopicArn"])
+
+
+def subscribed(boto: Boto, name: str, queue: str, **attributes: str) -> tuple[str, str]:
+    """Make a queue that gets copies; return its address and the subscription's ARN."""
+    more = {"FifoQueue": "true"} if queue.endswith(".fifo") else {}
+    url = boto.queue(queue, **more)
+    made = boto(
+        "subscribe", "sns", TopicArn=arn(name, "sns"), Protocol="sqs", Endpoint=arn(queue), Attributes=attributes
+    )
+    return url, str(made["SubscriptionArn"])
+
+
+def text(value: str) -> dict[str, str]:
+    return {"DataType": "String", "StringValue": value}
+
+
+def test_a_message_comes_to_every_queue_raw_or_in_an_envelope(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    assert topic_arn == arn(name, "sns") == topic(boto, name)
+    raw, _ = subscribed(boto, name, f"{name}-raw", RawMessageDelivery="true")
+    wrapped, subscription = subscribed(boto, name, f"{name}-env")
+    sent = boto(
+        "publish",
+        "sns",
+        TopicArn=topic_arn,
+        Message="hello",
+        Subject="greeting",
+        MessageAttributes={"kind": text("a"), "raw": {"DataType": "Binary", "BinaryValue": b"\x00"}},
+    )
+    (plain,) = boto.receive(raw)
+    assert (plain["Body"], plain["MessageAttributes"]["kind"]) == ("hello", text("a"))
+    (message,) = boto.receive(wrapped)
+    envelope = json.loads(message["Body"])
+    assert "MessageAttributes" not in message
+    assert {key: envelope[key] for key in ("Type", "MessageId", "TopicArn", "Subject", "Message")} == {
+        "Type": "Notification",
+        "MessageId": sent["MessageId"],
+        "TopicArn": topic_arn,
+        "Subject": "greeting",
+        "Message": "hello",
+    }
+    assert envelope["MessageAttributes"] == {
+        "kind": {"Type": "String", "Value": "a"},
+        "raw": {"Type": "Binary", "Value": "AA=="},
+    }
+    boto("unsubscribe", "sns", SubscriptionArn=subscription)
+    boto("publish", "sns", TopicArn=topic_arn, Message="again")
+    assert [each["Body"] for each in boto.receive(raw)] == ["again"]
+    assert boto.receive(wrapped) == []
+
+
+def test_a_batch_is_filtered_message_by_message(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic(boto, name)
+    rule = json.dumps({"kind": ["a", {"prefix": "b"}], "n": [{"numeric": [">", 1]}]})
+    url, subscription = subscribed(boto, name, f"{name}-q", RawMessageDelivery="true", FilterPolicy=rule)
+    number = {"DataType": "Number", "StringValue": "2"}
+    entries: list[dict[str, Any]] = [
+        {"Id": "1", "Message": "takes", "MessageAttributes": {"kind": text("a"), "n": number}},
+        {"Id": "2", "Message": "prefix", "MessageAttributes": {"kind": text("bb"), "n": number}},
+        {"Id": "3", "Message": "other", "MessageAttributes": {"kind": text("c"), "n": number}},
+        {"Id": "4", "Message": "lacks", "MessageAttributes": {"kind": text("a")}},
+    ]
+    done = boto("publish_batch", "sns", TopicArn=arn(name, "sns"), PublishBatchRequestEntries=entries)
+    assert [each["Id"] for each in done["Successful"]] == ["1", "2", "3", "4"]
+    assert [each["Body"] for each in boto.receive(url)] == ["takes", "prefix"]
+    boto(
+        "set_subscription_attributes",
+        "sns",
+        SubscriptionArn=subscription,
+        AttributeName="FilterPolicyScope",
+        AttributeValue="MessageBody",
+    )
+    boto(
+        "set_subscription_attributes",
+        "sns",
+        SubscriptionArn=subscription,
+        AttributeName="FilterPolicy",
+        AttributeValue='{"order": {"state": ["paid"]}}',
+    )
+    for body in ('{"order": {"state": "paid"}}', '{"order": {"state": "new"}}', "no json"):
+        boto("publish", "sns", TopicArn=arn(name, "sns"), Message=body)
+    assert [each["Body"] for each in boto.receive(url)] == ['{"order": {"state": "paid"}}']
+    for wrong in ("nonsense", "[]", '{"a": "b"}', '{"a": [{"regex": ".*"}]}', '{"a": [{"numeric": ["~", 1]}]}'):
+        error = boto.refused(
+            "set_subscription_attributes",
+            "sns",
+            SubscriptionArn=subscription,
+            AttributeName="FilterPolicy",
+            AttributeValue=wrong,
+        )
+        assert (error.code, error.status) == ("InvalidParameter", 400)
+
+
+def test_topics_subscriptions_and_tags_are_listed(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name, DisplayName="shop")
+    _, subscription = subscribed(boto, name, f"{name}-q")
+    assert {"TopicArn": topic_arn} in boto("list_topics", "sns")["Topics"]
+    told = boto("get_topic_attributes", "sns", TopicArn=topic_arn)["Attributes"]
+    assert (told["DisplayName"], told["SubscriptionsConfirmed"]) == ("shop", "1")
+    (member,) = boto("list_subscriptions_by_topic", "sns", TopicArn=topic_arn)["Subscriptions"]
+    assert (member["SubscriptionArn"], member["Endpoint"]) == (subscription, arn(f"{name}-q"))
+    assert member in boto("list_subscriptions", "sns")["Subscriptions"]
+    held = boto("get_subscription_attributes", "sns", SubscriptionArn=subscription)["Attributes"]
+    assert (held["Protocol"], held["RawMessageDelivery"], held["PendingConfirmation"]) == ("sqs", "false", "false")
+    boto("tag_resource", "sns", ResourceArn=topic_arn, Tags=[{"Key": "team", "Value": "a"}])
+    assert boto("list_tags_for_resource", "sns", ResourceArn=topic_arn)["Tags"] == [{"Key": "team", "Value": "a"}]
+    boto("untag_resource", "sns", ResourceArn=topic_arn, TagKeys=["team"])
+    assert boto("list_tags_for_resource", "sns", ResourceArn=topic_arn)["Tags"] == []
+    boto("delete_topic", "sns", TopicArn=topic_arn)
+    boto("delete_topic", "sns", TopicArn=topic_arn)
+    error = boto.refused("publish", "sns", TopicArn=topic_arn, Message="x")
+    assert (error.type, error.code, error.status) == ("NotFoundException", "NotFound", 404)
+
+
+def test_what_cannot_be_is_refused(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    for params in (
+        {"Protocol": "email", "Endpoint": "a@example.org"},
+        {"Protocol": "sqs", "Endpoint": arn("none")},
+        {"Protocol": "sqs", "Endpoint": "nonsense"},
+    ):
+        assert boto.refused("subscribe", "sns", TopicArn=topic_arn, **params).code == "InvalidParameter"
+    assert boto.refused("create_topic", "sns", Name="a b").code == "InvalidParameter"
+    assert boto.refused("publish", "sns", TopicArn=topic_arn, Message="x" * 262_145).code == "InvalidParameter"
+    assert boto.refused("publish", "sns", TopicArn="nonsense", Message="x").code == "InvalidParameter"
+    wrong = boto.refused("publish", "sns", TopicArn=topic_arn, Message='{"sqs": "x"}', MessageStructure="json")
+    assert wrong.code == "InvalidParameter"
+
+
+def test_a_fifo_topic_keeps_groups_and_forgets_what_repeats(boto: Boto, name: str) -> None:
+    name = name[-50:] + ".fifo"
+    topic_arn = topic(boto, name, FifoTopic="true", ContentBasedDeduplication="true")
+    url, _ = subscribed(boto, name, f"q-{name}", RawMessageDelivery="true")
+    for body in ("1", "2", "1"):
+        boto("publish", "sns", TopicArn=topic_arn, Message=body, MessageGroupId="g")
+    received = boto.receive(url)
+    assert [(each["Body"], each["Attributes"]["MessageGroupId"]) for each in received] == [("1", "g"), ("2", "g")]
+    assert boto.refused("publish", "sns", TopicArn=topic_arn, Message="x").code == "InvalidParameter"
+
+
+def test_topics_and_their_subscriptions_outlive_the_node(node: Served, boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic(boto, name)
+    subscribed(boto, name, f"{name}-q", RawMessageDelivery="true")
+    kept = node.do(lambda: node.node.catalog.registry.get(f"sns/{name}"))
+    assert kept is not None
+    assert node.do(lambda: [each.name for each in node.node.fanouts.topics(name)]) == [f"{name}-q"]
+
+
+TAKES: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({"a": ["x"]}, {"a": ["x"]}, True),
+    ({"a": ["x"]}, {"a": ["y"]}, False),
+    ({"a": ["x"]}, {}, False),
+    ({"a": [{"exists": False}]}, {}, True),
+    ({"a": [{"exists": True}]}, {"a": ["x"]}, True),
+    ({"a": [{"anything-but": ["x", "y"]}]}, {"a": ["z"]}, True),
+    ({"a": [{"anything-but": ["x", "y"]}]}, {"a": ["y"]}, False),
+    ({"a": [{"anything-but": {"prefix": "x"}}]}, {"a": ["xy"]}, False),
+    ({"a": [{"suffix": "z"}]}, {"a": ["xyz"]}, True),
+    ({"a": [{"equals-ignore-case": "ABC"}]}, {"a": ["abc"]}, True),
+    ({"a": [{"numeric": [">", 0, "<=", 5]}]}, {"a": [5.0]}, True),
+    ({"a": [{"numeric": [">", 0, "<=", 5]}]}, {"a": [6]}, False),
+    ({"a": [{"numeric": ["=", 1]}]}, {"a": ["1"]}, False),
+    ({"a": [1]}, {"a": [1.0]}, True),
+    ({"a": [True]}, {"a": [1]}, False),
+    ({"a": [{"cidr": "10.0.0.0/24"}]}, {"a": ["10.0.0.255"]}, True),
+    ({"a": [{"cidr": "10.0.0.0/24"}]}, {"a": ["10.0.1.0"]}, False),
+    ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, {"b": ["y"]}, True),
+    ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, {"c": ["y"]}, False),
+]
+
+
+@pytest.mark.parametrize(("wanted", "document", "verdict"), TAKES)
+def test_a_policy_takes_what_amazon_says(wanted: dict[str, Any], document: dict[str, Any], verdict: bool) -> None:
+    assert policy.takes(policy.read(json.dumps(wanted), of_body=False), document) is verdict
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 2000 + "1" + "}" * 2000,
+        json.dumps({str(i): ["x"] for i in range(6)}),
+        json.dumps({"a": ["x"] * 151}),
+        '{"a": [{"prefix": "a", "suffix": "b"}]}',
+        '{"a": [{"cidr": "10.0.0.0/99"}]}',
+        '{"a": [[1]]}',
+        '{"a": []}',
+        '{"$or": [{"a": ["x"]}]}',
+    ],
+)
+def test_a_hostile_policy_is_refused(text: str) -> None:
+    with pytest.raises(Fault):
+        policy.read(text, of_body=False)
