@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from penstock.config import NodeConfig
+from penstock.config import LimitsConfig, NodeConfig
 from penstock.dialects.flight.config import FlightConfig
 from tests.flight.parts import Flown, Held, body_batch, limited, many
 from tests.served import PATIENCE_S
@@ -162,6 +162,23 @@ def test_streams_that_publish_have_a_limit(tmp_path: Path) -> None:
             writer.close()
         put(flown, many(1))
         assert len(flown.bodies("t")) == 4
+
+
+@pytest.mark.parametrize("name", ["connections", "connections_per_address"])
+def test_streams_count_as_connections_of_their_address(tmp_path: Path, name: str) -> None:
+    with Flown(tmp_path / "data", limits=LimitsConfig(**{name: 2})) as flown:
+        put(flown, many(1))
+        idle, _ = flown.connect().do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
+        with flown.subscribe("t", "s") as consumer:
+            consumer.ping()
+            flown.until(lambda: flown.flight.service.streams == 2)
+            with pytest.raises(flight.FlightUnavailableError, match=rf"too_many_connections: 2 .*limits\.{name}"):
+                put(flown, many(1))
+            assert flown.faults() == {"too_many_connections": 1}
+        idle.close()
+        flown.until(lambda: flown.flight.service.streams == 0)
+        put(flown, many(1))
+        assert len(flown.bodies("t")) == 2
 
 
 def test_commands_and_metadata_that_mean_nothing(flown: Flown) -> None:

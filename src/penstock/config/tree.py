@@ -113,7 +113,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     shards: Annotated[int, Meta(ge=1)] = 16_384
     #: Shards of one topic: each is made with a few syncs.
     topic_shards: Annotated[int, Meta(ge=1)] = 64
-    #: Connections to each listener; Flight's are bounded by its streams.
+    #: Connections to each listener; of Flight every stream counts.
     connections: Annotated[int, Meta(ge=1)] = 10_000
     #: Those of them that come from one address.
     connections_per_address: Annotated[int, Meta(ge=1)] = 5_000

@@ -37,14 +37,17 @@ class Crowd:
         self._count = 0
         self._addresses: Counter[str] = Counter()
 
-    def refusal(self, address: str, transport: BaseTransport) -> str:
+    def __len__(self) -> int:
+        return self._count
+
+    def refusal(self, address: str, transport: BaseTransport | None) -> str:
         """Return why one more connection from an address cannot be taken, empty if it can."""
         if self._count >= self._most:
             return f"{self._most} connections are open, which is all that limits.connections allows"
         if (here := self._addresses[address]) >= self._most_each:
             most = f"which is all that limits.connections_per_address = {self._most_each} allows"
             return f"{here} connections from {address} are open, {most}"
-        sock = transport.get_extra_info("socket")
+        sock = transport.get_extra_info("socket") if transport is not None else None
         # The kernel gives the lowest number that is free: a high one says that all below are taken.
         if sock is not None and sock.fileno() >= self._files_max:
             return f"{self._files_max} files are open, which leaves those that the node needs itself; raise ulimit -n"

@@ -28,6 +28,7 @@ from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
+from penstock.wire.crowd import Crowd
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
 PUBLISHERS = 64
@@ -54,6 +55,8 @@ class Service:
         self.bridge = bridge
         limits = config.of(FlightConfig)
         self.exchanges_max = limits.exchanges_max
+        #: Streams by the address that they come from: gRPC keeps its connections to itself. Touched on the loop only.
+        self._crowd = Crowd(config.limits.connections, config.limits.connections_per_address)
         #: A place for each DoPut.
         self._puts = BoundedSemaphore(limits.puts_max)
         self._puts_max = limits.puts_max
@@ -64,6 +67,11 @@ class Service:
         #: No call begins any more.
         self.closing = False
         self._publishers = [Publisher() for _ in range(PUBLISHERS)]
+
+    @property
+    def streams(self) -> int:
+        """How many publish, stage or consume; on the loop only."""
+        return len(self._crowd)
 
     def publisher(self, peer: str) -> Publisher:
         """Return the publisher of a connection: always the same one, so that its messages keep their order."""
@@ -121,12 +129,23 @@ class Service:
 
     @contextmanager
     def entered(self, caller: Caller) -> Iterator[None]:
-        """Count a stream as a connection of its caller's while it lasts."""
-        self.bridge.call(caller.enter)
+        """Count a stream as a connection of its caller's, and of its address, while it lasts."""
+        self.bridge.call(partial(self._enter, caller))
         try:
             yield
         finally:
-            self.bridge.tell(partial(self.node.gate.leave, caller))
+            self.bridge.tell(partial(self._leave, caller))
+
+    def _enter(self, caller: Caller) -> None:
+        host = host_of(caller.address)
+        if why := self._crowd.refusal(host, None):
+            raise Refusal("too_many_connections", f"{why}; a stream counts as one")
+        caller.enter()
+        self._crowd.enter(host)
+
+    def _leave(self, caller: Caller) -> None:
+        self._crowd.leave(host_of(caller.address))
+        self.node.gate.leave(caller)
 
     def admit(self, caller: Caller, count: int, size: int, slow_ns: int = SLOW_NS, *, is_begun: bool = False) -> None:
         """Let rows in at the rate of their publisher's quota: wait for a moment; what is too much is refused."""
@@ -150,3 +169,8 @@ class Service:
         """Count what a client did wrong."""
         if refusal.code != "stopping":
             self.bridge.tell(partial(self.node.count_fault, DIALECT, refusal.code, str(refusal), peer))
+
+
+def host_of(peer: str) -> str:
+    """Return the address of a client without its port, as gRPC writes it: `ipv4:127.0.0.1:50412`."""
+    return peer.rpartition(":")[0] or peer
