@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.columns import id_of
 from penstock.delivery.cursor import Cursor
-from penstock.delivery.durations import BOUNDS_NS, Durations
+from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.moves import Moves
@@ -374,8 +374,9 @@ class Dealer:
                 self.waited.add_first(delivery, wall_ns)
             elif wall_ns > taken_ns:  # as `Durations.add`, without a call for every message
                 time_ns = wall_ns - taken_ns
-                self.waited.counts[bisect_left(BOUNDS_NS, time_ns)] += delivery.count
-                self.waited.sum_ns += time_ns * delivery.count
+                waited = self.waited
+                waited.counts[bisect_left(BOUNDS_NS, time_ns) if time_ns > FIRST_NS else 0] += delivery.count
+                waited.sum_ns += time_ns * delivery.count
             else:
                 self.waited.counts[0] += delivery.count
         owner = seat.owner

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.calendar import Calendar
-from penstock.delivery.durations import BOUNDS_NS, Durations
+from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
 from penstock.delivery.keys import KeyOrder
@@ -186,7 +186,7 @@ class RowStates:
                 time_ns = since_ns(began, now_ns)
             # As `Durations.add`, without a call for every message.
             durations = self.leased_for
-            durations.counts[bisect_left(BOUNDS_NS, time_ns)] += 1
+            durations.counts[bisect_left(BOUNDS_NS, time_ns) if time_ns > FIRST_NS else 0] += 1
             durations.sum_ns += time_ns
         self.leases.less(holder, 1)
         self.journal.acked(offset)
