@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.columns import Column
-from penstock.config import Config
+from penstock.config import Config, EventsConfig
 from penstock.delivery.source import Delivery
 from penstock.message import Rows
 from penstock.node.node import Node
@@ -14,13 +14,16 @@ from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings
 from tests.simulation.machine import Machine
 
+#: Without a history and its counts, which make topics of their own.
+PLAIN = Config(data_dir="data", events=EventsConfig(mode="off"))
+
 
 class Site:
     """A node on a simulated machine."""
 
-    def __init__(self, config: Config | None = None, seed: int = 0) -> None:
+    def __init__(self, config: Config = PLAIN, seed: int = 0) -> None:
         self.machine = Machine(seed)
-        self.config = config or Config(data_dir="data")
+        self.config = config
         self.start()
 
     def start(self) -> None:

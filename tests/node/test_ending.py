@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import daemon
+from penstock.config import Config
 from penstock.node.ending import Ending
 from penstock.settings import TopicSettings
 from tests.site import Site
@@ -25,6 +26,7 @@ def busy(site: Site) -> None:
         ids = [1, 2] if topic.shards[0].end else [(1 << 48) + 1, (1 << 48) + 2]
         assert site.seat.ack(ids) == []
         site.seat.close()
+    site.machine.run(2)  # until what was counted has a topic
 
 
 def end(site: Site) -> tuple[Ending, list[bool]]:
@@ -36,7 +38,7 @@ def end(site: Site) -> tuple[Ending, list[bool]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ended_node_has_lost_nothing_after_a_power_loss(seed: int) -> None:
-    site = Site(seed=seed)
+    site = Site(Config(data_dir="data"), seed)
     busy(site)
     ending, done = end(site)
     site.machine.run(10)
@@ -52,7 +54,7 @@ def test_ended_node_has_lost_nothing_after_a_power_loss(seed: int) -> None:
 
 
 def test_no_sync_runs_on_the_loop_while_a_node_ends() -> None:
-    site = Site()
+    site = Site(Config(data_dir="data"))
     busy(site)
     inside: list[bool] = []
     on_loop: list[str] = []
@@ -84,7 +86,7 @@ def test_no_sync_runs_on_the_loop_while_a_node_ends() -> None:
 
 
 def test_progress_can_be_watched() -> None:
-    site = Site()
+    site = Site(Config(data_dir="data"))
     busy(site)
     ending, done = end(site)
     seen = []
@@ -97,7 +99,7 @@ def test_progress_can_be_watched() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_syncs_that_fail_while_a_node_ends_are_made_up_for(seed: int) -> None:
-    site = Site(seed=seed)
+    site = Site(Config(data_dir="data"), seed)
     busy(site)
     site.machine.fail_syncs(2, "topics")
     _, done = end(site)
@@ -115,7 +117,7 @@ def test_topic_that_cannot_be_closed_keeps_no_other_from_its_end(monkeypatch: py
     def fail(*_: object) -> None:
         raise RuntimeError("a bug in one topic")
 
-    site = Site()
+    site = Site(Config(data_dir="data"))
     busy(site)
     monkeypatch.setattr(site.node.topic("t1"), "close_later", fail)
     _, done = end(site)
@@ -128,7 +130,7 @@ def test_daemon_does_not_wait_for_a_disk_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(daemon, "STALL_S", 0.01)
-    site = Site()  # its disk does something only when the test lets time pass
+    site = Site(Config(data_dir="data"))  # its disk does something only when the test lets time pass
     busy(site)
 
     async def stop() -> bool:
@@ -137,4 +139,4 @@ def test_daemon_does_not_wait_for_a_disk_that_does_nothing(
         return await ending._end()
 
     assert asyncio.run(stop()) is False
-    assert "0 of 8 shards are closed, and the disk does not answer" in caplog.text
+    assert "0 of 9 shards are closed, and the disk does not answer" in caplog.text

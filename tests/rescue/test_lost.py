@@ -7,16 +7,16 @@ import os
 from random import Random
 from typing import Literal
 
+import msgspec
 import pytest
 
-from penstock.config import Config
 from penstock.config.tree import NodeConfig
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import label
 from penstock.node.node import Node
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.disk import Died, Inode, SimDisk
-from tests.site import Site
+from tests.site import PLAIN, Site
 
 REGISTRY = "data/registry"
 
@@ -57,7 +57,7 @@ def topics(site: Site) -> list[str]:
 def test_topics_without_a_registry_keep_the_node_from_starting(
     content: bytes | None, recovery: Literal["cut", "strict"]
 ) -> None:
-    site = Site(Config(data_dir="data", node=NodeConfig(recovery=recovery)))
+    site = Site(msgspec.structs.replace(PLAIN, node=NodeConfig(recovery=recovery)))
     for name in ("a", "b", "c"):
         site.publish(site.node.create_topic(name).now(), name.encode())
     put_back(site, content)

@@ -17,7 +17,8 @@ from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.config import CallersConfig
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
-from penstock.node.events import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS, SOURCE
+from penstock.node.counts import SOURCE
+from penstock.node.events import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS
 from penstock.settings import YEAR_NS, TopicSettings
 from penstock.units import times
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.node.events import TOPIC as EVENTS
+from penstock.node.events import HISTORIES
 
 if TYPE_CHECKING:
     from penstock.message import Done
@@ -25,7 +25,7 @@ class Ending:
         self._node = node
         self._done = done
         #: Shards, and those that are closed.
-        self.shards = sum(len(topic.shards) for topic in node.topics.values())
+        self.shards = 0
         self.closed = 0
         #: Pieces of work that the disk has done: who waits can tell a slow disk from one that does not answer.
         self.steps = 0
@@ -33,13 +33,14 @@ class Ending:
     def start(self) -> None:
         """Begin; `done` is called once, when everything is written down."""
         node = self._node
-        node.rest()
-        history = node.topics.get(EVENTS)
-        others = [topic for topic in node.topics.values() if topic is not history]
-        # Last, because it tells how the others ended.
-        self._end(others, partial(self._end_history, [history] if history is not None else []))
+        node.rest()  # what was counted last may have to make its topic
+        self.shards = sum(len(topic.shards) for topic in node.topics.values())
+        histories = [topic for topic in node.topics.values() if topic.name in HISTORIES]
+        others = [topic for topic in node.topics.values() if topic.name not in HISTORIES]
+        # Last, because they tell how the others ended.
+        self._end(others, partial(self._end_histories, histories))
 
-    def _end_history(self, topics: Sequence[Topic]) -> None:
+    def _end_histories(self, topics: Sequence[Topic]) -> None:
         self._node.close_events()
         self._end(topics, self._done)
 

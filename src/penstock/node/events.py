@@ -1,7 +1,8 @@
 """The delivery history: what happens to messages, written by the node to a topic of its own.
 
 Gathers events in memory, of a sample of the messages or of all, and publishes them now and then, one message per
-run of like events. Knows nothing of who reads them; `Recorder` is all that topics and subscriptions see of it.
+run of like events; how many there were of all messages is told to `counts.py`. Knows nothing of who reads them;
+`Recorder` is all that topics and subscriptions see of it.
 Invariant: it disturbs nobody. Events above the rate, or that the topic refuses, are dropped and counted in the ledger;
 topics of the node's own are not recorded, so the history does not feed on itself.
 """
@@ -26,7 +27,9 @@ from penstock.filters.sampler import BITS, STEP, Sampler, base_of
 from penstock.intake.ledger import OTHER_TOPICS
 from penstock.intake.receipt import Receipt
 from penstock.message import Batch, Rows
+from penstock.node.counts import SOURCE, Counts, Tally
 from penstock.settings import TopicSettings
+from penstock.tally import TOPIC as COUNTS
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
 
 PREFIX = OWN
 TOPIC = "_penstock.events"
-#: What the messages say of where they came from.
-SOURCE = "penstock"
+#: The topics that tell what happens to the others, so they are closed last.
+HISTORIES = (TOPIC, COUNTS)
 #: Under this reason the ledger counts events that were not written.
 DROPPED = "events_dropped"
 
@@ -101,6 +104,8 @@ class Events:
         self._writing: list[Iterator[_Message]] = []
         self._woken = False
         self._closed = False
+        #: Exact, where the events are a sample.
+        self.counts = Counts(node)
         node.ledger.on_add = self._counted
 
     def settings(self) -> TopicSettings:
@@ -119,7 +124,8 @@ class Events:
         """Return who hears of each shard of a topic, or of a subscription to it; None for the node's own topics."""
         if topic.startswith(PREFIX):
             return None
-        return [Recorder(self, topic, subscription, shard) for shard in range(shards)]
+        tally = Tally(self.counts, topic, subscription)
+        return [Recorder(self, tally, shard) for shard in range(shards)]
 
     def note(
         self,
@@ -155,6 +161,7 @@ class Events:
 
     def discard(self, kind: Kind, count: int) -> None:
         """Count messages that will not be delivered."""
+        self.counts.discard(kind.topic, kind.subscription, kind.reason or "", count)
         if kind not in self._discards and len(self._discards) >= DISCARDS_MAX:
             kind = Kind("discarded", OTHER_TOPICS, reason=kind.reason)
         self._discards[kind] = self._discards.get(kind, 0) + count
@@ -195,6 +202,10 @@ class Events:
         topic = self._node.topics.get(TOPIC)
         if topic is not None and not topic.deleted:
             topic.intake.flush()
+        if self._closed:
+            self.counts.close()
+        else:
+            self.counts.flush()
 
     def _gather(self) -> None:
         """Put what was noted in the line of what is to be written, and begin anew."""
@@ -260,20 +271,22 @@ class Events:
 
 
 class Recorder:
-    """Hears of one shard of a topic, or of one shard in a subscription; notes what is in the sample.
+    """Hears of one shard of a topic, or of one shard in a subscription; counts it, and notes what is in the sample.
 
     Budget for a lone message that is not: 0.2 us an event, so it asks the sampler's question itself; from 1,000 on
     10 ns each.
     """
 
-    __slots__ = ("_events", "_kinds", "_sampler", "_shard", "_subscription", "_topic", "base", "one_in")
+    __slots__ = ("_events", "_kinds", "_sampler", "_shard", "_subscription", "_topic", "base", "one_in", "tally")
 
-    def __init__(self, events: Events, topic: str, subscription: str | None, shard: int) -> None:
+    def __init__(self, events: Events, tally: Tally, shard: int) -> None:
         self._events = events
-        self._topic = topic
-        self._subscription = subscription
+        #: Of all shards.
+        self.tally = tally
+        self._topic = tally.topic
+        self._subscription = tally.subscription
         self._shard = shard
-        self.base = base_of(topic, shard)
+        self.base = base_of(tally.topic, shard)
         self.one_in = events.one_in
         self._sampler = events.sampler
         #: By event; those of `published`, the only one of a topic, by source.
@@ -282,6 +295,11 @@ class Recorder:
     def published(self, batch: Batch) -> None:
         """Hear that rows are in the log, as durable as promised."""
         first, count, n = batch.first, batch.count, self.one_in
+        tally = self.tally
+        tally.published += count
+        tally.published_bytes += len(batch.body)
+        if not tally.busy:
+            tally.touch()
         if count > 1 or first % n == ((self.base + first // n) * STEP & BITS) * n >> 32:
             source = batch.source if isinstance(batch.source, str) else batch.row_source(0)
             self._range(self._kind("published", source), first, count, None)
@@ -308,12 +326,20 @@ class Recorder:
     def acked_one(self, offset: int) -> None:
         """Hear that one row was finished by its consumer."""
         n = self.one_in
+        tally = self.tally
+        tally.acked += 1
+        if not tally.busy:
+            tally.touch()
         if offset % n == ((self.base + offset // n) * STEP & BITS) * n >> 32:
             self._events.note(self._kind("acked"), self._shard, offset, 1)
 
     def acked(self, offsets: Offsets) -> None:
         """Hear that rows, ascending and distinct, were finished by their consumer."""
         count = len(offsets)
+        tally = self.tally
+        tally.acked += count
+        if not tally.busy:
+            tally.touch()
         first = int(offsets[0])
         if int(offsets[-1]) - first == count - 1:
             self._range(self._kind("acked"), first, count, None)
@@ -322,6 +348,15 @@ class Recorder:
 
     def returned(self, event: Return, offsets: Offsets, attempts: Attempts, reason: str | None = None) -> None:
         """Hear that leases ended without an ack, or that rows went to the dead-letter topic."""
+        tally, count = self.tally, len(offsets)
+        if event == "released":
+            tally.released += count
+        elif event == "expired":
+            tally.expired += count
+        else:
+            tally.dead += count
+        if not tally.busy:
+            tally.touch()
         self._picked(Kind(event, self._topic, self._subscription, reason=reason), offsets, attempts)
 
     def discarded(self, reason: str, count: int) -> None:
@@ -355,9 +390,17 @@ class Recorder:
 def on_hand(recorders: Sequence[Recorder]) -> Callable[[list[Delivery]], None]:
     """Return who hears of everything that a subscription hands out, given who hears of each shard."""
 
-    n, bases = recorders[0].one_in, [recorder.base for recorder in recorders]
+    n, bases, tally = recorders[0].one_in, [recorder.base for recorder in recorders], recorders[0].tally
 
     def handed(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            tally.delivered += delivery.count
+            if delivery.attempts.__class__ is not int:
+                tally.again += int(np.count_nonzero(delivery.attempts != 1))
+            elif delivery.attempts != 1:
+                tally.again += delivery.count
+        if not tally.busy:
+            tally.touch()
         if len(deliveries) > FEW:  # pieces of many batches, as those have who ask for a tag
             for recorder in recorders:
                 recorder.delivered_many([each for each in deliveries if recorders[each.shard] is recorder])

@@ -34,8 +34,8 @@ from penstock.moves.redrive import Redrive, resume
 from penstock.node import making
 from penstock.node.audit import TOPIC as AUDIT
 from penstock.node.audit import Audit
+from penstock.node.events import HISTORIES, Events
 from penstock.node.events import TOPIC as EVENTS
-from penstock.node.events import Events
 from penstock.node.holds import Holds
 from penstock.node.making import Made
 from penstock.node.pipelines import Pipelines
@@ -50,6 +50,7 @@ from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
 from penstock.rescue.labels import Labels, label_of
 from penstock.settings import Measure, TopicSettings
+from penstock.tally import TOPIC as COUNTS
 from penstock.transactions.transactions import Transactions
 
 #: Acks are written, leases end and the log does its chores this often while there is something to do.
@@ -119,6 +120,7 @@ class Node:
         self._own: dict[str, Callable[[], TopicSettings]] = {}
         if self.events is not None:
             self._own[EVENTS] = self.events.settings
+            self._own[COUNTS] = self.events.counts.settings
         self.bugs = 0
         #: Where something failed -> when that was last logged, and how often it was not since.
         self._bug_logs: dict[str, tuple[int, int]] = {}
@@ -634,10 +636,10 @@ class Node:
     def close(self) -> None:
         """Write everything down; blocking. Nothing may use the node afterwards."""
         self.rest()
-        history = self.topics.get(EVENTS)
         for topic in self.topics.values():
-            if topic is not history:
+            if topic.name not in HISTORIES:
                 self._guarded(f"close of topic {topic.name}", topic.close)
         self.close_events()  # last, because it tells how the others ended
-        if history is not None:
-            self._guarded(f"close of topic {EVENTS}", history.close)
+        for topic in self.topics.values():
+            if topic.name in HISTORIES:
+                self._guarded(f"close of topic {topic.name}", topic.close)

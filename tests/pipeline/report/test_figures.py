@@ -7,20 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.archive import Archive, archived
 from penstock.pipeline.jobs.report import Report, frames, report
-from penstock.pipeline.jobs.report.counts import Hot
+from penstock.pipeline.jobs.report.totals import Hot
 from penstock.pipeline.jobs.report.figures import Figures, Topic
 from penstock.pipeline.jobs.report.options import micros, moment
-from penstock.pipeline.jobs.report.report import gather
+from penstock.pipeline.jobs.report.report import gather as gathered
+from penstock.pipeline.jobs.report.spark import SparkQueries
 from tests.fakes import START_NS
 from tests.pipeline.data import SECOND_NS, Data
 from tests.pipeline.report.simulation import SECOND_US, START_US, frame, runs
 
 NOTHING = Report(sample_bytes=0)
+
+
+def gather(messages: DataFrame, events: DataFrame | None, options: Report) -> Figures:
+    return gathered(SparkQueries(messages, events, None, options))
 
 
 def topic(figures: Figures, name: str) -> Topic:
@@ -157,7 +162,7 @@ def test_a_data_directory_is_reported_on_within_times(spark: SparkSession, data:
     event = next(runs({"event": "discarded", "topic": "t1", "reason": "rate", "one_in": 1, "count": 3}))
     data.topic("_penstock.events").append(event["body"], time_ns=START_NS + 30 * SECOND_NS)
     late = Report(from_=datetime.datetime.fromtimestamp(START_NS / SECOND_NS + 0.5, datetime.UTC))
-    page = report(*frames(spark, late, path=str(data.path)), late)
+    page = report(*frames(spark, late, path=str(data.path))[:2], late)
     assert [(each.name, each.messages) for each in page.figures.topics] == [("t1", 50)]
     # Without an end the range goes on to the last event, which is after the last message.
     assert page.figures.span.until_us == START_US + 30 * SECOND_US + 1
@@ -179,7 +184,7 @@ def test_an_archive_is_reported_on_like_topics(spark: SparkSession, tmp_path: Pa
     options = Archive(table=str(tmp_path / "lake"))
     assert options.lake().append(archived(frame(spark, rows).drop("tag"), options).frame, "test", 0) == 6
     second = Report(from_=moment(START_US + day), until=moment(START_US + 3 * day), sample_bytes=0)
-    found = gather(*frames(spark, second, tables=[options.table]), second)
+    found = gather(*frames(spark, second, tables=[options.table])[:2], second)
     assert (found.messages, found.body_bytes, found.topics[0].discards) == (2, 3, {"rate": 3})
     assert "tag" not in found.columns
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.markup import VOID, Markup, escape, tag
 from penstock.pipeline.jobs.report.compression import advice, measures
-from penstock.pipeline.jobs.report.counts import Hot, readable
+from penstock.pipeline.jobs.report.totals import Hot, readable
 from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.plots import durations, linear, nines, times
 from penstock.pipeline.jobs.report.figures import Course, Figures, Hottest, Shard, Subscription, Topic

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import functions as sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from penstock.pipeline.jobs.report.counts import Total
+    from penstock.pipeline.jobs.report.totals import Total
 
 
 #: A closed segment is compressed in batches of 16 thousand rows, which for most topics is some MiB.
@@ -64,6 +63,8 @@ class Measure(msgspec.Struct, frozen=True):
 
 def sampled(messages: DataFrame, totals: Sequence[Total], sample_bytes: int) -> DataFrame:
     """Return some messages of each topic: runs of neighbours that make up about so many bytes together."""
+    from pyspark.sql import functions as sql
+
     chosen = sql.lit(False)
     offset = sql.coalesce(sql.col("offset"), sql.monotonically_increasing_id())
     for total in totals:
@@ -84,19 +85,7 @@ def stride(messages: int, body_bytes: int, sample_bytes: int) -> tuple[int, int]
     return run, max(int(one_in), 1)
 
 
-def measured(messages: DataFrame, totals: Sequence[Total], sample_bytes: int) -> dict[str, list[Measure]]:
-    """Return by topic what each codec made of its sample."""
-
-    def measure_topic(table: pa.Table) -> pa.Table:
-        return _measured_table(table, sample_bytes)
-
-    found: dict[str, list[Measure]] = {}
-    for row in sampled(messages, totals, sample_bytes).groupBy("topic").applyInArrow(measure_topic, RESULT).collect():
-        found.setdefault(row["topic"], []).append(Measure(*row[1:]))
-    return found
-
-
-def _measured_table(table: pa.Table, sample_bytes: int) -> pa.Table:
+def measured_table(table: pa.Table, sample_bytes: int) -> pa.Table:
     """Return the measures of one topic's sample, in a worker."""
     topic = table.column("topic")[0].as_py()
     order = [("shard", "ascending"), ("offset", "ascending")]

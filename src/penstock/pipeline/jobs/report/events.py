@@ -17,6 +17,7 @@ from penstock.pipeline.jobs.report.counts import grouping, named, only
 from penstock.pipeline.jobs.report.options import moment
 from penstock.pipeline.jobs.report.scale import class_of
 from penstock.pipeline.jobs.report.span import HOUR_US, SECOND_US
+from penstock.pipeline.jobs.report.totals import ATTEMPTS_MAX, BEFORE_US, COARSE, ROWS_MAX, STATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,10 +29,6 @@ RUN = (
     "event string, topic string, subscription string, source string, reason string, one_in bigint, count bigint, "
     "shard array<int>, offset array<bigint>, at_us array<bigint>, attempts array<int>"
 )
-#: Messages that were published so long before the range are still found when they are delivered in it.
-BEFORE_US = HOUR_US
-#: Rows of a set and topic that are kept.
-ROWS_MAX = 5_000
 
 
 def runs(events: DataFrame, span: Span) -> DataFrame:
@@ -94,14 +91,6 @@ def heaviest(found: DataFrame, numbers: dict[str, int], weight: str) -> DataFram
     found = found.withColumn("kind", named(numbers)).drop("set")
     first = Window.partitionBy("kind", "topic").orderBy(sql.desc(weight))
     return found.withColumn("place", sql.row_number().over(first)).where(sql.col("place") <= ROWS_MAX).drop("place")
-
-
-#: In this order, where two have the same time.
-STATIONS = ("published", "due", "delivered", "acked")
-#: An attempt from this one on counts as this one.
-ATTEMPTS_MAX = 10
-#: Classes for each doubling, where a distribution is needed for every step of time.
-COARSE = 8
 
 
 def ways(runs: DataFrame, due: DataFrame | None = None) -> DataFrame:
@@ -175,6 +164,7 @@ def measures(ways: DataFrame, span: Span, shown: Sequence[str], busiest: Sequenc
     found = flat.groupingSets(list(sets.values()), *ours).agg(
         sql.grouping_id().alias("set"),
         sql.sum("weight").alias("messages"),
+        sql.count(sql.lit(1)).alias("sample"),
         sql.min("latency_us").alias("latency_least"),
         sql.max("latency_us").alias("latency_greatest"),
         sql.min("lease_us").alias("lease_least"),

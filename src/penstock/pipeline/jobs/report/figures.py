@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.pipeline.jobs.report.compression import Advice, advice
-from penstock.pipeline.jobs.report.counts import SHOWN_BYTES, Hot
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import Span, Windows, windows
+from penstock.pipeline.jobs.report.tallies import INTERVAL_US, Backlog, Tallies
+from penstock.pipeline.jobs.report.totals import SHOWN_BYTES, Hot
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
-
     from penstock.pipeline.jobs.report.compression import Measure
-    from penstock.pipeline.jobs.report.counts import Total
     from penstock.pipeline.jobs.report.options import Report
+    from penstock.pipeline.jobs.report.queries import Row
+    from penstock.pipeline.jobs.report.totals import Total, Totals
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -50,15 +50,22 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to messages in one subscription; sampled events are counted up."""
+    """What happened to messages in one subscription."""
 
     name: str
+    #: Whether the node counted them; else they are estimates, sampled events counted up.
+    exact: bool = False
+    #: How many messages were in the sample that times and attempts come from.
+    sample: int = 0
     delivered: int = 0
     acked: int = 0
     released: int = 0
     expired: int = 0
     dead: int = 0
-    #: Messages by how often they were delivered.
+    #: Deliveries that were not a message's first; None where nobody counted them.
+    again: int | None = None
+    backlog: Backlog | None = None
+    #: Messages by how often they were delivered, in the sample.
     attempts: Mapping[int, int] = {}
     latency_us: Distribution = Distribution(())
     lease_us: Distribution = Distribution(())
@@ -70,8 +77,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """One topic's figures."""
 
     name: str
+    #: Taken in by the node, and what of them could still be read: sizes, keys and shares are of these.
     messages: int = 0
+    stored: int = 0
     body_bytes: int = 0
+    stored_bytes: int = 0
     first_us: int | None = None
     last_us: int | None = None
     #: By dialect.
@@ -101,8 +111,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     columns: frozenset[str]
     #: Whether there was a history of deliveries.
     events: bool
+    #: Whether the node counted everything that happened; then the history is only for shapes and percentiles.
+    counts: bool = False
     #: The largest sampling of its events: 1 for all of them, n for one message in n.
     one_in: int = 1
+    #: When the node was killed, so that what it had counted in the seconds before is missing.
+    killed_us: tuple[int, ...] = ()
+    #: Where the counts begin, if there are messages from before.
+    counted_from_us: int | None = None
     topics: tuple[Topic, ...] = ()
     #: Topics that are not shown one by one, together.
     others: Topic | None = None
@@ -122,6 +138,7 @@ OTHERS = "(others)"
 UNKNOWN = "(unknown)"
 
 Rows = Mapping[tuple[str, str | None], Sequence["Row"]]
+Sums = dict[str | None, dict[str, int]]
 
 
 class Found:
@@ -136,6 +153,49 @@ class Found:
         self.happened: Rows = {}
         self.ways: Rows = {}
         self.one_in = 1
+        #: None where the node kept no counts.
+        self.tallies: Tallies | None = None
+        self._shown: frozenset[str] = frozenset()
+
+    def figures(self, sums: Totals, shown: Sequence[str], columns: frozenset[str], *, events: bool) -> Figures:
+        """Return everything, for the topics shown and for all others together."""
+        self._shown = frozenset(shown)
+        topics = tuple(self.topic(name) for name in shown)
+        rest = self.topic(None, sums.messages - sum(topic.stored for topic in topics),
+                          sums.body_bytes - sum(topic.stored_bytes for topic in topics))  # fmt: skip
+        others = rest if rest.messages or rest.events or rest.subscriptions else None
+        everything = topics if others is None else (*topics, others)
+        tallies = self.tallies
+        hidden = sums.topics - sum(name in self.totals for name in shown)
+        began_us = None if tallies is None else tallies.first_us
+        is_late = began_us is not None and sums.first_us is not None and sums.first_us < began_us - INTERVAL_US
+        return Figures(
+            span=self.span,
+            columns=columns,
+            events=events,
+            counts=tallies is not None,
+            one_in=self.one_in,
+            killed_us=tuple(tallies.killed_us) if tallies is not None else (),
+            counted_from_us=began_us if is_late else None,
+            topics=topics,
+            others=others,
+            topics_all=len(shown) + max(hidden, len(self._left())),
+            messages=sum(topic.messages for topic in everything),
+            body_bytes=sum(topic.body_bytes for topic in everything),
+            waiting=self.waiting(shown) if "due" in columns else None,
+        )
+
+    def published(self, name: str | None) -> tuple[int, int]:
+        """Return how many messages the node took, and their bytes; None is all topics that are not shown."""
+        if self.tallies is None:
+            return 0, 0
+        names = self._left() if name is None else [name]
+        found = [self.tallies.published.get(each, (0, 0)) for each in names]
+        return sum(messages for messages, _ in found), sum(size for _, size in found)
+
+    def _left(self) -> set[str]:
+        """Return the topics that were counted and are not shown."""
+        return set() if self.tallies is None else self.tallies.topics() - self._shown
 
     def topic(self, name: str | None, messages: int = 0, body_bytes: int = 0) -> Topic:
         """Return the figures of a topic; None is all that are not shown, whose sums are given."""
@@ -147,10 +207,15 @@ class Found:
             )
         )
         subscriptions = self._subscriptions(name)
+        stored, stored_bytes = (messages, body_bytes) if total is None else (total.messages, total.body_bytes)
+        taken, taken_bytes = self.published(name)
         return Topic(
             name=OTHERS if name is None else name or UNKNOWN,
-            messages=messages if total is None else total.messages,
-            body_bytes=body_bytes if total is None else total.body_bytes,
+            # What can be read was taken, whatever became of the counts.
+            messages=max(stored, taken),
+            stored=stored,
+            body_bytes=max(stored_bytes, taken_bytes) if taken > stored else stored_bytes,
+            stored_bytes=stored_bytes,
             first_us=total.first_us if total else None,
             last_us=total.last_us if total else None,
             traffic=self._traffic(name),
@@ -225,21 +290,30 @@ class Found:
 
     def _subscriptions(self, name: str | None) -> tuple[Subscription, ...]:
         """Return a topic's subscriptions, those with most deliveries first."""
-        sums: dict[str | None, dict[str, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
-        for row in self.happened.get(("events", name), ()):
-            if row["event"] not in ("published", "discarded"):
-                sums[row["subscription"]][row["event"]] += row["events"]
+        sums = self._tallied(name)
+        exact = bool(sums)
+        if not exact:
+            for row in self.happened.get(("events", name), ()):
+                if row["event"] not in ("published", "discarded"):
+                    one = sums.setdefault(row["subscription"], {})
+                    one[row["event"]] = one.get(row["event"], 0) + row["events"]
         attempts: dict[str | None, dict[int, int]] = collections.defaultdict(dict)
+        samples: dict[str | None, int] = collections.defaultdict(int)
         for row in self.ways.get(("attempts", name), ()):
             attempts[row["subscription"]][row["attempts"]] = row["messages"]
+            samples[row["subscription"]] += row["sample"]
         found = [
             Subscription(
                 name=subscription or (OTHERS if name is None else UNKNOWN),
+                exact=exact,
+                sample=samples[subscription],
                 delivered=events.get("delivered", 0),
                 acked=events.get("acked", 0),
                 released=events.get("released", 0),
                 expired=events.get("expired", 0),
                 dead=events.get("dead", 0),
+                again=events.get("again", 0) if exact else None,
+                backlog=self._backlog(name, subscription),
                 attempts=dict(sorted(attempts[subscription].items())),
                 latency_us=self._distribution("latency", name, subscription),
                 lease_us=self._distribution("lease", name, subscription),
@@ -248,6 +322,27 @@ class Found:
             for subscription, events in sums.items()
         ]
         return tuple(sorted(found, key=lambda each: (-each.delivered, each.name)))
+
+    def _tallied(self, name: str | None) -> Sums:
+        """Return what the node counted of a topic's subscriptions; those of topics not shown are one."""
+        found: Sums = {}
+        if self.tallies is None:
+            return found
+        for (topic, subscription), sums in self.tallies.sums.items():
+            mine = topic == name if name is not None else topic not in self._shown
+            if mine and subscription is not None:
+                one = found.setdefault(subscription if name is not None else None, {})
+                for event, count in sums.items():
+                    one[event] = one.get(event, 0) + count
+        for topic, subscription in self.tallies.backlogs:  # one that nothing was delivered to has one, too
+            if topic == name:
+                found.setdefault(subscription, {})
+        return found
+
+    def _backlog(self, name: str | None, subscription: str | None) -> Backlog | None:
+        if self.tallies is None or name is None:
+            return None
+        return self.tallies.backlogs.get((name, subscription))
 
     def _distribution(self, kind: str, name: str | None, subscription: str | None) -> Distribution:
         return Distribution(
@@ -258,14 +353,22 @@ class Found:
 
     def _discards(self, name: str | None) -> dict[str, int]:
         found: dict[str, int] = collections.defaultdict(int)
-        for row in self.happened.get(("events", name), ()):
+        if self.tallies is not None:
+            for topic in self._left() if name is None else [name]:
+                for reason, count in self.tallies.discards.get(topic, {}).items():
+                    found[reason or UNKNOWN] += count
+        for row in self.happened.get(("events", name), ()) if self.tallies is None else ():
             if row["event"] == "discarded":
                 found[row["reason"] or UNKNOWN] += row["events"]
         return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
     def _events(self, name: str | None) -> dict[str, tuple[int, ...]]:
         rows: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
-        for row in self.happened.get(("course", name), ()):
+        if self.tallies is not None:
+            for topic in self._left() if name is None else [name]:
+                for event, course in self.tallies.courses.get(topic, {}).items():
+                    rows[event] += enumerate(course)
+        for row in self.happened.get(("course", name), ()) if not rows else ():
             rows[row["event"]].append((row["step"], row["events"]))
         return {event: self._steps(found) for event, found in sorted(rows.items())}
 

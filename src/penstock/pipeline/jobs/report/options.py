@@ -7,15 +7,18 @@ bounded, however many topics, keys and subscriptions there are.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Refusal
+from penstock.tally import TOPIC as COUNTS_TOPIC
 
 #: Topics whose name begins so are the node's own: they are left out unless they are asked for by name.
 OWN_PREFIX = "_penstock."
 EVENTS_TOPIC = "_penstock.events"
+__all__ = ["COUNTS_TOPIC", "EVENTS_TOPIC", "OWN_PREFIX", "Report", "check_names", "micros", "moment"]
 
 MIB = 1 << 20
 #: The years 1 and 9999, which both Python and Spark have.
@@ -29,7 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "topic", "shard", "offset", "timestamp", "source", "key", "tag", "bucket", "due", "body",
     )  # fmt: skip
-    #: The columns of `_penstock.events` that are read.
+    #: The columns of `_penstock.events` and `_penstock.counts` that are read.
     EVENT_COLUMNS: ClassVar[tuple[str, ...]] = ("timestamp", "body")
 
     title: str = "Penstock report"
@@ -74,6 +77,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def until_us(self) -> int | None:
         """Return the end of the range in microseconds since 1970."""
         return None if self.until is None else micros(self.until)
+
+
+def check_names(options: Report, there: Sequence[str]) -> None:
+    """Refuse a topic that is asked for by name and is not there."""
+    for name in options.topics:
+        if name not in there:
+            raise Refusal("not_found", f"topics: there is no topic {name}; there are {', '.join(there[:10]) or 'none'}")
 
 
 def micros(moment: datetime.datetime) -> int:

@@ -1,6 +1,5 @@
-"""The job: two frames in, a page out; three looks at the messages, two at the events.
-
-Invariant: what comes to the driver is bounded by the options, not by the messages.
+"""The job: frames or tables in, a page out. How many there were is the node's exact counts, where it kept some;
+what the sampled events give are shapes and percentiles.
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import functions as sql
 
-from penstock.pipeline.jobs.report import events as history
-from penstock.pipeline.jobs.report.compression import measured
-from penstock.pipeline.jobs.report.counts import SETS, Totals, census, totals
-from penstock.pipeline.jobs.report.events import due_times, measures, ways
 from penstock.pipeline.jobs.report.figures import Figures, Found
-from penstock.pipeline.jobs.report.frames import wanted
-from penstock.pipeline.jobs.report.options import OWN_PREFIX, Report
+from penstock.pipeline.jobs.report.options import Report
 from penstock.pipeline.jobs.report.page.document import document
 from penstock.pipeline.jobs.report.span import Span
+from penstock.pipeline.jobs.report.tallies import tallied
+from penstock.pipeline.jobs.report.totals import SETS, Totals
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
+
+    from penstock.pipeline.jobs.report.queries import Queries, Row
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -34,76 +31,75 @@ class Page(msgspec.Struct, frozen=True):
     figures: Figures
 
 
-def report(messages: DataFrame, events: DataFrame | None = None, options: Report | None = None) -> Page:
-    """Return a report on messages, of one topic or many, and on what became of them by the node's events."""
-    options = options or Report()
-    figures = gather(messages, events, options)
-    return Page(document(figures, options.title, time.time_ns() // 1000), figures)
+def report(
+    messages: DataFrame,
+    events: DataFrame | None = None,
+    options: Report | None = None,
+    *,
+    counts: DataFrame | None = None,
+) -> Page:
+    """Return a report on messages, of one topic or many, and on what became of them by the node's events and counts."""
+    from penstock.pipeline.jobs.report.spark import SparkQueries
+
+    return page_of(SparkQueries(messages, events, counts, options or Report()))
+
+
+def page_of(queries: Queries) -> Page:
+    """Return the report that queries answer."""
+    figures = gather(queries)
+    return Page(document(figures, queries.options.title, time.time_ns() // 1000), figures)
 
 
 #: Subscriptions whose latency is shown over time.
 BUSIEST = 8
 
 
-def gather(messages: DataFrame, events: DataFrame | None, options: Report) -> Figures:
+def gather(queries: Queries) -> Figures:
     """Return the figures of a report."""
-    present = frozenset(messages.columns)
-    within = wanted(messages, options)
-    sums = totals(within, options)
-    span = _span(sums, options, events)
-    shown = [total.topic for total in sums.shown]
+    options, present = queries.options, queries.columns
+    sums = queries.totals()
+    span = _span(sums, queries)
     found = Found(span, options, {total.topic: total for total in sums.shown})
+    shown = [total.topic for total in sums.shown]
     if sums.messages and present & {column for column, _ in SETS.values()}:
-        found.counted = _grouped(census(within, span, shown, present, options.top).collect())
+        found.counted = _grouped(queries.census(span, shown))
     if options.sample_bytes and sums.body_bytes:
-        found.packed = measured(within, sums.shown, options.sample_bytes)
-    if events is not None:
+        found.packed = queries.measured(sums.shown)
+    if queries.has_counts:
+        found.tallies = tallied(queries.intervals(), span, options)
+        more = sorted(found.tallies.topics() - set(shown), key=lambda name: (-found.published(name)[0], name))
+        # Topics that have no place of their own are among the others already.
+        room = options.topics_max - len(shown)
+        shown = shown + more[:room] if sums.topics == len(shown) else shown
+    if queries.has_events:
         timed = any(total.timed for total in sums.shown) and {"shard", "offset", "timestamp"} <= present
-        shown = _history(found, events, shown, due_times(within) if timed else None)
-    topics = tuple(found.topic(name) for name in shown)
-    rest = found.topic(None, sums.messages - sum(topic.messages for topic in topics),
-                       sums.body_bytes - sum(topic.body_bytes for topic in topics))  # fmt: skip
-    return Figures(
-        span=span,
-        columns=present,
-        events=events is not None,
-        one_in=found.one_in,
-        topics=topics,
-        others=rest if rest.messages or rest.events else None,
-        topics_all=sums.topics + sum(name not in found.totals for name in shown),
-        messages=sums.messages,
-        body_bytes=sums.body_bytes,
-        waiting=found.waiting(shown) if "due" in present else None,
-    )
+        shown = _history(found, queries, shown, timed=timed)
+    return found.figures(sums, shown, present, events=queries.has_events)
 
 
-def _span(sums: Totals, options: Report, events: DataFrame | None) -> Span:
-    """Return the range that was asked for, or else from the first message to the last message or event."""
-    since_us, until_us = options.since_us, options.until_us
+def _span(sums: Totals, queries: Queries) -> Span:
+    """Return the range that was asked for, or else from the first message to the last message, event or count."""
+    since_us, until_us = queries.options.since_us, queries.options.until_us
+    last_us = queries.last_us() if until_us is None else None
     if since_us is None:
-        since_us = sums.first_us if sums.first_us is not None else (until_us or 1) - 1
+        since_us = sums.first_us if sums.first_us is not None else (until_us or last_us or 1) - 1
     if until_us is None:
         # Messages may be delivered long after the last one came.
-        last = None if events is None else events.agg(sql.unix_micros(sql.max("timestamp"))).collect()[0][0]
-        until_us = max(sums.last_us or since_us, last or since_us) + 1
-    return Span.over(since_us, until_us, options.steps)
+        until_us = max(sums.last_us or since_us, last_us or since_us) + 1
+    return Span.over(since_us, until_us, queries.options.steps)
 
 
-def _history(found: Found, events: DataFrame, shown: list[str], due: DataFrame | None) -> list[str]:
+def _history(found: Found, queries: Queries, shown: list[str], *, timed: bool) -> list[str]:
     """Take in what happened, and what was measured on the messages' ways; return the topics to show."""
-    options, span = found.options, found.span
-    runs = history.runs(events, span)
-    if options.topics:
-        runs = runs.where(sql.col("topic").isin(list(options.topics)))
-    else:
-        runs = runs.where(~sql.col("topic").startswith(OWN_PREFIX))
-    happened = _grouped(history.counts(runs, span, shown, options.topics_max).collect())
+    happened = _grouped(queries.happened(found.span, shown))
     if not happened:
         return shown
     found.happened = happened
     found.one_in = max(row["one_in"] for rows in happened.values() for row in rows)
-    shown = shown + sorted({name for _, name in happened if name is not None and name not in shown})
-    found.ways = _grouped(measures(ways(runs, due), span, shown, found.busiest(shown, BUSIEST)).collect())
+    if found.tallies is None:
+        shown = shown + sorted({name for _, name in happened if name is not None and name not in shown})
+    busiest = found.busiest(shown, BUSIEST)
+    found.ways = _grouped(queries.ways(found.span, shown, busiest, timed=timed))
     return shown
 
 

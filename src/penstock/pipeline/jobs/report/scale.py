@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as sql
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -26,8 +27,16 @@ PLAIN = 32
 
 def class_of(value: Column, per_doubling: int = PER_DOUBLING) -> Column:
     """Return the class of a whole number that is not negative; null of null."""
+    from pyspark.sql import functions as sql
+
     logarithm = sql.floor(sql.log2(value) * per_doubling)
     return sql.when(value < PLAIN, value).when(value >= PLAIN, logarithm + PLAIN).cast("int")
+
+
+def classes_of(values: npt.NDArray[np.int64], per_doubling: int = PER_DOUBLING) -> npt.NDArray[np.int64]:
+    """Return the classes of whole numbers, as `class_of` has them."""
+    logarithms = np.log(np.maximum(values, 1)) / np.log(2.0)
+    return np.where(values < PLAIN, values, np.floor(logarithms * per_doubling).astype(np.int64) + PLAIN)
 
 
 class Class(NamedTuple):

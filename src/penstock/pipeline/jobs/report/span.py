@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import functions as sql
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -63,6 +64,8 @@ class Span(msgspec.Struct, frozen=True):
 
     def step_of(self, time_us: Column) -> Column:
         """Return the number of the step in which a time of the range lies."""
+        from pyspark.sql import functions as sql
+
         return sql.floor((time_us - self.start_us) / sql.lit(self.width_us)).cast("int")
 
 
@@ -90,12 +93,22 @@ class Windows(msgspec.Struct, frozen=True):
 
 def slot_of(ahead_us: Column) -> Column:
     """Return the slot of a message that is due so long after the range; null if it is not waiting."""
+    from pyspark.sql import functions as sql
+
     slot = (
         sql.when(ahead_us < NEAR_US, sql.floor(ahead_us / MINUTE_US))
         .when(ahead_us < FAR_US, sql.floor((ahead_us - NEAR_US) / HOUR_US) + MINUTES)
         .otherwise(LATER)
     )
     return sql.when(ahead_us >= 0, slot).cast("int")
+
+
+def slots_of(ahead_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the slots of messages that wait, as `slot_of` has them; -1 if one does not."""
+    near = ahead_us // MINUTE_US
+    far = (ahead_us - NEAR_US) // HOUR_US + MINUTES
+    slots = np.where(ahead_us < NEAR_US, near, np.where(ahead_us < FAR_US, far, LATER))
+    return np.where(ahead_us >= 0, slots, -1)
 
 
 def begin_us(slot: int) -> int:

@@ -27,12 +27,12 @@ from penstock.pipeline.jobs.report.draw.plots import (
     stacked,
     title,
 )
-from penstock.pipeline.jobs.report.events import ATTEMPTS_MAX
 from penstock.pipeline.jobs.report.figures import Figures, Subscription, Topic
 from penstock.pipeline.jobs.report.options import EVENTS_TOPIC
 from penstock.pipeline.jobs.report.page.traffic import colours_of
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import Span
+from penstock.pipeline.jobs.report.totals import ATTEMPTS_MAX
 
 SHARES = (0.5, 0.9, 0.99, 0.999)
 LEASE_SHARES = (0.5, 0.9, 0.99)

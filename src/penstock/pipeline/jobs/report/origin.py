@@ -1,4 +1,4 @@
-"""The two frames that a report is made of: messages, and the node's events.
+"""The frames that a report is made of: messages, the node's events, and its counts.
 
 Owns where they come from (a data directory, a node, tables of an archive) and what is done where columns are missing.
 Invariant: asks the source for the columns that are used and no others; a column that is absent is null, and known to be
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sql
 
-from penstock.errors import ConfigError, Refusal
-from penstock.pipeline.jobs.report.options import EVENTS_TOPIC, OWN_PREFIX, Report, moment
+from penstock.errors import ConfigError
+from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, OWN_PREFIX, Report, check_names, moment
 from penstock.pipeline.lake.table import table
 from penstock.pipeline.options import parsed
 from penstock.pipeline.schema import struct
@@ -23,6 +23,14 @@ from penstock.pipeline.store import opened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class Frames(NamedTuple):
+    """What a report is made of; None where there is none."""
+
+    messages: DataFrame
+    events: DataFrame | None = None
+    counts: DataFrame | None = None
 
 
 def frames(
@@ -34,26 +42,32 @@ def frames(
     token: str = "",
     tls_roots: str = "",
     tables: Sequence[str] = (),
-) -> tuple[DataFrame, DataFrame | None]:
-    """Return the messages a report is about, and the node's events if there are any.
+) -> Frames:
+    """Return the messages a report is about, and the node's events and counts if there are any.
 
     `path` is a data directory and `url` a node, as in the source. With `tables`, directories of archives, the messages
-    are theirs; then so are the events, unless there is a path or url to have them from.
+    are theirs; then so are events and counts, unless there is a path or url to have them from.
     """
     if not (path or url or tables):
         raise ConfigError("where are the messages? Name a data directory (path), a node (url) or tables of an archive")
     messages = [_table(spark, place) for place in tables]
-    events = [
-        each.where(sql.col("topic") == EVENTS_TOPIC).select(*Report.EVENT_COLUMNS)
-        for each in messages
-        if {"topic", *Report.EVENT_COLUMNS} <= set(each.columns)
-    ]
+    own = {name: _own(messages, name) for name in (EVENTS_TOPIC, COUNTS_TOPIC)}
     if path or url:
         words = {"path": path, "url": url, "token": token, "tlsRoots": tls_roots}
-        live, events = _live(spark, options, {name: value for name, value in words.items() if value}, not tables)
+        live, own = _live(spark, options, {name: value for name, value in words.items() if value}, not tables)
         messages = messages or live
     found = _together(messages)
-    return spark.createDataFrame([], struct(Report.COLUMNS)) if found is None else found, _together(events)
+    empty = spark.createDataFrame([], struct(Report.COLUMNS)) if found is None else found
+    return Frames(empty, _together(own[EVENTS_TOPIC]), _together(own[COUNTS_TOPIC]))
+
+
+def _own(tables: Sequence[DataFrame], topic: str) -> list[DataFrame]:
+    """Return what tables of an archive have of one of the node's own topics."""
+    return [
+        each.where(sql.col("topic") == topic).select(*Report.EVENT_COLUMNS)
+        for each in tables
+        if {"topic", *Report.EVENT_COLUMNS} <= set(each.columns)
+    ]
 
 
 def _table(spark: SparkSession, path: str) -> DataFrame:
@@ -64,12 +78,11 @@ def _table(spark: SparkSession, path: str) -> DataFrame:
 
 def _live(
     spark: SparkSession, options: Report, words: Mapping[str, str], messages: bool
-) -> tuple[list[DataFrame], list[DataFrame]]:
+) -> tuple[list[DataFrame], dict[str, list[DataFrame]]]:
     """Return what a node or its directory has; a topic that was asked for by name must be there."""
     there = opened(parsed({**words, "subscribePattern": ".*"})).names()
-    for name in options.topics if messages else ():
-        if name not in there:
-            raise Refusal("not_found", f"topics: there is no topic {name}; there are {', '.join(there[:10]) or 'none'}")
+    if messages:
+        check_names(options, there)
     wanted = list(options.topics) or [name for name in there if not name.startswith(OWN_PREFIX)]
     times: dict[str, str] = {}
     if options.since_us is not None:
@@ -82,8 +95,8 @@ def _live(
         return reader.options(subscribe=json.dumps(names), columns=json.dumps(columns), failOnDataLoss="false").load()
 
     found = [read(wanted, Report.COLUMNS, times)] if wanted and messages else []
-    events = [read([EVENTS_TOPIC], Report.EVENT_COLUMNS, {})] if EVENTS_TOPIC in there else []
-    return found, events
+    own = (EVENTS_TOPIC, COUNTS_TOPIC)
+    return found, {name: [read([name], Report.EVENT_COLUMNS, {})] if name in there else [] for name in own}
 
 
 def _together(frames: Sequence[DataFrame]) -> DataFrame | None:
