@@ -5,14 +5,23 @@ from __future__ import annotations
 import datetime
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.command import Json, Token
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.pipeline import Data, Master, Url, needs_spark, one_line, place_of
+from penstock.cli.pipeline import Data, Url, needs_spark, one_line, place_of
 from penstock.cli.printer import Printer, count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.pipeline.jobs.report import Page, Report
+    from penstock.pipeline.plan.document import Place
+
+#: Where a range that is counted back from now begins: at a multiple, as the intervals do in which the node counts.
+INTERVAL_NS = 10_000_000_000
 
 
 def report(
@@ -30,14 +39,18 @@ def report(
     data: Data = None,
     url: Url = None,
     token: Token = None,
-    master: Master = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Have Spark do it: local[*], spark://host:port or sc://host:port.",
+            show_default="no Spark below a million messages, else local[*]",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write a report on traffic, sizes, latency, dead letters, skew and compression as one HTML page."""
-    needs_spark()
-    from penstock.pipeline.jobs.report import Report, frames
-    from penstock.pipeline.jobs.report import report as reported
-    from penstock.pipeline.session import session
+    """Write a report as one HTML page: problems, traffic, sizes, latency, dead letters, skew, compression."""
+    from penstock.pipeline.jobs.report import Report, page_of, small
+    from penstock.pipeline.jobs.report.problems import problems
 
     target = Path(output)
     if not target.parent.is_dir():
@@ -53,22 +66,40 @@ def report(
     alone = bool(table) and not (data or url)
     place = None if alone else place_of(data, url, token)
     began = time.monotonic()
+    little = None
+    if place is not None and not table and master is None:
+        little = small(options, path=place.path, url=place.url, token=place.token)
+    page = page_of(little) if little is not None else _by_spark(options, place, table or (), master or "local[*]")
+    target.write_text(page.html, encoding="utf-8")
+    figures, found = page.figures, problems(page.figures)
+    said = f"{count(figures.messages, 'message')} of {count(figures.topics_all, 'topic')}, "
+    said += count(len(found), "problem") if found else "no problem"
+    values = {
+        "output": output,
+        "messages": figures.messages,
+        "topics": figures.topics_all,
+        "problems": [{"kind": each.kind, "what": each.what, "todo": each.todo} for each in found],
+    }
+    Printer(json=json).done(values, f"{output}: {said}, in {time.monotonic() - began:.0f} s")
+
+
+def _by_spark(options: Report, place: Place | None, tables: Sequence[str], master: str) -> Page:
+    """Return the report that Spark makes."""
+    needs_spark()
+    from penstock.pipeline.jobs.report import frames, report
+    from penstock.pipeline.session import session
+
     spark = session("penstock report", master=master)
     with one_line():
-        messages, events = frames(
+        found = frames(
             spark,
             options,
             path=place.path if place else "",
             url=place.url if place else "",
             token=place.token if place else "",
-            tables=table or (),
+            tables=tables,
         )
-        page = reported(messages, events, options)
-    target.write_text(page.html, encoding="utf-8")
-    figures = page.figures
-    said = f"{count(figures.messages, 'message')} of {count(figures.topics_all, 'topic')}"
-    values = {"output": output, "messages": figures.messages, "topics": figures.topics_all}
-    Printer(json=json).done(values, f"{output}: {said}, in {time.monotonic() - began:.0f} s")
+        return report(found.messages, found.events, options, counts=found.counts)
 
 
 def _moment(text: str, option: str) -> datetime.datetime | None:
@@ -78,8 +109,11 @@ def _moment(text: str, option: str) -> datetime.datetime | None:
     from penstock.errors import Refusal
     from penstock.units.times import past
 
+    now_ns = time.time_ns()
     try:
-        time_ns = past(text, time.time_ns(), option)
+        time_ns = past(text, now_ns, option)
+        if past(text, now_ns + INTERVAL_NS, option) != time_ns:  # counted back from now
+            time_ns -= time_ns % INTERVAL_NS
     except Refusal as refusal:
         raise Failure(str(refusal), USAGE) from None
     return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=time_ns // 1000)

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.archive import Archive, archived
 from penstock.pipeline.jobs.report import Report, frames, report
-from penstock.pipeline.jobs.report.totals import Hot
 from penstock.pipeline.jobs.report.figures import Figures, Topic
 from penstock.pipeline.jobs.report.options import micros, moment
 from penstock.pipeline.jobs.report.report import gather as gathered
 from penstock.pipeline.jobs.report.spark import SparkQueries
+from penstock.pipeline.jobs.report.totals import Hot
 from tests.fakes import START_NS
 from tests.pipeline.data import SECOND_NS, Data
 from tests.pipeline.report.simulation import SECOND_US, START_US, frame, runs

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from html.parser import HTMLParser
+from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.markup import VOID, Markup, escape, tag
 from penstock.pipeline.jobs.report.compression import advice, measures
-from penstock.pipeline.jobs.report.totals import Hot, readable
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.plots import durations, linear, nines, times
+from penstock.pipeline.jobs.report.draw.plots import LETTER, WIDE, clear, durations, ends_of, linear, nines, times
 from penstock.pipeline.jobs.report.figures import Course, Figures, Hottest, Shard, Subscription, Topic
 from penstock.pipeline.jobs.report.options import Report
 from penstock.pipeline.jobs.report.page.document import document
+from penstock.pipeline.jobs.report.problems import problems
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import DAY_US, SECOND_US, Span, Windows
+from penstock.pipeline.jobs.report.tallies import Backlog
+from penstock.pipeline.jobs.report.totals import Hot, readable
 
 NASTY = """</title><script>alert("x")</script><img src=x onerror='y'>&amp;\x00\u202e"""
-SECTIONS = ["topics", "traffic", "sizes", "latency", "attempts", "discards", "hot", "shards", "waiting", "compression"]
+SECTIONS = [
+    "problems",
+    "topics",
+    "traffic",
+    "sizes",
+    "latency",
+    "attempts",
+    "discards",
+    "hot",
+    "shards",
+    "waiting",
+    "compression",
+]
 
 
 class Outline(HTMLParser):
@@ -53,11 +71,12 @@ def figures(name: str, messages: int = 1000) -> Figures:
     some = Distribution([(messages, 5, 9), (3, 1000, 1000)])
     hot = Hottest((Hot(name, 10),), 40, 100)
     topic = Topic(
-        name=name, messages=messages, body_bytes=50_000, traffic={name: course, "nsq": course}, sizes=some,
+        name=name, messages=messages, stored=messages, body_bytes=50_000, stored_bytes=50_000,
+        traffic={name: course, "nsq": course}, sizes=some,
         shards=(Shard(0, 900, 10), Shard(1, 100, 1)), skew=1.8, keys=hot, tags=hot, buckets=hot,
         subscriptions=(
-            Subscription(name=name, delivered=10, acked=9, released=1, expired=1, dead=1, attempts={1: 9, 2: 1},
-                         latency_us=some, lease_us=some, latencies=tuple(some for _ in range(24))),
+            Subscription(name=name, sample=9, delivered=10, acked=9, released=1, expired=1, dead=1,
+                         attempts={1: 9, 2: 1}, latency_us=some, lease_us=some, latencies=tuple(some for _ in range(24))),
         ),
         subscriptions_all=7, discards={name: 4}, events={"released": tuple(range(24)), "discarded": tuple(range(24))},
         advice=advice(measures([name.encode() * 50] * 20, 1000)),
@@ -74,7 +93,7 @@ def test_the_page_has_its_sections_in_order_and_needs_nothing_else() -> None:
     assert outline.open == []
     assert page.startswith('<!doctype html>\n<html lang="en">')
     assert [each["id"] for each in outline.named("section")] == SECTIONS
-    links = [each["href"] for each in outline.named("a")]
+    links = [each["href"] for each in outline.named("a") if "class" not in each]
     assert links == [f"#{anchor}" for anchor in SECTIONS]
     names = {name for name, _ in outline.elements}
     assert not names & {"script", "link", "img", "iframe", "object", "embed", "video", "form", "use", "image"}
@@ -83,7 +102,7 @@ def test_the_page_has_its_sections_in_order_and_needs_nothing_else() -> None:
     plots = [each for each in outline.named("svg") if each["class"] == "plot"]
     assert len(plots) == 16
     assert all(each["aria-label"] and each["role"] == "img" for each in plots)
-    assert "Events are sampled, one message in 8" in page
+    assert "Events are sampled, one message in 8: what comes from them has a ≈." in page
     assert "6 more subscriptions not shown" in page
     assert "10 of the messages" not in page
 
@@ -99,12 +118,74 @@ def test_names_never_become_markup() -> None:
     assert "\x00" not in page
 
 
-def test_nothing_at_all_is_said_in_every_section() -> None:
+def test_what_has_nothing_to_say_is_left_out_and_only_mentioned() -> None:
     empty = Figures(span=Span.over(0, 1, 96), columns=frozenset(), events=False)
     outline = Outline(document(empty, "Nothing", 0))
-    said = [text for text in outline.text if text.startswith(("Not recorded", "There are no", "No "))]
-    assert len(said) >= len(SECTIONS)
+    assert [each["id"] for each in outline.named("section")] == ["problems"]
+    assert [each["href"] for each in outline.named("a")] == ["#problems"]
+    said = [text for text in outline.text if text.startswith("Not shown: ")]
+    assert len(said) == len(SECTIONS) - 1
     assert outline.named("svg") == []
+
+
+def test_problems_come_first_with_what_to_do_and_the_worst_of_them_at_the_top() -> None:
+    page = document(figures("orders"), "Today", 0)
+    text = page[page.index('id="problems"') : page.index('id="topics"')]
+    kinds = re.findall(r'class="kind">([^<]*)</a>', text)
+    assert kinds == ["Dead letters", "Discarded", "Slow consumer"]
+    assert "penstock peek orders.dead" in text
+    assert "≈ 1 message of orders / orders failed too often and is in the dead-letter topic." in text
+
+
+def subscribed(**more: Any) -> Figures:
+    """Return figures of a topic with one subscription, counted exactly."""
+    each = Subscription(name="s", exact=True, **more)
+    topic = Topic(name="t", messages=5000, stored=5000, subscriptions=(each,), subscriptions_all=1)
+    return Figures(span=Span.over(0, DAY_US, 24), columns=frozenset(Report.COLUMNS), events=True, counts=True,
+                   topics=(topic,), topics_all=1, messages=5000)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        ({"delivered": 5000, "acked": 5000}, []),
+        ({"delivered": 5000, "dead": 1}, ["Dead letters"]),
+        ({"delivered": 5000, "expired": 49}, []),
+        ({"delivered": 5000, "expired": 50}, ["Slow consumer"]),
+        ({"delivered": 5000, "released": 250}, ["Given back"]),
+        ({"delivered": 9, "backlog": Backlog(10, 0, 2000, 5000, 9, 5000)}, ["Growing backlog"]),
+        ({"delivered": 9, "backlog": Backlog(10, 0, 5000, 300, 9, 5000)}, []),
+        ({"delivered": 9, "backlog": Backlog(10, 0, 20, 30, 9, 30)}, []),
+        ({"delivered": 0, "backlog": Backlog(500, 0, 500, 500, 9, 500)}, ["Growing backlog"]),
+        ({"delivered": 9, "sample": 99, "latency_us": Distribution([(99, 2_000_000, 2_000_000)])}, ["Slow consumer"]),
+        ({"delivered": 9, "sample": 5, "latency_us": Distribution([(5, 2_000_000, 2_000_000)])}, []),
+    ],
+)  # fmt: skip
+def test_a_subscription_is_a_problem_when_it_is_one(more: dict[str, Any], kinds: list[str]) -> None:
+    assert [each.kind for each in problems(subscribed(**more))] == kinds
+
+
+def test_a_skewed_topic_names_the_shard_and_its_key() -> None:
+    topic = Topic(name="t", messages=2000, stored=2000, shards=(Shard(0, 1900, 1), Shard(1, 100, 1)), skew=1.9,
+                  keys=Hottest((Hot("k", 1500),), 3, 2000))  # fmt: skip
+    base = subscribed()
+    assert problems(msgspec.structs.replace(base, topics=(topic,))) == []
+    four = (Shard(0, 1900, 1), *(Shard(at, 33, 1) for at in (1, 2, 3)))
+    (found,) = problems(msgspec.structs.replace(base, topics=(msgspec.structs.replace(topic, shards=four, skew=3.8),)))
+    assert found.what == (
+        f"Shard 0 of t has 95{units.THIN}% of the messages, 3.8 times its part. The key k alone has 75{units.THIN}%."
+    )
+
+
+def test_counted_figures_are_told_plainly_and_only_sampled_ones_as_estimates() -> None:
+    some = Distribution([(640, 5, 9)])
+    counted = subscribed(delivered=5000, again=7, acked=5000, sample=10, latency_us=some, attempts={1: 640})
+    page = document(msgspec.structs.replace(counted, one_in=64), "Today", 0)
+    tiles = page[page.index('class="tiles"') : page.index("<main>")]
+    assert "≈" not in tiles
+    assert f"<td>≈{units.THIN}9{units.THIN}µs</td>" in page
+    table = page[page.index('id="attempts"') :]
+    assert '<td>5,000</td><td>5,000</td><td class="less">0</td>' in table
 
 
 def test_markup_escapes_text_and_keeps_markup() -> None:
@@ -162,3 +243,12 @@ def test_axes_have_round_ticks_and_some_length() -> None:
     day = times(Span.over(1_700_000_000 * SECOND_US, 1_700_086_400 * SECOND_US, 96), 4)
     assert [tick.label for tick in day.ticks] == ["15 Nov", "12:00"]
     assert len(times(Span.over(5, 6, 96), 4).ticks) >= 1
+
+
+def test_labels_of_an_axis_do_not_touch() -> None:
+    axis = times(Span.over(1_700_000_000 * SECOND_US, 1_700_000_001_020_000, 96), 8)
+    shown = sorted(clear(axis, WIDE, LETTER))
+    ends = [ends_of(axis.ticks[at], WIDE.x(axis, axis.ticks[at].value), WIDE, LETTER) for at in shown]
+    assert len(axis.ticks) > len(shown) >= 3  # there is no room for all of them
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(ends))
+    assert all(left >= 0 and right <= WIDE.width for left, right, _ in ends)

@@ -19,9 +19,9 @@ from penstock.pipeline.jobs.report.figures import Figures, Subscription, Topic
 from penstock.pipeline.jobs.report.plain import TYPES, PlainQueries
 from penstock.pipeline.jobs.report.report import gather
 from penstock.pipeline.jobs.report.scale import Distribution
+from penstock.pipeline.jobs.report.span import Span
 from penstock.pipeline.jobs.report.spark import SparkQueries
 from penstock.pipeline.jobs.report.tallies import tallied
-from penstock.pipeline.jobs.report.span import Span
 from penstock.settings import SubscriptionSettings
 from penstock.tally import TOPIC as COUNTS
 from penstock.tally import Counted, Interval

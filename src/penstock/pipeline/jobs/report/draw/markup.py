@@ -23,14 +23,16 @@ class Section(NamedTuple):
         return tag("section", tag("h2", self.title), lead, self.body, id=self.anchor)
 
 
-def nothing(text: str) -> Markup:
-    """Return what is said in place of a table or plot."""
-    return tag("div", text, class_="none")
+class Absent(NamedTuple):
+    """A part that has nothing to say, and why; the page only mentions it."""
+
+    title: str
+    why: str
 
 
-def not_recorded(column: str) -> Markup:
+def not_recorded(column: str) -> str:
     """Return what is said where the messages lack a column."""
-    return nothing(f"Not recorded: the messages have no column {column}.")
+    return f"Not recorded: the messages have no column {column}."
 
 
 def figure(heading: str, text: str, *children: Child) -> Markup:
@@ -60,9 +62,10 @@ def cell(*children: Child, kind: str | None = None) -> Markup:
     return tag("td", children, class_=kind)
 
 
-def number(value: float, kind: str | None = None) -> Markup:
-    """Return a cell with how many; zero is shown so that it is passed over."""
-    return cell(units.count(value), kind=kind if value else "less")
+def number(value: float, kind: str | None = None, *, exact: bool = True) -> Markup:
+    """Return a cell with how many, to the last one under the pointer; zero is shown so that it is passed over."""
+    text = units.count(value) if exact else f"≈{units.THIN}{units.count(value)}"
+    return tag("td", text, class_=kind if value else "less", title=f"{value:,}" if value >= 1_000_000 else None)
 
 
 def share(value: float) -> Markup:
@@ -71,6 +74,8 @@ def share(value: float) -> Markup:
     return tag("td", bar, tag("b", units.share(value)), class_="share")
 
 
-def time(value_us: float | None) -> Markup:
+def time(value_us: float | None, *, exact: bool = True) -> Markup:
     """Return a cell with how long something took; a dash where it is not known."""
-    return cell("–", kind="less") if value_us is None else cell(units.duration(value_us))
+    if value_us is None:
+        return cell("–", kind="less")
+    return cell(units.duration(value_us) if exact else f"≈{units.THIN}{units.duration(value_us)}")

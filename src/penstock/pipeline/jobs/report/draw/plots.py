@@ -132,6 +132,8 @@ class Size(NamedTuple):
     bottom: int = 34
     top: int = 12
     right: int = 14
+    #: How far below the axis its labels stand: on a narrow page they must not touch the lowest one beside it.
+    below: int = 20
 
     @property
     def across(self) -> int:
@@ -152,8 +154,8 @@ class Size(NamedTuple):
         return self.top + (1 - axis.share(value)) * self.up
 
 
-WIDE = Size(560, 230)
-SMALL = Size(280, 130, left=44, bottom=22, top=8, right=8)
+WIDE = Size(560, 238, bottom=42)
+SMALL = Size(280, 130, left=44, bottom=22, top=8, right=8, below=15)
 
 
 def colour(number: int | None, kind: str = "fill") -> str:
@@ -287,22 +289,57 @@ def _plot(label: str, marks: Sequence[Markup], hits: Sequence[Markup], x: Axis, 
     )  # fmt: skip
 
 
+#: How wide a letter is, about, and on a narrow page, where letters are larger in comparison.
+LETTER, LETTER_ON_PHONES = 6.2, 9.0
+#: Labels have at least so much between them.
+APART = 6.0
+
+
+def clear(x: Axis, size: Size, letter: float) -> set[int]:
+    """Return which ticks can have a label without touching the one before."""
+    found: set[int] = set()
+    free_from = -math.inf
+    for at, tick in enumerate(x.ticks):
+        left, right, _ = ends_of(tick, size.x(x, tick.value), size, letter)
+        if left >= free_from:
+            found.add(at)
+            free_from = right + APART
+    return found
+
+
+def ends_of(tick: Tick, place: float, size: Size, letter: float) -> tuple[float, float, str]:
+    """Return where a label begins and ends, and its anchor: the first and last must not leave the picture."""
+    wide = letter * max(map(len, tick.label.split("\n")))
+    if place - wide / 2 < 0:
+        return place, place + wide, "start"
+    if place + wide / 2 > size.width:
+        return place - wide, place, "end"
+    return place - wide / 2, place + wide / 2, "middle"
+
+
 def _labels(x: Axis, y: Axis, size: Size) -> list[Markup]:
     floor = size.top + size.up
     found = [tag("line", x1=size.left, x2=size.width - size.right, y1=floor, y2=floor, class_="axis")]
+    shown, on_phones = clear(x, size, LETTER), clear(x, size, LETTER_ON_PHONES)
     for at, tick in enumerate(x.ticks):
         place = size.x(x, tick.value)
         found.append(tag("line", x1=f"{place:.1f}", x2=f"{place:.1f}", y1=floor, y2=floor + 4, class_="axis"))
-        lines_ = tick.label.split("\n")
-        # The first and last labels must not leave the picture.
-        wide = 6.2 * max(map(len, lines_)) / 2
-        anchor = "start" if place - wide < 0 else "end" if place + wide > size.width else "middle"
-        minor = " minor" if at % 2 else ""
-        for number, text in enumerate(lines_):
+        if at not in shown:
+            continue
+        anchor = ends_of(tick, place, size, LETTER)[2]
+        minor = "" if at in on_phones else " minor"
+        for number, text in enumerate(tick.label.split("\n")):
             if number and size.bottom < 30:
                 break
             found.append(
-                tag("text", text, x=f"{place:.1f}", y=floor + 15 + 12 * number, text_anchor=anchor, class_=f"x{minor}")
+                tag(
+                    "text",
+                    text,
+                    x=f"{place:.1f}",
+                    y=floor + size.below + 14 * number,
+                    text_anchor=anchor,
+                    class_=f"x{minor}",
+                )
             )
     found += [
         tag(

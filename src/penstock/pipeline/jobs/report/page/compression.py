@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, SEGMENT_BYTES, Measure
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import Section, cell, figure, name, not_recorded, nothing, plots, table
+from penstock.pipeline.jobs.report.draw.markup import Absent, Section, cell, figure, name, not_recorded, plots, table
 from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, legend, linear
 from penstock.pipeline.jobs.report.figures import Figures, Topic
 
@@ -16,18 +16,18 @@ FORMS = {"segment": "segment", "message_set": "message set"}
 LEAD = (
     "Measured on samples: bodies of neighbouring messages put together and compressed as one block, "
     f"{SEGMENT_BYTES >> 20} MiB as in a segment of the log, {MESSAGE_SET_BYTES >> 10} KiB as in a Kafka message set. "
-    "Cost is CPU time for a byte of the bodies, on this machine."
+    "Ratio: how many times smaller they become. Cost is CPU time for a byte of the bodies, on this machine."
 )
 
 
-def compression(figures: Figures) -> Section:
+def compression(figures: Figures) -> Section | Absent:
     """Return the advice for each topic, and what it rests on."""
     heading = "Compression advice"
     if "body" not in figures.columns:
-        return Section("compression", heading, "", [not_recorded("body")])
+        return Absent(heading, not_recorded("body"))
     topics = [topic for topic in figures.topics if topic.advice is not None]
     if not topics:
-        return Section("compression", heading, "", [nothing("No bodies were sampled.")])
+        return Absent(heading, "No bodies were sampled.")
     heads = ("Topic", "Penstock", "Kafka", "Dory", "Would save", "Why")
     rows = [_row(topic) for topic in topics]
     body: list[Child] = [
@@ -45,14 +45,14 @@ def _row(topic: Topic) -> list[Markup]:
     advice = topic.advice
     assert advice is not None
     chosen = next((each for each in advice.measures if each.form == "segment" and each.codec == advice.penstock), None)
-    saved = units.size(topic.body_bytes * (1 - chosen.left)) if chosen else "–"
+    saved = units.size(topic.stored_bytes * (1 - chosen.left)) if chosen else "–"
     return [
         name(topic.name),
         *(
             cell(tag("code", word, class_="set" if word != "none" else None))
             for word in (advice.penstock, advice.kafka, advice.dory)
         ),
-        cell(f"{saved} of {units.size(topic.body_bytes)}" if chosen else "–"),
+        cell(f"{saved} of {units.size(topic.stored_bytes)}" if chosen else "–"),
         cell(advice.reason, kind="text"),
     ]
 

@@ -9,7 +9,7 @@ import itertools
 
 from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.draw import units
-from penstock.pipeline.jobs.report.draw.markup import Section, cell, figure, name, nothing, number, plots, table, time
+from penstock.pipeline.jobs.report.draw.markup import Absent, Section, cell, figure, name, number, plots, table, time
 from penstock.pipeline.jobs.report.draw.markup import share as share_of
 from penstock.pipeline.jobs.report.draw.plots import (
     WIDE,
@@ -43,6 +43,7 @@ ROWS_MAX = 60
 NINES = 5
 
 NO_HISTORY = f"Not recorded: there is no history of deliveries, which the node writes to {EVENTS_TOPIC}."
+ABOUT = "≈"
 
 Pairs = list[tuple[Topic, Subscription]]
 
@@ -59,27 +60,30 @@ def more(shown: Pairs, figures: Figures) -> str:
     return f" {units.plural(hidden, 'more subscription')} not shown." if hidden > 0 else ""
 
 
-def latency(figures: Figures) -> Section:
+def latency(figures: Figures) -> Section | Absent:
     """Return how long messages waited for their delivery, and how long they were leased."""
     heading = "Delivery latency and lease time"
     if not figures.events:
-        return Section("latency", heading, "", [nothing(NO_HISTORY)])
+        return Absent(heading, NO_HISTORY)
     pairs = [pair for pair in pairs_of(figures) if pair[1].latency_us.total or pair[1].lease_us.total]
     if not pairs:
-        return Section("latency", heading, "", [nothing("Nothing was delivered in this range.")])
+        return Absent(heading, _unmeasured(figures))
     lead = (
         "Latency: from when a message was published, or due if that was later, to its first delivery. "
-        "Lease: from its last delivery to the ack." + more(pairs, figures)
+        "Lease: from its last delivery to the ack. p99: of a hundred messages, 99 took not longer."
+        + _sampling(figures)
+        + more(pairs, figures)
     )
-    heads = ["Topic", "Subscription", "Messages", *(f"p{100 * each:g}" for each in SHARES), "Longest"]
+    heads = ["Topic", "Subscription", "Sample", *(f"p{100 * each:g}" for each in SHARES), "Longest"]
     heads += [*(f"Lease p{100 * each:g}" for each in LEASE_SHARES), "Longest"]
+    exact = figures.one_in == 1
     rows = [
         [
             name(topic.name),
             name(each.name),
-            number(each.latency_us.total or each.lease_us.total),
-            *_times(each.latency_us, SHARES),
-            *_times(each.lease_us, LEASE_SHARES),
+            number(each.sample),
+            *_times(each.latency_us, SHARES, exact=exact),
+            *_times(each.lease_us, LEASE_SHARES, exact=exact),
         ]
         for topic, each in pairs[:ROWS_MAX]
     ]
@@ -92,10 +96,26 @@ def latency(figures: Figures) -> Section:
     return Section("latency", heading, lead, [table(heads, rows, names=2), drawn])
 
 
-def _times(found: Distribution, shares: tuple[float, ...]) -> list[Markup]:
+def _unmeasured(figures: Figures) -> str:
+    """Return why there are no times."""
+    if figures.one_in > 1 or (figures.counts and any(each.delivered for _, each in pairs_of(figures))):
+        return (
+            "No message of the sample was delivered in this range. Times are measured on one message in "
+            "events.one_in (64 unless set otherwise); events.mode = full measures all."
+        )
+    return "Nothing was delivered in this range."
+
+
+def _sampling(figures: Figures) -> str:
+    if figures.one_in == 1:
+        return ""
+    return f" {ABOUT}: estimated from a sample, one message in {figures.one_in}; how many these were stands beside it."
+
+
+def _times(found: Distribution, shares: tuple[float, ...], *, exact: bool) -> list[Markup]:
     if not found.total:
         return [time(None) for _ in (*shares, 1)]
-    return [*(time(found.percentile(each)) for each in shares), time(found.greatest)]
+    return [time(value, exact=exact) for value in (*map(found.percentile, shares), found.greatest)]
 
 
 def _curve(heading: str, pairs: Pairs, what: str) -> Markup | None:
@@ -160,45 +180,59 @@ def _names(series: list[Series]) -> list[tuple[str, int | None]]:
 #: Events that a delivery is better off without, and their colours.
 TROUBLES = {"released": 2, "expired": 3, "dead": 4}
 HEADS = (
-    "Topic", "Subscription", "Deliveries", "Acked", "Released", "Expired", "Dead", "Delivered again", "Attempts, mean",
-    "Most",
+    "Topic", "Subscription", "Deliveries", "Acked", "Released", "Expired", "Dead", "Not the first", "Each, mean",
+    "Each, at most", "Backlog",
 )  # fmt: skip
 
 
-def attempts(figures: Figures) -> Section:
+def attempts(figures: Figures) -> Section | Absent:
     """Return how often messages were delivered, given back, timed out and given up."""
-    heading = "Attempts and dead letters"
-    if not figures.events:
-        return Section("attempts", heading, "", [nothing(NO_HISTORY)])
+    heading = "Deliveries and dead letters"
+    if not (figures.events or figures.counts):
+        return Absent(heading, NO_HISTORY)
     pairs = pairs_of(figures)
     if not pairs:
-        return Section("attempts", heading, "", [nothing("Nothing was delivered in this range.")])
-    lead = "Released: given back by the consumer. Expired: the lease ran out. Dead: moved to the dead-letter topic."
-    rows = [_row(topic, each) for topic, each in pairs[:ROWS_MAX]]
-    body = [table(HEADS, rows, names=2), _troubles_over_time(figures, _again(pairs))]
+        return Absent(heading, "Nothing was delivered in this range.")
+    lead = (
+        "Acked: finished by its consumer. Released: given back by the consumer. Expired: the lease ran out. "
+        "Dead: moved to the dead-letter topic. Not the first: deliveries of messages that were out before. Each: how "
+        "often a message was delivered. Backlog: messages before the subscription, or out on lease, at the end."
+    )
+    if figures.one_in > 1:
+        counted = "in the sample" if all(each.exact for _, each in pairs) else "estimated from the sample"
+        lead += f" {ABOUT}: {counted}, one message in {figures.one_in}; everything else is counted exactly."
+    rows = [_row(topic, each, figures.one_in == 1) for topic, each in pairs[:ROWS_MAX]]
+    body: list[Child] = [table(HEADS, rows, names=2), _troubles_over_time(figures, _again(pairs, figures))]
     return Section("attempts", heading, lead + more(pairs, figures), body)
 
 
-def _row(topic: Topic, each: Subscription) -> list[Markup]:
+def _row(topic: Topic, each: Subscription, whole: bool) -> list[Markup]:
     messages = sum(each.attempts.values())
-    again = messages - each.attempts.get(1, 0)
-    mean = sum(attempt * many for attempt, many in each.attempts.items()) / messages if messages else 0
+    exact = each.exact or whole
+    if each.again is not None:
+        again, firsts = each.again, each.delivered - each.again
+        mean = each.delivered / firsts if firsts else 0.0
+    else:
+        again = sum((attempt - 1) * many for attempt, many in each.attempts.items())
+        mean = sum(attempt * many for attempt, many in each.attempts.items()) / messages if messages else 0.0
     most = max(each.attempts, default=0)
+    text = f"{most}{' or more' if most >= ATTEMPTS_MAX else ''}" if messages else "–"
     return [
         name(topic.name),
         name(each.name),
-        number(each.delivered),
-        number(each.acked),
-        number(each.released),
-        number(each.expired, "warn"),
-        number(each.dead, "bad"),
-        share_of(again / messages if messages else 0),
-        cell(f"{mean:.2f}" if messages else "–"),
-        cell(f"{most}{' or more' if most >= ATTEMPTS_MAX else ''}" if messages else "–"),
+        number(each.delivered, exact=exact),
+        number(each.acked, exact=exact),
+        number(each.released, exact=exact),
+        number(each.expired, "warn", exact=exact),
+        number(each.dead, "bad", exact=exact),
+        number(again, exact=exact),
+        cell(f"{mean:.2f}" if mean else "–"),
+        cell(text if whole or not messages else f"{ABOUT}{units.THIN}{text}"),
+        cell("–", kind="less") if each.backlog is None else number(each.backlog.last),
     ]
 
 
-def _again(pairs: Pairs) -> Markup | None:
+def _again(pairs: Pairs, figures: Figures) -> Markup | None:
     """Return how many messages took how many attempts, those with one left out."""
     most = max((max(each.attempts, default=0) for _, each in pairs), default=0)
     if most < 2:
@@ -219,10 +253,15 @@ def _again(pairs: Pairs) -> Markup | None:
     y = linear(max(sums), units.short, whole=True)
     drawn = bars("Messages by attempts", series, bands(labels, 10), y, titles, WIDE)
     names = [(each.name, each.colour) for each in series]
-    return figure("Messages that took more than one attempt", "By how many they took.", legend(names), drawn)
+    text = "By how many they took."
+    if figures.one_in > 1:
+        text += (
+            f" {ABOUT} Counted up from a sample of {units.plural(sum(each.sample for _, each in pairs), 'message')}."
+        )
+    return figure("Messages that took more than one delivery", text, legend(names), drawn)
 
 
-def _troubles_over_time(figures: Figures, first: Markup | None) -> Markup:
+def _troubles_over_time(figures: Figures, first: Markup | None) -> Markup | None:
     """Return releases, expired leases and dead letters over time."""
     span = figures.span
     courses = [topic.events for topic in figures.everything]
@@ -232,20 +271,20 @@ def _troubles_over_time(figures: Figures, first: Markup | None) -> Markup:
     ]
     series = [each for each in series if any(each.values)]
     if not series:
-        return plots(first) if first else nothing("No message was released or given up, and no lease ran out.")
+        return plots(first) if first else None
     names = [(each.name, each.colour) for each in series]
     text = f"Per second, in steps of {units.width(span.width_us)}."
     heading = "Releases, expired leases, dead letters"
     return plots(figure(heading, text, legend(names), rates(heading, series, span, units.per_second)), first)
 
 
-def discards(figures: Figures) -> Section:
+def discards(figures: Figures) -> Section | Absent:
     """Return what was not taken in, or thrown away, and why."""
-    if not figures.events:
-        return Section("discards", "Discards", "", [nothing(NO_HISTORY)])
+    if not (figures.events or figures.counts):
+        return Absent("Discards", NO_HISTORY)
     rows = [(many, topic.name, reason) for topic in figures.everything for reason, many in topic.discards.items()]
     if not rows:
-        return Section("discards", "Discards", "", [nothing("Nothing was discarded in this range.")])
+        return Absent("Discards", "Nothing was discarded in this range.")
     rows.sort(key=lambda row: (-row[0], row[1:]))
     total = sum(many for many, _, _ in rows)
     cells = [

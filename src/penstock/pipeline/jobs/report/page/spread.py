@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.markup import Child, Markup, tag
+from penstock.markup import Markup, tag
 from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import (
+    Absent,
     Section,
     cell,
     figure,
     name,
     not_recorded,
-    nothing,
     number,
     plots,
     table,
@@ -24,10 +24,8 @@ from penstock.pipeline.jobs.report.draw.markup import share as share_of
 from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, edges, legend, linear, title
 from penstock.pipeline.jobs.report.figures import Figures, Hottest, Topic
 from penstock.pipeline.jobs.report.page.traffic import colours_of
+from penstock.pipeline.jobs.report.problems import SKEWED, UNEVEN
 from penstock.pipeline.jobs.report.span import Windows
-
-#: From here on a shard has noticeably more than its part, and much more.
-UNEVEN, SKEWED = 1.25, 2.0
 
 #: What may be hot: the column, what several are called, and where their figures are.
 KINDS: tuple[tuple[str, str, Callable[[Topic], Hottest]], ...] = (
@@ -37,56 +35,49 @@ KINDS: tuple[tuple[str, str, Callable[[Topic], Hottest]], ...] = (
 )
 
 
-def heat(figures: Figures) -> Section:
+def heat(figures: Figures) -> Section | Absent:
     """Return the keys, tags and buckets that most messages have."""
-    cards: list[Markup] = []
-    notes: list[Markup] = []
-    for column, plural, of in KINDS:
-        found = [_card(topic, of(topic), column, plural) for topic in figures.topics if of(topic).shown]
-        cards += found
-        if column not in figures.columns:
-            notes.append(not_recorded(column))
-        elif not found:
-            notes.append(nothing(f"No message has a {column}."))
-    body: list[Child] = [tag("div", cards, class_="cards") if cards else None, notes]
-    return Section("hot", "Hot keys, tags and buckets", "Shares are of all messages of the topic.", body)
+    title = "Hot keys, tags and buckets"
+    cards = [
+        _card(topic, of(topic), column, plural)
+        for column, plural, of in KINDS
+        for topic in figures.topics
+        if of(topic).shown
+    ]
+    if not cards:
+        missing = [column for column, _, _ in KINDS if column not in figures.columns]
+        return Absent(title, " ".join(map(not_recorded, missing)) or "No message has a key, tag or bucket.")
+    lead = (
+        "What many messages have in common; shares are of all messages of the topic. A key decides the shard, a tag "
+        "which consumers may take a message, a bucket is a part of a topic that one consumer has."
+    )
+    return Section("hot", title, lead, [tag("div", cards, class_="cards")])
 
 
 def _card(topic: Topic, hottest: Hottest, column: str, plural: str) -> Markup:
-    rows = [[name(hot.name), number(hot.messages), share_of(hot.messages / topic.messages)] for hot in hottest.shown]
+    rows = [[name(hot.name), number(hot.messages), share_of(hot.messages / topic.stored)] for hot in hottest.shown]
     more = hottest.members - len(hottest.shown)
     text = units.plural(hottest.members, column, plural)
     if more > 0:
         rest = 1 - sum(hot.messages for hot in hottest.shown) / hottest.messages
         text += f"; those not shown have {units.share(rest)} of the messages with one"
-    without = topic.messages - hottest.messages
-    if without:
-        text += f"; {units.share(without / topic.messages)} have none"
+    without = topic.stored - hottest.messages
+    if without > 0:
+        text += f"; {units.share(without / topic.stored)} have none"
     shown = table((column.capitalize(), "Messages", "Share"), rows)
     heading = tag("h3", f"{plural.capitalize()} of ", tag("bdi", topic.name))
     return tag("div", heading, tag("p", text + "."), shown, class_="card")
 
 
-def shards(figures: Figures) -> Section:
+def shards(figures: Figures) -> Section | Absent:
     """Return how evenly messages are spread over shards."""
     if "shard" not in figures.columns:
-        return Section("shards", "Shards", "", [not_recorded("shard")])
+        return Absent("Shards", not_recorded("shard"))
     topics = [topic for topic in figures.topics if len(topic.shards) > 1]
+    if not topics:
+        return Absent("Shards", "No topic has more than one shard with messages.")
     single = sum(len(topic.shards) == 1 for topic in figures.topics)
     lone = f" {units.plural(single, 'topic')} with one shard not shown." if single else ""
-    if not topics:
-        return Section(
-            "shards",
-            "Shards",
-            "",
-            [
-                nothing(
-                    "No topic shown has more than one shard with messages."
-                    if figures.messages
-                    else "There are no messages."
-                )
-            ],
-        )
     heads = ("Topic", "Shards", "Largest shard", "Its share", "Skew", "Smallest shard")
     rows = []
     for topic in topics:
@@ -98,14 +89,14 @@ def shards(figures: Figures) -> Section:
                 name(topic.name),
                 number(len(topic.shards)),
                 cell(f"shard {largest.number}"),
-                share_of(largest.messages / topic.messages),
+                share_of(largest.messages / topic.stored),
                 cell(f"{topic.skew:.2f}×", kind=kind),
                 cell(f"shard {smallest.number}, {units.count(smallest.messages)}"),
             ]
         )
     lead = (
-        "Skew: messages of the largest shard, as a multiple of the mean over the shards that have any; 1 is even."
-        + lone
+        "A shard is an ordered piece of a topic. Skew: messages of the largest shard, as a multiple of the mean over "
+        "the shards that have any; 1 is even." + lone
     )
     each = [_shard_figure(topic) for topic in topics]
     return Section("shards", "Shards", lead, [table(heads, rows), plots(each, small=True)])
@@ -115,7 +106,7 @@ def _shard_figure(topic: Topic) -> Markup:
     values = [shard.messages for shard in topic.shards[:256]]
     titles = [
         f"shard {shard.number}\n{units.count(shard.messages)} messages, "
-        f"{units.share(shard.messages / topic.messages)}\n{units.size(shard.body_bytes)}"
+        f"{units.share(shard.messages / topic.stored)}\n{units.size(shard.body_bytes)}"
         for shard in topic.shards[:256]
     ]
     x = bands([str(shard.number) for shard in topic.shards[:256]])
@@ -124,14 +115,14 @@ def _shard_figure(topic: Topic) -> Markup:
     return figure(topic.name, text, bars(f"Shards of {topic.name}", [Series("", values, 0)], x, y, titles, SMALL))
 
 
-def waiting(figures: Figures) -> Section:
+def waiting(figures: Figures) -> Section | Absent:
     """Return how many messages are due in the coming windows."""
     heading = "Waiting messages"
     if figures.waiting is None:
-        return Section("waiting", heading, "", [not_recorded("due")])
+        return Absent(heading, not_recorded("due"))
     windows = figures.waiting
     if not windows.total:
-        return Section("waiting", heading, "", [nothing("No message of the range is due after its end.")])
+        return Absent(heading, "No message of the range is due after its end.")
     lead = (
         f"{units.plural(windows.total, 'message')} of the range due after its end, {units.instant(windows.start_us)}, "
         f"in windows of {units.width(windows.width_us)}."

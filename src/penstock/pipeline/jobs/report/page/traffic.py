@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from penstock.markup import Child, Markup, tag
 from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import (
+    Absent,
     Section,
     cell,
     figure,
     name,
     not_recorded,
-    nothing,
     number,
     plots,
     table,
@@ -45,19 +45,14 @@ DIALECTS = 8
 SIZE_EDGES = [0.0, *(float(factor * 10**at) for at in range(13) for factor in (1, 2, 5))]
 
 
-def overview(figures: Figures) -> Section:
+def overview(figures: Figures) -> Section | Absent:
     """Return the table of topics."""
-    heads = (
-        "Topic",
-        "Messages",
-        "Share",
-        "Bodies",
-        "Mean size",
-        "Over time",
-        "Dialects",
-        "Latency p50 / p99",
-        "Discarded",
-    )
+    if not figures.everything:
+        return Absent("Topics", "There are no messages.")
+    gone = any(topic.stored < topic.messages for topic in figures.everything)
+    is_measured = any(each.latency_us.total for topic in figures.everything for each in topic.subscriptions)
+    heads = ["Topic", "Messages", "Share", "Bodies", "Mean size", "Over time", "Dialects"]
+    heads += (["Still stored"] if gone else []) + (["Latency p50 / p99"] if is_measured else []) + ["Discarded"]
     rows = [
         [
             name(topic.name),
@@ -67,35 +62,42 @@ def overview(figures: Figures) -> Section:
             cell(units.size(topic.body_bytes / topic.messages) if topic.messages else "–"),
             cell(spark(f"Messages to {topic.name} over time", _messages(topic, figures.span)), kind="name"),
             cell(", ".join(topic.traffic), kind="name"),
-            cell(_latency(topic)),
+            *([number(topic.stored)] if gone else []),
+            *([cell(_latency(topic, figures.one_in == 1))] if is_measured else []),
             number(sum(topic.discards.values()), "warn"),
         ]
         for topic in figures.everything
     ]
     more = figures.topics_all - len(figures.topics)
-    lead = f"Those with most messages; {units.plural(more, 'more topic')} counted together." if more > 0 else ""
-    shown = table(heads, rows, texts=(5, 6))
-    return Section("topics", "Topics", lead, [shown if rows else nothing("There are no messages.")])
+    lead = f"Those with most messages; {units.plural(more, 'more topic')} counted together. " if more > 0 else ""
+    lead += "A dialect is the protocol by which a message came."
+    if gone:
+        lead += (
+            " Still stored: what retention, or the deletion of a topic, has left of the messages; sizes, keys and "
+            "plots below are of these."
+        )
+    return Section("topics", "Topics", lead, [table(heads, rows, texts=(5, 6))])
 
 
 def _messages(topic: Topic, span: Span) -> list[int]:
     return added((course.messages for course in topic.traffic.values()), span)
 
 
-def _latency(topic: Topic) -> str:
+def _latency(topic: Topic, exact: bool) -> str:
     """Return the latency of all subscriptions together."""
     found = Distribution(one for each in topic.subscriptions for one in each.latency_us.classes)
     if not found.total:
         return "–"
-    return f"{units.duration(found.percentile(0.5))} / {units.duration(found.percentile(0.99))}"
+    about = "" if exact else f"≈{units.THIN}"
+    return f"{about}{units.duration(found.percentile(0.5))} / {units.duration(found.percentile(0.99))}"
 
 
-def traffic(figures: Figures) -> Section:
+def traffic(figures: Figures) -> Section | Absent:
     """Return plots of traffic over time, by topic and by dialect."""
     if "timestamp" not in figures.columns:
-        return Section("traffic", "Traffic", "", [not_recorded("timestamp")])
-    if not figures.messages:
-        return Section("traffic", "Traffic", "", [nothing("There are no messages.")])
+        return Absent("Traffic", not_recorded("timestamp"))
+    if not any(topic.stored for topic in figures.everything):
+        return Absent("Traffic", "There are no messages to look at.")
     span = figures.span
     dialects = _by_dialect(figures, "messages")
     body: list[Child] = [
@@ -106,7 +108,7 @@ def traffic(figures: Figures) -> Section:
             _figure("Bytes of bodies by dialect", _by_dialect(figures, "body_bytes"), span, units.bytes_per_second),
         )
     ]
-    body += [not_recorded(column) for column in ("source", "body") if column not in figures.columns]
+    body += [tag("p", not_recorded(column)) for column in ("source", "body") if column not in figures.columns]
     dialect_names = [(each.name, each.colour) for each in dialects]
     if len(figures.topics) > 1:
         colours = dict(dialect_names)
@@ -129,7 +131,7 @@ def _figure(heading: str, series: list[Series], span: Span, show: Show) -> Marku
 def _topic_figure(topic: Topic, colours: Mapping[str, int | None], span: Span) -> Markup:
     series = [Series(source, course.messages, colours.get(source)) for source, course in topic.traffic.items()]
     peak = max(_messages(topic, span)) / span.width_s
-    text = f"{units.count(topic.messages)} messages, {units.per_second(peak)} at the peak"
+    text = f"{units.plural(topic.stored, 'message')}, {units.per_second(peak)} at the peak"
     return figure(topic.name, text, rates(f"Messages to {topic.name}", series, span, units.per_second, small=True))
 
 
@@ -170,29 +172,28 @@ def _by_dialect(figures: Figures, what: str) -> list[Series]:
     ]
 
 
-def sizes(figures: Figures) -> Section:
+def sizes(figures: Figures) -> Section | Absent:
     """Return percentiles and histograms of the sizes of bodies."""
     if "body" not in figures.columns:
-        return Section("sizes", "Message sizes", "", [not_recorded("body")])
+        return Absent("Message sizes", not_recorded("body"))
     topics = [topic for topic in figures.everything if topic.sizes.total]
     if not topics:
-        return Section("sizes", "Message sizes", "", [nothing("There are no messages.")])
+        return Absent("Message sizes", "There are no messages to look at.")
     heads = ("Topic", "Mean", "Least", "p50", "p90", "p99", "p99.9", "Greatest", "All bodies")
     rows = [
         [
             name(topic.name),
-            cell(units.size(topic.body_bytes / topic.messages)),
+            cell(units.size(topic.stored_bytes / topic.stored)),
             cell(units.size(topic.sizes.least)),
             *(cell(units.size(topic.sizes.percentile(each))) for each in (0.5, 0.9, 0.99, 0.999)),
             cell(units.size(topic.sizes.greatest)),
-            cell(units.size(topic.body_bytes)),
+            cell(units.size(topic.stored_bytes)),
         ]
         for topic in topics
     ]
     each = [_size_figure(topic) for topic in topics]
-    return Section(
-        "sizes", "Message sizes", "The body alone, as it was sent.", [table(heads, rows), plots(each, small=True)]
-    )
+    lead = "The body alone, as it was sent. p99: of a hundred messages, 99 are not larger."
+    return Section("sizes", "Message sizes", lead, [table(heads, rows), plots(each, small=True)])
 
 
 def _size_figure(topic: Topic) -> Markup:
