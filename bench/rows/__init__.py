@@ -53,6 +53,7 @@ ROWS: Mapping[str, Row] = {
     "beside": beside.run,
     "replay": seconds.run_replay,
     "start": seconds.run_start,
+    "report-small": seconds.run_report,
     "spark": spark.run,
     "jobs": spark.run_jobs,
 }

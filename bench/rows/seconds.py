@@ -42,6 +42,18 @@ def run_replay(plan: Plan) -> Iterator[Result]:
             yield table_row("replay", work, words, goals, made.missing)
 
 
+def run_report(plan: Plan) -> Iterator[Result]:
+    """Write a report on one topic by the command."""
+    with fleet(Penstock) as made:
+        for server in made.servers.values():
+            assert isinstance(server, Penstock)
+            fill_topic(server, "little", ROWS)
+            took = _best(plan, partial(_reported, server))
+            work = f"`penstock pipeline report` on {ROWS:,} messages, from the command to the page"
+            goals = [at_most(SECONDS_MAX, took, " s")]
+            yield table_row("report-small", work, {"penstock": f"{took:.1f} s"}, goals, made.missing)
+
+
 def run_start(plan: Plan) -> Iterator[Result]:
     """Start Spark again and again, once its class archive is there."""
     with fleet(Penstock) as made:
@@ -67,6 +79,11 @@ def _best(plan: Plan, turn: Callable[[int], float]) -> float:
 def _replayed(server: Penstock, extra: list[str], turn: int) -> float:
     words = ["pipeline", "replay", "little", "--to", f"again{turn}", "--data", str(server.node_data), *extra]
     return _run([str(supply.penstock()), *words])
+
+
+def _reported(server: Penstock, turn: int) -> float:
+    page = str(server.node_data.parent / f"report{turn}.html")
+    return _run([str(supply.penstock()), "pipeline", "report", "--data", str(server.node_data), "-o", page])
 
 
 def _run(command: list[str]) -> float:

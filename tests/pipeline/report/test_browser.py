@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import shutil
@@ -29,11 +30,13 @@ const plots = [...document.querySelectorAll("svg")].map(plot => ({
   box: [plot.getBoundingClientRect().width, plot.getBoundingClientRect().height],
   marks: boxes(plot, ".mark").map(box => [box.width, box.height]),
   texts: boxes(plot, "text").map(box => [box.width, box.height, box.left, box.right]),
+  labels: boxes(plot, "text.x").filter(box => box.width).map(box => [box.top, box.left, box.right]),
   fills: [...plot.querySelectorAll(".mark")].map(mark => getComputedStyle(mark).fill + getComputedStyle(mark).stroke),
 }));
-const wide = document.documentElement.scrollWidth - innerWidth;
+const wide = document.body.scrollWidth - document.documentElement.clientWidth;
+const tables = [...document.querySelectorAll(".table")].map(each => each.scrollWidth - each.clientWidth);
 document.body.insertAdjacentHTML("beforeend", "<pre id=found></pre>");
-document.getElementById("found").textContent = JSON.stringify({plots, wide});
+document.getElementById("found").textContent = JSON.stringify({plots, wide, tables});
 </script>"""
 
 
@@ -68,16 +71,22 @@ def test_a_simulated_day_adds_up(page: Page) -> None:
     assert (advised["orders"], advised["thumbnails"]) == ("zstd", "none")
 
 
-@pytest.mark.parametrize("width", [1280, 500])
+#: A window is not narrower than this, but a page may be.
+WINDOW_MIN = 500
+
+
+@pytest.mark.parametrize("width", [1280, 420])
 def test_every_plot_is_drawn_in_a_browser(page: Page, tmp_path: Path, width: int) -> None:
     probed = tmp_path / "probed.html"
-    probed.write_text(page.html.replace("</body>", PROBE + "</body>"), encoding="utf-8")
-    done = browse(tmp_path, probed.as_uri(), f"--window-size={width},1000", "--dump-dom")
+    narrow = f"<style>html{{width:{width}px}}</style>"
+    probed.write_text(page.html.replace("</body>", narrow + PROBE + "</body>"), encoding="utf-8")
+    done = browse(tmp_path, probed.as_uri(), f"--window-size={max(width, WINDOW_MIN)},1000", "--dump-dom")
     assert complaints(done) == []
     seen = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert seen is not None
     found = json.loads(html.unescape(seen[1]))
     assert found["wide"] <= 0  # tables scroll by themselves, the page does not
+    assert (max(found["tables"]) > 50) == (width == 420)
     names = [plot["name"] for plot in found["plots"]]
     assert {"Messages by topic", "Messages by dialect", "Latency by percentile", "Lease time by percentile",
             "Median latency over time", "Messages by attempts", "Discards by reason", "Sizes in orders",
@@ -89,6 +98,8 @@ def test_every_plot_is_drawn_in_a_browser(page: Page, tmp_path: Path, width: int
         assert max(height for _, height in plot["marks"]) > 1, plot["name"]
         assert all(colours != "nonenone" for colours in plot["fills"]), plot["name"]
         assert all(left >= -1 and right <= width + 1 for _, _, left, right in plot["texts"]), plot["name"]
+        for (top, _, right), (below, left, _) in itertools.pairwise(sorted(plot["labels"])):
+            assert top != below or right < left, plot["name"]
 
 
 def test_the_page_can_be_looked_at_in_light_and_dark(page: Page, tmp_path: Path) -> None:

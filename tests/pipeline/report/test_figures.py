@@ -146,9 +146,10 @@ def test_many_topics_and_keys_stay_bounded_and_sum_up(spark: SparkSession) -> No
 def test_no_rows_one_row_and_missing_columns_make_a_page(spark: SparkSession) -> None:
     empty = report(frame(spark, []), frame(spark, [], Report.EVENT_COLUMNS))
     assert empty.figures.messages == 0
-    assert "There are no messages." in empty.html
+    assert "Not shown: Topics. There are no messages." in empty.html
     one = report(frame(spark, [message("<script>", 0, body=b"x")]).drop("tag", "due"))
     assert "Not recorded: the messages have no column tag." in one.html
+    assert "Not recorded: the messages have no column due." in one.html
     assert "Not recorded: there is no history of deliveries" in one.html
     assert "<script" not in one.html
     bare = report(frame(spark, [message("t", 0, body=b"x")]).select("body"))

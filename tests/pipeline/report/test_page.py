@@ -76,7 +76,8 @@ def figures(name: str, messages: int = 1000) -> Figures:
         shards=(Shard(0, 900, 10), Shard(1, 100, 1)), skew=1.8, keys=hot, tags=hot, buckets=hot,
         subscriptions=(
             Subscription(name=name, sample=9, delivered=10, acked=9, released=1, expired=1, dead=1,
-                         attempts={1: 9, 2: 1}, latency_us=some, lease_us=some, latencies=tuple(some for _ in range(24))),
+                         attempts={1: 9, 2: 1}, latency_us=some, lease_us=some,
+                         latencies=tuple(some for _ in range(24))),
         ),
         subscriptions_all=7, discards={name: 4}, events={"released": tuple(range(24)), "discarded": tuple(range(24))},
         advice=advice(measures([name.encode() * 50] * 20, 1000)),

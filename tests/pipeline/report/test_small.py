@@ -196,7 +196,7 @@ def test_many_topics_are_counted_together_and_sum_up() -> None:
 
 
 def shape(found: Distribution) -> list[tuple[int, int, int]]:
-    return [tuple(each) for each in found.classes]
+    return [(each.weight, each.low, each.high) for each in found.classes]
 
 
 def told(each: Subscription) -> dict[str, Any]:

@@ -37,9 +37,11 @@ def _classes() -> str:
 SHEET = f"""
 :root{{color-scheme:light dark;
 --page:#f6f6f3;--card:#fff;--ink:#1d1d1b;--soft:#5d5d58;--faint:#8a8a83;--line:#e4e4de;
---grid:#ecece7;--shade:#0000002e;--accent:#2a78d6;--bar:#d6e5f8;--good:#0e7a4f;--warn:#a85b00;--bad:#b3261e;{_colours(LIGHT, "#b5b5ad")}}}
+--grid:#ecece7;--shade:#0000002e;--accent:#2a78d6;--bar:#d6e5f8;--good:#0e7a4f;--warn:#a85b00;--bad:#b3261e;
+{_colours(LIGHT, "#b5b5ad")}}}
 @media (prefers-color-scheme:dark){{:root{{--page:#161615;--card:#1f1f1d;--ink:#ecece8;--soft:#b2b2ab;--faint:#83837c;
---line:#33332f;--shade:#000000a0;--grid:#2b2b28;--accent:#5598e7;--bar:#25405f;--good:#4cc38f;--warn:#e5a13c;--bad:#f08079;
+--line:#33332f;--shade:#000000a0;--grid:#2b2b28;--accent:#5598e7;--bar:#25405f;--good:#4cc38f;--warn:#e5a13c;
+--bad:#f08079;
 {_colours(DARK, "#6a6a64")}}}}}
 *{{box-sizing:border-box}}
 html{{-webkit-text-size-adjust:100%}}
@@ -77,7 +79,8 @@ figure p{{font-size:13px;margin:0 0 4px}}
 .table{{overflow-x:auto;background:linear-gradient(90deg,var(--card) 30%,transparent) 0 0/44px 100% no-repeat local,
 linear-gradient(270deg,var(--card) 30%,transparent) 100% 0/44px 100% no-repeat local,
 linear-gradient(90deg,var(--shade),transparent) 0 0/14px 100% no-repeat scroll,
-linear-gradient(270deg,var(--shade),transparent) 100% 0/14px 100% no-repeat scroll,var(--card);border:1px solid var(--line);border-radius:10px;margin:10px 0}}
+linear-gradient(270deg,var(--shade),transparent) 100% 0/14px 100% no-repeat scroll,var(--card);
+border:1px solid var(--line);border-radius:10px;margin:10px 0}}
 table{{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}}
 th,td{{padding:7px 9px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line);vertical-align:middle}}
 th{{font-weight:600;color:var(--soft);font-size:12.5px}}
