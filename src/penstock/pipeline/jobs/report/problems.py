@@ -105,7 +105,7 @@ def _backlog(topic: Topic, each: Subscription, figures: Figures) -> Iterator[Pro
             f"The backlog of {_name(topic, each)} grows: {units.count(backlog.last)} messages at the end, "
             f"{units.count(backlog.first)} at first, about {rate} more than its consumers finish."
         )
-        todo = "Start more consumers, or let each hold more at once (RDY in NSQ, credit elsewhere)."
+        todo = "Start more consumers, or let each hold more messages at once."
     command = f"penstock subscription show {quote(topic.name)} {quote(each.name)}"
     yield Problem("Growing backlog", what, todo, "attempts", command, bad=True, weight=backlog.last)
 
@@ -117,7 +117,7 @@ def _slow(topic: Topic, each: Subscription) -> Iterator[Problem]:
             "Slow consumer",
             f"{_many(each, each.expired, 'lease')} of {_name(topic, each)} ran out before the consumer answered "
             f"({share} of the deliveries), so these messages were delivered again.",
-            "Give longer leases (NSQ: msg_timeout), extend them while work goes on (TOUCH), or take fewer at once.",
+            "Give longer leases, extend them while work goes on, or take fewer messages at once.",
             "attempts",
             weight=each.expired,
         )
