@@ -14,7 +14,7 @@ import msgspec
 from penstock.pipeline.jobs.report.figures import Figures, Found
 from penstock.pipeline.jobs.report.options import Report
 from penstock.pipeline.jobs.report.page.document import document
-from penstock.pipeline.jobs.report.span import Span
+from penstock.pipeline.jobs.report.span import SECOND_US, Span
 from penstock.pipeline.jobs.report.tallies import tallied
 from penstock.pipeline.jobs.report.totals import SETS, Totals
 
@@ -86,7 +86,8 @@ def _span(sums: Totals, queries: Queries) -> Span:
     if until_us is None:
         # Messages may be delivered long after the last one came.
         until_us = max(sums.last_us or since_us, last_us or since_us) + 1
-    return Span.over(since_us, until_us, queries.options.steps)
+    # What is told per second is not counted in less: three messages within a moment are no hundred a second.
+    return Span.over(since_us, until_us, queries.options.steps, SECOND_US)
 
 
 def _history(found: Found, queries: Queries, shown: list[str], *, timed: bool) -> list[str]:

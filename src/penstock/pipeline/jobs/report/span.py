@@ -41,10 +41,10 @@ class Span(msgspec.Struct, frozen=True):
     width_us: int
 
     @classmethod
-    def over(cls, since_us: int, until_us: int, steps: int) -> Span:
-        """Return a range in about so many steps, one more at most."""
+    def over(cls, since_us: int, until_us: int, steps: int, least_us: int = 1) -> Span:
+        """Return a range in about so many steps, one more at most, none of them shorter than the least."""
         length_us = max(until_us - since_us, 1)
-        width_us = next((width for width in WIDTHS_US if width * steps >= length_us), 0)
+        width_us = next((width for width in WIDTHS_US if width * steps >= length_us and width >= least_us), 0)
         return cls(since_us, since_us + length_us, width_us or -(-length_us // steps))
 
     @property
