@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.callers.book import AccessKey, User
+from penstock.callers.quota import UserQuota
 from penstock.callers.rights import Rule
 from penstock.config import CallersConfig
 from penstock.dialects.sqs.codec.signature import signature_of, signed
@@ -17,7 +18,7 @@ from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.faults import Fault
 from tests.callers.parts import users_in
 from tests.served import Served
-from tests.sqs.boto import Boto
+from tests.sqs.boto import AwsError, Boto
 
 FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "sqs" / "signed.json").read_text())
 REQUESTS = FIXTURE["requests"]
@@ -91,6 +92,34 @@ def test_a_user_signs_with_its_access_key_and_may_what_it_may(node: Served) -> N
         assert [each["Body"] for each in bob.receive(url)] == ["a shirt"]
         error = bob.refused("create_queue", QueueName="other")
         assert (error.code, error.status) == ("AccessDenied", 403)
+
+
+def test_quotas_of_a_user_hold_here_too(tmp_path: Path) -> None:
+    quota = UserQuota(messages_per_second=1, topics=1)
+    users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(KEY,), quota=quota)])
+    with (
+        Served(tmp_path, sqs=SqsConfig(port=0)) as bounded,
+        Boto(bounded.ports["sqs.port"], KEY.id, KEY.secret) as bob,
+    ):
+        url = bob.queue("one")
+        assert bob.refused("create_queue", QueueName="two").code == "OverLimit"
+        topic = bob("create_topic", "sns", Name="sales")["TopicArn"]
+        endpoint = "arn:aws:sqs:us-east-1:000000000000:one"
+        bob("subscribe", "sns", TopicArn=topic, Protocol="sqs", Endpoint=endpoint)
+        entries = [{"Id": str(i), "MessageBody": "x"} for i in range(10)]
+        published = [{"Id": str(i), "Message": "x"} for i in range(10)]
+        ways: list[tuple[str, str, dict[str, Any]]] = [
+            ("send_message_batch", "sqs", {"QueueUrl": url, "Entries": entries}),
+            ("publish_batch", "sns", {"TopicArn": topic, "PublishBatchRequestEntries": published}),
+        ]
+        for operation, service, params in ways:
+            codes = set()
+            for _ in range(20):  # two hundred messages, and it may send one a second
+                try:
+                    bob(operation, service, **params)
+                except AwsError as error:
+                    codes.add(error.code)
+            assert codes == {"Throttling"}
 
 
 def test_a_wrong_secret_and_an_unknown_key_are_told_apart(node: Served) -> None:

@@ -7,7 +7,6 @@ so and may publish again: copies may be repeated, none is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -27,6 +26,7 @@ from penstock.dialects.sqs.sns import policy, shapes
 from penstock.dialects.sqs.sns.topics import Member, Record, Topics
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
+from penstock.node.admission import publish
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.units import times
@@ -66,7 +66,7 @@ class Publisher:
             )
         name, record = self._topics.find(caller, "publish", arn)
         draft = _draft(asked, name, record)
-        sent = self._send(name, record, [draft], base_url, publisher)
+        sent = self._send(caller, name, record, [draft], base_url, publisher)
         return sent.then_make(lambda _: shapes.Published(message_id=draft.id))
 
     def publish_batch(
@@ -88,10 +88,16 @@ class Publisher:
             raise Fault("BatchRequestTooLong", f"The length of all messages is above {MESSAGE_BYTES_MAX} bytes.")
         if not drafts:
             return Answer.of(told)
-        return self._send(name, record, drafts, base_url, publisher).then_make(lambda _: told)
+        return self._send(caller, name, record, drafts, base_url, publisher).then_make(lambda _: told)
 
     def _send(
-        self, name: str, record: Record, drafts: Sequence[Draft], base_url: str, publisher: object
+        self,
+        caller: Caller,
+        name: str,
+        record: Record,
+        drafts: Sequence[Draft],
+        base_url: str,
+        publisher: object,
     ) -> Answer[None]:
         """Store the copies; the answer is there when all are, or one is refused."""
         by_queue = {member.queue: (id_, member) for id_, member in record.members.items()}
@@ -121,7 +127,7 @@ class Publisher:
         for topic, rows in copies:
             if "dedup" in rows.columns:
                 topic.intake.pass_time()
-            topic.publish(rows, publisher, partial(done))
+            publish(topic, caller, rows, publisher, done)
         return stored
 
     def _rows(self, name: str, id_: str, member: Member, drafts: Sequence[Draft], base_url: str) -> Rows | None:
