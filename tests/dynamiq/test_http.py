@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.callers.quota import UserQuota
+from penstock.delivery.source import Delivery
 from penstock.dialects.dynamiq.codec import core_ids, element
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.dynamiq.queue import SETTINGS
@@ -111,6 +112,18 @@ def test_a_subscription_of_the_name_with_another_policy_is_left_alone(desk: Desk
     answer = desk.ask("PUT", "/v1/queues/orders")
     assert (answer.status, answer.kind) == (409, J)
     assert desk.node.topics["orders"].subscription("queue").settings.policy == "shared"
+
+
+def test_somebody_else_who_takes_from_a_queue_locks_a_partition_and_any_id_is_deleted(desk: Desk) -> None:
+    desk.queue("a", max_partitions=1)
+    one, two = desk.send("a"), desk.send("a")
+    holder, got = desk.node.topics["a"].subscription("queue").holder("another"), list[Delivery]()
+    holder.look(1, 5_000_000_000, got.extend)
+    assert [delivery.count for delivery in got] == [1]
+    assert desk.ids("a") == []
+    assert desk.delete("a", one) == 1
+    desk.advance(30.001)
+    assert desk.ids("a") == [two]
 
 
 def test_what_cannot_be_spelled_is_not_listed(desk: Desk) -> None:
