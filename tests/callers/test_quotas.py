@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
@@ -20,6 +21,8 @@ from penstock.client import Client as Sdk
 from penstock.client.connection import Access, Connection
 from penstock.client.wire import Stage
 from penstock.errors import Refusal
+from penstock.pipeline.stage import Line
+from penstock.pipeline.target import Target
 from tests.callers.parts import bearer, user, users_in
 from tests.flight.parts import Flown, Held, many
 from tests.nsq.caller import Caller as Client
@@ -358,6 +361,17 @@ def make_put(flown: Flown, topic: str) -> str:
     return "OK"
 
 
+def make_staged(flown: Flown, topic: str) -> str:
+    access = Access(f"grpc://127.0.0.1:{flown.flight.port}", "maker")
+    query = uuid.uuid4().hex
+    try:
+        with Line(Target(access=access, topic=topic), patience_s=0) as line:
+            line.commit(query, 0, list(line.stage(query, 0, iter([many(1)]))[0]))
+    except Refusal as refusal:
+        return f"{refusal.code}: {refusal}"
+    return "OK"
+
+
 MAKE: dict[str, Callable[[Flown, str], str]] = {
     "nsq PUB": make_nsq("PUB"),
     "nsq INTERNAL_CREATE_TOPIC": make_nsq("INTERNAL_CREATE_TOPIC {} 0\n"),
@@ -369,6 +383,7 @@ MAKE: dict[str, Callable[[Flown, str], str]] = {
     "dynamiq create": make_http("dynamiq.port", "/v1/queues/TOPIC", method="PUT"),
     "flight create": make_flight,
     "flight put": make_put,
+    "flight commit": make_staged,
 }
 
 

@@ -38,7 +38,7 @@ def test_staged_rows_appear_with_their_commit(flown: Flown) -> None:
     assert staged.rows == 2003
     stage(flown, "a1", many(5, 2003), topic="t")
     stage(flown, "lost", many(5), topic="t")
-    assert flown.bodies("t") == []
+    assert "t" not in flown.node.topics
     assert commit(flown, "a0", "a1") == {"rows": 2008}
     assert sorted(flown.bodies("t")) == sorted(b"body %d" % number for number in range(2008))
     assert set(flown.read("t")["source"].to_pylist()) == {"spark"}
@@ -92,7 +92,7 @@ def test_commit_of_an_unknown_stage_is_refused_and_changes_nothing(flown: Flown)
     stage(flown, "a0", many(3), topic="t")
     with pytest.raises(flight.FlightServerError, match="not_found: attempt a1"):
         commit(flown, "a0", "a1")
-    assert flown.bodies("t") == []
+    assert "t" not in flown.node.topics
     assert commit(flown, "a0") == {"rows": 3}
 
 
@@ -129,6 +129,16 @@ def test_batches_are_checked_before_they_are_staged(flown: Flown) -> None:
     with pytest.raises(flight.FlightServerError, match="not_found: there is no topic 'none'"):
         stage(flown, "a0", many(1), topic="none", create=False)
     assert staged_files(flown) == []
+
+
+def test_topic_is_made_by_the_commit_and_not_by_what_is_staged(flown: Flown) -> None:
+    stage(flown, "a0", many(3), topic="new")
+    assert "new" not in flown.node.topics
+    flown.act("abort", query="q", batch=0, attempts=["a0"])
+    stage(flown, "a1", body_batch(b"x", due=pa.array([flown.node.clock.now()], pa.int64())), topic="new")
+    assert "new" not in flown.node.topics
+    commit(flown, "a1")
+    assert flown.bodies("new") == [b"x"]
 
 
 def test_attempt_that_exists_is_not_written_over(flown: Flown) -> None:

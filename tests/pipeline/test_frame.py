@@ -50,7 +50,12 @@ def test_column_that_is_null_throughout_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        (frame(value=BinaryType()), "a message has no column value; there are topic, body"),
+        (
+            frame(value=BinaryType()),
+            'no column value; what Kafka calls so is body here: withColumnRenamed("value", "body")',
+        ),
+        (frame(body=BinaryType(), partition=IntegerType()), "no column partition; what Kafka calls so is shard here"),
+        (frame(body=BinaryType(), amount=IntegerType()), "a message has no column amount; there are topic, body"),
         (frame(body=BinaryType(), tags=StringType()), "a message has no column tags; did you mean tag?"),
         (frame(body=BinaryType(), Body=StringType()), "no column Body; did you mean body?"),
         (frame(body=DoubleType()), "column body is double; it must be binary or string: cast it"),

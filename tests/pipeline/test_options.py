@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.pipeline.options import EARLIEST, LATEST, for_batch, for_stream, parsed
+from penstock.pipeline.target import parsed as target
 
 HERE = {"path": "/data", "subscribe": "orders"}
 
@@ -109,3 +110,18 @@ def test_a_batch_read_does_not_begin_at_the_end() -> None:
         for_batch(parsed({**HERE, "startingOffsets": "latest"}))
     with pytest.raises(ConfigError, match="option endingOffsets cannot be earliest"):
         for_batch(parsed({**HERE, "endingOffsets": '{"orders":{"0":-2}}'}))
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("kafka.bootstrap.servers", "set option url to the node, as grpc://host:7071"),
+        ("kafka.group.id", "options token, tokenFile and tlsRoots say who comes"),
+        ("assign", "set option subscribe to the topics, and choose shards by where"),
+    ],
+)
+def test_options_of_kafkas_source_are_told_what_they_are_here(name: str, way: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no option {name}; .*{way}"):
+        parsed({**HERE, name: "x"})
+    with pytest.raises(ConfigError, match=f"there is no option {name}; "):
+        target({"url": "grpc://n:1", "topic": "t", name: "x"})

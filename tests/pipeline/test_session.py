@@ -301,6 +301,28 @@ def test_the_cache_moves_where_the_home_cannot_be_written(tmp_path: Path) -> Non
     assert str(os.getuid()) in launch.cache_directory({"XDG_CACHE_HOME": str(tmp_path / "file")}).name
 
 
+def test_class_archives_that_nobody_uses_any_more_are_removed(tmp_path: Path) -> None:
+    now_s = 1_000_000_000.0
+
+    def kept(**unused_s: float) -> set[str]:
+        for name, age_s in unused_s.items():
+            path = tmp_path / f"classes-{name.replace('_', '.')}"
+            path.touch()
+            os.utime(path, (now_s - age_s, now_s - age_s))
+        (tmp_path / "home-1").mkdir(exist_ok=True)
+        launch.tidy(tmp_path, now_s)
+        assert (tmp_path / "home-1").exists()
+        return {path.name for path in tmp_path.glob("classes-*")}
+
+    day = 86_400.0
+    assert kept(a_jsa=0, b_aot=day / 2, c_jsa=2 * day, d_jsa_7_new=2 * day, e_jsa_8_new=60) == {
+        "classes-a.jsa",
+        "classes-b.aot",
+        "classes-e.jsa.8.new",
+    }
+    assert kept(f_jsa=1, g_jsa=2, h_jsa=3) == {f"classes-{name}.jsa" for name in "afgh"} | {"classes-e.jsa.8.new"}
+
+
 def test_the_home_of_spark_holds_no_packed_sources(tmp_path: Path) -> None:
     home = launch.spark_home(tmp_path)
     assert launch.spark_home(tmp_path) == home

@@ -215,9 +215,10 @@ def test_copied_checkpoint_that_writes_other_batches_to_the_same_topic_is_refuse
 def test_batch_with_a_row_that_cannot_be_taken_is_not_written_at_all(node: Flown, copy: Copy) -> None:
     node.put("in", many(90))
     broken = sql.when(sql.col("offset") == 70, None).otherwise(sql.col("body"))
-    with pytest.raises(PySparkException, match="has no body: it is null"):
+    shown = r"task \d: row \d+ has no body: it is null \(its key is null, its body null\)"
+    with pytest.raises(PySparkException, match=shown):
         copy.run(lambda frame: frame.repartition(3).withColumn("body", broken))
-    assert stored(node, "out") == 0
+    assert "out" not in node.node.topics
     copy.run()
     assert sorted(node.bodies("out")) == sorted(node.bodies("in"))
     assert staged_files(node) == []
@@ -283,3 +284,13 @@ def test_stream_takes_no_transaction(node: Flown, copy: Copy) -> None:
     node.put("in", many(1))
     with pytest.raises(PySparkException, match="a stream writes each of its batches once anyway"):
         copy.run(txnAppId="a", txnVersion="1")
+
+
+def test_update_mode_is_refused(spark: SparkSession, node: Flown, tmp_path: Path) -> None:
+    node.put("in", many(3))
+    reader = spark.readStream.format("penstock").options(url=url(node), subscribe="in", startingOffsets="earliest")
+    counts = reader.load().groupBy("key").count().selectExpr("CAST(count AS STRING) AS body")
+    writer = counts.writeStream.format("penstock").options(url=url(node), topic="out").outputMode("update")
+    with pytest.raises(PySparkException, match="penstock does not support Update mode"):
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    assert "out" not in node.node.topics

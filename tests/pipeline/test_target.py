@@ -40,7 +40,10 @@ def test_sparks_own_options_are_let_through() -> None:
         ({**URL, "txnAppID2": "t"}, "did you mean txnAppId?"),
         ({**URL, "subscribe": "t"}, "option subscribe is for reading; did you mean topic?"),
         ({**URL, "startingoffsets": "t"}, "option startingOffsets is for reading; for writing there are path, url"),
-        ({**URL, "kafka.bootstrap.servers": "x"}, "there is no option kafka.bootstrap.servers; there are path, url"),
+        (
+            {**URL, "kafka.bootstrap.servers": "x"},
+            "there is no option kafka.bootstrap.servers; that is Kafka's: set option url",
+        ),
         ({"url": "http://there"}, "option url: 'http://there' is no address of a node"),
         ({**URL, "tlsRoots": "/nowhere/roots"}, "option tlsRoots is /nowhere/roots, which cannot be read"),
         ({**URL, "topic": ""}, "option topic is '': the name of one topic"),

@@ -45,7 +45,7 @@ from penstock.node.turns import Turns
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
-from penstock.registry.records import RoutingMapping, TopicRecord
+from penstock.registry.records import RoutingMapping, TopicRecord, check_name
 from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
 from penstock.rescue.labels import Labels, label_of
@@ -274,13 +274,23 @@ class Node:
         self, caller: Caller, action: Action, name: str, settings: TopicSettings | None = None
     ) -> Answer[Topic]:
         """Answer with a topic for somebody who may do this with it; its first use makes it."""
+        self._allow(caller, action, name)
+        return self.make_for(caller, name, settings)
+
+    def check_obtainable(self, caller: Caller, action: Action, name: str) -> None:
+        """Refuse what `obtain_for` would refuse, and make nothing."""
+        self._allow(caller, action, name)
+        if name not in self.topics:
+            check_name(name)
+            self._check_limits(name, self.config.topic.settings().shards)
+
+    def _allow(self, caller: Caller, action: Action, name: str) -> None:
         caller.check(action, name)
         if name not in self.topics:
             if name.startswith(OWN) and name not in self._own:
                 caller.check("create", name)
             if action != "create":
                 self.gate.granted(caller, "create", name, f"by its first use: {action}")
-        return self.make_for(caller, name, settings)
 
     def make_for(self, caller: Caller, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
         """Answer with a topic for somebody who was asked whether it may make it, which is counted if it does."""

@@ -10,6 +10,7 @@ import fcntl
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def _make(cache: Path, quick: bool) -> int:
     if not part.exists():
         return 1
     part.replace(whole)
+    launch.tidy(cache, time.time())
     return 0
 
 

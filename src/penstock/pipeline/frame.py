@@ -43,6 +43,10 @@ TAKEN: dict[str, tuple[type[DataType], ...]] = {
 LEFT_OUT = ("shard", "offset", "timestamp", "timestamp_ns", "source")
 
 
+#: Columns of Spark's Kafka source and sink, by what they are called here.
+KAFKAS = {"value": "body", "partition": "shard"}
+
+
 def chosen_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     """Return the columns of a frame that go to the node; ConfigError names one that cannot."""
     columns: list[str] = []
@@ -94,5 +98,9 @@ def _word(kind: type[DataType]) -> str:
 
 
 def _near(name: str) -> str:
+    if name.lower() in KAFKAS:
+        return (
+            f'what Kafka calls so is {KAFKAS[name.lower()]} here: withColumnRenamed("{name}", "{KAFKAS[name.lower()]}")'
+        )
     near = hint(name, TAKEN, f"there are {', '.join(TAKEN)};")
     return f"{near} Drop it, or put it into body or headers"

@@ -94,6 +94,11 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: An archive that does not fit is passed over in silence; real errors still show.
 SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
+#: A class archive has about 150 MB. One is for quick sessions and one for others, and somebody may go back and forth
+#: between two environments; what was not used for a day belongs to a version that is gone.
+ARCHIVES_MAX = 4
+UNUSED_S = 86_400.0
+
 #: What Spark 4.3 is made for.
 OLDEST_VERSION = 17
 #: From this version on Java makes its archive in one step, and without one of its own below it.
@@ -210,6 +215,8 @@ class Archive:
         for suffix, *switches in ((".jsa", "-Xshare:auto", "-XX:SharedArchiveFile="), (".aot", "-XX:AOTCache=")):
             path = self._stem.with_suffix(suffix)
             if path.exists():
+                with suppress(OSError):
+                    os.utime(path)  # when it was last used
                 return (*switches[:-1], switches[-1] + str(path), *SILENT)
         return ()
 
@@ -219,6 +226,16 @@ class Archive:
         whole = self._stem.with_suffix(".aot" if ahead else ".jsa")
         part = whole.with_name(f"{whole.name}.{process}.new")
         return part, whole, ("-XX:AOTCacheOutput=" if ahead else "-XX:ArchiveClassesAtExit=") + str(part)
+
+
+def tidy(cache: Path, now_s: float) -> None:
+    """Remove class archives of a Java or a Spark that nobody uses any more, and what is left of unfinished ones."""
+    whole = [*cache.glob("classes-*.jsa"), *cache.glob("classes-*.aot")]
+    unused = sorted(((path.stat().st_mtime, path) for path in whole), reverse=True)
+    old = [path for number, (used, path) in enumerate(unused) if used < now_s - UNUSED_S or number >= ARCHIVES_MAX]
+    parts = [path for path in cache.glob("classes-*.new") if path.stat().st_mtime < now_s - UNUSED_S]
+    for path in (*old, *parts):
+        path.unlink(missing_ok=True)  # a Java that runs on it keeps it
 
 
 def java_version(program: str) -> int:

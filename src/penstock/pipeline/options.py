@@ -137,8 +137,23 @@ def known(name: str, names: Sequence[str] = NAMES) -> str:
     written = {each.lower(): each for each in names}
     found = written.get(name.lower())
     if found is None:
-        raise ConfigError(f"there is no option {name}; {hint(name, names)}")
+        raise ConfigError(f"there is no option {name}; {_kafkas(name) or hint(name, names)}")
     return found
+
+
+def _kafkas(name: str) -> str:
+    """Return how to say here what an option of Spark's Kafka source says; empty if it is none of those."""
+    lower = name.lower()
+    if lower == "kafka.bootstrap.servers":
+        return "that is Kafka's: set option url to the node, as grpc://host:7071, or option path to its data directory"
+    if lower.startswith(("kafka.", "kafkaconsumer.", "fetchoffset.", "groupid")):
+        return "that is for Kafka's client: options token, tokenFile and tlsRoots say who comes, and that is all"
+    if lower == "assign":
+        return (
+            'that is Kafka\'s: set option subscribe to the topics, and choose shards by where("shard IN (0, 1)"), '
+            "which a batch read takes on before it reads"
+        )
+    return ""
 
 
 def _check_together(options: Options) -> None:

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import IntegerType, StructType
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.pipeline.frame import chosen_columns, messages
 from penstock.pipeline.stage import Line
 from penstock.pipeline.target import Target, parsed
@@ -46,11 +46,16 @@ class Writing:
         """Stage a task's rows and return what the driver needs to commit them; on an executor."""
         staged: list[str] = []
         count = 0
-        with Line(self.target) as line:
-            for home, run in groupby(self._homes(batches), itemgetter(0)):
-                attempts, rows = line.stage(query, batch, (messages(each, self.columns) for _, each in run), home)
-                staged += attempts
-                count += rows
+        try:
+            with Line(self.target) as line:
+                for home, run in groupby(self._homes(batches), itemgetter(0)):
+                    attempts, rows = line.stage(query, batch, (messages(each, self.columns) for _, each in run), home)
+                    staged += attempts
+                    count += rows
+        except Refusal as refusal:
+            context = TaskContext.get()
+            task = context.partitionId() if context is not None else 0
+            raise Refusal(refusal.code, f"task {task}: {refusal}") from None
         return Staged(query, tuple(staged), count)
 
     def _homes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.RecordBatch]]:

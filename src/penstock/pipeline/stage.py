@@ -7,6 +7,8 @@ Invariant: every row of a task is in exactly one of the attempts that `stage` re
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -27,6 +29,14 @@ PATIENCE_S = 30.0
 LOAD_BYTES = 32 << 20
 #: Spark makes batches by rows, however large these are, and a node takes batches up to a limit (64 MiB by default).
 BATCH_BYTES = 4 << 20
+
+#: So much of a row is shown in an error.
+SAMPLE = 60
+
+#: How the node names a row of a batch, what it lacks, and what of it is too long.
+_ROW = re.compile(r"\brow (\d+)")
+_ABSENT = re.compile(r"has no (\w+)")
+_SIZED = re.compile(r": (\w+) has (\d+) bytes")
 
 Result = TypeVar("Result")
 
@@ -85,7 +95,10 @@ class Line:
                 raise PenstockError(f"the node has {staged.rows} of {sum(map(len, kept))} rows that were staged")
             return attempt, staged.rows
 
-        return self._patiently(send)
+        try:
+            return self._patiently(send)
+        except Refusal as refusal:
+            raise Refusal(refusal.code, _shown(str(refusal), kept)) from None
 
     def _patiently(self, call: Callable[[Connection], Result]) -> Result:
         """Return what a call returns; wait for a node that is being restarted, or out of room for a moment."""
@@ -106,6 +119,42 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _shown(text: str, batches: list[pa.RecordBatch]) -> str:
+    """Return what the node says of a row, with its key and the begin of its body; it tells its place in a batch."""
+    found = _ROW.search(text)
+    if found is None:
+        return text
+    place = int(found[1])
+    rows = [batch.slice(place, 1) for batch in batches if place < len(batch)]
+    row = rows[0] if len(rows) == 1 else next((row for row in rows if _is_meant(row, text)), None)
+    if row is None:
+        return text
+    values = row.to_pylist()[0]
+    return f"{text} (its key is {_sample(values.get('key'))}, its body {_sample(values.get('body'))})"
+
+
+def _is_meant(row: pa.RecordBatch, text: str) -> bool:
+    """Tell whether a row is one that the node would say this of."""
+    values = row.to_pylist()[0]
+    if (absent := _ABSENT.search(text)) is not None:
+        return values.get(absent[1]) is None
+    if (sized := _SIZED.search(text)) is not None:
+        return len(values.get(sized[1]) or b"") == int(sized[2])
+    if "headers" in text:
+        try:
+            return values["headers"] is not None and not isinstance(json.loads(values["headers"]), dict)
+        except ValueError:
+            return True
+    return False
+
+
+def _sample(value: str | bytes | None) -> str:
+    if value is None:
+        return "null"
+    start = repr(value[:SAMPLE])
+    return f"{start} and {len(value) - SAMPLE} more" if len(value) > SAMPLE else start
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
     from penstock.node.topic import Topic
 
+    Obtain = Callable[[str], Answer[Topic]]
+
 #: Committed queries are remembered this long after their last commit.
 FORGET_NS = 30 * 24 * 3600 * SECOND
 
@@ -49,6 +51,8 @@ class _Asked(NamedTuple):
     names: list[str]
     any_rows: bool
     done: Committed
+    #: How the topic is had, if it is not there yet.
+    obtain: Obtain
 
 
 class Seen(NamedTuple):
@@ -83,11 +87,21 @@ class Transactions:
             if not record.done:
                 self._start(record)
 
-    def commit(self, query: str, batch: int, attempts: list[str], done: Committed, *, any_rows: bool = False) -> None:
+    def commit(
+        self,
+        query: str,
+        batch: int,
+        attempts: list[str],
+        done: Committed,
+        *,
+        any_rows: bool = False,
+        obtain: Obtain | None = None,
+    ) -> None:
         """Make what these attempts staged visible; `done` hears once, when it is as durable as can be.
 
         A batch that is there already is not added again, and must be the same one, or the call is refused. With
-        `any_rows` the last one may have other rows: a query that draws lots repeats it so after a crash.
+        `any_rows` the last one may have other rows: a query that draws lots repeats it so after a crash. A topic that
+        is not there is had by `obtain`, so that it counts as its user's.
         """
         try:
             names = [name_of(query, batch, attempt) for attempt in attempts]
@@ -96,7 +110,7 @@ class Transactions:
             if not names:  # no rows, so there is nothing that could be there twice, or be missing
                 done((0, False), None)
                 return
-            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done)
+            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done, obtain or self._node.obtain)
             record = self._before(asked)
             if record is None or (record.done and batch > record.batch):
                 self._begin(asked, record)
@@ -150,8 +164,7 @@ class Transactions:
     ) -> None:
         """Write a commit down, then start it; one at a time of a query and topic."""
         if key in self._beginning:
-            again = partial(self.commit, asked.query, asked.batch, list(asked.attempts), any_rows=asked.any_rows)
-            self._beginning[key].then(lambda _, __: again(asked.done))
+            self._beginning[key].then(lambda _, __: self._again(asked))
             return
 
         def told(record: TransactionRecord | None, error: Exception | None) -> None:
@@ -182,7 +195,17 @@ class Transactions:
         if error is not None:
             asked.done(None, error)
         else:
-            self.commit(asked.query, asked.batch, list(asked.attempts), asked.done, any_rows=asked.any_rows)
+            self._again(asked)
+
+    def _again(self, asked: _Asked) -> None:
+        self.commit(
+            asked.query,
+            asked.batch,
+            list(asked.attempts),
+            asked.done,
+            any_rows=asked.any_rows,
+            obtain=asked.obtain,
+        )
 
     def abort(self, query: str, batch: int, attempts: list[str]) -> None:
         """Drop attempts, unless they are being committed."""
@@ -247,14 +270,14 @@ class Transactions:
             return self._put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
 
         def begin() -> Answer[TransactionRecord]:
-            return self._checked(asked.names).then_ask(lambda _: self._topic(name)).then_ask(write)
+            return self._checked(asked.names).then_ask(lambda _: self._topic(asked, name)).then_ask(write)
 
         self._write_down(asked, key_of(asked.query, name), begin)
 
-    def _topic(self, name: str | None) -> Answer[Topic | None]:
+    def _topic(self, asked: _Asked, name: str | None) -> Answer[Topic | None]:
         if name is None:
             return Answer.of(None)
-        topic: Answer[Topic | None] = self._node.obtain(name).then_make(lambda found: found)
+        topic: Answer[Topic | None] = asked.obtain(name).then_make(lambda found: found)
         return topic
 
     def _repeated(self, asked: _Asked, record: TransactionRecord) -> None:

@@ -155,7 +155,8 @@ def offsets_at(service: Service, caller: Caller, document: OffsetsAt) -> object:
 
 def commit(service: Service, caller: Caller, document: Commit) -> Committed:
     """Make what these attempts staged visible, once for each (query, topic, batch)."""
-    call = partial(service.node.transactions.commit, any_rows=document.any_rows)
+    obtain = partial(service.node.obtain_for, caller, "publish")
+    call = partial(service.node.transactions.commit, any_rows=document.any_rows, obtain=obtain)
     found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
     return Committed(rows=found[0], already=found[1])
 

@@ -48,7 +48,10 @@ def write(
         raise Refusal("bad_request", f"'home' of a stage is the number of a shard, not {document.home}")
     node = service.node
     topics = Topics(service, caller, create=document.create)
-    if document.topic is not None:
+    if document.topic is not None and document.create:
+        # The commit makes it: a write that fails leaves no topic behind.
+        service.bridge.call(partial(node.check_obtainable, caller, "publish", document.topic))
+    elif document.topic is not None:
         topics.need([document.topic])
     schema = intake.checked(_empty(reader.schema)).schema
     staged = node.staging.writer(
@@ -68,7 +71,7 @@ def write(
             )
             is_begun = True
             if "due" in batch.schema.names:
-                service.bridge.call(partial(_check_due, service, caller, document, batch))
+                service.bridge.call(partial(_check_due, service, document, batch))
             for piece in pieces(batch):
                 staged.write(piece)
         if is_cancelled():
@@ -87,7 +90,7 @@ def write(
         raise flight.FlightCancelledError("the client is gone") from None
 
 
-def _check_due(service: Service, caller: Caller, document: Stage, batch: pa.RecordBatch) -> None:
+def _check_due(service: Service, document: Stage, batch: pa.RecordBatch) -> None:
     """Refuse now what a commit would be refused for again and again."""
     names = [document.topic] if document.topic is not None else batch.column(TOPIC).unique().to_pylist()
     now_ns = service.node.clock.now()
@@ -95,7 +98,9 @@ def _check_due(service: Service, caller: Caller, document: Stage, batch: pa.Reco
         column = batch.column("due")
         if document.topic is None:
             column = column.filter(pc.equal(batch.column(TOPIC), name))
-        check_due(name, column, service.topic(caller, "publish", name).settings.max_due_ns, now_ns)
+        topic = service.node.topics.get(name)
+        settings = service.node.config.topic.settings() if topic is None else topic.settings
+        check_due(name, column, settings.max_due_ns, now_ns)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
