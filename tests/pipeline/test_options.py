@@ -125,3 +125,20 @@ def test_options_of_kafkas_source_are_told_what_they_are_here(name: str, way: st
         parsed({**HERE, name: "x"})
     with pytest.raises(ConfigError, match=f"there is no option {name}; "):
         target({"url": "grpc://n:1", "topic": "t", name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxTriggerDelay": "1m"}, "option maxTriggerDelay needs option minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "option maxTriggerDelay: "),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger is 5, and max.* is 4"),
+        ({"startingOffsetsByTimestamp": "12"}, "milliseconds since 1970 by topic and shard"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "has a time before 1970"),
+    ],
+)
+def test_what_a_trigger_waits_for_must_make_sense(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parsed({**HERE, **given})
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger is for streams"):
+        for_batch(parsed({**HERE, "minOffsetsPerTrigger": "5"}))

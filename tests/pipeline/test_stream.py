@@ -13,7 +13,7 @@ from penstock.errors import Refusal
 from penstock.pipeline import planning
 from penstock.pipeline.stream import StreamReader
 from tests.fakes import START_NS
-from tests.pipeline.data import Data, gathered, stretches
+from tests.pipeline.data import SECOND_NS, Data, gathered, rows, stretches
 
 ALL = ReadAllAvailable()
 
@@ -91,6 +91,47 @@ def test_rows_of_a_micro_batch_are_limited_and_shared_by_backlog(data: Data) -> 
         stood = end
     assert sum(sizes) == 400
     assert max(sizes) <= 100
+
+
+def test_few_rows_wait_for_more_but_not_for_ever(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 10**9
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    topic = data.topic("t", shards=2)
+    words = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 10, "maxTriggerDelay": "1m"}
+    reader = data.stream(subscribe="t", **words)
+    stood = reader.initialOffset()
+    topic.fill(3)
+    found, stood = drained(reader, stood)
+    assert found == [0, 1, 2]  # the first ones after a start do not wait
+    topic.fill(4)
+    topic.fill(5, shard=1)
+    assert drained(reader, stood) == ([], stood)
+    topic.fill(1, shard=1)
+    found, stood = drained(reader, stood)
+    assert sorted(found) == [0, 1, 2, 3, 3, 4, 4, 5, 5, 6]
+    topic.fill(1)
+    assert drained(reader, stood) == ([], stood)
+    now_ns += 60 * 10**9
+    found, stood = drained(reader, stood)
+    assert found == [7]
+    topic.fill(1)
+    assert drained(reader, stood) == ([], stood)
+    reader.prepareForTriggerAvailableNow()
+    assert drained(reader, stood)[0] == [8]
+
+
+def test_a_query_begins_at_a_time_of_its_own_in_each_shard(data: Data) -> None:
+    topic = data.topic("t", shards=2)
+    for shard in range(2):
+        for second in range(5):
+            topic.append(b"x", shard=shard, time_ns=START_NS + second * SECOND_NS)
+    start_ms = START_NS // 1_000_000
+    times = json.dumps({"t": {"0": start_ms + 2000, "1": start_ms + 4000}})
+    assert data.stream(subscribe="t", startingOffsetsByTimestamp=times).initialOffset() == at(t=(2, 4))
+    both = data.batch(subscribe="t", startingOffsetsByTimestamp=times, endingTimestamp=start_ms + 3000)
+    assert [(row["shard"], row["offset"]) for row in rows(both)] == [(0, 2)]
+    with pytest.raises(Refusal, match="option startingOffsetsByTimestamp: shard 1 of topic t is missing; say a time"):
+        data.stream(subscribe="t", startingOffsetsByTimestamp='{"t":{"0":1}}').initialOffset()
 
 
 def test_bytes_of_a_micro_batch_are_limited(data: Data) -> None:

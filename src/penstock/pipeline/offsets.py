@@ -56,7 +56,7 @@ def placed(place: Place, topics: Mapping[str, TopicInfo], option: str) -> Positi
     """Return the positions that an option means; `Refusal` where it names what is not there or not kept."""
     if isinstance(place, int):
         return {name: _whole(info, place) for name, info in topics.items()}
-    _check_names(place, topics, option)
+    check_names(place, topics, option)
     found = {}
     for name, info in topics.items():
         given = place[name]
@@ -83,7 +83,8 @@ def _whole(info: TopicInfo, word: int) -> Position:
     return Position(info.incarnation, tuple(ends))
 
 
-def _check_names(place: dict[str, dict[int, int]], topics: Mapping[str, TopicInfo], option: str) -> None:
+def check_names(place: dict[str, dict[int, int]], topics: Mapping[str, TopicInfo], option: str) -> None:
+    """Refuse offsets or times for a topic or shard that is not there, and none for one that is."""
     for name in place:
         if name not in topics:
             raise Refusal("bad_request", f"option {option} names topic {name}, which is not among those subscribed to")
@@ -95,5 +96,5 @@ def _check_names(place: dict[str, dict[int, int]], topics: Mapping[str, TopicInf
             raise Refusal(
                 "bad_request",
                 f"option {option}: shard {min(there - given)} of topic {name} is missing; "
-                "say -2 for earliest, -1 for latest",
+                + ("say a time for it" if option.endswith("Timestamp") else "say -2 for earliest, -1 for latest"),
             )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError, hint
+from penstock.errors import ConfigError, PenstockError, hint
 
 if TYPE_CHECKING:
     from penstock.client.connection import Access
@@ -31,6 +31,10 @@ NAMES = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -45,12 +49,17 @@ NAMES = (
 )
 
 #: Options that only make sense where a read ends, which a stream does not.
-ENDS = ("endingOffsets", "endingTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+#: How long rows below minOffsetsPerTrigger wait, as with Kafka's source.
+DELAY_NS = 15 * 60 * 1_000_000_000
 
 EARLIEST, LATEST = -2, -1
 
 #: A place in every shard: a word for all, or offsets by topic and shard (-2 is earliest, -1 is latest).
 Place = int | dict[str, dict[int, int]]
+#: A time in milliseconds for every shard, or one for each by topic and shard.
+Times = int | dict[str, dict[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +72,11 @@ class Options:
     pattern: str | None = None
     starting: Place | None = None
     ending: Place | None = None
-    starting_ms: int | None = None
-    ending_ms: int | None = None
+    starting_ms: Times | None = None
+    ending_ms: Times | None = None
+    #: Fewer rows than this wait for more, but not longer than that.
+    offsets_min: int | None = None
+    delay_ns: int = DELAY_NS
     offsets_max: int | None = None
     bytes_max: int | None = None
     tasks: int | None = None
@@ -94,8 +106,10 @@ def parsed(given: Mapping[str, str]) -> Options:
         pattern=_pattern(words),
         starting=_place(words, "startingOffsets"),
         ending=_place(words, "endingOffsets"),
-        starting_ms=number(words, "startingTimestamp", 0),
-        ending_ms=number(words, "endingTimestamp", 0),
+        starting_ms=_times(words, "starting"),
+        ending_ms=_times(words, "ending"),
+        offsets_min=number(words, "minOffsetsPerTrigger", 1),
+        delay_ns=_delay(words),
         offsets_max=number(words, "maxOffsetsPerTrigger", 1),
         bytes_max=number(words, "maxBytesPerTrigger", 1),
         tasks=number(words, "minPartitions", 1),
@@ -114,6 +128,8 @@ def parsed(given: Mapping[str, str]) -> Options:
 
 def for_batch(options: Options) -> None:
     """Refuse what a batch read cannot do."""
+    if options.offsets_min is not None:
+        raise ConfigError("option minOffsetsPerTrigger is for streams: a batch read takes what is there")
     for name, place in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         word = LATEST if name == "startingOffsets" else EARLIEST
         said = "latest (-1)" if word == LATEST else "earliest (-2)"
@@ -160,6 +176,11 @@ def _check_together(options: Options) -> None:
     if options.path is None and options.access is None:
         raise ConfigError(
             "where are the topics? Set option path to a data directory, or option url to a node, as grpc://host:7071"
+        )
+    if options.offsets_min is not None and options.offsets_min > (options.offsets_max or options.offsets_min):
+        raise ConfigError(
+            f"option minOffsetsPerTrigger is {options.offsets_min}, and maxOffsetsPerTrigger is {options.offsets_max}, "
+            "which is less: raise one, or lower the other"
         )
     if bool(options.topics) == (options.pattern is not None):
         raise ConfigError("which topics? Set option subscribe to their names, or option subscribePattern, one of both")
@@ -249,6 +270,38 @@ def _offsets(name: str, text: str) -> dict[str, dict[int, int]]:
                 )
             found[topic][int(shard)] = offset
     return found
+
+
+def _times(words: Mapping[str, str], side: str) -> Times | None:
+    """Return a time for every shard, or one for each; the first wins, as with Kafka's source."""
+    whole = number(words, f"{side}Timestamp", 0)
+    name = f"{side}OffsetsByTimestamp"
+    if whole is not None or name not in words:
+        return whole
+    if not words[name].startswith("{"):
+        raise ConfigError(
+            f"option {name} is {words[name]!r}: milliseconds since 1970 by topic and shard, as "
+            '{"topic":{"0":1767225600000}}'
+        )
+    times = _offsets(name, words[name])
+    if any(time_ms < 0 for shards in times.values() for time_ms in shards.values()):
+        raise ConfigError(f"option {name} has a time before 1970; a word for earliest or latest is for startingOffsets")
+    return times
+
+
+def _delay(words: Mapping[str, str]) -> int:
+    """Return how long few rows wait for more."""
+    text = words.get("maxTriggerDelay")
+    if text is None:
+        return DELAY_NS
+    from penstock.units.quantity import parse_duration
+
+    if "minOffsetsPerTrigger" not in words:
+        raise ConfigError("option maxTriggerDelay needs option minOffsetsPerTrigger: rows wait for nothing else")
+    try:
+        return parse_duration(text)
+    except PenstockError as error:
+        raise ConfigError(f"option maxTriggerDelay: {error}") from None
 
 
 def _json(name: str, text: str) -> dict[str, object] | list[object]:

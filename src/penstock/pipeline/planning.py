@@ -15,8 +15,8 @@ from penstock.client.wire import Read, TopicInfo
 from penstock.errors import Refusal
 from penstock.pipeline import launch
 from penstock.pipeline.conditions import Conditions
-from penstock.pipeline.offsets import Position, Positions, placed
-from penstock.pipeline.options import LATEST, Options, Place
+from penstock.pipeline.offsets import Position, Positions, check_names, placed
+from penstock.pipeline.options import LATEST, Options, Place, Times
 from penstock.pipeline.scan import Task
 from penstock.pipeline.schema import Shape
 from penstock.pipeline.store import Piece, Store, Topics, subscribed_names
@@ -32,15 +32,18 @@ MILLISECOND_NS = 1_000_000
 
 
 def position(
-    store: Store, topics: Topics, place: Place | None, time_ms: int | None, default: int, option: str
+    store: Store, topics: Topics, place: Place | None, time_ms: Times | None, default: int, option: str
 ) -> Positions:
     """Return where a read begins or ends: by time, by offsets, or at the default."""
     if time_ms is None:
         return placed(default if place is None else place, topics, option)
+    if not isinstance(time_ms, int):
+        check_names(time_ms, topics, f"{option}ByTimestamp")
     found = {}
     for name, info in topics.items():
-        offsets = store.offsets_at(info, time_ms * MILLISECOND_NS)
-        found[name] = Position(info.incarnation, tuple(offsets))
+        times = [time_ms if isinstance(time_ms, int) else time_ms[name][shard.shard] for shard in info.shards]
+        at = {each: store.offsets_at(info, each * MILLISECOND_NS) for each in set(times)}
+        found[name] = Position(info.incarnation, tuple(at[each][shard] for shard, each in enumerate(times)))
     return found
 
 

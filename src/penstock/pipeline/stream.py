@@ -6,6 +6,7 @@ a look at each shard's end, and arithmetic. Invariant: offsets only go forward, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: What was there when the query began, where it ends with that.
         self._target: Positions | None = None
         self._topics: Topics = {}
+        #: When rows were last given out, where few of them wait for more.
+        self._fired_ns: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors only read: connections, and what the driver remembers, stay here.
@@ -82,6 +85,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = placed(LATEST, topics, "startingOffsets")
         if self._target is not None:
             ends = _at_most(ends, self._target, begin)
+        if self._waits(topics, begin, ends):
+            return start
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(topics, begin, ends)
         return encoded(ends)
@@ -126,6 +131,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._keeper.told:
             self._keeper.needs(begin)
         self._keeper.renew(self._opened())
+
+    def _waits(self, topics: Topics, begin: Positions, ends: Positions) -> bool:
+        """Tell whether so few rows are there that they wait for more; the first ones after a start never do."""
+        options = self._scan.options
+        if options.offsets_min is None or self._target is not None:
+            return False
+        now_ns = time.monotonic_ns()
+        rows = sum(
+            Extent(topics[name].shards[number]).rows(first, end)
+            for name, position in ends.items()
+            for number, (first, end) in enumerate(zip(begin[name].offsets, position.offsets, strict=True))
+        )
+        if rows < options.offsets_min and self._fired_ns is not None and now_ns < self._fired_ns + options.delay_ns:
+            return True
+        if rows:
+            self._fired_ns = now_ns
+        return False
 
     def _limited(self, topics: Topics, begin: Positions, ends: Positions) -> Positions:
         """Return the ends cut to what one micro-batch may hold, the rest shared by backlog."""
