@@ -61,7 +61,7 @@ class Dynamiq:
     def samples(self) -> Iterable[Sample]:
         """Return how many are connected, and how many queues there are."""
         yield Sample("connections", "gauge", "Connections to the queue service.", len(self.listener.connections))
-        yield Sample("requests", "counter", "Requests to the queue service.", self.listener.requests)
+        yield Sample("requests_total", "counter", "Requests to the queue service.", self.listener.requests)
         yield Sample("queues", "gauge", "Queues with partitions.", len(self.queues))
 
     def peers(self) -> Iterable[Peer]:
