@@ -13,6 +13,7 @@ import pytest
 
 from penstock.config import CallersConfig
 from penstock.dialects.dynamiq.queue import SETTINGS
+from penstock.dialects.sqs.config import SqsConfig
 from tests.callers.parts import SECRET, TOKEN, basic, bearer, user, users_in
 from tests.flight.parts import Flown, Held, many
 from tests.nsq.caller import Caller as Client
@@ -33,7 +34,7 @@ Way = Callable[[Flown, str], str]
 def flown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flown]:
     path = tmp_path_factory.mktemp("matrix") / "data"
     users_in(path, USERS)
-    with Flown(path, lookup=True, callers=CallersConfig(anonymous="off")) as node:
+    with Flown(path, lookup=True, sqs=SqsConfig(port=0), callers=CallersConfig(anonymous="off")) as node:
         node.do(lambda: [node.node.create_topic(name).now() for name in ("t", "gone", "u")])
         node.do(lambda: node.node.topic("t").create_subscription("s").now())
         node.do(lambda: node.node.topic("t").create_subscription("queue", SETTINGS).now())
@@ -79,6 +80,23 @@ def http(port: str, method: str, path: str, body: bytes | None = None) -> Way:
             return WRONG if shown else UNKNOWN
         assert answer.status in (200, 201, 204, 403), answer
         return FORBIDDEN if answer.status == 403 else OK
+
+    return way
+
+
+def aws(operation: str, body: bytes) -> Way:
+    def way(flown: Flown, shown: str) -> str:
+        name, _, secret = shown.partition(":")
+        headers = (basic(name, secret) if secret else bearer(shown)) if shown else {}
+        headers = {**headers, "X-Amz-Target": f"AmazonSQS.{operation}"}
+        answer = flown.ask("POST", "/", raw=body, headers=headers, port=flown.ports["sqs.port"])
+        if answer.status == 200:
+            return OK
+        assert answer.status == 403, answer
+        if answer.headers["x-amzn-query-error"] == "AccessDenied;Sender":
+            return FORBIDDEN
+        assert answer.headers["x-amzn-query-error"] == "MissingAuthenticationToken;Sender"
+        return WRONG if shown else UNKNOWN
 
     return way
 
@@ -187,6 +205,11 @@ WAYS: dict[str, Way] = {
     "dynamiq subscribe": http("dynamiq.port", "PUT", "/v1/topics/t/queues/t"),
     "dynamiq unsubscribe": http("dynamiq.port", "DELETE", "/v1/topics/t/queues/t"),
     "dynamiq topic": http("dynamiq.port", "GET", "/v1/topics/t"),
+    "sqs send": aws("SendMessage", b'{"QueueUrl":"/0/t","MessageBody":"x"}'),
+    "sqs receive": aws("ReceiveMessage", b'{"QueueUrl":"/0/t"}'),
+    "sqs attributes": aws("GetQueueAttributes", b'{"QueueUrl":"/0/t"}'),
+    "sqs set": aws("SetQueueAttributes", b'{"QueueUrl":"/0/t","Attributes":{"DelaySeconds":"0"}}'),
+    "sqs create": aws("CreateQueue", b'{"QueueName":"t"}'),
     "flight put": flights(put),
     "flight get": flights(lambda client, o: client.do_get(flight.Ticket(b'{"topic":"t"}'), o).read_all()),
     "flight info": flights(lambda client, o: client.get_flight_info(flight.FlightDescriptor.for_path("t"), o)),

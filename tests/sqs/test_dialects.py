@@ -67,3 +67,19 @@ def test_deleting_a_queue_leaves_the_topic_to_its_other_readers(node: Served, bo
     assert client.message().body == b"still here"
     client.close()
     assert boto.refused("get_queue_url", QueueName=name).type == "QueueDoesNotExist"
+
+
+def test_a_queue_and_a_topic_of_dynamiq_are_those_of_sqs_and_sns(node: Served, boto: Boto, name: str) -> None:
+    name = name[-60:]
+    port = node.ports["dynamiq.port"]
+    assert node.ask("PUT", f"/v1/queues/{name}", port=port).status == 201
+    assert node.ask("PUT", f"/v1/topics/{name}", port=port).status == 201
+    assert node.ask("PUT", f"/v1/topics/{name}/queues/{name}", port=port).status == 200
+    node.ask("PUT", f"/v1/queues/{name}/message", raw=b"from dynamiq", port=port)
+    url = str(boto("get_queue_url", QueueName=name)["QueueUrl"])
+    (message,) = boto.receive(url, WaitTimeSeconds=20)
+    assert message["Body"] == "from dynamiq"
+    boto("delete_message", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    boto("publish", "sns", TopicArn=f"arn:aws:sns:us-east-1:000000000000:{name}", Message="from sns")
+    node.advance(60)  # its partition is locked for a while after it was served
+    assert [each["Body"] for each in boto.receive(url, WaitTimeSeconds=20)] == ["from sns"]
