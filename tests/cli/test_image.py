@@ -38,7 +38,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
 def test_exposed_ports_are_those_of_the_listeners() -> None:
     config = load(os.devnull, {}, {}).config
     listeners = {point.port for dialect in DIALECTS for point in dialect.endpoints(config)}
-    assert {int(port) for port in steps("EXPOSE")[0].split()} <= {*listeners, config.of(ApiConfig).port}
+    assert {int(port) for port in steps("EXPOSE")[0].split()} == {*listeners, config.of(ApiConfig).port}
 
 
 def test_commands_and_settings_of_the_image_exist(tmp_path: Path) -> None:
