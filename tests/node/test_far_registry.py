@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.clock import MILLISECOND
-from penstock.config import EventsConfig
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
@@ -28,8 +27,6 @@ class FarBroker(Broker):
     trouble = Trouble(delay_ns=20 * MILLISECOND)
 
     def start(self) -> None:
-        # A history makes topics of its own.
-        self.config = msgspec.structs.replace(self.config, events=EventsConfig(mode="off"))
         server = EmbeddedRegistry.open(self.disk, self.clock, f"{self.config.data_dir}/registry")
         self.far = Far(server, self.clock, random.Random(3), self.trouble)
         self.node = Node(self.config, self.clock, self.disk, random.Random(1), self.far, dialects=[DIALECT])

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock.config import Config
-from penstock.config.tree import LimitsConfig, MemoryConfig, NodeConfig
+from penstock.config.tree import EventsConfig, LimitsConfig, MemoryConfig, NodeConfig
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
@@ -44,6 +44,8 @@ class Broker:
             node=NodeConfig(ack_flush_ns=ack_flush_ns),
             limits=limits or LimitsConfig(),
             memory=memory or MemoryConfig(),
+            # A history, and what is counted, make topics of their own.
+            events=EventsConfig(mode="off"),
         )
         self.start()
 
