@@ -161,7 +161,9 @@ class Sealed(Layered):
 def test_small_frames_of_one_turn_are_sealed_together(tmp_path: Path, size: int, writes: int) -> None:
     files = certificates()
     broker = Broker(tmp_path, tls_cert=str(files.server), tls_key=str(files.server_key))
-    broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(shards=8))).now()
+    made = broker.node.create_topic("t", NsqChoices(extend="off").put(TopicSettings(shards=8)))
+    broker.advance(1)  # many shards are made in a thread
+    made.now()
     producer = broker.client()
     for shard in range(8):
         producer.send(b"PUB t %d\n\0\0\0\1x" % shard)
