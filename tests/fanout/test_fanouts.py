@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.callers import Caller
+from penstock.callers.book import Book
+from penstock.callers.quota import UserQuota
 from penstock.errors import Refusal
 from penstock.fanout import Fanouts
 from penstock.intake.receipt import Receipt
@@ -86,3 +88,23 @@ def test_a_target_that_refuses_keeps_none_of_the_others_from_theirs(site: Site) 
     site.node.topics["b"].intake.closed = "stopping"
     copies = publish(site, "news", b"x")
     assert [isinstance(copies[name], Receipt) for name in ("a", "b", "c")] == [True, False, True]
+
+
+def test_copies_count_in_the_quota_of_their_publisher_and_are_refused_together(site: Site) -> None:
+    site.node.fanouts.create("news").now()
+    topics = [site.node.create_topic(name).now() for name in ("a", "b", "c")]
+    for topic in topics:
+        site.node.fanouts.add("news", topic).now()
+    site.node.gate.accounts.apply(Book([], UserQuota(messages_per_second=1)))
+    told: list[Mapping[str, Receipt | BaseException]] = []
+    caller = Caller(site.node.gate, "127.0.0.1:5", "test")
+    for _ in range(2):  # three copies of two are five seconds too many for the second
+        site.node.fanouts.publish(topics, caller, Rows.of([b"x"] * 2, "test"), site, told.append)
+    (refused,) = told  # the first is told later
+    assert {getattr(copy, "code", "") for copy in refused.values()} == {"rate_limited"}
+    site.machine.run(0.5)
+    assert len(told) == 1
+    site.machine.run(1)
+    assert all(isinstance(copy, Receipt) for copy in told[1].values())
+    assert [topic.published for topic in topics] == [2, 2, 2]
+    assert site.node.ledger.total("rate_limited") == 6

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from penstock.callers.book import AccessKey, User
-from penstock.callers.quota import UserQuota
+from penstock.callers.quota import NO_QUOTA, UserQuota
 from penstock.callers.rights import Rule
 from penstock.dialects.sqs.config import SqsConfig
 from tests.callers.parts import users_in
@@ -17,7 +18,7 @@ KEY = AccessKey("PKBOB000000000000001", "bob's own secret")
 
 
 def test_a_signer_is_kept_to_its_quota(tmp_path: Path) -> None:
-    quota = UserQuota(messages_per_second=1, connections=1, topics=1)
+    quota = UserQuota(messages_per_second=1, connections=2, topics=1)
     users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(KEY,), quota=quota)])
     with Served(tmp_path, sqs=SqsConfig(port=0)) as node:
         account = node.do(lambda: node.node.gate.accounts.named("bob"))
@@ -35,10 +36,22 @@ def test_a_signer_is_kept_to_its_quota(tmp_path: Path) -> None:
             fast = bob.refused("send_message", QueueUrl=url, MessageBody="x")
             assert fast.code == "Throttling"
             assert "the quota of user bob is 1 messages a second" in fast.message
+            arn = bob("create_topic", "sns", Name="copies")["TopicArn"]
+            queue = bob.attributes(url)["QueueArn"]
+            bob("subscribe", "sns", TopicArn=arn, Protocol="sqs", Endpoint=queue)
+            copied = bob.refused("publish", "sns", TopicArn=arn, Message="x")
+            assert "the quota of user bob is 1 messages a second" in copied.message
             assert len(bob.receive(url)) == 10
+            for each in (NO_QUOTA, quota):  # all debts are paid
+                node.do(partial(account.configure, each))
+            began = time.monotonic()
+            entries = [{"Id": str(number), "Message": "x"} for number in range(5)]
+            sent = bob("publish_batch", "sns", TopicArn=arn, PublishBatchRequestEntries=entries)
+            assert len(sent["Successful"]) == 5
+            assert time.monotonic() - began > 0.9
             with Boto(node.ports["sqs.port"], KEY.id, KEY.secret) as second:
                 many = second.refused("list_queues")
-                assert "the quota of user bob is 1 connections" in many.message
+                assert "the quota of user bob is 2 connections" in many.message
             with Boto(node.ports["sqs.port"]) as anybody:
                 assert anybody("list_queues")["QueueUrls"]
         node.until(lambda: account.connections == 0)

@@ -143,17 +143,29 @@ class Fanouts:
         self, topics: list[Topic], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
     ) -> None:
         """Store a copy of rows in each topic and tell what became of them once that is known of all."""
-        from penstock.node.admission import publish
+        from penstock.node.admission import admit
 
-        copies: dict[str, Receipt | BaseException] = {}
+        clock, copies = self._node.clock, dict[str, "Receipt | BaseException"]()
         if not topics:
             done(copies)
+            return
 
         def stored(topic: str, receipt: Receipt | None, error: BaseException | None) -> None:
             copies[topic] = receipt if receipt is not None else error or Refusal("gone", f"topic {topic} went away")
-            if len(copies) == len(topics):
-                done({each.name: copies[each.name] for each in topics})
+            if len(copies) < len(topics):
+                return
+            found = {each.name: copies[each.name] for each in topics}
+            if until_ns > clock.monotonic():
+                clock.call_at(until_ns, partial(done, found))
+            else:
+                done(found)
 
+        until_ns = 0
+        try:
+            until_ns = clock.monotonic() + admit(clock, caller, [rows] * len(topics))
+        except Refusal as refusal:
+            for topic in topics:
+                topic.intake.refuse(refusal, rows.count, partial(stored, topic.name))
+            return
         for topic in topics:
-            copy = msgspec.structs.replace(rows)
-            publish(topic, caller, copy, publisher, partial(stored, topic.name))
+            topic.publish(msgspec.structs.replace(rows), publisher, partial(stored, topic.name))

@@ -7,6 +7,7 @@ Invariant: what is refused stores nothing, and is counted for its topic like any
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from penstock.callers import Caller
@@ -22,18 +23,27 @@ def publish(
     topic: Topic, caller: Caller, rows: Rows, publisher: object, done: Published, shard: int | None = None
 ) -> None:
     """Take rows in; `done` hears as from `Topic.publish`, a moment later where their publisher is too fast."""
-    meter = caller.meter
-    if meter is not None:
-        clock = topic.node.clock
-        now_ns = clock.monotonic()
-        try:
-            wait_ns = meter.take(rows.count, content_bytes(rows), now_ns)
-        except Refusal as refusal:
-            topic.intake.refuse(refusal, rows.count, done)
-            return
-        if wait_ns:
-            done = partial(_told_later, clock, now_ns + wait_ns, done)
+    clock = topic.node.clock
+    try:
+        wait_ns = admit(clock, caller, [rows])
+    except Refusal as refusal:
+        topic.intake.refuse(refusal, rows.count, done)
+        return
+    if wait_ns:
+        done = partial(_told_later, clock, clock.monotonic() + wait_ns, done)
     topic.publish(rows, publisher, done, shard)
+
+
+def admit(clock: Clock, caller: Caller, copies: Sequence[Rows]) -> int:
+    """Let all of it in and return for how long the answer is to be held back, or refuse all of it.
+
+    For what goes to several topics: if some copies were refused, whoever tries again would store the others twice.
+    """
+    meter = caller.meter
+    if meter is None:
+        return 0
+    size = sum([content_bytes(rows) for rows in copies])
+    return meter.take(sum([rows.count for rows in copies]), size, clock.monotonic())
 
 
 def _told_later(

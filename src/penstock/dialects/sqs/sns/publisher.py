@@ -7,6 +7,7 @@ so and may publish again: copies may be repeated, none is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -26,7 +27,7 @@ from penstock.dialects.sqs.sns import policy, shapes
 from penstock.dialects.sqs.sns.topics import Member, Record, Topics
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
-from penstock.node.admission import publish
+from penstock.node.admission import admit
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.units import times
@@ -91,13 +92,7 @@ class Publisher:
         return self._send(caller, name, record, drafts, base_url, publisher).then_make(lambda _: told)
 
     def _send(
-        self,
-        caller: Caller,
-        name: str,
-        record: Record,
-        drafts: Sequence[Draft],
-        base_url: str,
-        publisher: object,
+        self, caller: Caller, name: str, record: Record, drafts: Sequence[Draft], base_url: str, publisher: object
     ) -> Answer[None]:
         """Store the copies; the answer is there when all are, or one is refused."""
         by_queue = {member.queue: (id_, member) for id_, member in record.members.items()}
@@ -107,6 +102,9 @@ class Publisher:
             rows = self._rows(name, id_, member, [draft for draft in drafts if _takes(member, draft)], base_url)
             if rows is not None:
                 copies.append((topic, rows))
+        clock = self._node.clock
+        wait_ns = admit(clock, caller, [rows for _, rows in copies])
+        until_ns = clock.monotonic() + wait_ns
         stored: Answer[None] = Answer()
         left = len(copies)
         failure: BaseException | None = None
@@ -117,7 +115,9 @@ class Publisher:
             failure = failure or error
             if left:
                 return
-            if failure is None:
+            if failure is None and wait_ns:
+                clock.call_at(until_ns, partial(stored.give, None))
+            elif failure is None:
                 stored.give(None)
             else:
                 stored.refuse(failure if isinstance(failure, Exception) else Fault("InternalFailure", str(failure)))
@@ -127,7 +127,7 @@ class Publisher:
         for topic, rows in copies:
             if "dedup" in rows.columns:
                 topic.intake.pass_time()
-            publish(topic, caller, rows, publisher, done)
+            topic.publish(rows, publisher, done)
         return stored
 
     def _rows(self, name: str, id_: str, member: Member, drafts: Sequence[Draft], base_url: str) -> Rows | None:
