@@ -27,22 +27,20 @@ def files_left(share: float = 1.0) -> int:
 class Crowd:
     """The connections of one listener."""
 
-    __slots__ = ("_addresses", "_count", "_files_max", "_most", "_most_each")
+    __slots__ = ("_addresses", "_files_max", "_most", "_most_each", "count")
 
     def __init__(self, most: int = 10_000, most_each: int = 5_000, files_max: int = sys.maxsize) -> None:
         """Take how many there may be, how many from one address, and below which number their files must be."""
         self._most = most
         self._most_each = most_each
         self._files_max = files_max
-        self._count = 0
+        #: How many there are.
+        self.count = 0
         self._addresses: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return self._count
 
     def refusal(self, address: str, transport: BaseTransport | None) -> str:
         """Return why one more connection from an address cannot be taken, empty if it can."""
-        if self._count >= self._most:
+        if self.count >= self._most:
             return f"{self._most} connections are open, which is all that limits.connections allows"
         if (here := self._addresses[address]) >= self._most_each:
             most = f"which is all that limits.connections_per_address = {self._most_each} allows"
@@ -55,12 +53,12 @@ class Crowd:
 
     def enter(self, address: str) -> None:
         """Count somebody in."""
-        self._count += 1
+        self.count += 1
         self._addresses[address] += 1
 
     def leave(self, address: str) -> None:
         """Count somebody out."""
-        self._count -= 1
+        self.count -= 1
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]

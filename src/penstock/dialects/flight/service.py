@@ -71,7 +71,7 @@ class Service:
     @property
     def streams(self) -> int:
         """How many publish, stage or consume; on the loop only."""
-        return len(self._crowd)
+        return self._crowd.count
 
     def publisher(self, peer: str) -> Publisher:
         """Return the publisher of a connection: always the same one, so that its messages keep their order."""
