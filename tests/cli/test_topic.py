@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 
 import pytest
@@ -9,19 +10,23 @@ import pytest
 from tests.cli.program import COMMAND, Node, environment
 
 
+def fields(node: Node, topic: str) -> dict[str, str]:
+    """Return what `topic show` says for people, by name: two blanks or more stand between."""
+    return dict(re.split(r"  +", line, maxsplit=1) for line in node.ok("topic", "show", topic).out.splitlines())
+
+
 def test_a_topic_is_made_shown_changed_and_dropped(node: Node, topic: str) -> None:
     made = node.ok("topic", "create", topic, "--shards", "2", "--durability", "fsync", "--retention-age", "1h")
     assert made.out == f"topic {topic} made: 2 shards, fsync\n"
-    shown = node.ok("topic", "show", topic).out
-    assert "retention_age     1h" in shown
-    assert "shard 1           empty, next offset 0" in shown
+    shown = fields(node, topic)
+    assert shown["retention_age"] == "1h"
+    assert shown["shard 1"] == "empty, next offset 0"
     changed = node.ok("topic", "set", topic, "--rate", "100", "--retention-bytes", "64MiB", "--json").json
     assert changed["settings"]["rate"] == 100
     node.ok("topic", "set", topic, "--quota-bytes", "1GiB", "--quota-full", "drop", "--max-due", "30d")
-    limited = node.ok("topic", "show", topic).out
-    assert "stored            0 B of 1.0 GiB" in limited
-    assert "quota_full        drop" in limited
-    assert "max_due           30d" in limited
+    limited = fields(node, topic)
+    assert limited["stored"] == "0 B of 1.0 GiB"
+    assert (limited["quota_full"], limited["max_due"]) == ("drop", "30d")
     assert changed["settings"]["retention_bytes"] == 64 << 20
     assert node.ok("topic", "delete", topic, "--yes").out == f"topic {topic} is gone, with everything inside\n"
     gone = node.call("topic", "show", topic)
@@ -58,11 +63,24 @@ def test_topic_gets_more_shards_and_never_fewer(node: Node, topic: str) -> None:
 def test_settings_of_a_dialect_are_chosen_under_its_name_and_checked_by_it(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic, "--nsq-extend", "off")
     assert node.ok("topic", "set", topic, "--nsq-extend", "on").out == f"topic {topic}: nsq.extend = on\n"
-    assert "nsq.extend        on" in node.ok("topic", "show", topic).out
+    assert fields(node, topic)["nsq.extend"] == "on"
     refused = node.call("topic", "set", topic, "--nsq-extend", "off")
     assert (refused.code, "for good" in refused.error) == (1, True)
     refused = node.call("topic", "set", topic, "--nsq-extend", "maybe")
     assert "settings of nsq cannot be used: Invalid enum value 'maybe'" in refused.error
+
+
+def test_settings_of_a_dialect_have_units_and_are_shown_where_somebody_chose_one(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    assert not [name for name in fields(node, topic) if "." in name]
+    node.ok("topic", "set", topic, "--dynamiq-visibility", "90s")
+    shown = fields(node, topic)
+    assert (shown["dynamiq.visibility"], shown["dynamiq.max_partitions"]) == ("1m30s", "10")
+    assert not [name for name in shown if name.startswith("sqs.")]
+    dialects = node.ok("topic", "show", topic, "--json").json["settings"]["dialects"]
+    assert dialects["dynamiq"]["visibility"] == "1m30s"
+    refused = node.call("topic", "set", topic, "--dynamiq-visibility", "soon")
+    assert (refused.code, "visibility: " in refused.error) == (1, True)
 
 
 def test_topics_are_listed_with_what_they_hold(node: Node, topic: str) -> None:
@@ -88,7 +106,7 @@ def test_messages_that_no_subscription_has_are_explained(node: Node, topic: str)
 
 def test_sizes_are_shown_as_they_are_written(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic, "--retention-bytes", "1GiB")
-    shown = dict(line.split(None, 1) for line in node.ok("topic", "show", topic).out.splitlines())
+    shown = fields(node, topic)
     assert shown["retention_bytes"] == "1GiB"
     assert node.ok("topic", "show", topic, "--json").json["settings"]["retention_bytes"] == 1 << 30
 

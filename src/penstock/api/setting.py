@@ -6,13 +6,14 @@ Invariant: what `outward` shows, `inward` takes and makes the same settings of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.api.problem import unknown
 from penstock.config import format_duration, parse_duration, parse_size
+from penstock.dialect import Choices, Dialect
 from penstock.errors import ConfigError, Refusal
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -22,23 +23,23 @@ _DURATION = "_ns"
 _SIZE = "_bytes"
 
 
-def outward(settings: TopicSettings | SubscriptionSettings) -> dict[str, Any]:
+def outward(settings: TopicSettings | SubscriptionSettings | Choices) -> dict[str, Any]:
     """Return settings as the API shows them."""
-    values: dict[str, Any] = msgspec.to_builtins(settings)
+    values: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(settings))  # defaults of choices, too
     return {
         _name(field): format_duration(value) if field.endswith(_DURATION) else value for field, value in values.items()
     }
 
 
-def inward(given: Mapping[str, Any], base: Settings) -> Settings:
-    """Return settings with what is given put over a base."""
+def inward(given: Mapping[str, Any], base: Settings, dialects: Iterable[Dialect] = ()) -> Settings:
+    """Return settings with what is given put over a base; what is a dialect's own is read as its choices are."""
     fields = {_name(field): field for field in base.__struct_fields__}
     values: dict[str, Any] = msgspec.to_builtins(base)
     for name, value in given.items():
         if name not in fields:
             raise unknown(name, fields, "setting")
         if name == "dialects":
-            value = _merged(value, values[name])
+            value = _merged(value, values[name], {dialect.name: dialect.choices for dialect in dialects})
         values[fields[name]] = _value(name, fields[name], value)
     if "retention_bytes" in given and "retention_hard" not in given and "retention_hard" in values:
         values["retention_hard"] = True  # who names a bound means it, as in the configuration
@@ -81,11 +82,17 @@ def _value(name: str, field: str, value: Any) -> Any:
     return value
 
 
-def _merged(given: Any, base: dict[str, Any]) -> Any:
+def _merged(given: Any, base: dict[str, Any], kinds: Mapping[str, type[Choices] | None]) -> Any:
     """Return settings of dialects put over others, each for itself; the dialects check them."""
     if not isinstance(given, dict) or not all(isinstance(part, dict) for part in given.values()):
         return given  # which the type refuses
-    return {**base, **{name: {**base.get(name, {}), **part} for name, part in given.items()}}
+    return {**base, **{name: {**base.get(name, {}), **_inner(part, kinds.get(name))} for name, part in given.items()}}
+
+
+def _inner(given: Mapping[str, Any], kind: type[Choices] | None) -> dict[str, Any]:
+    """Return choices as they are kept; an unknown one as it is, for the dialect to refuse."""
+    fields = {_name(field): field for field in kind.__struct_fields__} if kind is not None else {}
+    return {fields.get(name, name): _value(name, fields.get(name, name), value) for name, value in given.items()}
 
 
 def _inlined(choice: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

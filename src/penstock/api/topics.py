@@ -110,7 +110,7 @@ async def list_topics(call: Call[PageQuery, None]) -> TopicPage:
 
 async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:
     """Make a topic; what is not chosen comes from the node's configuration."""
-    settings = inward(call.body.settings, call.node.config.topic.settings())
+    settings = inward(call.body.settings, call.node.config.topic.settings(), call.node.dialects)
     # A pause is more than a setting: it notes where the topic stood.
     topic = await call.node.create_for(call.caller, call.body.name, msgspec.structs.replace(settings, paused=False))
     if settings.paused:
@@ -128,7 +128,7 @@ async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
     topic = call.topic()
     if topic.name.startswith(OWN):  # other settings could drop what it holds
         call.caller.check("delete", topic.name)
-    settings = inward(call.body.settings, topic.settings)
+    settings = inward(call.body.settings, topic.settings, call.node.dialects)
     await topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
     if settings.paused != topic.settings.paused:
         await topic.pause(paused=settings.paused)
@@ -181,11 +181,11 @@ def info(topic: Topic) -> TopicInfo:
 
 
 def _choices(topic: Topic) -> dict[str, dict[str, Choice]]:
-    """Return what the topic is to each dialect, whether somebody chose it or not."""
+    """Return what the topic is to each dialect of which somebody chose something, or which made it."""
     found = {
-        dialect.name: msgspec.structs.asdict(topic.chosen.of(dialect.choices))
+        dialect.name: outward(topic.chosen.of(dialect.choices))
         for dialect in topic.node.dialects
-        if dialect.choices is not None
+        if dialect.choices is not None and dialect.name in topic.settings.dialects
     }
     return {**topic.settings.dialects, **found}
 

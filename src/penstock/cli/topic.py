@@ -223,4 +223,4 @@ def _show(out: Printer, answer: Answer) -> None:
 def _text(name: str, value: object) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
         return format_size(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value) or "-"
