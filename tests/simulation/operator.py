@@ -247,11 +247,13 @@ class Operator(Actor):
         book, subscription = self.world.book, topic.subscriptions[model.name]
         book.record("empty", topic.name, model.name)
         model.upheaval_ns = book.now_ns
-        gate_ns = model.topic.gate_ns if model.topic.gate_ns is not None else book.now_ns
+        gate_ns = model.topic.gate_ns
+        known = gate_ns is not None or topic.record.gate is None  # else a crash left it open whether the pause held
+        gate_ns = gate_ns if gate_ns is not None else book.now_ns
         for message in model.topic.messages.values():
             if message.offered_ns <= gate_ns:  # what a paused topic keeps back is not in the subscription yet
                 surely = message.stored and message.stored_ns is not None and message.stored_ns <= gate_ns
-                self._finish(model.row(message), surely)
+                self._finish(model.row(message), known and surely)
         subscription.empty()
 
     def _finish(self, row: Row, surely: bool) -> None:
