@@ -9,6 +9,7 @@ import pytest
 
 from penstock.budget import WINDOW_NS
 from penstock.config import LimitsConfig, MemoryConfig
+from penstock.dialects.nsq.tcp.receiver import SHARED_BYTES_MAX, _part
 from penstock.registry.answer import Answer
 from tests.nsq.parts import SECOND, Broker, Client, pub
 
@@ -190,3 +191,13 @@ def test_a_large_memory_topic_gives_way_to_small_ones(tmp_path: Path) -> None:
         client.pub("large#ephemeral", bytes(MIB))
     small = broker.node.topic("small#ephemeral").shards[0]
     assert small.rows_between(0, small.end) == 20
+
+
+@pytest.mark.parametrize(("rows", "is_copied"), [(1, True), (9, True), (16, False), (20, False)])
+def test_what_a_client_has_not_read_keeps_no_frames_of_others(rows: int, is_copied: bool) -> None:
+    frames = b"".join(bytes([row]) * 100_000 for row in range(20))
+    part = _part(frames, 0, rows * 100_000)
+    assert bytes(part) == frames[: rows * 100_000]
+    assert (not isinstance(part, memoryview)) is is_copied
+    few = frames[:SHARED_BYTES_MAX]
+    assert isinstance(_part(few, 0, 100), memoryview)  # costs nobody much, and saves a copy of each

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 PICKS_MAX = 1
 PICKED_PART = 8
 
+#: What is sent may be a part of frames of this size for all consumers; of larger ones it is a copy, unless it is most
+#: of them. The budget counts what a client has not read, and not what that is a part of.
+SHARED_BYTES_MAX = 1 << 20
+
 #: Clients read the count as a signed number of 16 bits; Youzan's counts no further than this.
 ATTEMPTS_MAX = 4000
 
@@ -377,7 +381,7 @@ class Receiver:
             if isinstance(delivery.rows, slice):
                 frames, cuts = self._whole(form, first_id, delivery)
                 if delivery.rows.stop - delivery.rows.start != batch.count:
-                    frames = memoryview(frames)[int(cuts[delivery.rows.start]) : int(cuts[delivery.rows.stop])]
+                    frames = _part(frames, int(cuts[delivery.rows.start]), int(cuts[delivery.rows.stop]))
             else:
                 frames = self._picked(form, first_id, delivery)
             if several is None:
@@ -445,6 +449,12 @@ class Receiver:
     def _seat(self) -> Seat:
         assert self.seat is not None
         return self.seat
+
+
+def _part(frames: Buffer, start: int, stop: int) -> Buffer:
+    """Return some of many frames; a copy where a client that does not read would keep all of them for little."""
+    part = memoryview(frames)[start:stop]
+    return bytes(part) if len(frames) > SHARED_BYTES_MAX and 2 * len(part) < len(frames) else part
 
 
 def _refused(extend: Extend, supported: bool, compatible: bool) -> tuple[str, str] | None:
