@@ -19,10 +19,17 @@ class Process:
         self.bytes = 100 << 20
         self.kept = 0
         self.work: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        self.resident = Resident(self.clock, lambda *work: self.work.append(work), self.size, self.give)
+        self.load = 0.0
+        self.searches: list[int] = []
+        self.resident = Resident(
+            self.clock, lambda *work: self.work.append(work), self.size, self.give, self.spent, self.searches.append
+        )
 
     def size(self) -> int:
         return self.bytes + self.kept
+
+    def spent(self) -> int:
+        return int(self.load * self.clock.monotonic())
 
     def give(self) -> None:
         self.kept = 0
@@ -55,6 +62,19 @@ def test_what_is_in_use_is_asked_for_once() -> None:
         process.clock.advance(SECOND)
         process.thread()
     assert process.resident.given == 1
+
+
+def test_old_objects_are_searched_while_nobody_waits_or_once_there_are_many() -> None:
+    process = Process()
+    for load, expected in ((0.1, [1]), (0.9, [0, 0, 0, 1, 0])):
+        process.load = load
+        process.clock.advance(SECOND)
+        process.searches.clear()
+        for _ in expected:
+            process.bytes += GROWN_BYTES
+            process.clock.advance(SECOND)
+            process.thread()
+        assert process.searches == expected
 
 
 def test_stopped_looks_no_more() -> None:

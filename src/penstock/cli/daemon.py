@@ -39,8 +39,9 @@ DRAIN_STEP_S = 0.01
 #: A disk that does nothing for this long, while the node ends, is not waited for.
 STALL_S = 60.0
 
-#: Allocations before the youngest objects are looked at, and how often older ones are (Python: 700, 10, 10).
-GC_THRESHOLDS = (100_000, 50, 100)
+#: Allocations before the youngest objects are looked at, and how often older ones are (Python: 700, 10, 10). A look at
+#: so few takes half a millisecond; older ones are looked at when the process grows (`resident.py`).
+GC_THRESHOLDS = (5_000, 100_000, 100)
 
 #: How long a thread may keep the interpreter lock while the loop wants it; Python's own is 5 ms.
 SWITCH_SECONDS = 0.0005

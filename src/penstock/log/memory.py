@@ -171,8 +171,9 @@ class MemoryShard(Shard):
     def trim(self, bytes_max: int) -> None:
         """Drop nothing: it could not be read back."""
 
-    def let_go(self, end: int) -> None:
+    def let_go(self, end: int) -> bool:
         """Forget nothing: it could not be read back."""
+        return True
 
     def stored_bytes(self) -> int:
         """Return about how much memory the rows take."""

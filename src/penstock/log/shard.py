@@ -43,6 +43,8 @@ from penstock.settings import HOUR_NS, TopicSettings
 
 #: Of what everybody has read, the newest rows stay in memory: for whoever looks at the end, or gets them again.
 READ_BYTES = 2 << 20
+#: Batches of it that go in one go, at least: a quarter of a millisecond if they are lone messages.
+LET_GO_BATCHES = 256
 #: Bytes after which write-back is started, so that the kernel never stops an append to catch up.
 WRITE_BACK_BYTES = 4 << 20
 #: What a power loss may cost an `os` topic beyond what the kernel wrote by itself.
@@ -452,13 +454,18 @@ class Shard:
         while tail.bytes > bytes_max and len(tail) > 1 and next(iter(tail)).end <= synced_end:
             tail.drop_oldest()
 
-    def let_go(self, end: int) -> None:
+    def let_go(self, end: int) -> bool:
         """Forget rows below an offset that everybody has read, as far as they are synced; some stay for late readers.
+
+        False if there is more than can be forgotten in one go.
 
         They come back from the disk if they must be handed out again. Kept, they would fill memory that nobody uses.
         """
-        if self._tail.bytes > READ_BYTES:
-            self._tail.drop_below(min(end, self.readable_end, self._group_sync.synced_end), READ_BYTES)
+        tail = self._tail
+        if tail.bytes <= READ_BYTES:
+            return True
+        end = min(end, self.readable_end, self._group_sync.synced_end)
+        return tail.drop_below(end, READ_BYTES, max(LET_GO_BATCHES, len(tail) // 32))
 
     def stored_bytes(self) -> int:
         """Return the size of all segments."""

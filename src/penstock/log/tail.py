@@ -118,14 +118,21 @@ class Tail:
             self._head = 0
         return batch
 
-    def drop_below(self, offset: int, bytes_min: int) -> None:
-        """Forget the oldest batches that end at or below an offset, and leave so many bytes."""
-        while self.bytes > bytes_min and self._head + 1 < len(self._batches):
+    def drop_below(self, offset: int, bytes_min: int, batches_max: int) -> bool:
+        """Forget some of the oldest batches that end at or below an offset, and leave so many bytes; True if all went.
+
+        Not all at once: a sync lets go of whatever came since the one before, and thousands of lone messages take tens
+        of milliseconds to be freed.
+        """
+        for _ in range(batches_max):
+            if self.bytes <= bytes_min or self._head + 1 >= len(self._batches):
+                return True
             oldest = self._batches[self._head]
             assert oldest is not None
             if oldest.first + oldest.count > offset:
-                return
+                return True
             self.drop_oldest()
+        return False
 
     def drop_from(self, offset: int) -> None:
         """Forget every batch that begins at or after an offset."""

@@ -354,7 +354,9 @@ class Topic:
         for number, shard in enumerate(self.shards):
             shard.tick(now.wall_ns)
             if self.subscriptions:
-                shard.let_go(min([each.cursors[number].position.offset for each in self.subscriptions.values()]))
+                read_end = min([each.cursors[number].position.offset for each in self.subscriptions.values()])
+                if not shard.let_go(read_end):
+                    self.busy = True  # the rest goes with the next tick
             if shard.journals_suspect:
                 for subscription in self.subscriptions.values():
                     subscription.heal(number, now)
