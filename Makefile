@@ -52,7 +52,7 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
 test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, short proofs
-	@scripts/need strace gcc openssl promtool go java chromium curl
+	@scripts/need strace gcc openssl promtool go java chromium curl etcd etcdctl
 	@$(MAKE) -j2 test-node test-pipeline
 	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive test-fuzz
 

@@ -37,6 +37,14 @@ def test_a_secret_on_a_command_line_is_refused_with_the_way_out(tmp_path: Path, 
     assert SECRET not in done.error + done.out
 
 
+def test_the_password_of_any_zone_is_refused_on_a_command_line(tmp_path: Path) -> None:
+    done = inside("config", "check", "--set", f"etcd.zones.eu-west.password={SECRET}", cwd=tmp_path)
+    assert done.code == 2
+    assert "etcd.zones.eu-west.password_file" in done.error
+    assert "PENSTOCK_ETCD_ZONES_EU_WEST_PASSWORD" in done.error
+    assert SECRET not in done.error + done.out
+
+
 def test_no_command_has_an_option_that_takes_a_secret() -> None:
     import typer
 

@@ -207,3 +207,37 @@ def test_a_lookup_service_has_host_and_port(address: str) -> None:
 def test_hosts_of_either_family_are_understood() -> None:
     assert host_and_port("[::1]:4160") == ("::1", 4160)
     assert host_and_port("lookup.example:4160") == ("lookup.example", 4160)
+
+
+def test_zones_of_etcd_have_names_of_ones_own(tmp_path: Path) -> None:
+    file = written(tmp_path, '[etcd.zones.eu-west]\nendpoints = ["a:1", "b:2"]\nuser = "me"\n')
+    environment = {"PENSTOCK_ETCD_ZONES_EU_WEST_PASSWORD": "s3cret", "PENSTOCK_ETCD_ZONES_DEFAULT_TLS": "true"}
+    loaded = load(file, {"etcd.zones.third.endpoints": "c:3,d:4"}, environment)
+    zones = loaded.config.etcd.zones
+    assert list(zones) == ["default", "eu-west", "third"]
+    assert (zones["eu-west"].endpoints, zones["eu-west"].password) == (("a:1", "b:2"), "s3cret")
+    assert "s3cret" not in repr(loaded.config)
+    assert zones["third"].endpoints == ("c:3", "d:4")
+    assert (zones["default"].endpoints, zones["default"].tls) == (("127.0.0.1:2379",), True)
+    rows = {name: (value, origin) for name, value, origin in loaded.rows()}
+    assert rows["etcd.zones.eu-west.endpoints"] == ("a:1,b:2", f"file {file}")
+    assert rows["etcd.zones.eu-west.password"][0] == "(set)"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[etcd.zones.west]\nendpoint = []", "etcd.zones.west.endpoint is not a setting; did you mean"),
+        ("[etcd.zones.west]\nendpoints = []", "etcd.zones.west.endpoints is empty"),
+        ("[etcd.zones]\nwest = 1", "etcd.zones.west is a section"),
+        ("[etcd]\nzones = 1", "etcd.zones is a section"),
+        ('[etcd.zones.west]\nendpoints = ["https://a:1"]', "write HOST:PORT, and tls = true"),
+        ('[etcd.zones.west]\nendpoints = ["a"]', 'etcd.zones.west.endpoints: "a" is no address'),
+        ('[etcd.zones.west]\nuser = "me"', "etcd.zones.west.password_file is not set"),
+        ('[etcd.zones.west]\ntls_ca = "/nowhere"', "etcd.zones.west.tls_ca"),
+        ('[registry]\nkind = "etcd"\nzone = "wets"\n[etcd.zones.west]\n', "did you mean west?"),
+        ('[registry]\nprefix = "/"', "registry.prefix is empty"),
+    ],
+)
+def test_a_zone_or_registry_that_cannot_work_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in refused(written(tmp_path, text))

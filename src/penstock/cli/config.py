@@ -78,6 +78,12 @@ def import_(
             print(f"not carried over: {name}: {why}", file=sys.stderr)
 
 
+def _kind(known: dict[str, str], key: str) -> str | None:
+    """Return of what kind a setting is; one of a zone is what it is in every zone."""
+    parts = key.split(".")
+    return known.get(".".join(["etcd.zones.default", *parts[3:]]) if parts[:2] == ["etcd", "zones"] else key)
+
+
 def flags(settings: list[str] | None) -> dict[str, object]:
     """Return `--set key=value` options by key."""
     from penstock.cli.table import TABLE
@@ -91,10 +97,12 @@ def flags(settings: list[str] | None) -> dict[str, object]:
             raise ConfigError(
                 f'--set "{setting}" is not understood; write --set KEY=VALUE, like --set nsq.tcp_port=5150'
             )
-        if known.get(key.strip()) == "secret":
+        if _kind(known, key.strip()) == "secret":
+            name = key.strip()
             raise ConfigError(
-                f"--set {key.strip()}=... would show the secret to everybody who can run ps; put it into a file and "
-                "name that (token_file), into the file of the configuration, or into the environment (PENSTOCK_TOKEN)"
+                f"--set {name}=... would show the secret to everybody who can run ps; put it into a file and "
+                f"name that ({name}_file), into the file of the configuration, or into the environment "
+                f"(PENSTOCK_{name.replace('.', '_').replace('-', '_').upper()})"
             )
         chosen[key.strip()] = value
     return chosen

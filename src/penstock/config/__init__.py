@@ -17,14 +17,17 @@ from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
     CallersConfig,
     Config,
+    EtcdConfig,
     EventsConfig,
     LimitsConfig,
     LogConfig,
     MemoryConfig,
     NodeConfig,
     PipelineConfig,
+    RegistryConfig,
     Section,
     TopicConfig,
+    ZoneConfig,
 )
 from penstock.units.quantity import format_duration, format_size, parse_duration, parse_size
 
@@ -33,6 +36,7 @@ __all__ = [
     "CallersConfig",
     "Config",
     "Endpoint",
+    "EtcdConfig",
     "EventsConfig",
     "Key",
     "Keys",
@@ -43,8 +47,10 @@ __all__ = [
     "NodeConfig",
     "Part",
     "PipelineConfig",
+    "RegistryConfig",
     "Section",
     "TopicConfig",
+    "ZoneConfig",
     "check",
     "check_certificate",
     "check_order",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from penstock.config.keys import keys_of
 from penstock.config.part import Endpoint, Part, endpoints
 from penstock.config.tree import Config, Section
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 
 def check(config: Config, parts: Sequence[Part]) -> None:
@@ -21,6 +21,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
     if not config.data_dir:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
     check_certificate(config.tls_cert, config.tls_key)
+    check_registry(config)
     try:
         shlex.split(config.pipeline.setup)
     except ValueError as error:
@@ -42,6 +43,34 @@ def check_certificate(cert: str, key: str, section: str = "") -> None:
     for name, path in (("tls_cert", cert), ("tls_key", key)):
         if path and not os.access(path, os.R_OK):
             raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
+
+
+def check_registry(config: Config) -> None:
+    """Refuse a registry, or an etcd cluster, that cannot be reached as it is written."""
+    if config.registry.kind == "etcd" and config.registry.zone not in config.etcd.zones:
+        wanted, names = config.registry.zone, list(config.etcd.zones)
+        raise ConfigError(f'registry.zone = "{wanted}": there is no [etcd.zones.{wanted}]; {hint(wanted, names)}')
+    if not config.registry.prefix.strip("/"):
+        raise ConfigError("registry.prefix is empty; all keys in etcd start with it, like penstock/blue")
+    for name, zone in config.etcd.zones.items():
+        section = f"etcd.zones.{name}."
+        if not zone.endpoints:
+            raise ConfigError(f'{section}endpoints is empty; name its members, like ["127.0.0.1:2379"]')
+        for endpoint in zone.endpoints:
+            if "://" in endpoint:
+                raise ConfigError(f'{section}endpoints: "{endpoint}": write HOST:PORT, and tls = true for https')
+            try:
+                host_and_port(endpoint)
+            except ConfigError as error:
+                raise ConfigError(f"{section}endpoints: {error}") from None
+        check_certificate(zone.tls_cert, zone.tls_key, section)
+        if zone.tls_ca and not os.access(zone.tls_ca, os.R_OK):
+            raise ConfigError(f'{section}tls_ca = "{zone.tls_ca}": no such file, or it cannot be read')
+        if (zone.tls_ca or zone.tls_cert) and not zone.tls:
+            raise ConfigError(f"{section}tls is false, and it has certificates; set tls = true, or leave them out")
+        if bool(zone.user) != bool(zone.password or zone.password_file):
+            missing = "password_file" if zone.user else "user"
+            raise ConfigError(f"{section}{missing} is not set; etcd asks for both a user and its password, or neither")
 
 
 def check_order(low: Section, low_name: str, high: Section, high_name: str) -> None:

@@ -18,6 +18,9 @@ from penstock.units.quantity import format_duration, format_size
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 
+#: The zone that is there without being named.
+DEFAULT_ZONE = "default"
+
 
 class Key(NamedTuple):
     """One value a user may set."""
@@ -35,7 +38,7 @@ class Key(NamedTuple):
     @property
     def environment(self) -> str:
         """The variable that sets it."""
-        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").upper()
+        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").replace("-", "_").upper()
 
     def text(self, value: object) -> str:
         """Return a value as a user would write it; a secret only says whether it is set."""
@@ -56,10 +59,11 @@ class Key(NamedTuple):
 class Keys(dict[str, Key]):
     """Every key a user may set, by dotted name: those of the tree, then those of the parts."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        found = [key for section, prefix in self._sections(parts) for key in keys_of(section, prefix)]
+    def __init__(self, parts: Sequence[Part], zones: Iterable[str] = ()) -> None:
+        names = dict.fromkeys((DEFAULT_ZONE, *zones))
+        found = [key for section, prefix in self._sections(parts) for key in keys_of(section, prefix, names)]
         super().__init__((key.name, key) for key in found)
-        self.sections = tuple(dict.fromkeys(name.partition(".")[0] for name in self if "." in name))
+        self.sections = tuple(dict.fromkeys(part for name in self for part in _parents(name)))
         self._parts = {part.name: part.config for part in parts}
 
     @staticmethod
@@ -73,17 +77,29 @@ class Keys(dict[str, Key]):
         section, _, field = self[name].field.rpartition(".")
         if section in self._parts:
             return getattr(config.of(self._parts[section]), field)
-        return getattr(getattr(config, section) if section else config, field)
+        found: Any = config
+        for name in section.split(".") if section else ():
+            found = found[name] if isinstance(found, dict) else getattr(found, name)
+        return getattr(found, field)
 
     def built(self, values: Mapping[str, object]) -> Config:
         """Return the configuration with these values, one for each key."""
-        tree: dict[str, dict[str, object]] = {"": {}}
+        tree: dict[str, Any] = {}
         for name, value in values.items():
-            section, _, field = self[name].field.rpartition(".")
-            tree.setdefault(section, {})[field] = value
+            *sections, field = self[name].field.split(".")
+            inside = tree
+            for section in sections:
+                inside = inside.setdefault(section, {})
+            inside[field] = value
         parts = [msgspec.convert(tree.pop(name, {}), kind) for name, kind in self._parts.items()]
-        core = msgspec.convert({**tree.pop(""), **tree}, Config)
+        core = msgspec.convert(tree, Config)
         return msgspec.structs.replace(core, parts=tuple(part for part in parts if part != type(part)()))
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yield the sections around a key, the outermost first."""
+    parts = name.split(".")
+    return (".".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -91,13 +107,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return "; " + hint(name, list(names), "`penstock config show` lists them all")
 
 
-def keys_of(tree: type[Section], prefix: str = "") -> Iterator[Key]:
-    """Yield the keys of a section and of those inside it."""
+def keys_of(tree: type[Section], prefix: str = "", names: Iterable[str] = ()) -> Iterator[Key]:
+    """Yield the keys of a section and of those inside it, also of sections that have these names."""
     for field in msgspec.structs.fields(tree):
         if field.name == "parts" and tree is Config:
             continue
         if isinstance(field.type, type) and issubclass(field.type, Section):
-            yield from keys_of(field.type, f"{field.name}.")
+            yield from keys_of(field.type, f"{field.name}.", names)
+            continue
+        if get_origin(field.type) is dict:
+            for name in names:
+                yield from keys_of(get_args(field.type)[1], f"{prefix}{field.name}.{name}.")
             continue
         kind = _kind(field.type)
         name = field.name.removesuffix("_ns") if kind == "duration" else field.name

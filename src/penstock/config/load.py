@@ -25,6 +25,8 @@ ENVIRONMENT_FILE = "PENSTOCK_CONFIG"
 #: Names the node that commands speak to; a node itself has no use for it.
 ENVIRONMENT_URL = "PENSTOCK_URL"
 ENVIRONMENT_CONTEXT = "PENSTOCK_CONTEXT"
+#: Sections with names of the user's own.
+ZONES = "etcd.zones"
 COMMANDS = (ENVIRONMENT_FILE, ENVIRONMENT_URL, ENVIRONMENT_CONTEXT)
 
 
@@ -57,11 +59,12 @@ def load(
     Without `file` the variable PENSTOCK_CONFIG names it, else ./penstock.toml is taken if it is there.
     """
     environment = os.environ if environment is None else environment
-    keys = Keys(parts)
+    named = file or environment.get(ENVIRONMENT_FILE)
+    tree = _read(named or DEFAULT_FILE, required=bool(named))
+    keys = Keys(parts, _zones(tree, flags or {}))
     values: dict[str, object] = {name: key.default for name, key in keys.items()}
     origin = dict.fromkeys(keys, "default")
-    named = file or environment.get(ENVIRONMENT_FILE)
-    found = list(_from_file(keys, named or DEFAULT_FILE, required=bool(named)))
+    found = list(_from_file(keys, tree, f"file {named or DEFAULT_FILE}"))
     kept = (
         found if named else [each for each in found if not keys[each[0]].is_named or each[1] == keys[each[0]].default]
     )
@@ -79,16 +82,16 @@ def load(
     return Loaded(config, origin, keys, unnamed, tuple(_ignored(each[0]) for each in found if each not in kept))
 
 
-def secret_in(path: str) -> str:
+def secret_in(path: str, what: str = "token") -> str:
     """Return the first line of a file that holds a secret."""
     try:
         with open(path, encoding="utf-8") as file:
             secret = file.readline().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{path}: the token cannot be read ({why})") from None
+        raise ConfigError(f"{path}: the {what} cannot be read ({why})") from None
     if not secret:
-        raise ConfigError(f"{path}: its first line is empty; it must be the token")
+        raise ConfigError(f"{path}: its first line is empty; it must be the {what}")
     return secret
 
 
@@ -106,27 +109,39 @@ def _ignored(name: str) -> str:
     )
 
 
-def _from_file(keys: Keys, path: str, *, required: bool) -> Iterator[tuple[str, object, str]]:
+def _read(path: str, *, required: bool) -> dict[str, object]:
     try:
         with open(path, "rb") as file:
-            tree = tomllib.load(file)
+            return tomllib.load(file)
     except FileNotFoundError:
         if required:
             raise ConfigError(f"{path}: no such file; name another with --config, or leave it out") from None
-        return
+        return {}
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    source = f"file {path}"
-    for name, value in tree.items():
+
+
+def _zones(tree: Mapping[str, object], flags: Mapping[str, object]) -> list[str]:
+    """Return the zones that somebody names."""
+    named = [name.split(".")[2] for name in flags if name.startswith(f"{ZONES}.") and name.count(".") > 2]
+    etcd = tree.get("etcd")
+    zones = etcd.get("zones") if isinstance(etcd, dict) else None
+    return [*(zones if isinstance(zones, dict) else ()), *named]
+
+
+def _from_file(
+    keys: Keys, tree: Mapping[str, object], source: str, section: str = ""
+) -> Iterator[tuple[str, object, str]]:
+    for inner, value in tree.items():
+        name = f"{section}{inner}"
         if name in keys.sections:
             if not isinstance(value, dict):
                 raise ConfigError(f"{source}: {name} is a section; write [{name}] and its keys below it")
-            for inner, inner_value in value.items():
-                yield _known(keys, f"{name}.{inner}", source), inner_value, source
+            yield from _from_file(keys, value, source, f"{name}.")
         else:
             yield _known(keys, name, source), value, source
 

@@ -45,7 +45,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Return what may stand in a log: of a secret, that it is set."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        told = (f"{name}={'...' if name.endswith('token') and value else repr(value)}" for name, value in shown.items())
+        secret = ("token", "password")
+        told = (f"{name}={'...' if name.endswith(secret) and value else repr(value)}" for name, value in shown.items())
         return f"{type(self).__name__}({', '.join(told)})"
 
 
@@ -192,6 +193,45 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
     setup: Named = ""
 
 
+class RegistryConfig(Section, frozen=True, kw_only=True):
+    """Where the node remembers topics, subscriptions and the routing mapping."""
+
+    #: In a file beside the log, or in etcd.
+    kind: Literal["embedded", "etcd"] = "embedded"
+    #: Which of the zones below, with etcd.
+    zone: str = "default"
+    #: What all of its keys start with, with etcd. Each node has one of its own.
+    prefix: str = "penstock"
+    #: How long a starting node waits for etcd.
+    start_timeout_ns: Duration = MINUTE_NS
+
+
+class ZoneConfig(Section, frozen=True, kw_only=True):
+    """One etcd cluster. `default` is there without being named; a section `[etcd.zones.west]` makes another."""
+
+    #: HOST:PORT of its members; the first that answers is asked.
+    endpoints: NamedList = ("127.0.0.1:2379",)
+    #: Whether they speak TLS.
+    tls: bool = False
+    #: Who vouches for them (PEM), where the system's authorities do not.
+    tls_ca: str = ""
+    #: Certificate and key (PEM) of this client, where they ask for one.
+    tls_cert: str = ""
+    tls_key: str = ""
+    #: The user of etcd's own, where it has users.
+    user: str = ""
+    #: Its password.
+    password: Secret = ""
+    #: The file whose first line it is, where `password` is not set; read again whenever the node logs in.
+    password_file: Named = ""
+
+
+class EtcdConfig(Section, frozen=True, kw_only=True):
+    """The etcd clusters that the node knows, by name."""
+
+    zones: dict[str, ZoneConfig] = msgspec.field(default_factory=lambda: {"default": ZoneConfig()})
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole tree."""
 
@@ -219,6 +259,8 @@ class Config(Section, frozen=True, kw_only=True):
     topic: TopicConfig = TopicConfig()
     events: EventsConfig = EventsConfig()
     pipeline: PipelineConfig = PipelineConfig()
+    registry: RegistryConfig = RegistryConfig()
+    etcd: EtcdConfig = EtcdConfig()
     #: Sections of what this tree does not know: the API and the dialects. One that is not here has its defaults.
     parts: tuple[Section, ...] = ()
 

@@ -1,0 +1,165 @@
+"""Real etcd servers on free ports: one member, or three, that can be killed, paused and started again."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from penstock.config import ZoneConfig
+
+#: Longer than anything here takes on a slow machine.
+PATIENCE_S = 60.0
+
+
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses, all of them different."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Etcd:
+    """One member."""
+
+    def __init__(self, name: str, folder: Path, ports: tuple[int, int], flags: Sequence[str], tls: bool) -> None:
+        self.name = name
+        self.port, self.peer_port = ports
+        self.folder = folder
+        self._flags = flags
+        self._tls = tls
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"localhost:{self.port}" if self._tls else f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, or start it again with the data it has."""
+        client, peer = f"http{'s' * self._tls}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.peer_port}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            [
+                *("etcd", "--name", self.name, "--data-dir", str(self.folder / "data"), "--logger", "zap"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--heartbeat-interval", "50", "--election-timeout", "500", *self._flags),
+            ],
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine},
+        )
+
+    def answers(self) -> bool:
+        """Tell whether somebody listens, and for a server without certificates also whether it is well."""
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        try:
+            if self._tls:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return True
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+            try:
+                connection.request("GET", "/health")
+                return b'"true"' in connection.getresponse().read()
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ssl.SSLError):
+            return False
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+class Cluster:
+    """One member or several, started and well."""
+
+    def __init__(self, folder: Path, count: int = 1, flags: Sequence[str] = (), *, tls: bool = False) -> None:
+        ports = free_ports(2 * count)
+        names = [f"n{number}" for number in range(count)]
+        peers = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[count:], strict=True))
+        flags = ["--initial-cluster", peers, "--initial-cluster-token", folder.name, *flags]
+        self.members = [
+            Etcd(name, folder / name, pair, flags, tls)
+            for name, pair in zip(names, zip(ports[:count], ports[count:], strict=True), strict=True)
+        ]
+        for member in self.members:
+            member.start()
+        self.wait()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(member.endpoint for member in self.members)
+
+    def zone(self) -> ZoneConfig:
+        return ZoneConfig(endpoints=self.endpoints)
+
+    def wait(self) -> None:
+        """Wait until every member is well."""
+        for member in self.members:
+            wait_for(member.answers, f"etcd {member.name}")
+
+    def ctl(self, *words: str, stdin: bytes = b"") -> str:
+        """Run etcdctl, an etcd client that shares no code with ours."""
+        done = subprocess.run(
+            ["etcdctl", "--endpoints", ",".join(self.endpoints), *words],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "ETCDCTL_API": "3"},
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    def heal(self) -> None:
+        """Let all members run again."""
+        for member in self.members:
+            member.resume()
+            if member._process is None:
+                member.start()
+        self.wait()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.resume()
+            member.kill()
