@@ -31,6 +31,8 @@ FUZZ := .venv/.fuzz
 # Other people's clients must not meet our dependencies, so they live in an environment inside ours.
 FOREIGN := .venv/foreign
 FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
+# Those of SQS and SNS do not agree with the others on a botocore.
+AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
 .PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
@@ -51,7 +53,7 @@ spark: $(SPARK) ## dev and pipeline
 up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the default pipeline (PIPELINE=off: without)
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
-test: check $(FOREIGN)/.made ## checks, tests, a minute of simulation, short proofs
+test: check $(FOREIGN)/.made $(AWS)/.made ## checks, tests, a minute of simulation, short proofs
 	@scripts/need strace gcc openssl promtool go java chromium curl etcd etcdctl
 	@$(MAKE) -j2 test-node test-pipeline
 	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive test-fuzz
@@ -175,6 +177,15 @@ $(FOREIGN)/.made: requirements/foreign.lock requirements/build.lock tests/foreig
 		--dest $(FOREIGN)/sources -r $(FOREIGN)/gnsq.lock
 	cp tests/foreign/package.json tests/foreign/package-lock.json $(FOREIGN)
 	cd $(FOREIGN) && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error
+	@touch $@
+
+$(AWS)/.made: requirements/aws.lock tests/foreign/aws/package-lock.json | $(BIN)/python
+	@scripts/need ensurepip node npm
+	rm -rf $(AWS)
+	$(PYTHON) -m venv $(AWS)
+	$(AWS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --only-binary :all: -r requirements/aws.lock
+	cp tests/foreign/aws/package.json tests/foreign/aws/package-lock.json $(AWS)
+	cd $(AWS) && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error
 	@touch $@
 
 # A peer that cannot be had on this machine is reported by the benchmark as missing, so this may fail.

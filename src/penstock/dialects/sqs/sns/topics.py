@@ -25,6 +25,17 @@ KEYS = "sns/"
 PAGE = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}").fullmatch
+#: What the owner of a topic may do with it, unless a policy says otherwise.
+_OWNERS_ACTIONS = (
+    "GetTopicAttributes",
+    "SetTopicAttributes",
+    "AddPermission",
+    "RemovePermission",
+    "DeleteTopic",
+    "Subscribe",
+    "ListSubscriptionsByTopic",
+    "Publish",
+)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +161,24 @@ class Topics:
             "SubscriptionsDeleted": "0",
             "DisplayName": "",
             "EffectiveDeliveryPolicy": "{}",
+            "Policy": self._policy(name),
         }
+        if name.endswith(FIFO):
+            told["ContentBasedDeduplication"] = "false"
         return shapes.Attributes(attributes={**told, **record.attributes})
+
+    def _policy(self, name: str) -> str:
+        """Return the policy of Amazon's topics while nobody set another: Terraform cannot read a topic without one."""
+        statement = {
+            "Sid": "__default_statement_ID",
+            "Effect": "Allow",
+            "Principal": {"AWS": "*"},
+            "Action": [f"SNS:{action}" for action in _OWNERS_ACTIONS],
+            "Resource": self.arn(name),
+            "Condition": {"StringEquals": {"AWS:SourceOwner": self.queues.names.account_id}},
+        }
+        policy = {"Version": "2008-10-17", "Id": "__default_policy_ID", "Statement": [statement]}
+        return msgspec.json.encode(policy).decode()
 
     def set_attribute(self, caller: Caller, asked: shapes.SetTopicAttributes) -> Answer[Nothing]:
         """Change an attribute of a topic."""
@@ -245,6 +272,8 @@ class Topics:
             "RawMessageDelivery": "false",
             "SubscriptionPrincipal": f"arn:aws:iam::{self.queues.names.account_id}:root",
         }
+        if "FilterPolicy" in member.attributes:
+            told["FilterPolicyScope"] = "MessageAttributes"
         return shapes.Attributes(attributes={**told, **member.attributes})
 
     def set_member_attribute(self, caller: Caller, asked: shapes.SetSubscriptionAttributes) -> Answer[Nothing]:
