@@ -81,12 +81,24 @@ class TrafficSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     allowed: tuple[str, ...] = ()
     is_default: bool = False
+    #: Judge as M3's code does, not as its documentation says: unknown names are passed over.
+    upstream_filter: bool = False
 
 
 class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one subscription hands out messages."""
 
     traffic: TrafficSettings | None = None
+    storage_policies: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description='Of metrics, those of these storage policies, like "10s:2d"; all where none is named.'
+        ),
+    ] = ()
+    percentage: Annotated[float, about("The fraction of messages that are handed out, from 0 to 1.")] = 1.0
+    shard_set: Annotated[
+        str, about('Messages whose route is one of these, like "7", "0..511" or a list; empty for all.')
+    ] = ""
     max_attempts: Annotated[int, about("Then a message goes to the dead letters; 0 for no limit.", 0)] = 0
     dead_letter: Annotated[str, about("Topic for dead letters; empty for TOPIC.dead.")] = ""
     ttl_ns: Annotated[int, about("Older messages are not handed out; 0 for ever.", 0)] = 0

@@ -17,7 +17,12 @@ def orders(served: Served) -> Served:
 
 def test_subscription_is_made_shown_listed_changed_and_dropped(served: Served) -> None:
     served.post("topics", {"name": "orders"})
-    settings = {"lease": "30s", "max_attempts": 3, "ttl": "1h", "traffic": {"allowed": ["web"], "is_default": True}}
+    settings = {
+        "lease": "30s",
+        "max_attempts": 3,
+        "ttl": "1h",
+        "traffic": {"allowed": ["web"], "is_default": True, "upstream_filter": False},
+    }
     made = served.post(ORDERS, {"name": "audit", "settings": settings})
     assert made.status == 201
     assert {key: made.json["settings"][key] for key in settings} == settings

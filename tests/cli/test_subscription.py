@@ -157,3 +157,27 @@ def post(node: Node, topic: str, action: str, body: dict[str, object]) -> dict[s
     with urllib.request.urlopen(request) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
+
+
+def test_filters_are_set_shown_and_dropped_again(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    filters = [
+        "--storage-policy",
+        "10s:2d",
+        "--storage-policy",
+        "1m:40d",
+        "--percentage",
+        "0.25",
+        "--shard-set",
+        "0..9",
+    ]
+    node.ok("subscription", "create", topic, "some", *filters, "--traffic", "web", "--traffic-upstream")
+    shown = node.ok("subscription", "show", topic, "some").out
+    for text in ("10s:2d, 1m:40d", "0.25 of 1", "0..9", "web; without bits: passed over; as M3's code does"):
+        assert text in shown
+    node.ok("subscription", "set", topic, "some", "--storage-policy", "", "--percentage", "1", "--shard-set", "")
+    settings = node.ok("subscription", "show", topic, "some", "--json").json["settings"]
+    assert (settings["storage_policies"], settings["percentage"], settings["shard_set"]) == ([], 1.0, "")
+    assert settings["traffic"] == {"allowed": ["web"], "is_default": False, "upstream_filter": True}
+    refused = node.call("subscription", "set", topic, "some", "--percentage", "25")
+    assert (refused.code, "fraction from 0 to 1" in refused.error) == (1, True)

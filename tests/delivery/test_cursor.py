@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from penstock.delivery.pages import READY, Pages
-from penstock.delivery.rules import Rules, TrafficTest
+from penstock.delivery.rules import RowTest, Rules
 from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench
@@ -17,13 +17,13 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def _odd(batch: Batch) -> npt.NDArray[np.bool_]:
-    verdicts: npt.NDArray[np.bool_] = np.arange(batch.count) % 2 == 1
+def _odd(batch: Batch, rows: slice, _: int) -> npt.NDArray[np.bool_]:
+    verdicts: npt.NDArray[np.bool_] = np.arange(batch.count)[rows] % 2 == 1
     return verdicts
 
 
 #: Takes every second row.
-ODD = TrafficTest(_odd, untyped=True)
+ODD = RowTest(_odd, plain=True)
 
 
 def test_a_row_that_grew_too_old_while_it_waited_for_credit_is_not_delivered() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.delivery.rules import Rules, TrafficTest
+from penstock.delivery.rules import RowTest, Rules
 from penstock.errors import Refusal
 from penstock.message import Batch, int64s
 from penstock.settings import SubscriptionSettings
@@ -164,14 +164,14 @@ def test_old_rows_expire_before_they_are_delivered() -> None:
 
 
 def test_filtered_rows_are_finished_and_counted() -> None:
-    def odd(batch: Batch) -> npt.NDArray[np.bool_]:
+    def odd(batch: Batch, rows: slice, _: int) -> npt.NDArray[np.bool_]:
         return (
-            (int64s(batch.columns["traffic"])[0] & 1) != 0
+            (int64s(batch.columns["traffic"])[0][rows] & 1) != 0
             if "traffic" in batch.columns
-            else np.zeros(batch.count, bool)
+            else np.zeros(rows.stop - rows.start, bool)
         )
 
-    bench = Bench(rules=Rules(TrafficTest(odd, untyped=False)))
+    bench = Bench(rules=Rules(RowTest(odd, plain=False)))
     bench.shard.put(numbered(40), {"traffic": [n % 4 for n in range(40)]})
     bench.shard.put(numbered(3))
     receiver = bench.receiver()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.columns import Column
-from penstock.delivery.rules import Rules, TrafficTest
+from penstock.delivery.rules import RowTest, Rules
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
 
 #: A filter makes the cursor judge and queue rows; without one they are taken straight from the log.
-ALL_BUT_THE_FIRST = Rules(TrafficTest(lambda batch: np.arange(batch.count) > 0, untyped=False))
+ALL_BUT_THE_FIRST = Rules(RowTest(lambda batch, rows, _: np.arange(batch.count)[rows] > 0, plain=False))
 
 
 def put(bench: Bench, *rows: str) -> None:

@@ -225,3 +225,28 @@ def test_many_users_with_quotas_are_not_all_told_apart() -> None:
     assert value(text, "penstock_user_used", user=OTHERS, reason="topics") == 7
     assert value(text, "penstock_user_used", user="user-0", reason="topics") == 1
     assert len(set(re.findall('user="([^"]*)"', text))) == USERS_MAX + 1
+
+
+def test_what_filters_took_and_refused_is_counted_by_kind_and_missing_types_are_named(served: Served) -> None:
+    served.ask("PUT", "routing", {"traffic_types": {"production": 0}})
+    served.post("topics", {"name": "metrics"})
+    served.post("topics/metrics/subscriptions", {"name": "all"})
+    filters = {"traffic": {"allowed": ["production"]}, "shard_set": "0..9"}
+    served.post("topics/metrics/subscriptions", {"name": "some", "settings": filters})
+    lost = {"traffic": {"allowed": ["production", "moon"], "is_default": True}}
+    served.post("topics/metrics/subscriptions", {"name": "lost", "settings": lost})
+    for traffic, route in ((1, 1), (1, 10), (2, 1), (2, 10), (3, 9)):
+        served.publish("metrics", "x", traffic=traffic, route=route)
+    for name, count in (("all", 5), ("some", 2), ("lost", 5)):
+        assert len(served.lease("metrics", name, max=10, wait="20s")) == count
+    text = scrape(served)
+    labels = {"topic": "metrics", "subscription": "some"}
+    prefix = "penstock_subscription_filter_"
+    assert value(text, prefix + "accepted_messages_total", **labels) == 2
+    assert value(text, prefix + "refused_messages_total", **labels, filter="shard-set") == 2
+    assert value(text, prefix + "refused_messages_total", **labels, filter="routing") == 1
+    assert f'{prefix}accepted_messages_total{{topic="metrics",subscription="all"}}' not in text
+    gauge = "penstock_routing_missing_traffic_types"
+    assert value(text, gauge, topic="metrics", subscription="lost", traffic_type="moon") == 1
+    assert value(text, "penstock_routing_traffic_types") == 1
+    assert promtool(text) == "0"

@@ -12,9 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from penstock.client.connection import Access
+from penstock.delivery.rules import rules_of
 from penstock.errors import ConfigError
 from penstock.filters.traffic import Rules, TrafficFilter
 from penstock.pipeline.jobs.route import Route, accepted, faults, node_mapping, routed
+from penstock.settings import SubscriptionSettings
+from tests.filters.reference import takes
+from tests.filters.rows import batch_of, some_rows, some_settings
+from tests.filters.rows import signed as stored
 from tests.flight.parts import Flown
 
 MAPPING = {"production": 0, "staging": 1, "debug": 63}
@@ -64,6 +69,37 @@ def test_broker_spark_and_the_rules_agree_on_random_masks_and_mappings(spark: Sp
         expected = [reference(bits, rule.allowed, rule.is_default, mapping) for bits in masks]
         assert verdicts[number] == expected
         assert [row[1][number] for row in found] == [*expected, expected[0]], f"{rule} {mapping}"
+
+
+def service_of(settings: SubscriptionSettings, topic: str) -> dict[str, Any]:
+    """A service with the filters of a subscription."""
+    traffic = msgspec.to_builtins(settings.traffic) if settings.traffic is not None else {}
+    others = {name: getattr(settings, name) for name in ("storage_policies", "percentage", "shard_set")}
+    return {**traffic, **others, "topic": topic}
+
+
+def test_broker_spark_and_the_documentation_agree_on_every_combination_of_filters(spark: SparkSession) -> None:
+    chance = random.Random(7)
+    rows = [row for shard in (0, 3) for row in some_rows(chance, shard, 5_000, 300)]
+    places = [(id_ - 1) >> 48 for id_ in (row.id for row in rows)]
+    data = [
+        (place, (row.id - 1) & ((1 << 48) - 1), stored(row.traffic), row.headers and row.headers.decode(), row.route)
+        for place, row in zip(places, rows, strict=True)
+    ]
+    frame = spark.createDataFrame(data, "shard int, offset bigint, traffic bigint, headers string, route bigint")
+    mapping = {"type0": 0, "type1": 5, "type2": 63, "type3": 17}
+    settings = {f"s{number}": some_settings(chance) for number in range(24)}
+    options = route(services={name: service_of(one, name) for name, one in settings.items()})
+    found: dict[str, set[tuple[int, int]]] = {name: set() for name in settings}
+    for row in routed(frame, options, mapping).frame.select("service", "shard", "offset").collect():
+        found[row[0]].add((row[1], row[2]))
+    for name, rules in rules_of(settings, mapping).items():
+        expected = [takes(row, settings[name], mapping) for row in rows]
+        assert found[name] == {data[n][:2] for n, taken in enumerate(expected) if taken}, settings[name]
+        for shard, start in ((0, 0), (3, 300)):
+            batch = batch_of(rows[start : start + 300], 5_000)
+            ready = rules._replace(shard=shard).sift(batch, 0, 300, 0).ready - 5_000
+            assert ready.tolist() == [n for n in range(300) if expected[start + n]], settings[name]
 
 
 def fanned(frame: DataFrame, options: Route, mapping: dict[str, int]) -> set[tuple[str | None, str | None, int]]:
@@ -153,7 +189,7 @@ def test_faults_of_a_mapping_are_told_in_the_brokers_words() -> None:
     assert faults(options, {"x": 64, "y": 3, "z": 3}) == [
         'traffic type "x" has bit 64: choose one from 0 to 63',
         'bit 3 is given to "y" and "z": give each traffic type its own',
-        "services.a takes everything: the mapping does not know moon",
+        "services.a takes everything: the mapping does not know x, moon",
         "services.b takes nothing: the mapping does not know sun",
     ]
     assert faults(options, {}) == ["no routing mapping is set: is_default decides for every service"]
@@ -167,8 +203,17 @@ def test_faults_of_a_mapping_are_told_in_the_brokers_words() -> None:
         ({"services": {"": {}}}, "a service without a name"),
         ({"services": {"a": {"topic": ""}}}, "services.a.topic is empty"),
         ({"services": {"a": {}}, "unrouted": ""}, "unrouted is empty"),
+        ({"services": {"a": {"percentage": 50}}}, "services.a.percentage is 50"),
+        ({"services": {"a": {"shard_set": "x"}}}, 'services.a: "x" is no shard set'),
+        ({"services": {"a": {"storage_policies": ["x"]}}}, "services.a: storage_policies"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises((ConfigError, msgspec.ValidationError), match=told):
         route(**options)
+
+
+def test_a_percentage_of_rows_without_a_place_is_refused(spark: SparkSession) -> None:
+    services = {"some": {"percentage": 0.5, "topic": "a"}}
+    with pytest.raises(ConfigError, match=r"services\.some\.percentage draws by shard and offset"):
+        routed(spark.range(1).selectExpr("id AS traffic"), route(services=services), {})

@@ -30,6 +30,23 @@ TrafficDefault = Annotated[
         show_default=False,
     ),
 ]
+TrafficUpstream = Annotated[
+    bool | None,
+    typer.Option(
+        "--traffic-upstream/--no-traffic-upstream",
+        help="Judge as M3's code does, not as its documentation says: unknown names are passed over.",
+        show_default=False,
+    ),
+]
+StoragePolicies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-policy",
+        help="Of metrics, take those of this storage policy, like 10s:2d; empty for all. May be repeated.",
+        metavar="POLICY",
+        show_default=False,
+    ),
+]
 NoTraffic = Annotated[bool, typer.Option("--no-traffic", help="Take everything again: drop the traffic filter.")]
 
 
@@ -47,12 +64,16 @@ class TrafficFilter(msgspec.Struct):
 
     allowed: list[str] = []
     is_default: bool = False
+    upstream_filter: bool = False
 
 
 class Settings(msgspec.Struct):
     """What a subscription was told, as far as it is shown."""
 
     traffic: TrafficFilter | None
+    storage_policies: list[str]
+    percentage: float
+    shard_set: str
     max_attempts: int
     dead_letter: str
     ttl: str
@@ -125,6 +146,8 @@ def create(
     settings: dict[str, object],
     traffic: Traffic = None,
     traffic_default: TrafficDefault = None,
+    traffic_upstream: TrafficUpstream = None,
+    storage_policy: StoragePolicies = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -135,7 +158,8 @@ def create(
     ] = None,
 ) -> None:
     """Make a subscription."""
-    settings |= chosen(traffic=_traffic(traffic, traffic_default, None))
+    settings |= chosen(traffic=_traffic(traffic, traffic_default, traffic_upstream, None))
+    settings |= _storage(storage_policy)
     answer = client.call("POST", f"/topics/{part(topic)}/subscriptions", {"name": name, "settings": settings})
     if start is not None:
         answer = client.call("POST", f"{_path(topic, name)}/seek", {"to": start})
@@ -179,6 +203,7 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
         "expired leases": str(one.expired_leases),
         **{name.replace("_", "-"): _explained(name, number) for name, number in one.counts.items()},
         "traffic": _shown(settings.traffic),
+        **_filters(settings),
         "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
         "ttl": "none" if settings.ttl == "0" else settings.ttl,
         "lease": f"{settings.lease}, at most {settings.lease_max}",
@@ -215,16 +240,19 @@ def set_(
     settings: dict[str, object],
     traffic: Traffic = None,
     traffic_default: TrafficDefault = None,
+    traffic_upstream: TrafficUpstream = None,
     no_traffic: NoTraffic = False,
+    storage_policy: StoragePolicies = None,
 ) -> None:
     """Change settings of a subscription; the others stay."""
+    settings |= _storage(storage_policy)
     if no_traffic:
-        if traffic or traffic_default is not None:
+        if traffic or traffic_default is not None or traffic_upstream is not None:
             raise Failure("--no-traffic drops the filter, so no other --traffic option goes with it", USAGE)
         settings["traffic"] = None
-    elif traffic is not None or traffic_default is not None:
+    elif traffic is not None or traffic_default is not None or traffic_upstream is not None:
         old = client.get(_path(topic, name)).read(Subscription).settings.traffic
-        settings["traffic"] = _traffic(traffic, traffic_default, old)
+        settings["traffic"] = _traffic(traffic, traffic_default, traffic_upstream, old)
     if not settings:
         text = "no setting was named; `penstock subscription set --help` lists them"
         raise Failure(f"subscription {name} stays as it is: {text}", USAGE)
@@ -285,21 +313,34 @@ def _path(topic: str, name: str) -> str:
     return f"/topics/{part(topic)}/subscriptions/{part(name)}"
 
 
-def _traffic(names: list[str] | None, is_default: bool | None, old: TrafficFilter | None) -> TrafficFilter | None:
+def _traffic(
+    names: list[str] | None, is_default: bool | None, upstream: bool | None, old: TrafficFilter | None
+) -> TrafficFilter | None:
     """Return the filter that the options ask for; what they leave open stays as it was."""
-    if names is None and is_default is None:
-        return None
-    before = old or TrafficFilter()
-    return TrafficFilter(
-        before.allowed if names is None else names, before.is_default if is_default is None else is_default
-    )
+    changes = chosen(allowed=names, is_default=is_default, upstream_filter=upstream)
+    return msgspec.structs.replace(old or TrafficFilter(), **changes) if changes else None
+
+
+def _storage(policies: list[str] | None) -> dict[str, object]:
+    return {} if policies is None else {"storage_policies": [policy for policy in policies if policy]}
 
 
 def _shown(traffic: TrafficFilter | None) -> str:
     if traffic is None:
         return "everything"
     names = ", ".join(traffic.allowed) or "no type"
-    return f"{names}; without bits: {'taken' if traffic.is_default else 'passed over'}"
+    upstream = "; as M3's code does" if traffic.upstream_filter else ""
+    return f"{names}; without bits: {'taken' if traffic.is_default else 'passed over'}{upstream}"
+
+
+def _filters(settings: Settings) -> dict[str, str]:
+    """Return the other filters that it has."""
+    found = {
+        "storage policies": ", ".join(settings.storage_policies),
+        "percentage": f"{settings.percentage:g} of 1" if settings.percentage < 1 else "",
+        "shard set": settings.shard_set,
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 #: What the counts of a subscription mean; `passed` is the sum of the others.
@@ -307,7 +348,7 @@ LEGEND = {
     "passed": "looked at since it began or was moved",
     "held": "of them leased, waiting or ready again",
     "acked": "finished by consumers",
-    "filtered": "refused by its traffic types",
+    "filtered": "refused by its filters",
     "expired": "too old to be handed out",
     "dead_lettered": "failed too often",
     "removed": "gone with what retention dropped, or skipped by hand",

@@ -143,7 +143,7 @@ class Cursor:
     def pass_waiting(self, due: tuple[Offsets, Offsets], wall_ns: int) -> None:
         """Pass the next rows that all wait for their time, without reading them."""
         position = self.position
-        if self.rules.traffic is not None or position.skips.firsts:
+        if self.rules.test is not None or position.skips.firsts:
             return
         ahead = int(np.searchsorted(due[0], position.offset))
         offsets = due[0][ahead : int(np.searchsorted(due[0], position.end()))]

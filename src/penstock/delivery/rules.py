@@ -1,33 +1,40 @@
-"""What a subscription refuses before dispatch: traffic types, time to live, rows not yet due.
+"""What a subscription refuses before dispatch: by its filters, its time to live, rows not yet due.
 
 `sift` judges the rows of one batch, once, when the cursor passes them (ruling 12). Pure: columns in, row numbers out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns import Offsets
+from penstock.columns import Offsets, id_of
+from penstock.filters.acceptance import ROUTING, Acceptance, Part
 from penstock.filters.traffic import Rules as TrafficRules
-from penstock.filters.traffic import TrafficFilter
 from penstock.message import Batch, int64s
 from penstock.settings import SubscriptionSettings
+
+#: (a batch, the shard it is of) -> a verdict on each of its rows, not to be written to.
+Judge: TypeAlias = Callable[[Batch, int], npt.NDArray[np.bool_]]
 
 _NONE = np.empty(0, np.int64)
 
 
-class TrafficTest(NamedTuple):
-    """The routing policy's answer for one subscription."""
+class RowTest(NamedTuple):
+    """What the filters of one subscription say, together."""
 
-    #: One verdict per row of a batch, not to be written to.
-    judge: Callable[[Batch], npt.NDArray[np.bool_]]
-    #: The verdict on rows without traffic bits.
-    untyped: bool
+    #: One verdict for each of some rows of a batch of a shard.
+    judge: Callable[[Batch, slice, int], npt.NDArray[np.bool_]]
+    #: The verdict on rows that have none of the columns it reads ...
+    plain: bool
+    #: ... which are these.
+    reads: tuple[str, ...] = ("traffic",)
+    #: It depends on which row it is, whatever that carries.
+    each: bool = False
 
 
 class Sifted(NamedTuple):
@@ -54,13 +61,15 @@ class Sifted(NamedTuple):
 class Rules(NamedTuple):
     """The tests of one subscription; None and 0 mean that a test is not asked for."""
 
-    traffic: TrafficTest | None = None
+    test: RowTest | None = None
     ttl_ns: int = 0
     max_attempts: int = 0
     #: One row of the shard out at a time, the next after its ack.
     ordered: bool = False
     #: So many rows of a key out at a time; 0 = keys are not looked at.
     key_run: int = 0
+    #: The shard whose rows it judges.
+    shard: int = 0
 
     @property
     def looks(self) -> bool:
@@ -69,13 +78,14 @@ class Rules(NamedTuple):
             self.ttl_ns > 0
             or self.ordered
             or self.key_run > 0
-            or (self.traffic is not None and not self.traffic.untyped)
+            or (self.test is not None and (self.test.each or not self.test.plain))
         )
 
     def concerns(self, batch: Batch) -> bool:
         """Tell whether any row of the batch could be held back, so that the common batch needs no look at its rows."""
         columns = batch.columns
-        if self.traffic is not None and ("traffic" in columns or not self.traffic.untyped):
+        test = self.test
+        if test is not None and (test.each or not test.plain or any(name in columns for name in test.reads)):
             return True
         return self.ttl_ns > 0 or (bool(columns) and ("due" in columns or "expires" in columns))
 
@@ -102,8 +112,8 @@ class Rules(NamedTuple):
         offsets = np.arange(batch.first + start, batch.first + stop)
         passed = np.ones(len(offsets), np.bool_)
         filtered = expired = _NONE
-        if self.traffic is not None:
-            passed = self.traffic.judge(batch)[rows].copy()
+        if self.test is not None:
+            passed = self.test.judge(batch, rows, self.shard)
             filtered = offsets[~passed]
         if self.ttl_ns or "expires" in batch.columns:
             over = self.expired(batch, rows, now_ns) & passed
@@ -117,16 +127,32 @@ class Rules(NamedTuple):
         return Sifted(offsets[passed & ~later], offsets[later], due[rows][later], filtered, expired)
 
 
-def rules_of(settings: Mapping[str, SubscriptionSettings], mapping: Mapping[str, int]) -> dict[str, Rules]:
-    """Return the rules of all subscriptions of a topic, by name; their traffic filters look at a batch together."""
-    filters = {
-        name: TrafficFilter(one.traffic.allowed, one.traffic.is_default)
-        for name, one in settings.items()
-        if one.traffic is not None
-    }
+def rules_of(
+    settings: Mapping[str, SubscriptionSettings],
+    mapping: Mapping[str, int],
+    refused: Mapping[str, dict[str, int]] | None = None,
+) -> dict[str, Rules]:
+    """Return the rules of all subscriptions of a topic, by name; their traffic filters look at a batch together.
+
+    What they refuse is added to `refused`, by subscription and by kind of filter.
+    """
+    accepted = {name: Acceptance.of(one) for name, one in settings.items()}
+    filters = {name: one.traffic for name, one in accepted.items() if one.traffic is not None}
     together = TrafficRules(list(filters.values()), mapping)
-    untyped = together.verdict(0)
-    tests = {name: TrafficTest(partial(_judged, together, row), untyped[row]) for row, name in enumerate(filters)}
+    untyped = dict(zip(filters, together.verdict(0), strict=True))
+    rows = {name: row for row, name in enumerate(filters)}
+    tests: dict[str, RowTest] = {}
+    for name, one in accepted.items():
+        parts = one.parts()
+        judges: list[tuple[str, Judge]] = [(part.kind, partial(_apart, part)) for part in parts]
+        reads = [part.reads for part in parts if part.reads]
+        if name in filters:
+            judges.append((ROUTING, partial(_together, together, rows[name])))
+            reads.append("traffic")
+        if judges:
+            counts = refused[name] if refused is not None else {}
+            each = any(not part.reads for part in parts)
+            tests[name] = RowTest(partial(_passed, judges, counts), untyped.get(name, True), tuple(reads), each)
     return {
         name: Rules(
             tests.get(name),
@@ -139,8 +165,27 @@ def rules_of(settings: Mapping[str, SubscriptionSettings], mapping: Mapping[str,
     }
 
 
-def _judged(filters: TrafficRules, row: int, batch: Batch) -> npt.NDArray[np.bool_]:
-    """Return one filter's verdicts on a batch; the first to ask makes them for all."""
+def _passed(
+    judges: Sequence[tuple[str, Judge]], refused: dict[str, int], batch: Batch, rows: slice, shard: int
+) -> npt.NDArray[np.bool_]:
+    """Return which rows all filters take; the first that does not is the one that refused."""
+    passed = np.ones(rows.stop - rows.start, np.bool_)
+    left = len(passed)
+    for kind, judge in judges:
+        passed &= judge(batch, shard)[rows]
+        taken = int(np.count_nonzero(passed))
+        if taken < left:
+            refused[kind] = refused.get(kind, 0) + left - taken
+            left = taken
+    return passed
+
+
+def _apart(part: Part, batch: Batch, shard: int) -> npt.NDArray[np.bool_]:
+    return part.judge(batch.columns, id_of(shard, batch.first), batch.count)
+
+
+def _together(filters: TrafficRules, row: int, batch: Batch, _: int) -> npt.NDArray[np.bool_]:
+    """Return one traffic filter's verdicts on a batch; the first to ask makes them for all."""
     if batch.verdicts is None or batch.verdicts[0] is not filters:
         column = batch.columns.get("traffic")
         bits = np.zeros(batch.count, np.int64) if column is None else int64s(column)[0]

@@ -73,6 +73,8 @@ class Subscription:
         self.looks: dict[Seat, None] = {}
         self.released = 0
         self.expired_leases = 0
+        #: What its filters refused since the start, by kind of filter.
+        self.refused: dict[str, int] = {}
         #: How long rows waited before they first went out, and how long those were out that were acked.
         self.waited, self.leased_for = self.dealer.waited, Durations()
         #: Told the ids of what seats finished, where somebody measures that.
@@ -105,6 +107,11 @@ class Subscription:
     def _follow_keys(self) -> None:
         moves = self._moves() if self._moves is not None and self.settings.order == "key" else None
         self.dealer.moves = moves or None
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether it may refuse messages for what they are."""
+        return any(cursor.rules.test is not None for cursor in self.cursors)
 
     @property
     def policy(self) -> Policy:

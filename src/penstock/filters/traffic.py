@@ -33,12 +33,16 @@ class TrafficFilter(msgspec.Struct, frozen=True):
 
     allowed: tuple[str, ...]
     is_default: bool = False
+    #: As M3's code does, which differs from its documentation: unknown names are passed over, and what carries types
+    #: that none of the others is goes nowhere, whatever `is_default` says.
+    upstream_filter: bool = False
 
     def mask(self, mapping: Mapping[str, int]) -> int | None:
         """Return the allowed bits, or None where the policy falls back to `is_default`."""
-        if not mapping or any(not 0 <= mapping.get(name, -1) <= BIT_MAX for name in self.allowed):
+        known = [name for name in self.allowed if 0 <= mapping.get(name, -1) <= BIT_MAX]
+        if not self.upstream_filter and (not mapping or len(known) < len(self.allowed)):
             return None
-        return reduce(or_, (1 << mapping[name] for name in self.allowed), 0)
+        return reduce(or_, (1 << mapping[name] for name in known), 0)
 
 
 def verdict(bits: int, mask: int | None, is_default: bool) -> bool:
@@ -116,5 +120,5 @@ def problems(mapping: Mapping[str, int]) -> list[str]:
 
 
 def unknown(allowed: Collection[str], mapping: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the allowed names that the mapping does not know, each of which turns its filter into `is_default`."""
-    return tuple(name for name in allowed if name not in mapping)
+    """Return the allowed names that have no bit, each of which turns its filter into `is_default`."""
+    return tuple(name for name in allowed if not 0 <= mapping.get(name, -1) <= BIT_MAX)

@@ -174,9 +174,10 @@ class Subscriptions:
     def apply_rules(self) -> None:
         """Judge from now on by the mapping and settings of this moment."""
         settings = {name: subscription.settings for name, subscription in self.by_name.items()}
-        for name, rules in rules_of(settings, self._node.mapping).items():
+        refused = {name: subscription.refused for name, subscription in self.by_name.items()}
+        for name, rules in rules_of(settings, self._node.mapping, refused).items():
             for cursor in self.by_name[name].cursors:
-                cursor.use_rules(rules)
+                cursor.use_rules(rules._replace(shard=cursor.source.number))
 
     def update(self, name: str, settings: SubscriptionSettings) -> Answer[Subscription]:
         """Change what a subscription does from now on."""

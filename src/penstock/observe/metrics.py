@@ -18,6 +18,7 @@ from penstock.callers.account import Account
 from penstock.clock import SECOND
 from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.subscription import Subscription
+from penstock.filters.traffic import unknown
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
@@ -100,6 +101,10 @@ class NodeSlots(Protocol):
     ledger: Ledger
     quota: Quota
 
+    @property
+    def mapping(self) -> Mapping[str, int]:
+        """The bit of each traffic type."""
+
     def memory(self) -> Sequence[Share]:
         """Return what each part of its memory holds now."""
 
@@ -140,6 +145,7 @@ def exposition(
     _node(out, node, lag, version)
     _topics(out, node.topics)
     _subscriptions(out, node.topics)
+    _missing(out, node)
     pipelines.describe(out, node.pipelines)
     found = [({"dialect": name}, count) for name, count in connected.items()]
     out.family("penstock_connections", "gauge", "Who is connected, as the list of peers tells, by dialect.", found)
@@ -260,6 +266,9 @@ def _subscriptions(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
             if reason not in ("passed", "held")
         ],
     )
+    _filters(
+        out, [(labels, subscription, count) for (labels, subscription), (_, count) in zip(found, counts, strict=True)]
+    )
     prefix = "penstock_subscription_"
     gauges = {
         "held_messages": ("Messages passed and not finished.", [(labels, count["held"]) for labels, count in counts]),
@@ -279,6 +288,35 @@ def _subscriptions(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     expired = [(labels, s.expired_leases) for labels, s in found]
     out.family(prefix + "released_messages_total", "counter", "Messages given back by consumers.", released)
     out.family(prefix + "expired_leases_total", "counter", "Leases that ended without an answer.", expired)
+
+
+def _filters(out: Exposition, found: Sequence[tuple[Labels, Subscription, Mapping[str, int]]]) -> None:
+    """Add what filters did, of the subscriptions that have any or had."""
+    filtering = [each for each in found if each[2]["filtered"] or each[1].has_filters]
+    prefix = "penstock_subscription_filter_"
+    accepted = [(labels, count["passed"] - count["filtered"]) for labels, _, count in filtering]
+    text = "Messages that passed all filters, since the start or last seek."
+    out.family(prefix + "accepted_messages_total", "counter", text, accepted)
+    refused = [
+        ({**labels, "filter": kind}, value)
+        for labels, subscription, _ in filtering
+        for kind, value in subscription.refused.items()
+    ]
+    text = "Messages that a filter refused, by its kind, since the start."
+    out.family(prefix + "refused_messages_total", "counter", text, refused)
+
+
+def _missing(out: Exposition, node: NodeSlots) -> None:
+    found = [
+        ({"topic": topic, "subscription": name, "traffic_type": missing}, 1)
+        for topic, slots in node.topics.items()
+        for name, subscription in slots.subscriptions.items()
+        if subscription.settings.traffic is not None
+        for missing in unknown(subscription.settings.traffic.allowed, node.mapping)
+    ]
+    text = "1 for each traffic type that a subscription allows and the routing mapping does not know."
+    out.family("penstock_routing_missing_traffic_types", "gauge", text, found)
+    out.one("penstock_routing_traffic_types", "gauge", "Traffic types in the routing mapping.", len(node.mapping))
 
 
 def _durations(out: Exposition, name: str, text: str, found: Sequence[tuple[Labels, Durations]]) -> None:

@@ -8,13 +8,15 @@ Invariant: a record that was made here passes its own checks when it is read bac
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from penstock.columns import SHARD_MAX, TOPIC_NAME_BYTES_MAX
-from penstock.errors import CorruptionError, Refusal
+from penstock.errors import ConfigError, CorruptionError, Refusal
+from penstock.m3.policies import storage_policy
+from penstock.m3.shardset import BadShardSet, ranges
 from penstock.registry.past import renewed
 from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 
@@ -144,6 +146,22 @@ def check_subscription_settings(settings: SubscriptionSettings) -> None:
         raise Refusal("bad_request", f"lease_ns {settings.lease_ns} is above lease_max_ns {settings.lease_max_ns}")
     if settings.dead_letter:
         check_name(settings.dead_letter, "dead-letter topic")
+    check_filters(settings.storage_policies, settings.percentage, settings.shard_set)
+
+
+def check_filters(storage_policies: Iterable[str], percentage: float, shard_set: str) -> None:
+    """Refuse filters that nothing could be judged by."""
+    try:
+        for text in storage_policies:
+            storage_policy(text, "storage_policies")
+        if shard_set:
+            ranges(shard_set)
+    except (ConfigError, BadShardSet) as error:
+        raise Refusal("bad_request", str(error)) from None
+    if not 0 <= percentage <= 1:
+        raise Refusal(
+            "bad_request", f"percentage is {percentage:g}; it is a fraction from 0 to 1, 0.25 being a quarter"
+        )
 
 
 def mapping_problems(traffic_types: Mapping[str, int]) -> list[str]:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
+from penstock.m3.policies import PRECISIONS_NS, duration_ns, rendered, storage_policy
 from penstock.pipeline.jobs.rollup import Rollup, StoragePolicy
-from penstock.pipeline.jobs.rollup.policies import PRECISIONS_NS, duration_ns, rendered, storage_policy
 
 SECOND = 10**9
 DAY = 86_400 * SECOND

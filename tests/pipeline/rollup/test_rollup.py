@@ -192,7 +192,8 @@ def test_a_message_of_many_lines_is_rolled_up_and_its_bad_lines_are_letters(spar
     row = found["stats.counts.hitssum"]
     told = {"id": "stats.counts.hitssum", "type": "counter", "aggregation": "sum", "policy": "1h:1d"}
     assert json.loads(row.body) == {**told, "time_ns": end_us * 1000, "value": 500_505.0}
-    assert (json.loads(row.headers), micros(row.event_time), row.traffic) == ({"policy": "1h:1d"}, end_us, 5)
+    named = {"policy": "1h:1d", "m3-storage-policy": "1h:1d"}
+    assert (json.loads(row.headers), micros(row.event_time), row.traffic) == (named, end_us, 5)
     assert output.dead is not None
     letters = dead_letters(output.dead)
     assert letters.columns == ["topic", "key", "body", "event_time", "traffic", "headers"]

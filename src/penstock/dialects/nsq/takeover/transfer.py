@@ -212,7 +212,7 @@ class Transfer:
             and cursor.source.rows_between(cursor.position.offset, self._since) == 0
         ):
             cursor.finish_below(self._since, REMOVED)
-        return self._since <= cursor.position.offset <= first and cursor.rules.traffic is None
+        return self._since <= cursor.position.offset <= first and cursor.rules.test is None
 
 
 def _finish(future: asyncio.Future[None], error: BaseException | None) -> None:

@@ -4,8 +4,8 @@ Owns what a sample is, when it is late and what an aggregate is worth. Knows not
 Invariant: a batch over the same messages gives what a stream gave, once the stream was past its last window.
 """
 
+from penstock.m3.policies import StoragePolicy
 from penstock.pipeline.jobs.rollup.job import messages, rolled
 from penstock.pipeline.jobs.rollup.options import Rollup
-from penstock.pipeline.jobs.rollup.policies import StoragePolicy
 
 __all__ = ["Rollup", "StoragePolicy", "messages", "rolled"]

@@ -13,6 +13,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from penstock.filters.storage import HEADER as STORAGE_POLICY
 from penstock.pipeline.jobs.output import Output
 from penstock.pipeline.jobs.rollup.aggregations import KINDS, SUFFIXES, accumulators, totals, value
 from penstock.pipeline.jobs.rollup.options import Rollup
@@ -60,7 +61,7 @@ def messages(aggregates: DataFrame) -> DataFrame:
     return aggregates.select(
         sql.col("id").cast("binary").alias("key"),
         sql.to_json(body).cast("binary").alias("body"),
-        sql.to_json(sql.struct("policy")).alias("headers"),
+        sql.to_json(sql.struct("policy", sql.col("policy").alias(STORAGE_POLICY))).alias("headers"),
         sql.col("time").alias("event_time"),
         "traffic",
     )

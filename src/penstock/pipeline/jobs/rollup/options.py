@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from penstock.errors import ConfigError, hint
+from penstock.m3.policies import UNITS_NS, StoragePolicy, duration_ns, storage_policy
 from penstock.pipeline.jobs.rollup import aggregations as known
-from penstock.pipeline.jobs.rollup.policies import UNITS_NS, StoragePolicy, duration_ns, storage_policy
 
 FORMATS = ("statsd", "prometheus", "json")
 LATE = ("drop", "dead")

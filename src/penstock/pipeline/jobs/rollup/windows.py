@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from penstock.errors import ConfigError
-from penstock.pipeline.jobs.rollup.policies import StoragePolicy, rendered
+from penstock.m3.policies import StoragePolicy, rendered
 from penstock.pipeline.jobs.watermark import WATERMARK
 from penstock.pipeline.jobs.watermark import delay_ms as delay_of
 

@@ -1,7 +1,7 @@
 """Storage policies and durations as M3 writes them: `<window>[@<precision>]:<retention>`, "1h30m", "1mon".
 
-The node has durations of its own, without months and years, and the pipeline may not import them. Invariant: reading
-what was rendered gives the same value back.
+The node has durations of its own, without months and years. Invariant: reading what was rendered gives the same value
+back.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def default_precision_ns(window_ns: int) -> int:
     return next(unit for unit in PRECISIONS_NS if window_ns % unit == 0)
 
 
-def storage_policy(text: str) -> StoragePolicy:
-    """Return the policy that a text means; ConfigError says what is wrong with it."""
-    where = f'policies: "{text}"'
+def storage_policy(text: str, where: str = "policies") -> StoragePolicy:
+    """Return the policy that a text means; ConfigError says `where` it stands and what is wrong with it."""
+    where = f'{where}: "{text}"'
     resolution, colon, kept = text.strip().partition(":")
     if not colon or not resolution or not kept:
         raise ConfigError(f"{where} is not a storage policy; {_EXAMPLE}")
