@@ -205,3 +205,39 @@ def test_a_change_of_a_topic_is_on_its_label_soon_after(site: Site) -> None:
     assert found.record["settings"]["paused"] is True
     assert found.subscriptions is not None
     assert [(each["name"], each["settings"]["max_attempts"]) for each in found.subscriptions] == [("audit", 9)]
+
+
+def test_fan_outs_come_back_with_what_dialects_know_of_them(site: Site) -> None:
+    fanouts, orders = site.node.fanouts, site.node.topic("orders")
+    fanouts.create("news", {"sns": {"tags": {"team": "a"}}}).now()
+    fanouts.add("news", orders).now()
+    fanouts.create("gone").now()
+    fanouts.create("empty").now()
+    site.machine.run(1)
+    fanouts.delete("gone").now()
+    site.machine.run(1)
+    before = [fanouts.get(name) for name in ("empty", "news")]
+    put_back(site, None)
+    assert rebuilt(site).fanouts == ["empty", "news"]
+    site.start()
+    assert [site.node.fanouts.get(name) for name in site.node.fanouts.names()] == before
+    assert [topic.name for topic in site.node.fanouts.topics("news")] == ["orders"]
+
+
+def test_a_fan_out_follows_a_topic_that_got_another_name_and_loses_one_that_is_not_there(site: Site) -> None:
+    older, fanouts = saved(site), site.node.fanouts
+    fanouts.create("news").now()
+    for name in ("young", "gone"):
+        fanouts.add("news", site.node.create_topic(name).now()).now()
+    fanouts.add("news", site.node.topic("plain")).now()
+    site.machine.run(1)
+    put_back(site, older)
+    site.start()  # nobody knows two of the directories: they are set aside
+    assert site.node.fanouts.names() == []
+    site.node.create_topic("young").now()
+    site.node.close()
+    site.machine.start()
+    site.machine.disk.remove("data/lost/4")
+    assert rebuilt(site).fanouts == ["news"]
+    site.start()
+    assert [topic.name for topic in site.node.fanouts.topics("news")] == ["young.2", "plain"]

@@ -55,6 +55,8 @@ def rebuild(
     for each in made.topics:
         for remark in each.remarks:
             out.line(f"{each.topic}: {remark}")
+    if made.fanouts:
+        out.line(f"{count(len(made.fanouts), 'fan-out')} added: {', '.join(made.fanouts)}.")
     kept = f"; the old one is {made.kept}" if made.kept is not None else ""
     out.line(
         f"{count(len(made.topics), 'topic')} added to {path}/registry{kept}. `penstock up --data {path}` serves it."

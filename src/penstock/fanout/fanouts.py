@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -68,8 +68,8 @@ class Fanouts:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def create(self, name: str) -> Answer[FanoutRecord]:
-        """Make a fan-out of a name that is free."""
+    def create(self, name: str, dialects: dict[str, dict[str, Any]] | None = None) -> Answer[FanoutRecord]:
+        """Make a fan-out of a name that is free, with what dialects know of it."""
         key = FANOUTS + name
 
         def compose() -> Draft[FanoutRecord]:
@@ -78,7 +78,7 @@ class Fanouts:
                 raise Refusal("conflict", f"there is a fan-out {name} already")
             if len(self._registry.list(FANOUTS)) >= FANOUTS_MAX:
                 raise Refusal("limit_reached", f"there are {FANOUTS_MAX} fan-outs, no more fit; delete one")
-            record = FanoutRecord(name=name, created_ns=self._node.clock.now())
+            record = FanoutRecord(name=name, dialects=dialects or {}, created_ns=self._node.clock.now())
             return Draft(record, {key: encoded(record)}, (), {key: 0})
 
         return self._catalog.attempt(compose)
@@ -96,27 +96,28 @@ class Fanouts:
         """Let a topic get copies, once however often it is added."""
         target = Target(topic.name, topic.record.number)
 
-        def added(targets: tuple[Target, ...]) -> tuple[Target, ...]:
-            if target in targets:
-                return targets
-            others = tuple(each for each in targets if each.topic != topic.name)
+        def added(record: FanoutRecord) -> FanoutRecord:
+            if target in record.targets:
+                return record
+            others = tuple(each for each in record.targets if each.topic != topic.name)
             if len(others) >= TARGETS_MAX:
                 raise Refusal("limit_reached", f"fan-out {name} has {TARGETS_MAX} topics, no more fit")
-            return (*others, target)
+            return msgspec.structs.replace(record, targets=(*others, target))
 
-        return self._change(name, added)
+        return self.change(name, added)
 
     def remove(self, name: str, topic: str) -> Answer[FanoutRecord]:
         """Let a topic get no more copies; it need not get any now."""
-        return self._change(name, lambda targets: tuple(each for each in targets if each.topic != topic))
+        return self.change(name, lambda record: without(record, lambda target: target.topic == topic))
 
-    def _change(self, name: str, changed: Callable[[tuple[Target, ...]], tuple[Target, ...]]) -> Answer[FanoutRecord]:
+    def change(self, name: str, changed: Callable[[FanoutRecord], FanoutRecord]) -> Answer[FanoutRecord]:
+        """Make something else of a fan-out: what is asked may be asked again, of what others made of it meanwhile."""
+
         def compose() -> Draft[FanoutRecord]:
-            record, revision = self._known(name)
-            targets = changed(record.targets)
-            if targets == record.targets:
+            before, revision = self._known(name)
+            record = changed(before)
+            if record == before:
                 return Draft(record)
-            record = msgspec.structs.replace(record, targets=targets)
             return Draft(record, {FANOUTS + name: encoded(record)}, (), {FANOUTS + name: revision})
 
         return self._catalog.attempt(compose)
@@ -134,8 +135,8 @@ class Fanouts:
         number = topic.record.number
         for name in self.names():
             record = self.get(name)
-            if record is not None and any(target.number == number for target in record.targets):
-                self._change(name, lambda targets: tuple(each for each in targets if each.number != number))
+            if record is not None and any(each.number == number for each in record.targets):
+                self.change(name, partial(without, gone=lambda target: target.number == number))
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
@@ -169,3 +170,8 @@ class Fanouts:
             return
         for topic in topics:
             topic.publish(msgspec.structs.replace(rows), publisher, partial(stored, topic.name))
+
+
+def without(record: FanoutRecord, gone: Callable[[Target], bool]) -> FanoutRecord:
+    """Return a fan-out without some of its topics."""
+    return msgspec.structs.replace(record, targets=tuple(each for each in record.targets if not gone(each)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -18,4 +20,6 @@ class FanoutRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     name: str
     targets: tuple[Target, ...] = ()
+    #: What dialects know of it besides, each under its name; the core does not look into it.
+    dialects: dict[str, dict[str, Any]] = {}
     created_ns: int

@@ -48,6 +48,7 @@ from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import RoutingMapping, TopicRecord, check_name
 from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
+from penstock.rescue.fanouts import FanoutFiles
 from penstock.rescue.labels import Labels, label_of
 from penstock.settings import Measure, TopicSettings
 from penstock.tally import TOPIC as COUNTS
@@ -164,6 +165,7 @@ class Node:
         self.pipelines = Pipelines(clock)
         self._open_topics()
         self._labels = Labels(self)
+        self._fanout_files = FanoutFiles(self)
         resume(self)
         self.transactions.resume()
         self._retainer = clock.call_at(clock.monotonic() + self._retain_ns(), self._retain)
@@ -636,6 +638,7 @@ class Node:
         self._turns.stop()
         self._unwatch()
         self._labels.close()
+        self._fanout_files.close()
         self.gate.close()
 
     def close_events(self) -> None:

@@ -17,6 +17,8 @@ import msgspec
 from penstock.clock import Clock
 from penstock.disk import Disk, replace_file
 from penstock.errors import ConfigError, CorruptionError
+from penstock.fanout.fanouts import FANOUTS
+from penstock.fanout.record import FanoutRecord, Target
 from penstock.log import label
 from penstock.log.label import Label
 from penstock.registry.catalog import (
@@ -29,6 +31,7 @@ from penstock.registry.catalog import (
 )
 from penstock.registry.frames import HEADER, Change, frame, mark, salvage, scan
 from penstock.registry.records import DeletedTopic, SubscriptionRecord, TopicRecord, encoded, read
+from penstock.rescue import fanouts
 from penstock.rescue.directories import Directories, journals, number_in, shards, variants
 from penstock.settings import SubscriptionSettings, TopicSettings
 
@@ -52,6 +55,8 @@ class Rebuilt(msgspec.Struct):
     """What became of it."""
 
     topics: list[Found]
+    #: The names of the fan-outs that were added.
+    fanouts: list[str]
     #: Where the old registry is now; None if there was none.
     kept: str | None
 
@@ -63,7 +68,8 @@ def rebuild(disk: Disk, clock: Clock, random: Random, data_dir: str, *, force: b
     old, is_good = _entries(content, path)
     work = _Rebuild(Directories(disk, data_dir), clock, random, old, is_good and not force)
     found = [work.take(place, name) for place, name in work.unknown()]
-    if is_good and not force and not found:
+    copied = work.take_fanouts(fanouts.read(disk, data_dir))
+    if is_good and not force and not found and not copied:
         raise ConfigError(
             f"{path} can be read and knows every directory below {data_dir}: there is nothing to rebuild. "
             "With --force it is made from the directories alone all the same"
@@ -79,7 +85,7 @@ def rebuild(disk: Disk, clock: Clock, random: Random, data_dir: str, *, force: b
     data += mark(revision, len(data))
     kept = _put_aside(disk, path) if content is not None else None
     replace_file(disk, path, bytes(data))
-    return Rebuilt(found, kept)
+    return Rebuilt(found, copied, kept)
 
 
 class _Rebuild:
@@ -94,6 +100,8 @@ class _Rebuild:
         self._random = random
         self._is_trusted = is_trusted
         self._topics: dict[str, TopicRecord] = {}
+        #: By the numbers that labels have.
+        self._labelled: dict[int, TopicRecord] = {}
         self._subscriptions: dict[str, SubscriptionRecord] = {}
         #: What an old registry says; only what a label does not say is taken from it, unless it is trusted.
         self._old_topics = _records(old, TOPICS, TopicRecord)
@@ -135,8 +143,20 @@ class _Rebuild:
             self._disk.sync_directory(self._directories.topics)
             self._disk.sync_directory(place)
         self._topics[record.name] = record
+        if found is not None:
+            self._labelled[found.number] = record
         names = self._take_subscriptions(record, found, remarks)
         return Found(record.name, record.number, record.settings.shards, names, remarks)
+
+    def take_fanouts(self, kept: list[FanoutRecord]) -> list[str]:
+        """Take in the fan-outs that the registry does not tell of; what they copied to and is not there they lose."""
+        known = {record.number: record for record in self._topics.values()} | self._labelled
+        new = [record for record in kept if FANOUTS + record.name not in self._others]
+        for record in new:
+            there = [known[each.number] for each in record.targets if each.number in known]
+            targets = tuple(Target(topic.name, topic.number) for topic in there)
+            self._others[FANOUTS + record.name] = encoded(msgspec.structs.replace(record, targets=targets))
+        return [record.name for record in new]
 
     def entries(self) -> dict[str, bytes]:
         """Return everything that the new registry holds."""
