@@ -28,7 +28,7 @@ PRIVATE = (0o600, 0o700)
 GROUP = (0o640, 0o750)
 
 #: One thread per kind of work: syncs must not queue behind reads, and never two fdatasyncs of one node at a time.
-POOLS = ("sync", "read", "seal", "make", "secret")
+POOLS = ("sync", "read", "seal", "make", "secret", "sign")
 
 #: A thread that has not heard yet may put a file into a directory on its way out; so often it is emptied again.
 REMOVE_TRIES = 100

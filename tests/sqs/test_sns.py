@@ -136,6 +136,39 @@ def test_topics_subscriptions_and_tags_are_listed(boto: Boto, name: str) -> None
     assert (error.type, error.code, error.status) == ("NotFoundException", "NotFound", 404)
 
 
+def test_a_queue_that_was_deleted_and_made_again_gets_messages_again(node: Served, boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    url, subscription = subscribed(boto, name, f"{name}-q", RawMessageDelivery="true")
+    letters = boto.queue(f"{name}-dead")
+    boto(
+        "set_subscription_attributes",
+        "sns",
+        SubscriptionArn=subscription,
+        AttributeName="RedrivePolicy",
+        AttributeValue=json.dumps({"deadLetterTargetArn": arn(f"{name}-dead")}),
+    )
+    boto("delete_queue", QueueUrl=url)
+    boto("publish", "sns", TopicArn=topic_arn, Message="nobody is there")
+    assert [each["Body"] for each in boto.receive(letters)] == ["nobody is there"]
+    node.advance(61)
+    assert boto.queue(f"{name}-q") == url
+    boto("publish", "sns", TopicArn=topic_arn, Message="hello again")
+    assert [each["Body"] for each in boto.receive(url)] == ["hello again"]
+    assert node.do(lambda: [each.name for each in node.node.fanouts.topics(name)]) == [f"{name}-q"]
+
+
+def test_a_topic_that_another_dialect_deleted_leaves_no_subscriptions_behind(
+    node: Served, boto: Boto, name: str
+) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    subscribed(boto, name, f"{name}-q")
+    node.do(lambda: node.node.fanouts.delete(name).now())
+    assert topic(boto, name) == topic_arn
+    assert boto("list_subscriptions_by_topic", "sns", TopicArn=topic_arn)["Subscriptions"] == []
+
+
 def test_what_cannot_be_is_refused(boto: Boto, name: str) -> None:
     name = name[-50:]
     topic_arn = topic(boto, name)
@@ -167,8 +200,9 @@ def test_topics_and_their_subscriptions_outlive_the_node(node: Served, boto: Bot
     name = name[-50:]
     topic(boto, name)
     subscribed(boto, name, f"{name}-q", RawMessageDelivery="true")
-    kept = node.do(lambda: node.node.catalog.registry.get(f"sns/{name}"))
+    kept = node.do(lambda: node.node.fanouts.get(name))
     assert kept is not None
+    assert [member["queue"] for member in kept.dialects["sns"]["members"].values()] == [f"{name}-q"]
     assert node.do(lambda: [each.name for each in node.node.fanouts.topics(name)]) == [f"{name}-q"]
 
 

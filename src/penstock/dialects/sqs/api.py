@@ -7,11 +7,14 @@ a parameter does. An answer is in the encoding of its request, and so is what go
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
 
+from penstock.callers import Caller
 from penstock.dialects.sqs.codec import query, shapes
 from penstock.dialects.sqs.faults import Fault, missing
 from penstock.dialects.sqs.messages import Messages
@@ -19,7 +22,9 @@ from penstock.dialects.sqs.names import Names
 from penstock.dialects.sqs.operation import Asked, Operation
 from penstock.dialects.sqs.queues import Queues
 from penstock.dialects.sqs.signers import Signers
-from penstock.dialects.sqs.sns.operations import operations as sns_operations
+from penstock.dialects.sqs.sns.endpoints import Allowed
+from penstock.dialects.sqs.sns.operations import Sns
+from penstock.dialects.sqs.sns.seals import CERTIFICATES
 from penstock.dialects.sqs.tasks import Tasks
 from penstock.http import App, Connection, Request, Response, Route
 from penstock.node.node import Node
@@ -29,9 +34,13 @@ SQS = "http://queue.amazonaws.com/doc/2012-11-05/"
 
 _JSON = (b"content-type", b"application/x-amz-json-1.0")
 _XML = (b"content-type", b"text/xml")
+_PEM = (b"content-type", b"application/x-pem-file")
 _TARGET = b"AmazonSQS."
 _MISSING = re.compile(r"missing required field `(\w+)`").search
 _FORM = b"application/x-www-form-urlencoded"
+
+
+T = TypeVar("T")
 
 
 class Voice(Protocol):
@@ -122,7 +131,7 @@ class Api(App):
 
     takes_signatures = True
 
-    def __init__(self, node: Node, names: Names, body_bytes_max: int) -> None:
+    def __init__(self, node: Node, names: Names, body_bytes_max: int, allowed: Allowed) -> None:
         self._node = node
         self._names = names
         self._signers = Signers(node)
@@ -131,9 +140,10 @@ class Api(App):
         self._route = Route(self._handle, body_bytes_max, too_big)
         self.queues = Queues(node, names)
         self.messages = Messages(self.queues)
+        self.sns = Sns(self.queues, allowed)
         self.operations = {
             **self._operations(self.queues, self.messages, Tasks(self.queues)),
-            **sns_operations(self.queues),
+            **self.sns.operations(),
         }
 
     @staticmethod
@@ -197,7 +207,27 @@ class Api(App):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
+    def _opened(self, operation: Operation, voice: Voice, request: Request) -> tuple[Caller, msgspec.Struct]:
+        """Return who asks, and for what; refuse those who must say who they are and did not."""
+        if operation.is_open is not None and not request.caller.is_known and not _is_signed(request):
+            params = voice.read(request, operation.kind)
+            if operation.is_open(params):
+                return request.caller, params
+        caller = self._signers.caller(request)
+        caller.enter()
+        return caller, voice.read(request, operation.kind)
+
+    def _certificate(self, request: Request) -> Answer[Response]:
+        def shown(pem: bytes | None) -> Response:
+            if pem is None:
+                raise Fault("NotFound", "There is no such certificate.")
+            return Response(pem, (_PEM,))
+
+        return self._told(self._json, "certificate", request, self.sns.seals.certificate(request.path), shown)
+
     def _handle(self, request: Request) -> Response | Answer[Response]:
+        if request.method == "GET" and request.path.startswith(CERTIFICATES):
+            return self._certificate(request)
         target, old = request.header(b"x-amz-target"), Query()
         voice: Voice = self._json if target else old
         name = "request"
@@ -208,23 +238,26 @@ class Api(App):
                 raise Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
             if operation.namespace:
                 voice = old.in_namespace(operation.namespace)
-            caller = self._signers.caller(request)
-            caller.enter()
-            params = voice.read(request, operation.kind)
+            caller, params = self._opened(operation, voice, request)
             done = operation.carry(Asked(request, caller, params, self._names))
         except Exception as error:
             return self._refused(voice, error, name, request.connection)
         if not isinstance(done, Answer):
             return voice.answer(name, done)
+        return self._told(voice, name, request, done, partial(voice.answer, name))
+
+    def _told(
+        self, voice: Voice, name: str, request: Request, done: Answer[T], shown: Callable[[T], Response]
+    ) -> Answer[Response]:
+        """Answer with what will be known later, or why not."""
         told: Answer[Response] = Answer()
 
-        def tell(answer: msgspec.Struct | None, error: Exception | None) -> None:
+        def tell(answer: Response | None, error: Exception | None) -> None:
             if answer is None:
-                told.give(self._refused(voice, error or Fault("InternalFailure", ""), name, request.connection))
-            else:
-                told.give(voice.answer(name, answer))
+                answer = self._refused(voice, error or Fault("InternalFailure", ""), name, request.connection)
+            told.give(answer)
 
-        done.then(tell)
+        done.then_make(shown).then(tell)
         return told
 
     def _refused(self, voice: Voice, error: BaseException, request: str, connection: Connection) -> Response:
@@ -247,3 +280,7 @@ def _fault(error: BaseException) -> Fault:
 
 def _request_id() -> tuple[bytes, bytes]:
     return b"x-amzn-requestid", str(uuid4()).encode("ascii")
+
+
+def _is_signed(request: Request) -> bool:
+    return bool(request.header(b"authorization")) or b"X-Amz-Signature" in request.query

@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, has_callers
-from penstock.config.tree import MIB, Port, SomeSize
+from penstock.config.tree import MIB, NamedList, Port, SomeSize
 from penstock.errors import ConfigError
 
 
@@ -24,10 +24,15 @@ class SqsConfig(Section, frozen=True, kw_only=True):
     #: One request; never more than the memory for bodies. Amazon's largest is 1 MiB of messages, which takes up to four
     #: times as much as JSON or a form.
     max_body_size: SomeSize = 4 * MIB
+    #: Hosts to which topics of SNS may send over HTTP: names (*.example.org too), addresses, networks, or "public" for
+    #: any address of the internet. Empty = this machine, if whoever subscribes is on it, too.
+    sns_http: NamedList = ()
 
 
 def check(config: Config) -> None:
     """Refuse what is well formed and still cannot work."""
+    from penstock.dialects.sqs.sns.endpoints import Allowed
+
     sqs = config.of(SqsConfig)
     if sqs.public_url and (not urlsplit(sqs.public_url).netloc or urlsplit(sqs.public_url).query):
         raise ConfigError(
@@ -37,6 +42,7 @@ def check(config: Config) -> None:
         raise ConfigError(f'sqs.account_id = "{sqs.account_id}"; an account has 12 digits')
     if re.fullmatch("[a-z0-9-]{1,32}", sqs.region) is None:
         raise ConfigError(f'sqs.region = "{sqs.region}"; a region is like us-east-1')
+    Allowed(sqs.sns_http)
 
 
 def endpoints(config: Config) -> list[Endpoint]:

@@ -43,3 +43,5 @@ class Operation(NamedTuple):
     carry: Carry
     #: Of a service that speaks the older form alone, and not SQS's.
     namespace: str = ""
+    #: Tells of parameters whether somebody who is not known may ask for this.
+    is_open: Callable[[Any], bool] | None = None

@@ -12,6 +12,7 @@ from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.sqs.api import Api
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.names import Names
+from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.http import Door, Listener
 from penstock.http.listener import tls_context
 from penstock.node.node import Node
@@ -30,27 +31,36 @@ class Sqs:
         """Serve clients."""
         sqs, limits = config.of(SqsConfig), config.limits
         sizes = sizes_of(config.memory)
-        api = Api(node, Names.of(sqs), min(sqs.max_body_size, sizes["body"], sizes["input"]))
+        body_bytes_max = min(sqs.max_body_size, sizes["body"], sizes["input"])
+        api = Api(node, Names.of(sqs), body_bytes_max, Allowed(sqs.sns_http))
         public = urlsplit(sqs.public_url).hostname
         door = Door(sqs.address, (*config.http.hosts, *([public] if public else [])))
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
         listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, crowd)
         await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
+        api.sns.couriers.start()
         return cls(api, listener)
 
     async def drain(self) -> None:
         """Let nobody new in, and nobody wait any longer."""
         self.listener.stop()
         self.api.messages.stop()
+        self.api.sns.couriers.stop()
 
     async def close(self) -> None:
         """Hang up on everybody."""
         self.api.messages.stop()
+        await self.api.sns.couriers.close()
         await self.listener.close()
 
     def samples(self) -> Iterator[Sample]:
         """Return how many are connected, and how many of them wait."""
         yield Sample("connections", "gauge", "Connections to SQS and SNS.", len(self.listener.connections))
+        couriers = self.api.sns.couriers
+        yield Sample("endpoints", "gauge", "HTTP endpoints that are subscribed to topics of SNS.", len(couriers))
+        yield Sample("endpoint_requests", "gauge", "Requests to endpoints that are not answered.", couriers.waiting)
+        yield Sample("endpoint_taken_total", "counter", "Requests that endpoints took.", couriers.sent)
+        yield Sample("endpoint_failed_total", "counter", "Requests that endpoints did not take.", couriers.failed)
         yield Sample("polls", "gauge", "Receives that wait for messages.", len(self.api.messages.polls))
 
     def peers(self) -> Iterator[Peer]:

@@ -1,7 +1,7 @@
-"""What is published to a topic of SNS goes to its queues: as it is, or in an envelope, as far as filters take it.
+"""What is published to a topic of SNS goes to its subscribers: as it is, or in an envelope, as far as filters take it.
 
-Every queue gets its copy in one piece, whatever the number of messages. If one of them refuses, the publisher is told
-so and may publish again: copies may be repeated, none is lost.
+Every queue, and the outbox of every endpoint, gets its copy in one piece, whatever the number of messages. If one of
+them refuses, the publisher is told so and may publish again: copies may be repeated, none is lost.
 """
 
 from __future__ import annotations
@@ -10,32 +10,33 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
-from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
 
 from penstock.callers import Caller
-from penstock.clock import MILLISECOND
 from penstock.columns import HEADERS_BYTES_MAX, Column
 from penstock.dialects.sqs import values
 from penstock.dialects.sqs.codec.shapes import Values
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.messages import SOURCE, check_batch, failed
 from penstock.dialects.sqs.names import FIFO
-from penstock.dialects.sqs.sns import policy, shapes
-from penstock.dialects.sqs.sns.topics import Member, Record, Topics
+from penstock.dialects.sqs.sns import envelope, policy, shapes
+from penstock.dialects.sqs.sns.couriers import NOTIFICATION, TYPE
+from penstock.dialects.sqs.sns.record import OUTBOX, Member, Record
+from penstock.dialects.sqs.sns.seals import Sealed, Seals
+from penstock.dialects.sqs.sns.subscriptions import HTTP
+from penstock.dialects.sqs.sns.topics import Topics, dead_letters
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node.admission import admit
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
-from penstock.units import times
 
 MESSAGE_BYTES_MAX = 262_144
 SUBJECT_MAX = 100
 
-_RAW = Member(queue="", attributes={"RawMessageDelivery": "true"})
+_RAW = Member(attributes={"RawMessageDelivery": "true"})
 
 
 class Draft(NamedTuple):
@@ -43,18 +44,37 @@ class Draft(NamedTuple):
 
     id: str
     text: str
+    #: What it says to subscribers of other protocols than this.
+    forms: dict[str, str]
     subject: str | None
     values: Values
     key: bytes | None
     dedup: bytes | None
 
+    def said_to(self, member: Member) -> str:
+        """Return what a subscriber gets to read."""
+        return self.forms.get(member.protocol, self.text)
+
+
+class Recipient(NamedTuple):
+    """Who gets copies, and where they are stored."""
+
+    topic: Topic
+    id: str
+    member: Member
+
+
+#: Envelopes by message and what it says, signed, without what tells subscribers apart.
+Envelopes = dict[tuple[str, str], envelope.Document]
+
 
 class Publisher:
     """Publishes to topics."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, seals: Seals) -> None:
         self._topics = topics
         self._node = topics.node
+        self._seals = seals
 
     def publish(
         self, caller: Caller, asked: shapes.Publish, base_url: str, publisher: object
@@ -95,13 +115,63 @@ class Publisher:
         self, caller: Caller, name: str, record: Record, drafts: Sequence[Draft], base_url: str, publisher: object
     ) -> Answer[None]:
         """Store the copies; the answer is there when all are, or one is refused."""
-        by_queue = {member.queue: (id_, member) for id_, member in record.members.items()}
-        copies: list[tuple[Topic, Rows]] = []
-        for topic in self._node.fanouts.topics(name):
-            id_, member = by_queue.get(topic.name, ("", _RAW))
-            rows = self._rows(name, id_, member, [draft for draft in drafts if _takes(member, draft)], base_url)
-            if rows is not None:
-                copies.append((topic, rows))
+        recipients = self._recipients(name, record)
+
+        def store(envelopes: Envelopes) -> Answer[None]:
+            copies = [
+                (each.topic, rows)
+                for each in recipients
+                if (rows := self._rows(name, each, drafts, envelopes, base_url)) is not None
+            ]
+            return self._store(caller, copies, publisher)
+
+        # All of them, whatever filters take: else one message would overtake another that has to be signed.
+        wrapped = [each.member for each in recipients if not each.member.is_raw]
+        if not wrapped:
+            return store({})
+        version = record.attributes.get("SignatureVersion", "1")
+        return self._signed(name, wrapped, drafts, version, base_url).then_ask(store)
+
+    def _recipients(self, name: str, record: Record) -> list[Recipient]:
+        """Return who is subscribed and can be reached."""
+        queues, fanouts = self._topics.queues, self._node.fanouts
+        by_queue = {member.queue: (id_, member) for id_, member in record.members.items() if member.queue}
+        found = [Recipient(topic, *by_queue.pop(topic.name, ("", _RAW))) for topic in fanouts.topics(name)]
+        for queue, (id_, member) in by_queue.items():
+            again = queues.known(queue)
+            if again is not None:  # it was deleted and made again: it gets messages again, from whomever
+                fanouts.add(name, again.topic)
+            else:
+                letters = dead_letters(member.attributes, queues.names)
+                again = queues.known(letters) if letters is not None else None
+            if again is not None:
+                found.append(Recipient(again.topic, id_, member))
+        for id_, member in record.members.items():
+            outbox = self._node.topics.get(OUTBOX + id_) if member.endpoint else None
+            if outbox is not None and member.state == "confirmed":
+                found.append(Recipient(outbox, id_, member))
+        return found
+
+    def _signed(
+        self, name: str, members: Sequence[Member], drafts: Sequence[Draft], version: str, base_url: str
+    ) -> Answer[Envelopes]:
+        """Answer with the envelopes that are needed; one message says the same to most, and is signed once then."""
+        arn, now_ns = self._topics.arn(name), self._node.clock.now()
+        subjects = {(draft.id, draft.said_to(member)): draft.subject for draft in drafts for member in members}
+        documents = {
+            (id_, text): envelope.notification(arn, id_, text, subject, now_ns)
+            for (id_, text), subject in subjects.items()
+        }
+
+        def seal(sealed: Sealed) -> Envelopes:
+            return {
+                key: envelope.sealed(document, version, signature, base_url + sealed.path)
+                for (key, document), signature in zip(documents.items(), sealed.signatures, strict=True)
+            }
+
+        return self._seals.sign([envelope.signed_text(each) for each in documents.values()], version).then_make(seal)
+
+    def _store(self, caller: Caller, copies: Sequence[tuple[Topic, Rows]], publisher: object) -> Answer[None]:
         clock = self._node.clock
         wait_ns = admit(clock, caller, [rows for _, rows in copies])
         until_ns = clock.monotonic() + wait_ns
@@ -130,15 +200,24 @@ class Publisher:
             topic.publish(rows, publisher, done)
         return stored
 
-    def _rows(self, name: str, id_: str, member: Member, drafts: Sequence[Draft], base_url: str) -> Rows | None:
+    def _rows(
+        self, name: str, to: Recipient, drafts: Sequence[Draft], envelopes: Envelopes, base_url: str
+    ) -> Rows | None:
+        member, arn = to.member, self._topics.arn(name)
+        drafts = [draft for draft in drafts if _takes(member, draft)]
         if not drafts:
             return None
         headers: list[bytes | None] = [None] * len(drafts)
         if member.is_raw:
-            bodies = [draft.text.encode() for draft in drafts]
+            bodies = [draft.said_to(member).encode() for draft in drafts]
             headers = [values.kept(draft.values, {}) for draft in drafts]
         else:
-            bodies = [self._envelope(name, id_, draft, base_url) for draft in drafts]
+            bodies = [
+                envelope.addressed(envelopes[draft.id, draft.said_to(member)], base_url, f"{arn}:{to.id}", draft.values)
+                for draft in drafts
+            ]
+        if member.endpoint:
+            headers = [_request_headers(draft.id, arn, to.id, is_raw=member.is_raw) for draft in drafts]
         given: dict[str, Column] = {
             "headers": headers,
             "key": [draft.key for draft in drafts],
@@ -147,27 +226,16 @@ class Publisher:
         columns = {column: held for column, held in given.items() if any(value is not None for value in held)}
         return Rows.of(bodies, SOURCE, columns)
 
-    def _envelope(self, name: str, id_: str, draft: Draft, base_url: str) -> bytes:
-        arn = self._topics.arn(name)
-        told: dict[str, Any] = {"Type": "Notification", "MessageId": draft.id, "TopicArn": arn}
-        if draft.subject is not None:
-            told["Subject"] = draft.subject
-        now_ns = self._node.clock.now() // MILLISECOND * MILLISECOND
-        told |= {
-            "Message": draft.text,
-            "Timestamp": times.shown(now_ns),
-            # Not signed: whoever verifies it is told so by an empty signature.
-            "SignatureVersion": "1",
-            "Signature": "",
-            "SigningCertURL": "",
-            "UnsubscribeURL": f"{base_url}/?Action=Unsubscribe&SubscriptionArn={quote(f'{arn}:{id_}')}",
-        }
-        if draft.values:
-            told["MessageAttributes"] = {
-                key: {"Type": held["type"], "Value": held["value"]}
-                for key, held in msgspec.json.decode(values.kept(draft.values, {}) or b"{}").items()
-            }
-        return msgspec.json.encode(told)
+
+def _request_headers(id_: str, arn: str, member: str, *, is_raw: bool) -> bytes:
+    """Return the headers of a request to an endpoint, as its outbox keeps them."""
+    told = {
+        TYPE: NOTIFICATION,
+        "x-amz-sns-message-id": id_,
+        "x-amz-sns-topic-arn": arn,
+        "x-amz-sns-subscription-arn": f"{arn}:{member}",
+    }
+    return msgspec.json.encode({**told, "x-amz-sns-rawdelivery": "true"} if is_raw else told)
 
 
 def _takes(member: Member, draft: Draft) -> bool:
@@ -178,7 +246,7 @@ def _takes(member: Member, draft: Draft) -> bool:
     if not member.of_body:
         return policy.takes(wanted, policy.of_attributes(draft.values))
     try:
-        document = msgspec.json.decode(draft.text)
+        document = msgspec.json.decode(draft.said_to(member))
     except (msgspec.MsgspecError, RecursionError):
         return False
     return isinstance(document, dict) and policy.takes(wanted, document)
@@ -186,13 +254,14 @@ def _takes(member: Member, draft: Draft) -> bool:
 
 def _draft(asked: shapes.Publish | shapes.PublishEntry, name: str, record: Record) -> Draft:
     """Return a message as queues get it; refuse what Amazon would."""
-    text = _for_queues(asked.message) if asked.message_structure == "json" else asked.message
-    if not text:
+    forms = _forms(asked.message) if asked.message_structure == "json" else {}
+    text = forms.pop("default") if forms else asked.message
+    if not text or not all(forms.values()):
         raise Fault("InvalidParameter", "Invalid parameter: Empty message")
-    if values.unspeakable(text):
+    if any(values.unspeakable(each) for each in (text, *forms.values())):
         raise Fault("InvalidParameter", "Invalid parameter: Message Reason: characters that are not allowed")
     try:
-        size = len(text.encode()) + values.check(asked.message_attributes)
+        size = max(len(each.encode()) for each in (text, *forms.values())) + values.check(asked.message_attributes)
     except Fault as fault:
         raise Fault("ParameterValueInvalid", str(fault)) from None
     if size > MESSAGE_BYTES_MAX:
@@ -221,6 +290,7 @@ def _draft(asked: shapes.Publish | shapes.PublishEntry, name: str, record: Recor
     return Draft(
         str(uuid4()),
         text,
+        forms,
         asked.subject,
         asked.message_attributes,
         group.encode() if group else None,
@@ -228,14 +298,15 @@ def _draft(asked: shapes.Publish | shapes.PublishEntry, name: str, record: Recor
     )
 
 
-def _for_queues(text: str) -> str:
-    """Return what a message of several forms has for queues."""
+def _forms(text: str) -> dict[str, str]:
+    """Return what a message says to subscribers by their protocol, and to all others."""
     try:
-        forms = msgspec.json.decode(text, type=dict[str, str])
+        forms = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):
         raise Fault(
             "InvalidParameter", "Invalid parameter: Message Structure - JSON message body failed to parse"
         ) from None
-    if "default" not in forms:
+    if not isinstance(forms.get("default"), str):
         raise Fault("InvalidParameter", "Invalid parameter: Message Structure - No default entry in JSON message body")
-    return forms.get("sqs", forms["default"])
+    # Of protocols that are not spoken here anything may be said.
+    return {key: said for key, said in forms.items() if key in ("default", "sqs", *HTTP) and isinstance(said, str)}

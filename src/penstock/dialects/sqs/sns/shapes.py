@@ -56,6 +56,13 @@ class Subscribe(ByTopic, kw_only=True):
     return_subscription_arn: bool = False
 
 
+class ConfirmSubscription(ByTopic, kw_only=True):
+    """Begin what an endpoint was asked for."""
+
+    token: str
+    authenticate_on_unsubscribe: str = ""
+
+
 class BySubscription(Shape, kw_only=True):
     """Something about one subscription."""
 

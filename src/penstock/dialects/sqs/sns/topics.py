@@ -1,4 +1,4 @@
-"""Topics of SNS and their subscriptions. A topic is a fan-out; what only Amazon knows of it is kept beside that.
+"""Topics of SNS. A topic is a fan-out; what only Amazon knows of it, subscriptions too, is kept in its record.
 
 A queue that another dialect let into the fan-out gets messages as they are.
 """
@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from uuid import uuid4
 
 import msgspec
 
 from penstock.callers import Action, Caller
 from penstock.dialects.sqs.codec.shapes import Nothing
 from penstock.dialects.sqs.faults import Fault
-from penstock.dialects.sqs.names import FIFO
+from penstock.dialects.sqs.names import FIFO, Names
 from penstock.dialects.sqs.queues import Queues
-from penstock.dialects.sqs.sns import policy, shapes
+from penstock.dialects.sqs.sns import retries, shapes
+from penstock.dialects.sqs.sns.record import SNS, Member, Record
+from penstock.fanout import FanoutRecord
 from penstock.registry.answer import Answer
-from penstock.registry.attempt import Draft
-from penstock.registry.records import decoded, encoded
 
-KEYS = "sns/"
 PAGE = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}").fullmatch
@@ -38,39 +36,12 @@ _OWNERS_ACTIONS = (
 )
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription."""
-
-    queue: str
-    attributes: dict[str, str] = {}
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether the queue gets the message and not an envelope around it."""
-        return self.attributes.get("RawMessageDelivery", "false").lower() == "true"
-
-    @property
-    def of_body(self) -> bool:
-        """Whether its filter looks at the body."""
-        return self.attributes.get("FilterPolicyScope") == "MessageBody"
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What the registry has of a topic."""
-
-    attributes: dict[str, str] = {}
-    tags: dict[str, str] = {}
-    #: By the last part of their ARNs.
-    members: dict[str, Member] = {}
-
-
 class Topics:
     """The topics of one node."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
         self.node = queues.node
-        self._catalog = queues.node.catalog
 
     # --- finding --------------------------------------------------------------------------------------------------
 
@@ -90,27 +61,26 @@ class Topics:
         return name, self.record(name)
 
     def record(self, name: str) -> Record:
-        """Return what is kept of a topic."""
-        entry = self._catalog.registry.get(KEYS + name)
-        return decoded(entry.value, Record, KEYS + name) if entry is not None else Record()
+        """Return what is kept of a topic; of one that is not there, nothing."""
+        found = self.node.fanouts.get(name)
+        return of(found) if found is not None else Record()
 
     def member(self, caller: Caller, action: Action, arn: str) -> tuple[str, str, Member]:
         """Return a subscription that must exist: its topic, its own name and what it is."""
         topic, _, id_ = arn.rpartition(":")
         name, record = self.find(caller, action, topic) if topic else ("", Record())
-        if id_ not in record.members:
+        found = record.shown().get(id_)
+        if found is None:
             raise Fault("NotFound", "Subscription does not exist")
-        return name, id_, record.members[id_]
+        return name, id_, found
 
-    def _change(self, name: str, change: Callable[[Record], Record]) -> Answer[Record]:
-        key = KEYS + name
+    def change(self, name: str, change: Callable[[Record], Record]) -> Answer[Record]:
+        """Make something else of what is kept of a topic."""
 
-        def compose() -> Draft[Record]:
-            entry = self._catalog.registry.get(key)
-            record = change(decoded(entry.value, Record, key) if entry is not None else Record())
-            return Draft(record, {key: encoded(record)}, (), {key: entry.revision if entry is not None else 0})
+        def changed(record: FanoutRecord) -> FanoutRecord:
+            return msgspec.structs.replace(record, dialects={**record.dialects, SNS: kept(change(of(record)))})
 
-        return self._catalog.attempt(compose)
+        return self.node.fanouts.change(name, changed).then_make(of)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -129,38 +99,46 @@ class Topics:
             return Answer.of(told)
         caller.check("create", name, "fan-out")
         tags = {tag.key: tag.value for tag in asked.tags}
-        # First what is kept beside it: a topic without it would be another one.
-        noted = self._change(name, lambda _: Record(attributes=asked.attributes, tags=tags))
-        return noted.then_ask(lambda _: self.node.fanouts.create(name)).then_make(lambda _: told)
+        _check(asked.attributes)
+        record = Record(attributes=asked.attributes, tags=tags)
+        return self.node.fanouts.create(name, {SNS: kept(record)}).then_make(lambda _: told)
 
-    def delete(self, caller: Caller, asked: shapes.ByTopic) -> Answer[Nothing]:
-        """Delete a topic with its subscriptions; one that is not there is deleted already."""
+    def delete(self, caller: Caller, asked: shapes.ByTopic) -> Answer[Record]:
+        """Delete a topic with its subscriptions, and answer with those; one that is not there is deleted already."""
         try:
             name, _ = self.find(caller, "delete", asked.topic_arn)
         except Fault as fault:
             if fault.name != "NotFound":
                 raise
-            return Answer.of(Nothing())
-        gone = self.node.fanouts.delete(name).then_ask(lambda _: self._catalog.remove([KEYS + name]))
-        return gone.then_make(lambda _: Nothing())
+            return Answer.of(Record())
+        return self.node.fanouts.delete(name).then_make(of)
 
     def list_all(self, caller: Caller, asked: shapes.Page) -> shapes.Topics:
         """List topics."""
         names = [name for name in self.node.fanouts.names() if is_name(name) and caller.may("see", name)]
-        some, token = _page(names, asked.next_token)
+        some, token = page(names, asked.next_token)
         return shapes.Topics(topics=[shapes.TopicArn(topic_arn=self.arn(name)) for name in some], next_token=token)
 
     def attributes(self, caller: Caller, asked: shapes.ByTopic) -> shapes.Attributes:
         """Tell attributes of a topic."""
         name, record = self.find(caller, "see", asked.topic_arn)
+        states = [member.state for member in record.members.values()]
+        http = retries.of_topic(record.attributes.get("DeliveryPolicy", "")).http
+        effective = {
+            "http": {
+                "defaultHealthyRetryPolicy": http.default_healthy_retry_policy or retries.Retries(),
+                "disableSubscriptionOverrides": http.disable_subscription_overrides,
+                "defaultRequestPolicy": http.default_request_policy or retries.Request(),
+            }
+        }
         told = {
             "TopicArn": self.arn(name),
             "Owner": self.queues.names.account_id,
-            "SubscriptionsConfirmed": str(len(record.members)),
-            "SubscriptionsPending": "0",
-            "SubscriptionsDeleted": "0",
+            "SubscriptionsConfirmed": str(states.count("confirmed")),
+            "SubscriptionsPending": str(states.count("pending")),
+            "SubscriptionsDeleted": str(states.count("left")),
             "DisplayName": "",
-            "EffectiveDeliveryPolicy": "{}",
+            "EffectiveDeliveryPolicy": msgspec.json.encode(effective).decode(),
             "Policy": self._policy(name),
         }
         if name.endswith(FIFO):
@@ -186,108 +164,11 @@ class Topics:
         key, value = asked.attribute_name, asked.attribute_value
         if key == "FifoTopic":
             raise Fault("InvalidParameter", "Invalid parameter: AttributeName")
-        changed = self._change(
+        _check({key: value})
+        changed = self.change(
             name, lambda record: msgspec.structs.replace(record, attributes={**record.attributes, key: value})
         )
         return changed.then_make(lambda _: Nothing())
-
-    # --- subscriptions --------------------------------------------------------------------------------------------
-
-    def subscribe(self, caller: Caller, asked: shapes.Subscribe) -> Answer[shapes.SubscriptionArn]:
-        """Let a queue get copies; asked again for the same one, it answers with the same ARN."""
-        name, record = self.find(caller, "change", asked.topic_arn)
-        if asked.protocol != "sqs":
-            text = f"Invalid parameter: Does not support this protocol string: {asked.protocol[:50]}"
-            raise Fault("InvalidParameter", text)
-        queue = self.queues.names.of_arn(asked.endpoint)
-        if queue is None:
-            raise Fault("InvalidParameter", "Invalid parameter: SQS endpoint ARN")
-        caller.check("change", queue, f"fan-out from {name}")
-        found = self.queues.known(queue)
-        if found is None:
-            raise Fault("InvalidParameter", "Invalid parameter: Endpoint: there is no such queue")
-        if queue.endswith(FIFO) and not name.endswith(FIFO):
-            raise Fault("InvalidParameter", "Invalid parameter: Endpoint: a FIFO queue takes messages of FIFO topics")
-        _check(asked.attributes)
-        known = next((id_ for id_, member in record.members.items() if member.queue == queue), None)
-        if known is not None and asked.attributes and record.members[known].attributes != asked.attributes:
-            text = "Invalid parameter: Attributes Reason: Subscription already exists with different attributes"
-            raise Fault("InvalidParameter", text)
-        id_ = known or str(uuid4())
-        member = Member(queue=queue, attributes=asked.attributes)
-        noted = self._change(name, lambda now: msgspec.structs.replace(now, members={id_: member, **now.members}))
-        added = noted.then_ask(lambda _: self.node.fanouts.add(name, found.topic))
-        return added.then_make(lambda _: shapes.SubscriptionArn(subscription_arn=f"{self.arn(name)}:{id_}"))
-
-    def unsubscribe(self, caller: Caller, asked: shapes.BySubscription) -> Answer[Nothing]:
-        """Let a queue get no more copies."""
-        try:
-            name, id_, member = self.member(caller, "change", asked.subscription_arn)
-        except Fault as fault:
-            if fault.name != "NotFound":
-                raise
-            return Answer.of(Nothing())
-
-        def without(record: Record) -> Record:
-            members = {key: each for key, each in record.members.items() if key != id_}
-            return msgspec.structs.replace(record, members=members)
-
-        gone = self.node.fanouts.remove(name, member.queue).then_ask(lambda _: self._change(name, without))
-        return gone.then_make(lambda _: Nothing())
-
-    def subscriptions(self, caller: Caller, asked: shapes.Page) -> shapes.Subscriptions:
-        """List all subscriptions."""
-        names = [name for name in self.node.fanouts.names() if caller.may("see", name)]
-        return _listed([each for name in names for each in self._members(name)], asked.next_token)
-
-    def subscriptions_of(self, caller: Caller, asked: shapes.ByTopicPage) -> shapes.Subscriptions:
-        """List the subscriptions of a topic."""
-        name, _ = self.find(caller, "see", asked.topic_arn)
-        return _listed(self._members(name), asked.next_token)
-
-    def _members(self, name: str) -> list[shapes.Subscription]:
-        names = self.queues.names
-        return [
-            shapes.Subscription(
-                subscription_arn=f"{self.arn(name)}:{id_}",
-                owner=names.account_id,
-                protocol="sqs",
-                endpoint=names.arn(member.queue),
-                topic_arn=self.arn(name),
-            )
-            for id_, member in sorted(self.record(name).members.items())
-        ]
-
-    def member_attributes(self, caller: Caller, asked: shapes.BySubscription) -> shapes.Attributes:
-        """Tell attributes of a subscription."""
-        name, id_, member = self.member(caller, "see", asked.subscription_arn)
-        told = {
-            "SubscriptionArn": f"{self.arn(name)}:{id_}",
-            "TopicArn": self.arn(name),
-            "Protocol": "sqs",
-            "Endpoint": self.queues.names.arn(member.queue),
-            "Owner": self.queues.names.account_id,
-            "ConfirmationWasAuthenticated": "true",
-            "PendingConfirmation": "false",
-            "RawMessageDelivery": "false",
-            "SubscriptionPrincipal": f"arn:aws:iam::{self.queues.names.account_id}:root",
-        }
-        if "FilterPolicy" in member.attributes:
-            told["FilterPolicyScope"] = "MessageAttributes"
-        return shapes.Attributes(attributes={**told, **member.attributes})
-
-    def set_member_attribute(self, caller: Caller, asked: shapes.SetSubscriptionAttributes) -> Answer[Nothing]:
-        """Change an attribute of a subscription."""
-        name, id_, member = self.member(caller, "change", asked.subscription_arn)
-        attributes = {**member.attributes, asked.attribute_name: asked.attribute_value}
-        if not asked.attribute_value:
-            del attributes[asked.attribute_name]
-        _check(attributes)
-        changed = msgspec.structs.replace(member, attributes=attributes)
-        noted = self._change(
-            name, lambda record: msgspec.structs.replace(record, members={**record.members, id_: changed})
-        )
-        return noted.then_make(lambda _: Nothing())
 
     # --- tags -----------------------------------------------------------------------------------------------------
 
@@ -300,7 +181,7 @@ class Topics:
         """Set tags."""
         name, _ = self.find(caller, "change", asked.resource_arn)
         new = {tag.key: tag.value for tag in asked.tags}
-        changed = self._change(name, lambda record: msgspec.structs.replace(record, tags={**record.tags, **new}))
+        changed = self.change(name, lambda record: msgspec.structs.replace(record, tags={**record.tags, **new}))
         return changed.then_make(lambda _: Nothing())
 
     def untag(self, caller: Caller, asked: shapes.UntagResource) -> Answer[Nothing]:
@@ -311,7 +192,7 @@ class Topics:
             left = {key: value for key, value in record.tags.items() if key not in asked.tag_keys}
             return msgspec.structs.replace(record, tags=left)
 
-        return self._change(name, without).then_make(lambda _: Nothing())
+        return self.change(name, without).then_make(lambda _: Nothing())
 
 
 def is_name(name: str) -> bool:
@@ -319,25 +200,40 @@ def is_name(name: str) -> bool:
     return _NAME(name.removesuffix(FIFO)) is not None
 
 
-def _check(attributes: dict[str, str]) -> None:
-    """Refuse attributes that no subscription can have."""
-    scope = attributes.get("FilterPolicyScope", "MessageAttributes")
-    if scope not in ("MessageAttributes", "MessageBody"):
-        raise Fault("InvalidParameter", "Invalid parameter: FilterPolicyScope")
-    if attributes.get("RawMessageDelivery", "false").lower() not in ("true", "false"):
-        raise Fault("InvalidParameter", "Invalid parameter: RawMessageDelivery")
-    if attributes.get("FilterPolicy"):
-        policy.read(attributes["FilterPolicy"], of_body=scope == "MessageBody")
+def of(record: FanoutRecord) -> Record:
+    """Return what SNS keeps in the record of a fan-out."""
+    return msgspec.convert(record.dialects.get(SNS, {}), Record)
 
 
-def _page(names: list[str], token: str) -> tuple[list[str], str | None]:
+def kept(record: Record) -> dict[str, object]:
+    """Return it as the record of a fan-out holds it."""
+    found: dict[str, object] = msgspec.to_builtins(record)
+    return found
+
+
+def dead_letters(attributes: dict[str, str], names: Names) -> str | None:
+    """Return the queue that a subscription's RedrivePolicy names, None where it has none; refuse what is no policy."""
+    text = attributes.get("RedrivePolicy")
+    if not text:
+        return None
+    try:
+        arn = msgspec.json.decode(text, type=dict[str, str])["deadLetterTargetArn"]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError):
+        raise Fault("InvalidParameter", "Invalid parameter: RedrivePolicy: it needs deadLetterTargetArn") from None
+    queue = names.of_arn(arn)
+    if queue is None:
+        raise Fault("InvalidParameter", "Invalid parameter: RedrivePolicy: deadLetterTargetArn is no queue's ARN")
+    return queue
+
+
+def page(names: list[str], token: str) -> tuple[list[str], str | None]:
+    """Return some of the names, and what to ask with for the next ones."""
     rest = [name for name in names if name > token] if token else names
     return rest[:PAGE], rest[PAGE - 1] if len(rest) > PAGE else None
 
 
-def _listed(found: list[shapes.Subscription], token: str) -> shapes.Subscriptions:
-    arns = [each.subscription_arn for each in found]
-    some, next_token = _page(arns, token)
-    return shapes.Subscriptions(
-        subscriptions=[each for each in found if each.subscription_arn in set(some)], next_token=next_token
-    )
+def _check(attributes: dict[str, str]) -> None:
+    """Refuse attributes that no topic can have."""
+    if attributes.get("SignatureVersion", "1") not in ("1", "2"):
+        raise Fault("InvalidParameter", "Invalid parameter: SignatureVersion")
+    retries.of_topic(attributes.get("DeliveryPolicy", ""))

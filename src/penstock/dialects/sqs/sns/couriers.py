@@ -1,0 +1,328 @@
+"""Couriers bring what is published to HTTP endpoints: one for each subscription, from its outbox.
+
+An outbox is a topic of the node's own with one subscription. A row in it is a request: its body, and its headers as
+HTTP has them. A courier has a seat there, so what an endpoint did not take is still there after `kill -9`; when it is
+tried again is the core's affair. An endpoint that failed gets one request at a time until it takes one, so those that
+are slow or gone hold next to nothing of what all couriers may have under way together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property, partial
+from ssl import SSLContext
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.callers import Caller
+from penstock.clock import SECOND, Timer
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.dialects.sqs.sns import retries
+from penstock.dialects.sqs.sns.endpoints import Allowed
+from penstock.dialects.sqs.sns.record import OUTBOX, Member
+from penstock.dialects.sqs.sns.topics import Topics, dead_letters
+from penstock.message import Batch
+from penstock.moves.letters import LEFT_BEHIND, as_letters
+from penstock.moves.move import Origin, Piece, move
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
+from penstock.settings import SubscriptionSettings
+from penstock.wire.dial import LoopDialler
+from penstock.wire.fetch import post
+from penstock.wire.tls import client_context
+
+#: The subscription of an outbox.
+ENDPOINT = "endpoint"
+#: An endpoint has this long to answer, as Amazon's documentation says.
+ANSWER_S = 15.0
+#: Under way at once: to one endpoint, and to all of them.
+REQUESTS_MAX = 8
+ALL_REQUESTS_MAX = 256
+#: Longer than a request takes, and than one waits for its turn.
+LEASE_NS = 120 * SECOND
+#: Subscriptions that nobody confirmed, and outboxes that nobody needs, are looked for this often.
+SWEEP_NS = 3600 * SECOND
+
+#: Requests say so in this header.
+TYPE = "x-amz-sns-message-type"
+NOTIFICATION = "Notification"
+
+_AGENT = {"User-Agent": "Amazon Simple Notification Service Agent"}
+
+_log = logging.getLogger("penstock.sqs.sns")
+
+
+class Parcel(NamedTuple):
+    """One row on its way."""
+
+    id: int
+    attempts: int
+    shard: int
+    batch: Batch
+    row: int
+
+
+class Couriers:
+    """All couriers of a node."""
+
+    def __init__(self, topics: Topics, allowed: Allowed) -> None:
+        self.topics = topics
+        self.node = topics.node
+        self.allowed = allowed
+        self.sent = 0
+        self.failed = 0
+        self._loop = LoopDialler()
+        self._by_id: dict[str, Courier] = {}
+        self._waiting: deque[tuple[Courier, Parcel]] = deque()
+        self._under_way = 0
+        self._timer: Timer | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Go on with what the registry tells of, and tidy up now and then."""
+        for name in self.node.fanouts.names():
+            for id_, member in self.topics.record(name).members.items():
+                if member.endpoint:
+                    self.attend(name, id_, member)
+        self._sweep()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are under way, or wait for their turn."""
+        return self._under_way + len(self._waiting)
+
+    @cached_property
+    def _secure(self) -> SSLContext:
+        return client_context()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._closed = True
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for courier in list(self._by_id.values()):
+            courier.close()
+
+    async def close(self) -> None:
+        """End what is under way; it comes again."""
+        self.stop()
+        await self._loop.close()
+
+    # --- outboxes -------------------------------------------------------------------------------------------------
+
+    def outbox(self, id_: str, caller: Caller | None = None) -> Answer[Topic]:
+        """Answer with the outbox of a subscription, made if there is none; it counts in the quota of whoever asked."""
+        settings = msgspec.structs.replace(
+            self.node.config.topic.settings(), shards=1, retention_age_ns=0, rate=0, ordered=False, dialects={}
+        )
+        name = OUTBOX + id_
+        made = self.node.obtain(name, settings) if caller is None else self.node.make_for(caller, name, settings)
+        subscribed = SubscriptionSettings(lease_ns=LEASE_NS)
+        return made.then_ask(lambda topic: topic.subscribe(ENDPOINT, subscribed).then_make(lambda _: topic))
+
+    def attend(self, name: str, id_: str, member: Member) -> None:
+        """Let somebody bring what is in an outbox."""
+        topic = self.node.topics.get(OUTBOX + id_)
+        subscription = topic.subscriptions.get(ENDPOINT) if topic is not None else None
+        if topic is None or subscription is None or id_ in self._by_id or self._closed or self.node.stopping:
+            return
+        self._by_id[id_] = Courier(self, name, id_, member.endpoint, topic, subscription)
+
+    def empty(self, id_: str) -> None:
+        """Forget what an endpoint did not get yet."""
+        topic = self.node.topics.get(OUTBOX + id_)
+        subscription = topic.subscriptions.get(ENDPOINT) if topic is not None else None
+        if subscription is not None:
+            subscription.empty()
+
+    def dismiss(self, id_: str) -> None:
+        """End a courier, with its outbox."""
+        courier = self._by_id.get(id_)
+        if courier is not None:
+            courier.close()
+        if OUTBOX + id_ in self.node.topics:
+            self.node.delete_topic(OUTBOX + id_)  # if it is refused, the next sweep tries again
+
+    def gone(self, id_: str) -> None:
+        """Hear that a courier ended."""
+        self._by_id.pop(id_, None)
+
+    def _sweep(self) -> None:
+        """Let go of what nobody confirmed in time, and of outboxes whose subscriptions are no more."""
+        clock = self.node.clock
+        self._timer = clock.call_at(clock.monotonic() + SWEEP_NS, self._sweep)
+        known = set()
+        for name in self.node.fanouts.names():
+            old = []
+            for id_, member in self.topics.record(name).members.items():
+                if member.state != "confirmed" and member.until_ns <= clock.now():
+                    old.append(id_)
+                elif member.endpoint:
+                    known.add(id_)
+            if old:
+                self.topics.change(name, lambda record, old=old: record.lacking(*old))  # type: ignore[misc]
+        for topic in [each for each in self.node.topics if each.startswith(OUTBOX)]:
+            if topic.removeprefix(OUTBOX) not in known:
+                self.dismiss(topic.removeprefix(OUTBOX))
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def send(self, courier: Courier, parcel: Parcel) -> None:
+        """Post a row, in turn if there are too many."""
+        self._waiting.append((courier, parcel))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._under_way < ALL_REQUESTS_MAX and not self._closed:
+            courier, parcel = self._waiting.popleft()
+            if courier.has(parcel):  # it may have waited for too long
+                self._under_way += 1
+                self._loop.start(self._post(courier, parcel))
+
+    async def _post(self, courier: Courier, parcel: Parcel) -> None:
+        status, why = 0, ""
+        try:
+            body, headers = parcel.batch.row_body(parcel.row), courier.headers(parcel)
+            status = await post(courier.endpoint, ANSWER_S, headers, body, self.allowed.takes, self._secure)
+        except TimeoutError:
+            why = f"it did not answer for {ANSWER_S:g} s"
+        except (OSError, ValueError) as error:
+            why = str(error) or type(error).__name__
+        finally:
+            self._under_way -= 1
+        try:
+            courier.answered(parcel, status, why or f"it answered with status {status}")
+        except Exception as error:  # of one endpoint, not of the others
+            self.node.report_bug(f"sns endpoint {courier.endpoint}", error)
+        self._go_on()
+
+
+class Courier:
+    """Brings what is in one outbox to its endpoint."""
+
+    def __init__(
+        self, couriers: Couriers, name: str, id_: str, endpoint: str, topic: Topic, subscription: Subscription
+    ) -> None:
+        self.endpoint = endpoint
+        self._couriers = couriers
+        self._name = name
+        self._id = id_
+        self._topic = topic
+        self._subscription = subscription
+        self._trouble = ""
+        self._seat = topic.attach(subscription, self._take, name=endpoint, evict=self.close)
+        self._seat.set_credit(REQUESTS_MAX)
+
+    def close(self) -> None:
+        """Take no more; what is out comes again."""
+        self._couriers.gone(self._id)
+        self._seat.close()
+
+    def has(self, parcel: Parcel) -> bool:
+        """Tell whether a row is still its to bring."""
+        return not self._seat.gone and self._seat.has(parcel.id) is True
+
+    def headers(self, parcel: Parcel) -> dict[str, str]:
+        """Return the headers of a request."""
+        kind = self._policy().request_policy.header_content_type
+        return {**_AGENT, "Content-Type": kind, **_own_headers(parcel)}
+
+    def answered(self, parcel: Parcel, status: int, why: str) -> None:
+        """Go by what an endpoint said of a row: finish it, bring it again later, or give it up."""
+        if not self.has(parcel):
+            return
+        couriers, node = self._couriers, self._couriers.node
+        if 200 <= status < 300:
+            couriers.sent += 1
+            if self._trouble:
+                _log.info("SNS endpoint %s takes messages again", self.endpoint)
+            self._trouble = ""
+            self._finish(parcel)
+            return
+        couriers.failed += 1
+        if not self._trouble:  # said once, not at every attempt
+            _log.warning("SNS endpoint %s did not take a message: %s", self.endpoint, why)
+        self._trouble = why
+        self._seat.set_credit(1)
+        # Amazon's rule: what the endpoint is to blame for, or asks for, is tried again; the rest would fail again.
+        delay_s = None
+        if not status or status == 429 or status >= 500:
+            delay_s = self._policy().healthy_retry_policy.delay_s(parcel.attempts)
+        if delay_s is not None:
+            self._seat.release([parcel.id], int(delay_s * SECOND))
+        else:
+            node.clock.call_soon(partial(self._give_up, parcel, f"{parcel.attempts} attempts failed, the last: {why}"))
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _take(self, deliveries: list[Delivery]) -> None:
+        for parcel in _parcels(deliveries):
+            self._couriers.send(self, parcel)
+
+    def _member(self) -> Member | None:
+        return self._couriers.topics.record(self._name).members.get(self._id)
+
+    def _policy(self) -> retries.Effective:
+        record = self._couriers.topics.record(self._name)
+        member = record.members.get(self._id)
+        own = member.attributes.get("DeliveryPolicy", "") if member is not None else ""
+        return retries.effective(record.attributes.get("DeliveryPolicy", ""), own)
+
+    def _finish(self, parcel: Parcel) -> None:
+        if not self.has(parcel):
+            return
+        if not self._trouble:
+            self._seat.set_credit(REQUESTS_MAX)
+        self._seat.ack([parcel.id])
+        member, subscription = self._member(), self._subscription
+        if (member is None or member.state == "left") and not any(
+            (subscription.depth(), subscription.in_flight(), subscription.waiting())
+        ):
+            self._couriers.dismiss(self._id)
+
+    def _give_up(self, parcel: Parcel, why: str) -> None:
+        """Take a row to the dead letters of its subscription; where there are none, it is gone."""
+        node, member = self._couriers.node, self._member()
+        queue = dead_letters(member.attributes, self._couriers.topics.queues.names) if member is not None else None
+        found = self._couriers.topics.queues.known(queue) if queue is not None else None
+        if not self.has(parcel):
+            return
+        if found is None or _own_headers(parcel).get(TYPE) != NOTIFICATION:
+            node.ledger.add("undelivered", self._topic.name, 1, node.clock.now(), why)
+            self._finish(parcel)
+            return
+        origin = Origin(self._topic.name, self._topic.incarnation, ENDPOINT)
+        piece = Piece(origin, parcel.shard, parcel.batch, [parcel.row])
+        letters = piece.copies(as_letters(piece, [parcel.attempts], why), LEFT_BEHIND)
+
+        def finish() -> None:
+            node.ledger.add("dead_letter", self._topic.name, 1, node.clock.now(), why)
+            self._finish(parcel)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None and self.has(parcel):  # the queue refuses it: it waits, and nothing is lost
+                self._seat.release([parcel.id], 20 * SECOND)
+
+        move(letters, [found.topic], node, finish, done)
+
+
+def _parcels(deliveries: list[Delivery]) -> Iterator[Parcel]:
+    for delivery in deliveries:
+        for id_, attempts, row in delivery.each():
+            yield Parcel(id_, attempts, delivery.shard, delivery.batch, row)
+
+
+def _own_headers(parcel: Parcel) -> dict[str, str]:
+    raw = parcel.batch.row_value("headers", parcel.row)
+    try:
+        return msgspec.json.decode(raw, type=dict[str, str]) if isinstance(raw, bytes) else {}
+    except msgspec.MsgspecError:
+        return {}
