@@ -23,7 +23,7 @@ from penstock.dialects.sqs.sns import envelope, policy, retries, shapes
 from penstock.dialects.sqs.sns.couriers import TYPE, Couriers
 from penstock.dialects.sqs.sns.record import Member, Record
 from penstock.dialects.sqs.sns.seals import Seals
-from penstock.dialects.sqs.sns.topics import PAGE, Topics, dead_letters
+from penstock.dialects.sqs.sns.topics import Topics, dead_letters, page
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node.topic import Topic
@@ -212,16 +212,17 @@ class Subscriptions:
     def list_all(self, caller: Caller, asked: shapes.Page) -> shapes.Subscriptions:
         """List all subscriptions."""
         names = [name for name in self._topics.node.fanouts.names() if caller.may("see", name)]
-        return _listed([each for name in names for each in self._members(name)], asked.next_token)
+        found = {arn: each for name in names for arn, each in self._members(name).items()}
+        return _listed(found, asked.next_token)
 
     def of_topic(self, caller: Caller, asked: shapes.ByTopicPage) -> shapes.Subscriptions:
         """List the subscriptions of a topic."""
         name, _ = self._topics.find(caller, "see", asked.topic_arn)
         return _listed(self._members(name), asked.next_token)
 
-    def _members(self, name: str) -> list[shapes.Subscription]:
-        return [
-            shapes.Subscription(
+    def _members(self, name: str) -> dict[str, shapes.Subscription]:
+        return {
+            self._arn(name, id_): shapes.Subscription(
                 subscription_arn=self._arn(name, id_) if member.state == "confirmed" else "PendingConfirmation",
                 owner=self._names.account_id,
                 protocol=member.protocol,
@@ -229,7 +230,7 @@ class Subscriptions:
                 topic_arn=self._topics.arn(name),
             )
             for id_, member in sorted(self._topics.record(name).shown().items())
-        ]
+        }
 
     def attributes(self, caller: Caller, asked: shapes.BySubscription) -> shapes.Attributes:
         """Tell attributes of a subscription."""
@@ -305,10 +306,6 @@ def _stored(topic: Topic, rows: Rows, publisher: object) -> Answer[None]:
     return answer
 
 
-def _listed(found: list[shapes.Subscription], token: str) -> shapes.Subscriptions:
-    if token and not (token.isascii() and token.isdigit() and len(token) < 10):
-        raise Fault("InvalidParameter", "Invalid parameter: NextToken")
-    start = int(token or 0)
-    some = found[start : start + PAGE]
-    more = start + PAGE < len(found)
-    return shapes.Subscriptions(subscriptions=some, next_token=str(start + PAGE) if more else None)
+def _listed(found: dict[str, shapes.Subscription], token: str) -> shapes.Subscriptions:
+    some, next_token = page(sorted(found), token)
+    return shapes.Subscriptions(subscriptions=[found[arn] for arn in some], next_token=next_token)
