@@ -5,6 +5,8 @@ from __future__ import annotations
 from hashlib import md5
 from typing import Any
 
+import pytest
+
 from tests.served import Served
 from tests.sqs.boto import Boto
 
@@ -115,12 +117,47 @@ def test_a_handle_deletes_its_message_after_its_time_while_nobody_else_had_it(
     assert boto.attributes(url)["ApproximateNumberOfMessages"] == "0"
 
 
+def test_a_batch_may_name_a_message_by_a_stale_handle_and_by_its_last_one_twice(boto: Boto, name: str) -> None:
+    url = boto.queue(name)
+    boto.send(url, "again")
+    (stale,) = boto.receive(url)
+    boto("change_message_visibility", QueueUrl=url, ReceiptHandle=stale["ReceiptHandle"], VisibilityTimeout=0)
+    (last,) = boto.receive(url)
+    entries = [
+        {"Id": id_, "ReceiptHandle": handle["ReceiptHandle"], "VisibilityTimeout": 0}
+        for id_, handle in (("stale", stale), ("last", last), ("twice", last))
+    ]
+    told = boto("change_message_visibility_batch", QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in told["Successful"]] == ["last", "twice"]
+    assert [(each["Id"], each["Code"]) for each in told["Failed"]] == [
+        ("stale", "AWS.SimpleQueueService.MessageNotInflight")
+    ]
+    assert [each["Body"] for each in boto.receive(url)] == ["again"]
+
+
 def test_a_long_poll_is_answered_by_the_message_it_waits_for(node: Served, boto: Boto, name: str) -> None:
     url = boto.queue(name)
     waiting = boto.begin("receive_message", QueueUrl=url, WaitTimeSeconds=20)
     node.until(lambda: len(node.node.topics[name].subscriptions["queue"].looks) == 1)
     boto.send(url, "at last")
     assert [each["Body"] for each in waiting.result(60)["Messages"]] == ["at last"]
+
+
+def test_a_receive_that_fails_says_so_and_not_that_there_is_no_queue(
+    node: Served, boto: Boto, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = boto.queue(name)
+    boto.send(url, "kept")
+    (cursor,) = node.do(lambda: node.node.topics[name].subscriptions["queue"].cursors)
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cursor.states.journal._journal, "append", broken)
+        error = boto.refused("receive_message", QueueUrl=url, WaitTimeSeconds=20)
+        assert (error.code, error.status) == ("ServiceUnavailable", 503)
+    assert [each["Body"] for each in boto.receive(url, WaitTimeSeconds=20)] == ["kept"]
 
 
 def test_a_long_poll_that_finds_nothing_ends(boto: Boto, name: str) -> None:

@@ -352,28 +352,25 @@ class Messages:
         given = [receipt for _, receipt in read]
         refused = self._change(queue, given, [entry.visibility_timeout or 0 for entry, _ in read])
         for entry, receipt in read:
-            if receipt[0] in refused:
+            if receipt in refused:
                 told.failed.append(failed(entry.id, _not_in_flight()))
             else:
                 told.successful.append(shapes.Done(id=entry.id))
         return told
 
-    def _change(self, queue: Queue, given: Sequence[tuple[int, int]], seconds: Sequence[int]) -> set[int]:
-        """Change when messages become visible; return the ids of which no receipt holds."""
+    def _change(self, queue: Queue, given: Sequence[tuple[int, int]], seconds: Sequence[int]) -> set[tuple[int, int]]:
+        """Change when messages become visible; return the receipts that do not hold, and may be named twice."""
         if not given:
             return set()
         seat = queue.subscription.holder(HOLDER)
-        ids, versions = receipts.arrays(given)
-        good = seat.current(ids, versions).tolist()
-        refused = {id_ for (id_, _), holds in zip(given, good, strict=True) if not holds}
+        good = seat.current(*receipts.arrays(given)).tolist()
+        refused = {receipt for receipt, holds in zip(given, good, strict=True) if not holds}
         for each_s in dict.fromkeys(seconds):
-            mine = [
-                id_
-                for (id_, _), asked_s in zip(given, seconds, strict=True)
-                if asked_s == each_s and id_ not in refused
-            ]
+            asked = [receipt for receipt, asked_s in zip(given, seconds, strict=True) if asked_s == each_s]
+            mine = {receipt[0]: receipt for receipt in asked if receipt not in refused}
             if mine:
-                refused.update(seat.extend(mine, each_s * SECOND) if each_s else seat.release(mine))
+                late = seat.extend(list(mine), each_s * SECOND) if each_s else seat.release(list(mine))
+                refused.update(mine[id_] for id_ in late)
         return refused
 
     def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
@@ -429,8 +426,10 @@ class Poll:
         if self._answer.is_given:
             return
         self._end()
-        if not deliveries:  # the queue is gone
-            self._answer.refuse(no_queue())
+        if not deliveries:
+            known = self._messages._queues.known(self._queue.name)
+            is_gone = known is None or known.subscription is not self._queue.subscription
+            self._answer.refuse(no_queue() if is_gone else _not_leased())
         else:
             self._answer.give(shapes.Received(messages=self._messages.shown(self._queue, self._asked, deliveries)))
 
@@ -478,6 +477,11 @@ def _check_visibility(seconds: int | None) -> None:
     if not 0 <= seconds <= VISIBILITY_S_MAX:
         reason = f"Must be between 0 and {VISIBILITY_S_MAX}."
         raise invalid("VisibilityTimeout", seconds, reason)
+
+
+def _not_leased() -> Fault:
+    text = "The messages could not be read, or their leases not be written down; the node's log says more."
+    return Fault("ServiceUnavailable", text)
 
 
 def _not_in_flight() -> Fault:

@@ -20,26 +20,26 @@ from penstock.wire.crowd import Crowd, files_left
 
 
 class Sqs:
-    """The dialect of one node."""
+    """The dialect of one node. Without `start` it needs no loop: somebody else connects to its listener."""
 
-    def __init__(self, api: Api, listener: Listener) -> None:
-        self.api = api
-        self.listener = listener
-
-    @classmethod
-    async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
-        """Serve clients."""
+    def __init__(self, node: Node, config: Config) -> None:
         sqs, limits = config.of(SqsConfig), config.limits
         sizes = sizes_of(config.memory)
         body_bytes_max = min(sqs.max_body_size, sizes["body"], sizes["input"])
-        api = Api(node, Names.of(sqs), body_bytes_max, Allowed(sqs.sns_http))
+        self.api = Api(node, Names.of(sqs), body_bytes_max, Allowed(sqs.sns_http))
         public = urlsplit(sqs.public_url).hostname
         door = Door(sqs.address, (*config.http.hosts, *([public] if public else [])))
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
-        listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, crowd)
-        await listener.serve(bound.taken(), tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
-        api.sns.couriers.start()
-        return cls(api, listener)
+        self.listener = Listener("sqs.port", self.api, node.clock, node.budget, node.gate, door, crowd)
+
+    @classmethod
+    async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
+        """Serve clients in the running loop."""
+        sqs = cls(node, config)
+        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        await sqs.listener.serve(bound.taken(), tls)
+        sqs.api.sns.couriers.start()
+        return sqs
 
     async def drain(self) -> None:
         """Let nobody new in, and nobody wait any longer."""
