@@ -110,6 +110,14 @@ class LineSpeech:
 
     name = "line"
     headers = False
+    by_receipt = False
+
+    def is_spoken(self, plan: Plan) -> bool:
+        """Be there always."""
+        return True
+
+    def drain(self) -> None:
+        """Do nothing: nobody waits."""
 
     def configured(self, config: Config) -> Config:
         """Hold messages as long as NSQ's clients do, so that leases end here as well."""

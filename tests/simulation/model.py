@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.columns import place_of
 from penstock.dialect import Chosen
@@ -121,6 +121,8 @@ class Row:
     session: bool = False
     #: The version of the last lease to a session: what its receipt names.
     version: int = 0
+    #: The receive that found it; 0 where it was sent to a connection.
+    look: int = 0
     leased_ns: int = 0
     expires_ns: int = 0
     done_ns: int = 0
@@ -170,6 +172,22 @@ class Row:
         if self.holder is not None:
             self.holder.held.pop(self, None)
         self.holder, self.session = None, False
+
+
+class Handed(NamedTuple):
+    """A message as it was handed out."""
+
+    id: int
+    attempts: int
+    time_ns: int
+    body: bytes
+    #: It was made between this time and now.
+    since_ns: int
+    lease_ns: int
+    #: Its time is told in steps of this; 0 where it is not told.
+    grain_ns: int = 1
+    #: The receive that found it; 0 where it was sent to a connection.
+    look: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -18,6 +18,7 @@ from typing import Protocol
 from penstock.clock import MILLISECOND
 from penstock.wire.layers import Deflate, Layer, Snappy
 from tests.simulation.clock import Scheduler, SimClock
+from tests.simulation.disk import Died
 from tests.simulation.wire import Command, Form, Frame
 
 #: What a client may put between the connection and its commands.
@@ -231,6 +232,8 @@ class Link(asyncio.Transport):
                 commands.append(self._commands.popleft()[1])
             self._tap.received(self, commands)
             self._protocol.data_received(data)
+            if not self._clock.alive:  # a parser may have caught the word of it
+                raise Died
             self._tap.handled(self)
             if self._inbox:
                 self._scheduler.soon(self._feed, self._clock)
@@ -252,7 +255,7 @@ class Link(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send to the client."""
-        if self.node_gone or self.closing:
+        if self.node_gone or self.closing or not self._clock.alive:
             return
         content = bytes(data)
         layer = self._layer

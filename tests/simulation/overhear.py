@@ -14,8 +14,8 @@ from tests.simulation.book import Book
 from tests.simulation.choices import Order
 from tests.simulation.connection import PUBLISHES, RETURNS, Check, Connection, Expected, Verdict
 from tests.simulation.extras import NOTHING
-from tests.simulation.handing import Handed, handed_out
-from tests.simulation.model import Belongs, Presence, Row, State, SubscriptionModel
+from tests.simulation.handing import handed_out
+from tests.simulation.model import Belongs, Handed, Presence, Row, State, SubscriptionModel
 from tests.simulation.network import LAYERS, Link
 from tests.simulation.wire import ERROR, MESSAGE, Command, Frame
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import msgspec
@@ -16,6 +16,7 @@ from tests.registry.far import Trouble
 from tests.simulation.choices import some_settings
 from tests.simulation.consumers import Temper
 from tests.simulation.extras import WANTED_TAGS
+from tests.simulation.queues.plan import QueuePlan, some_queue
 from tests.simulation.survival import CLEAN, DEATH, POWER
 from tests.simulation.taste import Taste, some_taste
 
@@ -31,6 +32,10 @@ HISTORIES = (
     EventsConfig(one_in=3, flush_interval_ns=50 * MILLISECOND),
     EventsConfig(mode="full", flush_interval_ns=20 * MILLISECOND, rate_max=500, retention_bytes=1 << 16),
 )
+
+
+#: The part of seeds that have a queue.
+QUEUES = 0.3
 
 
 @dataclass(slots=True)
@@ -82,6 +87,8 @@ class Plan:
     grows: bool = False
     #: The registry is elsewhere, and this goes wrong on the way; None where it is the node's own.
     far: Trouble | None = None
+    #: Queues with clients of their own.
+    queues: list[QueuePlan] = field(default_factory=list)
 
 
 def make_plan(random: Random) -> Plan:
@@ -162,6 +169,8 @@ def make_plan(random: Random) -> Plan:
         _grow(plan, random)
     if random.random() < 0.2:
         _go_far(plan, random)
+    if random.random() < QUEUES:
+        _queue(plan, random)
     return plan
 
 
@@ -201,6 +210,20 @@ def _go_far(plan: Plan, random: Random) -> None:
             made.add((topic, channel))
             plan.subscriptions.append((topic, channel, settings))
     plan.producers = [([*names, "n0", "n1"], *rest) for names, *rest in plan.producers]  # type: ignore[misc]
+
+
+def _queue(plan: Plan, random: Random) -> None:
+    """Have a queue that NSQ's clients publish to and read from, beside its own."""
+    queue, settings = some_queue(random, _topic(random))
+    plan.queues.append(queue)
+    plan.topics[queue.topic] = settings
+    nsq = plan.config.of(NsqConfig)
+    channel = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
+    plan.subscriptions += [(queue.topic, "queue", queue.settings), (queue.topic, "s0", channel)]
+    for number, (names, *rest) in enumerate(plan.producers):
+        if random.random() < 0.5:
+            plan.producers[number] = ([*names, queue.topic], *rest)  # type: ignore[assignment]
+    plan.consumers[0] = (queue.topic, "s0", *plan.consumers[0][2:])
 
 
 def _gap_ns(random: Random) -> int:

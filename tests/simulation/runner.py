@@ -6,13 +6,14 @@ import traceback
 from collections.abc import Sequence
 
 from tests.simulation.history import Violation
+from tests.simulation.queues.speech import DynamiqSpeech, SqsSpeech
 from tests.simulation.speech import NSQ, Speech
 from tests.simulation.world import Outcome, World
 
 
-def failure_of(seed: int, *, trace: bool = False, speeches: Sequence[Speech] = (NSQ,)) -> tuple[Outcome | None, str]:
-    """Run a seed; return what it came to, and the report of its failure or nothing."""
-    world = World(seed, trace=trace, speeches=speeches)
+def failure_of(seed: int, *, trace: bool = False, speeches: Sequence[Speech] = ()) -> tuple[Outcome | None, str]:
+    """Run a seed, with other dialects beside; return what it came to, and the report of its failure or nothing."""
+    world = World(seed, trace=trace, speeches=(NSQ, SqsSpeech(), DynamiqSpeech(), *speeches))
     try:
         return world.run(), ""
     except Violation as violation:

@@ -14,8 +14,8 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.node.node import Node
 from tests.simulation.actor import Actor, Surroundings
-from tests.simulation.handing import Handed, handed_out
-from tests.simulation.model import Row, State, SubscriptionModel
+from tests.simulation.handing import handed_out
+from tests.simulation.model import Handed, Row, State, SubscriptionModel
 
 
 class Session(Actor):
@@ -80,6 +80,7 @@ class Session(Actor):
 
     def _leased(self, model: SubscriptionModel, deliveries: list[Delivery], lease_ns: int) -> None:
         book = self.world.book
+        book.looks += 1
         for delivery in deliveries:
             first = delivery.batch.first
             assert delivery.versions is not None
@@ -88,7 +89,8 @@ class Session(Actor):
                 id_, row = id_of(delivery.shard, offset), offset - first
                 body, time_ns = delivery.batch.row_body(row), delivery.batch.row_time(row)
                 book.record("lease", f"{id_:x}", attempts, body[:7].decode("latin-1"))
-                handed_out(book, model, Handed(id_, attempts, time_ns, body, book.now_ns, lease_ns), None)
+                handed = Handed(id_, attempts, time_ns, body, book.now_ns, lease_ns, look=book.looks)
+                handed_out(book, model, handed, None)
                 version = int(delivery.versions[number])
                 if (model, id_, version) in self._given:
                     book.fail("a receipt is for one lease", f"{body[:6]!r} has version {version} of another lease")

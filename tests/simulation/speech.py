@@ -30,12 +30,20 @@ class Speech(Protocol):
     name: str
     #: Whether clients and topics must agree on headers before they talk.
     headers: bool
+    #: Whether its messages are answered for by receipt, on any connection.
+    by_receipt: bool
+
+    def is_spoken(self, plan: Plan) -> bool:
+        """Tell whether a run has clients of it."""
 
     def configured(self, config: Config) -> Config:
         """Return the configuration with what the dialect shall be told."""
 
     def serve(self, node: Node, config: Config) -> Connect:
         """Return what makes the protocol of a new connection."""
+
+    def drain(self) -> None:
+        """Let nobody wait any longer: the node is about to stop."""
 
     def lease_ns(self, config: Config) -> int:
         """Return how long a client may hold a message unless it asks for something else."""
@@ -52,6 +60,11 @@ class NsqSpeech:
 
     name = "nsq"
     headers = True
+    by_receipt = False
+
+    def is_spoken(self, plan: Plan) -> bool:
+        """Be there always."""
+        return True
 
     def configured(self, config: Config) -> Config:
         """Take what the plan says."""
@@ -60,6 +73,9 @@ class NsqSpeech:
     def serve(self, node: Node, config: Config) -> Connect:
         """Return what makes the protocol of a new connection."""
         return Server(node, config.of(NsqConfig)).connect
+
+    def drain(self) -> None:
+        """Do nothing: nobody waits."""
 
     def lease_ns(self, config: Config) -> int:
         """Return what is configured."""

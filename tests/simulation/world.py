@@ -30,6 +30,7 @@ from tests.simulation.operator import Operator
 from tests.simulation.overhear import Overhear
 from tests.simulation.plan import DATA, Ending, Plan, make_plan
 from tests.simulation.publisher import Publisher
+from tests.simulation.queues.tap import QueueTap
 from tests.simulation.session import Session
 from tests.simulation.speech import NSQ, Connect, Speech
 from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
@@ -65,10 +66,10 @@ class World:
 
     def __init__(self, seed: int, *, trace: bool = False, speeches: Sequence[Speech] = (NSQ,)) -> None:
         self.seed = seed
-        self._speeches = {speech.name: speech for speech in speeches}
         self.history = History(trace=trace)
         self.plan: Plan = make_plan(self.random("plan"))
-        for speech in speeches:
+        self._speeches = {speech.name: speech for speech in speeches if speech.is_spoken(self.plan)}
+        for speech in self._speeches.values():
             self.plan.config = speech.configured(self.plan.config)
         self.scheduler = Scheduler(self.random("turns"))
         self.book = Book(self.scheduler, self.history, self.plan.config.node.ack_flush_ns)
@@ -91,6 +92,7 @@ class World:
         nsq = self.plan.config.of(NsqConfig)
         settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
+        self.queue_tap = QueueTap(self.book, self._find_topic, self._observe)
         self.operator = Operator(
             self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes, self.plan.grows
         )
@@ -152,6 +154,8 @@ class World:
                 check_sums(self.node, self.book)
                 self.book.stopping = True
                 self.elsewhere.leave()
+                for speech in self._speeches.values():
+                    speech.drain()
                 self.node.close()
         except Died:
             for session in self._sessions:
@@ -172,6 +176,7 @@ class World:
             link.crash()
         self.links.clear()
         self.tap.stop()
+        self.queue_tap.stop()
         crash(self.book, ending.kind)
         if ending.kind == POWER:
             self.platter.lose_power()
@@ -304,6 +309,9 @@ class World:
             entries = self.node.ledger.entries("bug")
             self.book.fail("no bugs", "; ".join(str(sample.content) for sample in entries[0].samples))
 
+    def _find_topic(self, name: str) -> Topic | None:
+        return self.node.topics.get(name) if self.node is not None else None
+
     def _find_subscription(self, topic: str, name: str) -> SubscriptionSettings | None:
         found = self.node.topics.get(topic) if self.node is not None else None
         subscription = found.subscriptions.get(name) if found is not None else None
@@ -328,14 +336,17 @@ class World:
             self.scheduler,
             self._clock,
             self.weather,
-            self.tap,
+            self.queue_tap if speech.by_receipt else self.tap,
             client,
             self._link_count,
             reader,
             headers=speech.headers,
         )
         self.links[link.number] = link
-        self.tap.connected(link, speech.lease_ns(self.plan.config))
+        if speech.by_receipt:
+            self.queue_tap.connected(link)
+        else:
+            self.tap.connected(link, speech.lease_ns(self.plan.config))
         protocol = connect()
         assert isinstance(protocol, asyncio.Protocol)
         self._protocols.append(protocol)
