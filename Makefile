@@ -12,6 +12,8 @@ PIP := flock .venv/.pip-lock $(BIN)/python -m pip install --quiet --disable-pip-
 SIMULATION_SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 CRASH_KILLS ?= 20
+# The same for the proof of queues (`prove-queues` makes 60).
+QUEUE_KILLS ?= 6
 # How many rows the proof of exactly-once writes moves there.
 EXACTLY_ONCE_ROWS ?= 60000
 # The same for the proof of archives, and how many kills it makes.
@@ -35,7 +37,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
-.PHONY: prove prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
+.PHONY: prove prove-crash prove-queues prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -56,10 +58,10 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 test: check $(FOREIGN)/.made $(AWS)/.made ## checks, tests, a minute of simulation, short proofs
 	@scripts/need strace gcc openssl promtool go java chromium curl etcd etcdctl
 	@$(MAKE) -j2 test-node test-pipeline
-	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-archive test-fuzz
+	@$(MAKE) -j2 test-simulation test-exactly-once test-crash test-queues test-archive test-fuzz
 
 # Two at a time, because tests mostly wait: for processes, for Spark, for other people's clients.
-.PHONY: test-node test-pipeline test-simulation test-exactly-once test-crash test-archive test-fuzz
+.PHONY: test-node test-pipeline test-simulation test-exactly-once test-crash test-queues test-archive test-fuzz
 test-node:
 	$(BIN)/pytest tests --ignore=tests/pipeline
 test-pipeline:
@@ -68,6 +70,8 @@ test-simulation:
 	$(BIN)/python -m tests.simulation --seconds $(SIMULATION_SECONDS)
 test-crash:
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
+test-queues:
+	$(BIN)/python -m tests.proofs.queues --kills $(QUEUE_KILLS)
 test-fuzz:
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 test-exactly-once:
@@ -107,9 +111,10 @@ fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-queues prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
+prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
 prove-mutants: $(DEV) ## planted bugs are found by the simulation
 prove-fsync: $(DEV) ## every OK of an fsync topic follows its fdatasync
@@ -120,7 +125,7 @@ prove-connections: $(DEV) ## many, slow and rude connections cost others nothing
 prove-damage: $(DEV) ## every file removed, cut, and with a bit flipped: the rest is served, or a sentence says why not (ARGS="--sampled")
 prove-hostile: $(DEV) ## every attack at once from 500 connections: the others lose nothing and wait for nobody (ARGS="--seconds 10")
 prove-memory: $(DEV) ## five minutes of 20,000 messages a second: where the node's memory settles (ARGS="--seconds 60")
-prove-crash prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
+prove-crash prove-queues prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 
