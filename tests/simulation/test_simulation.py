@@ -7,10 +7,14 @@ from random import Random
 
 import pytest
 
+from penstock.dialects.sqs.ids import message_id
+from penstock.dialects.sqs.receipts import handle
+from penstock.shown import shown_id
 from tests.simulation.clock import Scheduler
 from tests.simulation.disk import Died
 from tests.simulation.extras import Extras
 from tests.simulation.machine import Machine
+from tests.simulation.queues.wire import Reply, ReplyReader, receipt, shown_in
 from tests.simulation.runner import failure_of
 from tests.simulation.taste import EQUAL, GLOB, LIST, REGEX, HeaderTest
 from tests.simulation.wire import Form, FrameReader, pub_ext, traced
@@ -41,11 +45,12 @@ def test_another_seed_gives_another_trace() -> None:
     assert first.digest != second.digest
 
 
-def test_trace_does_not_depend_on_the_process() -> None:
+@pytest.mark.parametrize("seed", [3, 8, 46])  # with a queue of Dynamiq, without, with a FIFO queue
+def test_trace_does_not_depend_on_the_process(seed: int) -> None:
     digests = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", DIGEST.format(seed=8)]
+        command = [sys.executable, "-c", DIGEST.format(seed=seed)]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         digests.add(run.stdout)
     assert len(digests) == 1
@@ -141,6 +146,22 @@ def test_frames_are_read_in_any_cuts() -> None:
         reader = FrameReader()
         frames = [frame for frame, _ in [*reader.feed(data[:cut]), *reader.feed(data[cut:])]]
         assert [(frame.kind, frame.data) for frame in frames] == [(0, b"OK"), (1, b"no")]
+
+
+def test_answers_of_queues_are_read_in_any_cuts() -> None:
+    data = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]HTTP/1.1 204 No Content\r\n\r\n"
+    for cut in range(len(data)):
+        reader = ReplyReader()
+        found = [*reader.feed(data[:cut]), *reader.feed(data[cut:])]
+        assert [(reply.status, reply.data) for reply, _ in found if isinstance(reply, Reply)] == [
+            (200, b"[]"),
+            (204, b""),
+        ]
+
+
+def test_receipts_and_ids_of_queues_are_taken_apart() -> None:
+    assert receipt(handle(0x1000000000005, 77, 9)) == (0x1000000000005, 77, 9)
+    assert [shown_in(message_id(9, id_)) for id_ in (1, 1 << 40)] == [shown_id(1, 9), shown_id(1 << 40, 9)]
 
 
 def test_extended_frames_are_taken_apart() -> None:
