@@ -23,6 +23,7 @@ from penstock.clock import SECOND
 from penstock.config import CallersConfig, Config, EventsConfig
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
 from penstock.dialects.sqs.config import SqsConfig
@@ -42,6 +43,7 @@ NSQ = NsqConfig()
 NO_FLIGHT = FlightConfig(enabled=False)
 NO_SQS = SqsConfig(enabled=False)
 QUEUES = DynamiqConfig(port=0)
+NO_M3MSG = M3MsgConfig(enabled=False)
 
 
 class MovableClock:
@@ -105,6 +107,7 @@ class Served:
         flight: FlightConfig = NO_FLIGHT,
         sqs: SqsConfig = NO_SQS,
         dynamiq: DynamiqConfig = QUEUES,
+        m3msg: M3MsgConfig = NO_M3MSG,
         lookup: bool = False,
         **config: Any,
     ) -> None:
@@ -115,7 +118,7 @@ class Served:
         )
         self.config = Config(
             data_dir=str(path),
-            parts=(api, own, flight, sqs, dynamiq),
+            parts=(api, own, flight, sqs, dynamiq, m3msg),
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),

@@ -82,6 +82,7 @@ def main() -> None:
             "flight.port",
             "sqs.port",
             "dynamiq.port",
+            "m3msg.port",
             "nsq.tcp_port",
             "nsq.http_port",
             "nsq.lookup_tcp_port",

@@ -32,6 +32,7 @@ PORTS = (
     "flight.port",
     "sqs.port",
     "dynamiq.port",
+    "m3msg.port",
     "nsq.tcp_port",
     "nsq.http_port",
     "nsq.lookup_tcp_port",

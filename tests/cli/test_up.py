@@ -15,10 +15,10 @@ from tests.cli.program import ANY_PORTS, PORTS, Node, Running, penstock
 def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
     with Running("up", "--data", "d", *ANY_PORTS, cwd=tmp_path) as node:
         assert node.line().startswith(b"Penstock 0.1.0 is up. Data in d, durability os.")
-        api, flight, nsq, http, tcp, web, sqs, queues = (node.line().rsplit(None, 1) for _ in range(8))
+        api, flight, nsq, http, tcp, web, sqs, queues, m3msg = (node.line().rsplit(None, 1) for _ in range(9))
         assert [line[0].strip() for line in (api, flight, nsq, http)] == [b"admin API", b"Flight", b"NSQ", b"NSQ HTTP"]
         assert [line[0].strip() for line in (tcp, web)] == [b"NSQ lookup", b"NSQ lookup HTTP"]
-        assert [line[0].strip() for line in (sqs, queues)] == [b"SQS and SNS", b"Dynamiq"]
+        assert [line[0].strip() for line in (sqs, queues, m3msg)] == [b"SQS and SNS", b"Dynamiq", b"M3Msg"]
         assert node.line() == b"Try:"
         tries = [node.line().decode().strip() for _ in range(4)]
         url = api[-1].decode()
@@ -88,7 +88,7 @@ def test_a_stopping_node_says_what_it_stops(tmp_path: Path) -> None:
                 received += connection.recv(1000)
             node.process.send_signal(signal.SIGINT)
             assert node.line() == b"Stopping. A second Ctrl-C ends it at once; the next start then recovers."
-            assert node.line() == b"  dynamiq, sqs, nsq, flight, api: taking nothing more in"
+            assert node.line() == b"  m3msg, dynamiq, sqs, nsq, flight, api: taking nothing more in"
             assert node.line() == b"  consumers: 1 message is with them, waiting up to 5s for its ack"
         assert node.line() == b"  topics: writing down 1"
         assert node.line() == b"Stopped."

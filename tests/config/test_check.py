@@ -107,6 +107,7 @@ def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:
         "api.port": ("127.0.0.1", 8070),
         "flight.port": ("127.0.0.1", 8071),
         "dynamiq.port": ("127.0.0.1", 9081),
+        "m3msg.port": ("127.0.0.1", 8507),
         "nsq.tcp_port": ("127.0.0.1", 5150),
         "nsq.http_port": ("127.0.0.1", 0),
         "nsq.lookup_tcp_port": ("127.0.0.1", 5160),

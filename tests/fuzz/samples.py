@@ -142,6 +142,29 @@ SQS = (
     _request("GET /000000000000/t?Action=ReceiveMessage&AttributeName.1=All&Version=2012-11-05"),
 )
 
+_METRIC = bytes.fromhex(
+    "0a380a181203666f6f1880c8d7d188a0e7cb17210000000000404540"
+    "12180a0c0880c8afa025108094ebdc031208088080f89492a5271a020805"
+)
+_SAMPLE = bytes.fromhex(
+    "080112340a080a0472657173100312280a261a240a220a0012180a0c0880c8afa025108094ebdc031208088080f89492a5271a0032020801"
+)
+
+
+def _message(shard: int, value: bytes) -> bytes:
+    metadata = bytes((8, shard, 16, 1)) + bytes.fromhex("188080a8b1e39fe7cb17")
+    head = bytes((0x0A, len(metadata))) + metadata
+    return _sized(head + bytes((0x12, len(value))) + value if value else head)
+
+
+M3MSG = (
+    _message(5, b"hello") + _message(0, b"") + bytes(4),
+    _message(5, _METRIC) * 3 + _message(6, _SAMPLE),
+    b"".join(_message(number, _METRIC) for number in range(40)),
+    _message(1, _SAMPLE) * 30,
+    _sized(b"\x1a\x03abc\x0a\x02\x10\x09\x12\x01z"),
+)
+
 #: By the key of the listener's port.
 BY_PORT = {
     "nsq.tcp_port": NSQ_TCP,
@@ -149,6 +172,7 @@ BY_PORT = {
     "nsq.lookup_tcp_port": LOOKUP_TCP,
     "nsq.lookup_http_port": LOOKUP_HTTP,
     "dynamiq.port": DYNAMIQ,
+    "m3msg.port": M3MSG,
     "api.port": API,
     "flight.port": FLIGHT,
     "sqs.port": SQS,

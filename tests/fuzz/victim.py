@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 
 from penstock.config.tree import LimitsConfig
 from penstock.dialects.flight.config import FlightConfig
+from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
 from tests.fuzz.mutation import pieces
 from tests.served import Served
@@ -34,7 +35,8 @@ class Victim:
     """A node that has to bear everything."""
 
     def __init__(self, path: Path) -> None:
-        self._served = Served(path, lookup=True, flight=FlightConfig(port=0), sqs=SqsConfig(port=0), limits=LIMITS)
+        flown, queues, m3msg = FlightConfig(port=0), SqsConfig(port=0), M3MsgConfig(port=0)
+        self._served = Served(path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, limits=LIMITS)
         self._flight: flight.FlightClient | None = None
 
     def __enter__(self) -> Self:

@@ -26,6 +26,7 @@ ALONE = {
     "flight.enabled": False,
     "sqs.enabled": False,
     "dynamiq.enabled": False,
+    "m3msg.enabled": False,
     "nsq.tcp_port": 0,
     "nsq.http_port": 0,
 }

@@ -1,0 +1,1 @@
+"""M3Msg, in and out."""
