@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.delivery.policies.fair import Fair
 from penstock.delivery.policies.partition_locked import PartitionLocked
 from penstock.delivery.policies.policy import Policy
 from penstock.errors import Refusal
@@ -15,6 +16,7 @@ from penstock.settings import SubscriptionSettings
 #: Each is made with the key by which ids of its topic are shown.
 POLICIES: dict[str, Callable[[SubscriptionSettings, int], Policy]] = {
     "shared": lambda settings, key: Policy(),
+    "fair": lambda settings, key: Fair(),
     "partition-locked": lambda settings, key: PartitionLocked(key),
 }
 

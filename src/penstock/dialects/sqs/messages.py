@@ -199,6 +199,8 @@ class Messages:
 
         if "dedup" in columns:
             queue.topic.intake.pass_time()
+        elif "key" in columns:
+            self._queues.share(queue)
         rows = Rows.of([draft.body for draft in drafts], SOURCE, columns)
         publish(queue.topic, caller, rows, publisher, done)
         return stored

@@ -65,6 +65,8 @@ class Queues:
         #: When queues were deleted and purged, by name.
         self._deleted: dict[str, int] = {}
         self._purged: dict[str, int] = {}
+        #: Queues whose groups will share fairly in a moment.
+        self._sharing: set[str] = set()
 
     # --- finding --------------------------------------------------------------------------------------------------
 
@@ -94,6 +96,16 @@ class Queues:
     def _target(self, name: str) -> Topic | None:
         queue = self.known(name)
         return queue.topic if queue is not None else None
+
+    def share(self, queue: Queue) -> None:
+        """Let groups of messages share a standard queue fairly, from the first that has one on."""
+        settings = queue.subscription.settings
+        if settings.policy != "shared" or queue.choices.fifo or queue.name in self._sharing:
+            return
+        self._sharing.add(queue.name)
+        shared = queue.topic.update_subscription(QUEUE, msgspec.structs.replace(settings, policy="fair"))
+        # If it is refused, the next message tries again; order is not what a standard queue promises.
+        shared.then(lambda _, __: self._sharing.discard(queue.name))
 
     # --- operations -----------------------------------------------------------------------------------------------
 

@@ -197,6 +197,8 @@ class Publisher:
         for topic, rows in copies:
             if "dedup" in rows.columns:
                 topic.intake.pass_time()
+            elif "key" in rows.columns and (queue := self._topics.queues.known(topic.name)) is not None:
+                self._topics.queues.share(queue)
             topic.publish(rows, publisher, done)
         return stored
 
