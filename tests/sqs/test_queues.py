@@ -160,6 +160,17 @@ def test_a_receive_that_fails_says_so_and_not_that_there_is_no_queue(
     assert [each["Body"] for each in boto.receive(url, WaitTimeSeconds=20)] == ["kept"]
 
 
+@pytest.mark.parametrize("text", ["-1", "18446744073709551616", "1.5"])
+def test_traffic_types_are_64_bits(boto: Boto, name: str, text: str) -> None:
+    url = boto.queue(name)
+    attributes = {"traffic_types": {"DataType": "Number", "StringValue": text}}
+    error = boto.refused("send_message", QueueUrl=url, MessageBody="x", MessageAttributes=attributes)
+    assert error.code == "InvalidParameterValue"
+    assert "64 bits" in error.message
+    attributes["traffic_types"]["StringValue"] = "18446744073709551615"
+    boto.send(url, "all of them", MessageAttributes=attributes)
+
+
 def test_a_long_poll_that_finds_nothing_ends(boto: Boto, name: str) -> None:
     url = boto.queue(name, ReceiveMessageWaitTimeSeconds="1")
     assert boto.receive(url) == []

@@ -65,6 +65,7 @@ class Draft(NamedTuple):
     due_ns: int | None
     key: bytes | None
     tag: str | None
+    traffic: int | None
     headers: bytes | None
     dedup: bytes | None
     body_md5: str
@@ -158,12 +159,12 @@ class Messages:
         if headers is not None and len(headers) > HEADERS_BYTES_MAX:
             text = f"Message attributes take more than {HEADERS_BYTES_MAX} bytes as they are stored."
             raise Fault("InvalidParameterValue", text)
-        tag = asked.message_attributes.get("tag")
         return Draft(
             body,
             self._due_ns(asked.delay_seconds, choices.delay_s, is_fifo=choices.fifo),
             _group(asked.message_group_id, is_fifo=choices.fifo),
-            tag.string_value if tag is not None else None,
+            values.tag(asked.message_attributes),
+            values.traffic(asked.message_attributes),
             headers,
             _dedup(queue, asked, body),
             md5(body, usedforsecurity=False).hexdigest(),
@@ -185,6 +186,7 @@ class Messages:
             "due": [draft.due_ns for draft in drafts],
             "key": [draft.key for draft in drafts],
             "tag": [draft.tag for draft in drafts],
+            "traffic": [draft.traffic for draft in drafts],
             "headers": [draft.headers for draft in drafts],
             "dedup": [draft.dedup for draft in drafts],
         }

@@ -21,6 +21,7 @@ from penstock.moves.letters import PREFIX as DEAD
 
 ATTRIBUTES_MAX = 10
 TRACE = "aws:trace"
+TRAFFIC = "traffic_types"
 #: Says that a body which is no text is shown in base64.
 ENCODING = "penstock.encoding"
 
@@ -29,6 +30,10 @@ _TYPE = re.compile(r"(String|Number|Binary)(\.[^\s]{1,240})?").fullmatch
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
 #: What a message may not hold.
 unspeakable = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
+
+_BITS = (1 << 64) - 1
+#: No more than these many digits are worth a look.
+_DIGITS_MAX = 20
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -74,6 +79,21 @@ def check(values: Values) -> int:
                 )
         size += len(name.encode()) + len(value.data_type) + len(held if isinstance(held, bytes) else held.encode())
     return size
+
+
+def tag(values: Values) -> str | None:
+    """Return the dispatch tag that an attribute names."""
+    return values["tag"].string_value if "tag" in values else None
+
+
+def traffic(values: Values) -> int | None:
+    """Return the traffic types that an attribute names, 64 bits in decimal, as the column has them."""
+    if TRAFFIC not in values:
+        return None
+    text = values[TRAFFIC].string_value or ""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) <= _BITS):
+        raise Fault("InvalidParameterValue", f"The attribute {TRAFFIC} is no number of 64 bits in decimal.")
+    return int(text) - (_BITS + 1 if int(text) >> 63 else 0)
 
 
 def kept(values: Values, system: Values) -> bytes | None:

@@ -223,6 +223,8 @@ class Publisher:
         given: dict[str, Column] = {
             "headers": headers,
             "key": [draft.key for draft in drafts],
+            "tag": [values.tag(draft.values) for draft in drafts],
+            "traffic": [values.traffic(draft.values) for draft in drafts],
             "dedup": [draft.dedup if member.queue.endswith(FIFO) else None for draft in drafts],
         }
         columns = {column: held for column, held in given.items() if any(value is not None for value in held)}
@@ -264,6 +266,7 @@ def _draft(asked: shapes.Publish | shapes.PublishEntry, name: str, record: Recor
         raise Fault("InvalidParameter", "Invalid parameter: Message Reason: characters that are not allowed")
     try:
         size = max(len(each.encode()) for each in (text, *forms.values())) + values.check(asked.message_attributes)
+        values.traffic(asked.message_attributes)
     except Fault as fault:
         raise Fault("ParameterValueInvalid", str(fault)) from None
     if size > MESSAGE_BYTES_MAX:
