@@ -102,12 +102,18 @@ class Dialect(NamedTuple):
     config: type[Section]
     #: Refuses what is well formed and still cannot work.
     check: Callable[[Config], None]
-    #: Where it listens; none while it is switched off, and then it is not started.
+    #: Where it listens; none while it is switched off.
     endpoints: Callable[[Config], Sequence[Endpoint]]
     #: Begins to serve on what was bound, by the endpoints' keys.
     start: Callable[[Node, Config, Mapping[str, Bound]], Awaitable[Running]]
     #: What it lets people choose of a topic, if anything.
     choices: type[Choices] | None = None
+    #: Whether it is started; without this, if it listens somewhere. A relay dials, and listens nowhere.
+    is_on: Callable[[Config], bool] | None = None
+
+    def starts(self, config: Config) -> bool:
+        """Tell whether it is to be started."""
+        return self.is_on(config) if self.is_on is not None else bool(self.endpoints(config))
 
 
 C = TypeVar("C", bound=Choices)

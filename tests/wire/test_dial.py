@@ -91,6 +91,9 @@ class Caller:
     def beat(self) -> None:
         pass
 
+    def hold(self, full: bool) -> None:
+        pass
+
     def closed(self, why: str) -> None:
         self.done.set_result(why)
 

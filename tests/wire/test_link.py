@@ -115,6 +115,9 @@ class Speaker:
         else:
             self.link.write(b"ping")
 
+    def hold(self, full: bool) -> None:
+        pass
+
     def closed(self, why: str) -> None:
         self.story.append(f"closed: {why}")
 

@@ -21,6 +21,7 @@ from penstock.cli import (
     ledger,
     log,
     lookupd,
+    m3,
     pipeline,
     publish,
     read,
@@ -65,6 +66,7 @@ remote(app)(subscription.redrive)
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(routing.app, name="routing")
+app.add_typer(m3.app, name="m3")
 remote(app)(ledger.ledger)
 app.add_typer(log.app, name="log")
 app.add_typer(registry.app, name="registry")

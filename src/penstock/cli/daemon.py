@@ -165,7 +165,7 @@ class Daemon:
         from penstock.resident import Resident
 
         self.config = config
-        self._table = [dialect for dialect in table if dialect.endpoints(config)]
+        self._table = [dialect for dialect in table if dialect.starts(config)]
         self._listeners = listeners if listeners is not None else Listeners(config, endpoints(config, table))
         self._loop = loop
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")

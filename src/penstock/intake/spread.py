@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import mmh3
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import SMALL, Column
+from penstock.columns import SMALL, Column, shard_of
 from penstock.message import Rows, shaped
-
-
-def shard_of(key: bytes, shards: int) -> int:
-    """Return the shard of a key; the same in every Penstock and in every client that wants to agree."""
-    return int(mmh3.hash(key, signed=False)) % shards
 
 
 def spread(rows: Rows, shards: int, home: int) -> list[tuple[int, Rows, list[int]]]:

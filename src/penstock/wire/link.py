@@ -38,6 +38,9 @@ class Speaker(Protocol):
     def beat(self) -> None:
         """Show life, and look whether the peer does; called again and again while the connection stands."""
 
+    def hold(self, full: bool) -> None:
+        """Say nothing more while what was said does not leave, and go on when it did."""
+
     def closed(self, why: str) -> None:
         """The connection is gone; another follows unless the link was closed."""
 
@@ -182,6 +185,16 @@ class Link(asyncio.Protocol):
             self._speaker.received(data)
         if self._tls is not None and self._tls.ended:
             self.drop("it hung up")
+
+    def pause_writing(self) -> None:
+        """Let the speaker wait until what it said has left."""
+        if self.is_open:
+            self._speaker.hold(True)
+
+    def resume_writing(self) -> None:
+        """Let the speaker go on."""
+        if self.is_open:
+            self._speaker.hold(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Come back later."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from penstock.delivery.policies.fair import Fair
 from penstock.delivery.policies.partition_locked import PartitionLocked
 from penstock.delivery.policies.policy import Policy
+from penstock.delivery.policies.routed import Routed
 from penstock.errors import Refusal
 from penstock.settings import SubscriptionSettings
 
@@ -18,6 +19,7 @@ POLICIES: dict[str, Callable[[SubscriptionSettings, int], Policy]] = {
     "shared": lambda settings, key: Policy(),
     "fair": lambda settings, key: Fair(),
     "partition-locked": lambda settings, key: PartitionLocked(key),
+    "routed": lambda settings, key: Routed(),
 }
 
 

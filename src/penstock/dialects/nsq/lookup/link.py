@@ -157,6 +157,9 @@ class ServiceLink:
         else:
             self._command(codec.PING)
 
+    def hold(self, full: bool) -> None:
+        """Nothing: what it hears is little, and a service that does not read does not answer, either."""
+
     def closed(self, why: str) -> None:
         """Forget who it was."""
         self.service = None

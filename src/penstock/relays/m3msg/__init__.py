@@ -1,0 +1,43 @@
+"""M3Msg out: messages of a topic go to M3's consumer services, as M3's own producer would send them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.config import Config
+from penstock.dialect import Bound, Dialect, Running
+from penstock.relays.m3msg.config import RelayConfig, check
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+
+async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:
+    """Begin to send."""
+    import os
+    from random import Random
+
+    from penstock.registry.etcd.zones import Zones
+    from penstock.relays.m3msg.relay import Relay
+    from penstock.relays.m3msg.topology import EtcdTopology, FileTopology, Topology, read
+    from penstock.wire.dial import LoopDialler
+
+    relay = config.of(RelayConfig)
+    topology: Topology
+    if relay.topology:
+        topology = FileTopology(read(relay.topology))
+    else:
+        client = Zones(config.etcd.zones).client(relay.zone)
+        topology = EtcdTopology(client, relay)
+    return Relay(node, relay, topology, LoopDialler(), Random(os.urandom(32)))
+
+
+RELAY = Dialect(
+    "m3msg_relay",
+    RelayConfig,
+    check,
+    lambda config: (),
+    start,
+    is_on=lambda config: bool(config.of(RelayConfig).topics),
+)

@@ -1,0 +1,56 @@
+"""The relay's section of the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from penstock.config import Config, Section
+from penstock.config.tree import Duration, Named, NamedList, SomeSize
+from penstock.errors import ConfigError
+
+SECOND_NS = 1_000_000_000
+
+
+class RelayConfig(Section, frozen=True, kw_only=True):
+    """Topics whose messages are sent to M3's consumer services."""
+
+    #: Topics of this node that are topics of M3's, too, under the same name; none = no relay.
+    topics: NamedList = ()
+    #: A TOML file with topics and placements; empty = they are in etcd.
+    topology: Named = ""
+    #: The zone of etcd, and the environment, in which topics and placements are.
+    zone: str = "default"
+    environment: str = "default_env"
+    #: Where in etcd topics and placements are.
+    topic_namespace: str = "/topic"
+    placement_namespace: str = "_sd.placement"
+    #: Connections to each instance; a shard always goes over the same one.
+    connections: Annotated[int, Meta(ge=1, le=64)] = 4
+    #: Messages without an ack that one connection may have.
+    in_flight: Annotated[int, Meta(ge=1)] = 65_536
+    #: A message without an ack is sent again after this, and each time after twice as long, up to the next (0 = no
+    #: limit). Up to half of it is left off by chance.
+    retry_initial_ns: Duration = 5 * SECOND_NS
+    retry_max_ns: Duration = 0
+    #: An instance that does not accept a connection, or does not read, for so long is given up, and dialled again.
+    dial_timeout_ns: Duration = 5 * SECOND_NS
+    write_timeout_ns: Duration = 5 * SECOND_NS
+    #: A larger message is not sent, and counted.
+    frame_bytes: SomeSize = 4 << 20
+
+
+def check(config: Config) -> None:
+    """Refuse what is well formed and still cannot work."""
+    relay = config.of(RelayConfig)
+    for name, value in (("retry_initial", relay.retry_initial_ns), ("write_timeout", relay.write_timeout_ns)):
+        if not value:
+            raise ConfigError(f'm3msg_relay.{name} is 0; write a duration, like "5s"')
+    if relay.topics and relay.topology:
+        from penstock.relays.m3msg.topology import read
+
+        known = read(relay.topology).topics
+        for topic in relay.topics:
+            if topic not in known:
+                raise ConfigError(f"m3msg_relay.topics names {topic}, which is not in {relay.topology}")

@@ -1,0 +1,139 @@
+"""One subscription of a consumer service, and the connections over which its messages go out.
+
+A shared service has one, a replicated one has one for each place among the owners of a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.columns import Offsets
+from penstock.config import host_and_port
+from penstock.delivery.policies.routed import Routed, routes
+from penstock.delivery.seat import Keep, Seat
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.errors import ConfigError
+from penstock.message import Batch
+from penstock.node.topic import Topic
+from penstock.relays.m3msg.connection import Connection, Counts, Manner
+from penstock.relays.m3msg.owners import NOBODY, Owner, dealt, taker
+
+
+class Replica:
+    """Deals rows to the owners of their shards."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        subscription: Subscription,
+        manner: Manner,
+        connections: int,
+        counts: Counts,
+        shards: int,
+        first_shard: int,
+    ) -> None:
+        self.subscription = subscription
+        self._topic = topic
+        self._manner = manner
+        self._number = connections
+        self._counts = counts
+        self._shards = shards
+        self._first_shard = first_shard
+        #: By the endpoint of the instance.
+        self._connections: dict[str, list[Connection]] = {}
+        self._nobody: Seat | None = None
+
+    @property
+    def connections(self) -> Iterator[Connection]:
+        """All of them."""
+        return (each for some in self._connections.values() for each in some)
+
+    def place(self, owners: Mapping[int, Sequence[Owner]], *, discards: bool) -> None:
+        """Send to these owners from now on; `discards`: what nobody has is not kept."""
+        endpoints = {owner.endpoint for some in owners.values() for owner in some}
+        for gone in [endpoint for endpoint in self._connections if endpoint not in endpoints]:
+            for connection in self._connections.pop(gone):
+                connection.close()
+        policy = self.subscription.chosen_policy
+        if not isinstance(policy, Routed):
+            raise ConfigError(f"subscription {self.subscription.name} is not dealt by routes, and cannot be relayed")
+        deal = dealt(owners, self._shards, self._number)
+        policy.deal_to(deal.lanes, deal.takers)
+        self._discard(discards and NOBODY in deal.takers)
+        for endpoint in sorted(endpoints - self._connections.keys()):
+            self._connections[endpoint] = [self._connection(endpoint, number) for number in range(self._number)]
+        keep = self._timely(owners)
+        for connection in self.connections:
+            connection.judge_by(keep)
+            connection.link.connect()
+        self.subscription.pump()
+
+    def drain(self) -> None:
+        """Send nothing more."""
+        for connection in self.connections:
+            connection.drain()
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self.connections:
+            connection.close()
+        self._connections.clear()
+        self._discard(False)
+
+    def _connection(self, endpoint: str, number: int) -> Connection:
+        attach = partial(self._topic.attach, self.subscription)
+        return Connection(
+            host_and_port(endpoint),
+            taker(endpoint, number),
+            attach,
+            self._manner,
+            self._counts,
+            self._shards,
+            self._first_shard,
+        )
+
+    # --- what is not sent -----------------------------------------------------------------------------------------
+
+    def _discard(self, does: bool) -> None:
+        """Finish what nobody has, or cease to."""
+        if does and self._nobody is None:
+            self._nobody = self._topic.attach(self.subscription, _nothing, name=NOBODY, keep=self._refuse)
+            self._nobody.set_credit(1 << 30)
+        elif not does and self._nobody is not None:
+            self._nobody.close()
+            self._nobody = None
+
+    def _refuse(self, shard: int, batch: Batch, rows: slice | Offsets) -> npt.NDArray[np.bool_]:
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        self._counts.unowned += count
+        return np.zeros(count, np.bool_)
+
+    def _timely(self, owners: Mapping[int, Sequence[Owner]]) -> Keep | None:
+        """Return what judges rows by the times of their owners; None where no owner has any."""
+        if not any(owner.cutover_ns or owner.cutoff_ns for some in owners.values() for owner in some):
+            return None
+        froms = np.zeros(self._shards, np.int64)
+        untils = np.full(self._shards, np.iinfo(np.int64).max, np.int64)
+        for shard, some in owners.items():
+            froms[shard] = some[0].cutover_ns
+            untils[shard] = some[0].cutoff_ns or untils[shard]
+
+        def keep(_: int, batch: Batch, rows: slice | Offsets) -> npt.NDArray[np.bool_]:
+            picks = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            slots = routes(batch, batch.first + picks, self._shards)
+            times = batch.timestamp
+            taken = times if isinstance(times, int) else np.asarray(times)[picks]
+            timely: npt.NDArray[np.bool_] = (taken >= froms[slots]) & (taken < untils[slots])
+            self._counts.untimely += int(np.count_nonzero(~timely))
+            return timely
+
+        return keep
+
+
+def _nothing(deliveries: list[Delivery]) -> None:
+    """Take nothing: all of it was refused before."""

@@ -1,0 +1,36 @@
+"""When a message that nobody acked is sent again: later each time, or as a list says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+
+class Retry:
+    """The pauses after each attempt, counted from 1."""
+
+    def __init__(
+        self,
+        first_ns: int,
+        most_ns: int,
+        random: Random,
+        *,
+        jitter: bool = True,
+        pauses_ns: Sequence[int] = (),
+    ) -> None:
+        self._first_ns = first_ns
+        #: 0 for no limit.
+        self._most_ns = most_ns
+        self._random = random
+        self._jitter = jitter
+        #: Wins over all others; the last one repeats.
+        self._pauses_ns = tuple(pauses_ns)
+
+    def after_ns(self, attempt: int) -> int:
+        """Return how long to wait for the ack of an attempt."""
+        if self._pauses_ns:
+            return self._pauses_ns[min(attempt, len(self._pauses_ns)) - 1]
+        base_ns: float = self._first_ns << min(attempt - 1, 40)
+        if self._jitter:
+            base_ns = base_ns / 2 + self._random.random() * (base_ns / 2)
+        return int(min(base_ns, self._most_ns)) if self._most_ns else int(base_ns)

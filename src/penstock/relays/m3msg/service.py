@@ -1,0 +1,206 @@
+"""One consumer service of a topic: the subscriptions that are its own, as its placement asks for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+
+from penstock.delivery.subscription import Subscription
+from penstock.errors import PenstockError
+from penstock.m3.placement import Placement
+from penstock.m3.topic import ConsumerService, Filters
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
+from penstock.relays.m3msg.connection import Connection, Counts, Manner
+from penstock.relays.m3msg.owners import Owner, replicas, shared
+from penstock.relays.m3msg.replica import Replica
+from penstock.settings import HOUR_NS, SubscriptionSettings, TrafficSettings
+
+_log = logging.getLogger("penstock.m3msg")
+
+#: However often it was tried, a message is sent again within this.
+LEASE_NS_MAX = 24 * HOUR_NS
+
+#: Where the registry keeps who has which replica.
+PLACES = "m3msg/"
+
+
+class Service:
+    """Keeps the subscriptions of a service, and their connections, as its placement is."""
+
+    def __init__(self, topic: Topic, said: ConsumerService, shards: int, manner: Manner, connections: int) -> None:
+        self.said = said
+        self.counts = Counts()
+        self._topic = topic
+        self._shards = shards
+        self._manner = manner
+        self._number = connections
+        self._replicas: list[Replica] = []
+        self._placement: Placement | None = None
+        self._closed = False
+        #: Changes are made one after the other.
+        self._changing: Answer[None] = Answer.of(None)
+
+    @property
+    def name(self) -> str:
+        """The name of its first subscription; those of further replicas have a number behind it."""
+        parts = (self.said.service_id.zone, self.said.service_id.environment, self.said.service_id.name)
+        return "m3msg." + ".".join(part for part in parts if part)
+
+    @property
+    def connections(self) -> Iterator[Connection]:
+        """All of them."""
+        return (connection for replica in self._replicas for connection in replica.connections)
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not acked yet."""
+        return max((replica.subscription.depth() for replica in self._replicas), default=0)
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """See to it that nothing is missed from now on, whatever the placement is."""
+        self._then(lambda: self._subscribed(0).then_make(lambda _: None))
+
+    def become(self, said: ConsumerService) -> None:
+        """Take over what a topic says of it now, but how it is consumed, which stays."""
+        if said.consumption != self.said.consumption:
+            _log.warning(
+                "service %s cannot become %s: add it anew under another name", said.service_id, said.consumption
+            )
+            said = msgspec.structs.replace(said, consumption=self.said.consumption)
+        if said != self.said:
+            self.said = said
+            self._then(self._configure)
+
+    def place(self, placement: Placement) -> None:
+        """Send to these instances from now on."""
+        if self.said.consumption == "replicated" and not placement.is_sharded:
+            _log.warning("service %s is replicated, and its placement has no shards: it changes nothing", self.name)
+            return
+        self._placement = placement
+        self._then(self._place)
+
+    def drain(self) -> None:
+        """Send nothing more."""
+        for replica in self._replicas:
+            replica.drain()
+
+    def close(self) -> None:
+        """Hang up; what is not acked is sent again by whoever comes next."""
+        self._closed = True
+        for replica in self._replicas:
+            replica.close()
+
+    def remove(self) -> None:
+        """Hang up, and keep nothing for it any more."""
+        self.close()
+        names = [replica.subscription.name for replica in self._replicas] or [self.name]
+        for name in names:
+            if name in self._topic.subscriptions:
+                self._topic.delete_subscription(name).then(partial(_failed, f"subscription {name} cannot be removed"))
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _then(self, ask: Callable[[], Answer[None]]) -> None:
+        """Make a change after those before it."""
+        self._changing = self._changing.settled().then_ask(lambda _: Answer.of(None) if self._closed else ask())
+        self._changing.then(partial(_failed, f"service {self.name} cannot follow its placement"))
+
+    def _settings(self, before: SubscriptionSettings | None = None) -> SubscriptionSettings:
+        """Return the settings of a subscription; without filters in the topic, those it has stay."""
+        settings = msgspec.structs.replace(
+            before or SubscriptionSettings(),
+            ttl_ns=self.said.ttl_ns,
+            lease_ns=self._manner.retry.after_ns(1),
+            lease_max_ns=LEASE_NS_MAX,
+            policy="routed",
+        )
+        return settings if self.said.filters is None else _filtered(settings, self.said.filters)
+
+    def _configure(self) -> Answer[None]:
+        """Let every subscription follow what the topic says."""
+        answer: Answer[None] = Answer.of(None)
+        for replica in self._replicas:
+            name = replica.subscription.name
+            answer = answer.then_ask(
+                lambda _, name=name: self._topic.update_subscription(  # type: ignore[misc]
+                    name, self._settings(self._topic.subscription(name).settings)
+                ).settled()
+            )
+        return answer
+
+    def _subscribed(self, number: int) -> Answer[Subscription]:
+        name = self.name if number == 0 else f"{self.name}.{number}"
+        return self._topic.subscribe(name, self._settings())
+
+    def _place(self) -> Answer[None]:
+        placement = self._placement
+        if placement is None:
+            return Answer.of(None)
+        if self.said.consumption == "shared":
+            owners = {shard: tuple(some) for shard, some in shared(placement, self._shards).items()}
+            return self._grown(1).then_make(lambda _: self._replicas[0].place(owners, discards=False))
+        tables = replicas(placement, self._shards, self._places())
+        kept = self._grown(len(tables)).then_ask(lambda _: self._keep_places(tables))
+        return kept.then_make(lambda _: self._deal(tables))
+
+    def _deal(self, tables: list[dict[int, Owner]]) -> None:
+        for number, replica in enumerate(self._replicas):
+            table = tables[number] if number < len(tables) else {}
+            replica.place({shard: (owner,) for shard, owner in table.items()}, discards=True)
+
+    def _grown(self, count: int) -> Answer[None]:
+        """Answer once there are so many subscriptions."""
+        number = len(self._replicas)
+        if number >= count:
+            return Answer.of(None)
+
+        def made(subscription: Subscription) -> None:
+            first_shard = number * self._shards
+            replica = Replica(
+                self._topic, subscription, self._manner, self._number, self.counts, self._shards, first_shard
+            )
+            self._replicas.append(replica)
+
+        return self._subscribed(number).then_make(made).then_ask(lambda _: self._grown(count))
+
+    # --- who has which replica, across restarts -------------------------------------------------------------------
+
+    @property
+    def _key(self) -> str:
+        return f"{PLACES}{self._topic.name}/{self.name}"
+
+    def _places(self) -> list[dict[int, str]]:
+        entry = self._topic.node.catalog.registry.get(self._key)
+        return msgspec.json.decode(entry.value, type=list[dict[int, str]]) if entry is not None else []
+
+    def _keep_places(self, tables: list[dict[int, Owner]]) -> Answer[None]:
+        places = [{shard: owner.endpoint for shard, owner in table.items()} for table in tables]
+        if places == self._places():
+            return Answer.of(None)
+        registry = self._topic.node.catalog.registry
+        return registry.propose({self._key: msgspec.json.encode(places)}).then_make(lambda _: None)
+
+
+def _filtered(settings: SubscriptionSettings, filters: Filters) -> SubscriptionSettings:
+    """Return settings with these filters and no others."""
+    routing, share = filters.routing, filters.percentage
+    return msgspec.structs.replace(
+        settings,
+        traffic=TrafficSettings(routing.allowed_traffic_types, routing.is_default) if routing is not None else None,
+        storage_policies=filters.storage_policies or (),
+        # Upstream checks that it is below 100 and reads it as a fraction: both are taken for what they can only mean.
+        percentage=1.0 if share is None else share if share <= 1 else share / 100,
+        shard_set=filters.shard_set or "",
+    )
+
+
+def _failed(what: str, _: object, error: BaseException | None) -> None:
+    if error is not None:
+        level = logging.WARNING if isinstance(error, PenstockError) else logging.ERROR
+        _log.log(level, "%s: %s", what, error)

@@ -1,0 +1,248 @@
+"""Where a relay learns of M3's topics and placements: from a file, or from etcd, where they may change at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import msgspec
+
+from penstock.config import parse_duration
+from penstock.errors import ConfigError
+from penstock.m3 import placement as placements
+from penstock.m3 import topic as topics
+from penstock.m3.placement import Instance, Placement, Shard
+from penstock.m3.shardset import BadShardSet, ranges
+from penstock.m3.topic import ConsumerService, Filters, RoutingFilter, ServiceId, Topic
+from penstock.m3.wire import BadMessage
+from penstock.relays.m3msg.config import RelayConfig
+
+if TYPE_CHECKING:
+    from penstock.registry.etcd.client import Client
+    from penstock.registry.etcd.mirror import Edit, Mirror
+
+_log = logging.getLogger("penstock.m3msg")
+
+T = TypeVar("T")
+
+OnTopic = Callable[[Topic], None]
+OnPlacement = Callable[[Placement], None]
+Cancel = Callable[[], None]
+
+
+class Topology(Protocol):
+    """Tells what there is, and whatever changes; not from inside the call that asks."""
+
+    def watch_topic(self, name: str, told: OnTopic) -> Cancel:
+        """Tell of a topic as it is and as it becomes; one that is deleted stays as it was."""
+
+    def watch_placement(self, service: ServiceId, told: OnPlacement) -> Cancel:
+        """Tell of the placement of a service likewise."""
+
+    async def close(self) -> None:
+        """Tell nothing more."""
+
+
+# --- a file ---------------------------------------------------------------------------------------------------------
+
+
+class _Instance(msgspec.Struct, forbid_unknown_fields=True):
+    endpoint: str
+    #: A shard set, like 0..31; not needed where the placement has no shards.
+    shards: str = ""
+
+
+class _Placement(msgspec.Struct, forbid_unknown_fields=True):
+    instances: dict[str, _Instance]
+
+
+class _Service(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    consumption: Literal["shared", "replicated"] = "shared"
+    ttl: str = "0s"
+    #: None: takes everything.
+    traffic_types: tuple[str, ...] | None = None
+    is_default: bool = False
+
+
+class _Topic(msgspec.Struct, forbid_unknown_fields=True):
+    shards: int
+    services: tuple[_Service, ...] = ()
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    topics: dict[str, _Topic] = {}
+    placements: dict[str, _Placement] = {}
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    topics: Mapping[str, Topic]
+    placements: Mapping[str, Placement]
+
+
+def read(path: str) -> Known:
+    """Return what a file says; ConfigError where it cannot be used."""
+    try:
+        with open(path, "rb") as file:
+            said = msgspec.convert(tomllib.load(file), _File)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    try:
+        found = {name: _topic(name, topic) for name, topic in said.topics.items()}
+        for topic in found.values():
+            topics.check(topic)
+        placed = {name: _placement(placement) for name, placement in said.placements.items()}
+    except (BadMessage, BadShardSet, ConfigError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for topic in found.values():
+        for service in topic.services:
+            if service.service_id.name not in placed:
+                raise ConfigError(
+                    f"{path}: there is no [placements.{service.service_id.name}], which {topic.name} names"
+                )
+    return Known(found, placed)
+
+
+def _topic(name: str, said: _Topic) -> Topic:
+    services = []
+    for service in said.services:
+        routing = None
+        if service.traffic_types is not None:
+            routing = RoutingFilter(service.traffic_types, service.is_default)
+        services.append(
+            ConsumerService(
+                service_id=ServiceId(service.name),
+                consumption=service.consumption,
+                ttl_ns=parse_duration(service.ttl),
+                filters=Filters(routing=routing) if routing is not None else None,
+            )
+        )
+    return Topic(name=name, shards=said.shards, services=tuple(services))
+
+
+def _placement(said: _Placement) -> Placement:
+    instances = {}
+    most = 0
+    for name, instance in said.instances.items():
+        owned = (
+            [shard for first, last in ranges(instance.shards) for shard in range(first, last + 1)]
+            if (instance.shards)
+            else []
+        )
+        shards = tuple(Shard(shard, "available") for shard in owned)
+        instances[name] = Instance(id=name, endpoint=instance.endpoint, shards=shards)
+        most = max(most, *owned, 0)
+    sharded = any(instance.shards for instance in instances.values())
+    return Placement(instances=instances, is_sharded=sharded, shards=most + 1 if sharded else 0)
+
+
+class FileTopology:
+    """What a file says, once."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+
+    def watch_topic(self, name: str, told: OnTopic) -> Cancel:
+        """Tell of a topic."""
+        return _soon(told, self._known.topics.get(name))
+
+    def watch_placement(self, service: ServiceId, told: OnPlacement) -> Cancel:
+        """Tell of a placement."""
+        return _soon(told, self._known.placements.get(service.name))
+
+    async def close(self) -> None:
+        """Tell nothing more; it does not anyway."""
+
+
+def _soon(told: Callable[[T], None], value: T | None) -> Cancel:
+    if value is None:
+        return lambda: None
+    return asyncio.get_running_loop().call_soon(told, value).cancel
+
+
+# --- etcd -----------------------------------------------------------------------------------------------------------
+
+
+class EtcdTopology:
+    """What stands in etcd, in the places where M3 keeps it."""
+
+    def __init__(self, client: Client, config: RelayConfig) -> None:
+        self._client = client
+        self.zone = config.zone
+        self.environment = config.environment
+        self._topics = config.topic_namespace
+        self._placements = config.placement_namespace
+        self._mirrors: list[tuple[Mirror, asyncio.Task[None]]] = []
+        #: Values that could not be used, which changed nothing.
+        self.refused = 0
+
+    def topic_key(self, name: str) -> str:
+        """Return where a topic is."""
+        return f"{self._topics}/{self.environment}/{name}"
+
+    def placement_key(self, service: ServiceId) -> str:
+        """Return where the placement of a service is; without an environment that part is left out."""
+        return self.placement_key_of(service.name, service.environment)
+
+    def placement_key_of(self, name: str, environment: str = "") -> str:
+        """Return where the placement of a service of this name is."""
+        return "/".join(part for part in (self._placements, environment or self.environment, name) if part)
+
+    def watch_topic(self, name: str, told: OnTopic) -> Cancel:
+        """Tell of a topic as it is and as it becomes."""
+        return self._watch(self.topic_key(name), partial(self._told, topics.decode, told))
+
+    def watch_placement(self, service: ServiceId, told: OnPlacement) -> Cancel:
+        """Tell of the placement of a service as it is and as it becomes."""
+        return self._watch(self.placement_key(service), partial(self._told, placements.decode, told))
+
+    async def close(self) -> None:
+        """Tell nothing more."""
+        for mirror, first in self._mirrors:
+            first.cancel()
+            await mirror.close()
+        self._mirrors.clear()
+
+    def _watch(self, key: str, told: Callable[[str, bytes], None]) -> Cancel:
+        from penstock.registry.etcd.mirror import Mirror
+
+        mirror = Mirror(self._client, key.encode(), partial(self._changed, key, told), is_prefix=False)
+        first = asyncio.get_running_loop().create_task(self._first(mirror, key, told))
+        self._mirrors.append((mirror, first))
+        return partial(self._unwatch, mirror, first)
+
+    def _unwatch(self, mirror: Mirror, first: asyncio.Task[None]) -> None:
+        if (mirror, first) in self._mirrors:
+            self._mirrors.remove((mirror, first))
+            first.cancel()
+            self._ending = asyncio.get_running_loop().create_task(mirror.close())
+
+    async def _first(self, mirror: Mirror, key: str, told: Callable[[str, bytes], None]) -> None:
+        await mirror.is_ready.wait()
+        entry = mirror.entries.get(key.encode())
+        if entry is not None:
+            told(key, entry.value)
+
+    def _changed(self, key: str, told: Callable[[str, bytes], None], edits: Sequence[Edit]) -> None:
+        value = edits[-1].value
+        if value is None:
+            _log.warning("%s was deleted in etcd; what it said holds until it is put again", key)
+        else:
+            told(key, value)
+
+    def _told(self, decode: Callable[[bytes], T], told: Callable[[T], None], key: str, value: bytes) -> None:
+        try:
+            found = decode(value)
+        except BadMessage as error:
+            self.refused += 1
+            _log.warning("%s in etcd cannot be used and changes nothing: %s", key, error)
+            return
+        told(found)

@@ -1,0 +1,5 @@
+"""A real etcd for all tests here."""
+
+from tests.etcd.conftest import one
+
+__all__ = ["one"]

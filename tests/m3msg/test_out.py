@@ -1,0 +1,156 @@
+"""A real node that relays to real sockets, as etcd or a file says."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Done, Node, inside
+from tests.etcd.servers import Cluster, wait_for
+from tests.m3msg.receiver import Receiver
+
+BODIES = [b"metric %d" % number for number in range(2000)]
+
+
+def published(node: Node, topic: str, bodies: list[bytes]) -> None:
+    """Publish over NSQ's HTTP."""
+    content = b"\n".join(bodies)
+    with socket.create_connection(("127.0.0.1", node.port("nsq.http_port")), 60) as connection:
+        head = f"POST /mpub?topic={topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+        assert b" 200 OK" in connection.recv(4096)
+
+
+class Relayed:
+    """A node whose relay reads etcd, and commands that write there."""
+
+    def __init__(self, path: Path, etcd: Cluster, environment: str) -> None:
+        self.path = path
+        self.file = path / "penstock.toml"
+        endpoints = ", ".join(f'"{endpoint}"' for endpoint in etcd.endpoints)
+        self.file.write_text(
+            f"[etcd.zones.default]\nendpoints = [{endpoints}]\n"
+            f'[m3msg_relay]\ntopics = ["metrics"]\nenvironment = "{environment}"\nretry_initial = "500ms"\n'
+        )
+
+    def m3(self, *words: str) -> Done:
+        return inside("m3", *words, "--config", self.file, cwd=self.path)
+
+    def ok(self, *words: str) -> str:
+        done = self.m3(*words)
+        assert done.code == 0, done
+        return done.out
+
+    def node(self) -> Node:
+        return Node(self.path, "--config", self.file)
+
+
+@pytest.fixture
+def relayed(tmp_path: Path, one: Cluster) -> Relayed:
+    return Relayed(tmp_path, one, f"env-{tmp_path.name}")
+
+
+def test_services_get_what_is_published_as_etcd_places_them_also_over_a_kill(relayed: Relayed) -> None:
+    with Receiver() as first, Receiver() as second, Receiver() as third:
+        relayed.ok("topic", "init", "metrics", "--shards", "16")
+        relayed.ok("topic", "add", "metrics", "storage", "--consumption", "replicated")
+        relayed.ok("topic", "add", "metrics", "alerts")
+        relayed.ok("placement", "init", "storage", f"a={first.endpoint}", f"b={second.endpoint}", "--shards", "16",
+                   "--replicas", "2")  # fmt: skip
+        relayed.ok("placement", "init", "alerts", f"x={third.endpoint}", "--shards", "16")
+        with relayed.node() as node:
+            wait_for(lambda: "m3msg.default." in node.ok("subscription", "list", "metrics").out, "subscriptions")
+            published(node, "metrics", BODIES[:1000])
+            for receiver in (first, second, third):
+                wait_for(lambda receiver=receiver: set(receiver.got) == set(BODIES[:1000]), "messages")  # type: ignore[misc]
+            published(node, "metrics", BODIES[1000:])
+            node.end(signal.SIGKILL)
+        with relayed.node() as node:
+            for receiver in (first, second, third):
+                wait_for(lambda receiver=receiver: set(receiver.got) == set(BODIES), "messages")  # type: ignore[misc]
+            assert node.end() == 0
+
+
+def test_an_instance_that_is_added_gets_its_share_while_the_node_runs(relayed: Relayed) -> None:
+    with Receiver() as first, Receiver() as second:
+        relayed.ok("topic", "init", "metrics", "--shards", "8")
+        relayed.ok("topic", "add", "metrics", "storage")
+        relayed.ok("placement", "init", "storage", f"a={first.endpoint}", "--shards", "8")
+        with relayed.node() as node:
+            published(node, "metrics", BODIES[:500])
+            wait_for(lambda: set(first.got) == set(BODIES[:500]), "messages")
+            relayed.ok("placement", "add", "storage", f"b={second.endpoint}")
+            wait_for(lambda: node.ok("status", "--json").code == 0 and _open(node) == 8, "its connections")
+            published(node, "metrics", BODIES[500:])
+            wait_for(lambda: set(first.got) | set(second.got) == set(BODIES), "messages")
+            assert second.got
+            assert not set(second.got) & set(BODIES[:500])
+
+
+def _open(node: Node) -> int:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{node.url}/metrics", timeout=60) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("penstock_m3msg_relay_connections{"):
+                return int(float(line.rsplit(" ", 1)[1]))
+    return 0
+
+
+def test_what_etcd_holds_is_shown_and_what_cannot_be_is_refused_with_a_reason(relayed: Relayed) -> None:
+    assert "there is no" in relayed.m3("topic", "show", "metrics").error
+    assert "`penstock m3 topic init metrics` makes it" in relayed.m3("topic", "add", "metrics", "s").error
+    relayed.ok("topic", "init", "metrics", "--shards", "4")
+    assert "is in etcd already" in relayed.m3("topic", "init", "metrics").error
+    assert relayed.m3("topic", "add", "metrics", "s", "--consumption", "both").code == 2
+    relayed.ok("topic", "add", "metrics", "s", "--ttl", "5m")
+    shown = relayed.ok("topic", "show", "metrics")
+    assert "s" in shown
+    assert "5m" in shown
+    assert "consumes metrics already" in relayed.m3("topic", "add", "metrics", "s").error
+    done = relayed.m3("placement", "init", "s", "a=h:1", "--shards", "4", "--replicas", "2")
+    assert "2 replicas need as many instances" in done.error
+    relayed.ok("placement", "init", "s", "a=h:1", "b=h:2", "--shards", "4")
+    assert "0..1" in relayed.ok("placement", "show", "s") or "0, 2" in relayed.ok("placement", "show", "s")
+    assert "there is no instance c" in relayed.m3("placement", "remove", "s", "c").error
+    assert "0..3" in relayed.ok("placement", "remove", "s", "b")
+    relayed.ok("topic", "remove", "metrics", "s")
+    assert "has no services" in relayed.ok("topic", "show", "metrics")
+
+
+def test_a_file_may_say_what_etcd_would(tmp_path: Path) -> None:
+    with Receiver() as first, Receiver() as second:
+        (tmp_path / "m3.toml").write_text(
+            "[topics.metrics]\nshards = 4\n"
+            '[[topics.metrics.services]]\nname = "storage"\n'
+            f'[placements.storage.instances.a]\nendpoint = "{first.endpoint}"\nshards = "0..1"\n'
+            f'[placements.storage.instances.b]\nendpoint = "{second.endpoint}"\nshards = "2..3"\n'
+        )
+        (tmp_path / "c.toml").write_text('[m3msg_relay]\ntopics = ["metrics"]\ntopology = "m3.toml"\n')
+        with Node(tmp_path, "--config", tmp_path / "c.toml") as node:
+            published(node, "metrics", BODIES)
+            wait_for(lambda: set(first.got) | set(second.got) == set(BODIES), "messages")
+            assert first.got
+            assert second.got
+            assert node.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[topics.metrics]\n", "shards"),
+        ("[topics.metrics]\nshards = 0\n", "has no shards"),
+        ('[topics.metrics]\nshards = 1\n[[topics.metrics.services]]\nname = "s"\n', "there is no [placements.s]"),
+        ("[topics.other]\nshards = 1\n", "names metrics, which is not in"),
+        ("nonsense", "m3.toml"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_before_the_node_starts(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "m3.toml").write_text(text)
+    (tmp_path / "c.toml").write_text('[m3msg_relay]\ntopics = ["metrics"]\ntopology = "m3.toml"\n')
+    done = inside("config", "check", "--config", tmp_path / "c.toml", cwd=tmp_path)
+    assert done.code == 2
+    assert said in done.error
