@@ -16,7 +16,7 @@ from penstock.clock import MILLISECOND, Clock
 from penstock.errors import Refusal
 from penstock.registry import EmbeddedRegistry, Entry, Event
 from penstock.registry.answer import Answer
-from penstock.registry.registry import Cancel, Lease, OnEvents, Proposal, UnknownOutcomeError
+from penstock.registry.registry import Cancel, Figure, Lease, OnEvents, Proposal, UnknownOutcomeError
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -153,6 +153,14 @@ class Far:
                 self._watchers.remove(watcher)
 
         return cancel
+
+    def problems(self) -> Sequence[str]:
+        """Return what stands against changes."""
+        return self.server.problems()
+
+    def figures(self) -> Iterable[Figure]:
+        """Return what there is to measure."""
+        return self.server.figures()
 
     def close(self) -> None:
         """Hear no more."""

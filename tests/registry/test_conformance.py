@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.clock import SECOND
+from penstock.clock import SECOND, Clock
 from penstock.errors import Refusal
 from penstock.registry import EmbeddedRegistry, Event, Registry
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
-from penstock.registry.registry import CHANGE_EDITS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, UnknownOutcomeError
+from penstock.registry.registry import CHANGE_EDITS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Lease, UnknownOutcomeError
 from tests.registry.far import Far, Trouble
 from tests.simulation.machine import Machine
 
@@ -23,30 +23,57 @@ T = TypeVar("T")
 class Place:
     """A registry, the time it needs, and another process that opens it again."""
 
+    registry: Registry
+    #: The revision before anything was done here, where others have a registry, too.
+    base = 0
+    #: A lease that is long enough to be renewed in time.
+    ttl_s = 1.0
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.machine = Machine(1)
         self.open()
+
+    @property
+    def clock(self) -> Clock:
+        return self.machine.clock
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.machine.run(seconds)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Let time pass until something is true."""
+        for _ in range(1000):
+            if holds():
+                return
+            self.run(0.01)
+        raise AssertionError("it never came to be")
+
+    def lease(self) -> Lease:
+        return self.answered(self.registry.lease(int(self.ttl_s * SECOND)))
 
     def open(self) -> None:
         """Begin another process; what was not answered before may or may not have been done."""
         machine = self.machine
         machine.start()
         server = EmbeddedRegistry.open(machine.disk, machine.clock, "data/registry")
-        self.registry: Registry = server
+        self.registry = server
         if self.kind == "far":
             self.registry = Far(server, machine.clock, Random(7), Trouble())
 
     def answered(self, answer: Answer[T]) -> T:
         """Wait for an answer."""
-        for _ in range(100):
-            if answer.is_given:
-                return answer.now()
-            self.machine.run(0.01)
-        raise AssertionError("no answer came")
+        self.until(lambda: answer.is_given)
+        return answer.now()
+
+    def at(self, revision: int) -> int:
+        """Return a revision, counted from the first change here."""
+        return self.base + revision
 
     def put(self, key: str, value: bytes, **guards: int) -> int:
-        return self.answered(self.registry.propose({key: value}, (), guards))
+        """Put a value, and return how many changes there were here then."""
+        return self.answered(self.registry.propose({key: value}, (), guards)) - self.base
 
     def refused(self, answer: Answer[T]) -> str:
         with pytest.raises(Refusal) as caught:
@@ -62,18 +89,18 @@ def place(request: pytest.FixtureRequest) -> Place:
 def test_what_was_answered_can_be_read_and_is_there_in_the_next_life(place: Place) -> None:
     assert place.registry.get("a") is None
     assert place.put("a", b"1") == 1
-    assert place.registry.get("a") == (b"1", 1)
-    assert place.registry.revision == 1
+    assert place.registry.get("a") == (b"1", place.at(1))
+    assert place.registry.revision == place.at(1)
     assert place.put("a", b"2") == 2
     place.open()
-    assert place.registry.get("a") == (b"2", 2)
-    assert place.registry.revision == 2
+    assert place.registry.get("a") == (b"2", place.at(2))
+    assert place.registry.revision == place.at(2)
 
 
 def test_several_keys_change_in_one_step(place: Place) -> None:
     place.put("a", b"1")
-    assert place.answered(place.registry.propose({"b": b"2", "c": b"3"}, ["a"])) == 2
-    assert place.registry.list("") == {"b": (b"2", 2), "c": (b"3", 2)}
+    assert place.answered(place.registry.propose({"b": b"2", "c": b"3"}, ["a"])) == place.at(2)
+    assert place.registry.list("") == {"b": (b"2", place.at(2)), "c": (b"3", place.at(2))}
 
 
 def test_a_list_holds_a_prefix_in_order(place: Place) -> None:
@@ -88,8 +115,8 @@ def test_a_guard_that_does_not_hold_is_a_conflict_and_the_replica_shows_why(plac
     assert place.refused(propose({"a": b"2"}, (), {"a": 0})) == "conflict"
     assert place.refused(propose({}, ["a"], {"a": 9})) == "conflict"
     assert place.refused(propose({"b": b"2"}, (), {"b": 0, "a": 0})) == "conflict"
-    assert place.registry.list("") == {"a": (b"1", 1)}
-    assert place.put("a", b"2", a=1) == 2
+    assert place.registry.list("") == {"a": (b"1", place.at(1))}
+    assert place.put("a", b"2", a=place.at(1)) == 2
 
 
 def test_of_two_who_want_the_same_one_gets_it(place: Place) -> None:
@@ -97,17 +124,17 @@ def test_of_two_who_want_the_same_one_gets_it(place: Place) -> None:
     outcomes = []
     for answer in asked:
         try:
-            outcomes.append(place.answered(answer))
+            outcomes.append(f"at {place.answered(answer) - place.base}")
         except Refusal as refusal:
-            outcomes.append(refusal.code)  # type: ignore[arg-type]
-    assert sorted(map(str, outcomes)) == ["1", *["conflict"] * 4]
-    assert place.registry.revision == 1
+            outcomes.append(refusal.code)
+    assert sorted(outcomes) == ["at 1", *["conflict"] * 4]
+    assert place.registry.revision == place.at(1)
 
 
 def test_deleting_what_is_not_there_is_done_and_changes_nothing(place: Place) -> None:
     place.put("a", b"1")
-    assert place.answered(place.registry.propose({}, ["b"])) == 1
-    assert place.registry.revision == 1
+    assert place.answered(place.registry.propose({}, ["b"])) == place.at(1)
+    assert place.registry.revision == place.at(1)
 
 
 @pytest.mark.parametrize(
@@ -121,19 +148,19 @@ def test_deleting_what_is_not_there_is_done_and_changes_nothing(place: Place) ->
 )
 def test_what_cannot_be_kept_is_refused(place: Place, puts: dict[str, bytes]) -> None:
     assert place.refused(place.registry.propose(puts)) == "bad_request"
-    assert place.registry.revision == 0
+    assert place.registry.revision == place.base
 
 
 def test_a_watcher_hears_every_change_of_its_prefix_once_and_in_order(place: Place) -> None:
     seen: list[Event] = []
     place.put("t/a", b"0")
-    place.registry.watch("t/", 1, seen.extend)
+    place.registry.watch("t/", place.at(1), seen.extend)
     for number in range(20):
         place.answered(place.registry.propose({f"t/{number % 3}": b"%d" % number, "other": b""}))
     place.answered(place.registry.propose({}, ["t/0"]))
-    place.machine.run(1)
-    assert [event.revision for event in seen] == list(range(2, 23))
-    assert seen[-1] == ("t/0", None, 22)
+    place.until(lambda: len(seen) == 21)
+    assert [event.revision - place.base for event in seen] == list(range(2, 23))
+    assert seen[-1] == ("t/0", None, place.at(22))
 
 
 def test_a_watcher_that_comes_back_hears_what_it_missed(place: Place) -> None:
@@ -141,27 +168,29 @@ def test_a_watcher_that_comes_back_hears_what_it_missed(place: Place) -> None:
         place.put("a", b"%d" % number)
     place.open()
     seen: list[Event] = []
-    place.registry.watch("", 2, seen.extend)
-    place.machine.run(1)
+    place.registry.watch("", place.at(2), seen.extend)
+    place.until(lambda: len(seen) == 3)
     place.put("a", b"5")
-    place.machine.run(1)
+    place.until(lambda: len(seen) == 4)
     assert [event.value for event in seen] == [b"2", b"3", b"4", b"5"]
 
 
 def test_a_cancelled_watcher_hears_nothing_more(place: Place) -> None:
     seen: list[Event] = []
-    cancel = place.registry.watch("", 0, seen.extend)
+    others: list[Event] = []
+    cancel = place.registry.watch("", place.base, seen.extend)
     place.put("a", b"1")
-    place.machine.run(1)
+    place.until(lambda: bool(seen))
     cancel()
+    place.registry.watch("", place.at(1), others.extend)
     place.put("a", b"2")
-    place.machine.run(1)
+    place.until(lambda: bool(others))
     assert len(seen) == 1
 
 
 def test_a_revision_of_the_future_is_gone(place: Place) -> None:
     with pytest.raises(Refusal) as caught:
-        place.registry.watch("", 1, lambda events: None)
+        place.registry.watch("", place.at(1), lambda events: None)
     assert caught.value.code == "gone"
 
 
@@ -169,7 +198,7 @@ def test_a_revision_of_the_future_is_gone(place: Place) -> None:
 
 
 def test_what_hangs_on_a_lease_goes_with_it(place: Place) -> None:
-    lease = place.answered(place.registry.lease(10 * SECOND))
+    lease = place.answered(place.registry.lease(60 * SECOND))
     place.answered(place.registry.propose({"alive/a": b"", "alive/b": b""}, (), {}, lease))
     place.put("alive/c", b"")
     assert list(place.registry.list("alive/")) == ["alive/a", "alive/b", "alive/c"]
@@ -180,54 +209,50 @@ def test_what_hangs_on_a_lease_goes_with_it(place: Place) -> None:
 
 
 def test_a_lease_lasts_while_it_is_renewed_and_no_longer(place: Place) -> None:
-    lease = place.answered(place.registry.lease(SECOND))
+    lease = place.lease()
     place.answered(place.registry.propose({"alive/a": b""}, (), {}, lease))
-    for _ in range(5):
-        place.machine.run(0.6)
+    for _ in range(4):
+        place.run(0.3 * place.ttl_s)
         place.answered(lease.renew())
     assert place.registry.get("alive/a") is not None
-    place.machine.run(0.9)
-    place.machine.run(0.2)
+    place.run(1.01 * place.ttl_s)
     assert lease.is_over
-    place.machine.run(1)
-    assert place.registry.get("alive/a") is None
+    place.until(lambda: place.registry.get("alive/a") is None)
     assert place.refused(lease.renew()) == "gone"
 
 
 def test_the_holder_knows_that_its_lease_is_over_before_anybody_else_does(place: Place) -> None:
-    lease = place.answered(place.registry.lease(SECOND))
+    lease = place.lease()
     place.answered(place.registry.propose({"alive/a": b""}, (), {}, lease))
     heard: list[bool] = []
     place.registry.watch("alive/", place.registry.revision, lambda events: heard.append(lease.is_over))
-    place.machine.run(5)
+    place.until(lambda: bool(heard))
     assert heard == [True]
 
 
 def test_a_later_lease_has_a_larger_number_also_in_the_next_life(place: Place) -> None:
     numbers = []
     for _ in range(3):
-        numbers += [place.answered(place.registry.lease(SECOND)).number for _ in range(2)]
+        numbers += [place.lease().number for _ in range(2)]
         place.open()
     assert numbers == sorted(set(numbers))
 
 
 def test_what_is_put_again_without_its_lease_stays(place: Place) -> None:
-    first, second = (place.answered(place.registry.lease(10 * SECOND)) for _ in range(2))
+    first, second = (place.answered(place.registry.lease(60 * SECOND)) for _ in range(2))
     place.answered(place.registry.propose({"a": b"1", "b": b"1"}, (), {}, first))
     place.put("a", b"2")
     place.answered(place.registry.propose({"b": b"2"}, (), {}, second))
     place.answered(first.end())
-    assert sorted(place.registry.list("")) == ["a", "b", f"lease/{second.number}"]
+    assert [key for key in place.registry.list("") if not key.startswith("lease/")] == ["a", "b"]
     place.answered(second.end())
     assert list(place.registry.list("")) == ["a"]
 
 
 def test_what_hung_on_a_lease_of_a_process_that_died_goes_in_the_end(place: Place) -> None:
-    lease = place.answered(place.registry.lease(SECOND))
-    place.answered(place.registry.propose({"alive/a": b""}, (), {}, lease))
+    place.answered(place.registry.propose({"alive/a": b""}, (), {}, place.lease()))
     place.open()
-    place.machine.run(2)
-    assert place.registry.get("alive/a") is None
+    place.until(lambda: place.registry.get("alive/a") is None)
 
 
 # A change that is composed from what is there, with every kind of trouble on the way
@@ -246,7 +271,7 @@ def counted(registry: Registry, owner: int) -> Callable[[], Draft[int]]:
 
 
 def test_everybody_who_counts_gets_a_number_of_its_own(place: Place) -> None:
-    asked = [attempt(place.registry, place.machine.clock, counted(place.registry, owner)) for owner in range(8)]
+    asked = [attempt(place.registry, place.clock, counted(place.registry, owner)) for owner in range(8)]
     assert sorted(place.answered(answer) for answer in asked) == list(range(1, 9))
 
 

@@ -49,6 +49,7 @@ async def problems_of(node: Node) -> list[str]:
     problems = [f"damaged: {damage}" for damage in node.damage()]
     problems += node.read_only()
     problems += node.lost()
+    problems += node.registry.problems()
     if node.stopping:
         problems.append("the node is stopping")
     return problems + await _disk(node)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.dialect import Bound, Dialect
     from penstock.disk import LocalDisk
     from penstock.node.node import Node
+    from penstock.registry import Registry
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -108,9 +109,30 @@ def claimed(config: Config) -> Iterator[None]:
 async def _life(
     config: Config, table: Sequence[Dialect], listeners: Listeners, ready_file: str | None, show: Show | None, say: Say
 ) -> None:
+    if config.registry.kind == "embedded":
+        await _serve(config, table, listeners, ready_file, show, say)
+        return
+    from penstock.cli.etcd import Etcd
+
+    etcd = Etcd(config)
+    try:
+        await _serve(config, table, listeners, ready_file, show, say, await etcd.open_registry())
+    finally:
+        await etcd.close()
+
+
+async def _serve(
+    config: Config,
+    table: Sequence[Dialect],
+    listeners: Listeners,
+    ready_file: str | None,
+    show: Show | None,
+    say: Say,
+    registry: Registry | None = None,
+) -> None:
     from penstock.cli.beside import Beside
 
-    daemon = Daemon(config, asyncio.get_running_loop(), table, listeners)
+    daemon = Daemon(config, asyncio.get_running_loop(), table, listeners, registry=registry)
     stopped = asyncio.Event()
     on_signals(stopped)
     on_reload(daemon.node.gate)
@@ -158,6 +180,7 @@ class Daemon:
         listeners: Listeners | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        registry: Registry | None = None,
     ) -> None:
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
@@ -171,7 +194,7 @@ class Daemon:
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
         try:
             chance = random or Random(os.urandom(32))
-            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, dialects=table)
+            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, dialects=table)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
         self._resident = Resident(self.node.clock, self._run)

@@ -43,12 +43,18 @@ def data_directory(given: str | None) -> str:
 
 
 def topics(data: str) -> dict[str, int]:
-    """Return the number of every topic that the registry knows, by name."""
+    """Return the number of every topic that the registry knows, by name; of one in etcd what the labels tell."""
+    from penstock.log import label
     from penstock.log.reader import ReadOnlyDisk
+    from penstock.node.claim import FILE as OWNER
     from penstock.registry.catalog import Catalog
     from penstock.registry.embedded import EmbeddedRegistry
 
     path = os.path.join(data, REGISTRY)
+    if not os.path.exists(path) and os.path.exists(os.path.join(data, OWNER)):
+        folder, disk = os.path.join(data, label.TOPICS), ReadOnlyDisk()
+        labels = [label.read(disk, os.path.join(folder, name)) for name in disk.list(folder)]
+        return {each.name: each.number for each in labels if each is not None}
     if not os.path.exists(path):
         raise Failure(f"{data} is no data directory of a node: it has no registry.", USAGE)
     registry = EmbeddedRegistry.open(ReadOnlyDisk(), StoppedClock(), path, read_only=True)

@@ -107,6 +107,8 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
     yield from found
     if any(RUNNING in finding.found for finding in found):
         yield node(loaded)
+    if config.registry.kind == "etcd":
+        yield from etcd(config)
     yield from directory(config.data_dir)
     yield readers(config.data_dir, config.data_mode == "group")
 
@@ -222,6 +224,34 @@ def node(loaded: Loaded) -> Finding:
     if problems:
         return Finding("FAIL", "node", "; ".join(problems), "`penstock log verify` says more about damage")
     return Finding("OK", "node", f"ready at {client.url}")
+
+
+def etcd(config: Config) -> Iterator[Finding]:
+    """Ask every member of the etcd that holds the registry how it is."""
+    import asyncio
+
+    from penstock.registry.etcd.client import Client, Health
+
+    zone = config.registry.zone
+
+    async def asked() -> list[Health]:
+        client = Client(zone, config.etcd.zones[zone])
+        try:
+            return await client.health()
+        finally:
+            await client.close()
+
+    healths = asyncio.run(asked())
+    well = sum(not health.problem for health in healths)
+    for health in healths:
+        what = f"etcd {health.endpoint}"
+        if not health.problem:
+            leads = ", leads" if health.is_leader else ""
+            yield Finding("OK", what, f"version {health.version}{leads}, holds {config.registry.prefix}")
+        elif 2 * well > len(healths):
+            yield Finding("WARN", what, health.problem, "the others do without it; start it again")
+        else:
+            yield Finding("FAIL", what, health.problem, f"start it, or correct [etcd.zones.{zone}]")
 
 
 def directory(path: str) -> Iterator[Finding]:

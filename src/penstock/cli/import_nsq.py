@@ -78,6 +78,9 @@ def nsq(
     from penstock.dialects.nsq.takeover.queues import Queues, locked
 
     config = load(file, {"data_dir": data} if data is not None else {}).config
+    if config.registry.kind != "embedded":
+        way_out = "bring them to a node with the embedded registry, or publish them to this one"
+        raise Failure(f"{config.data_dir} keeps its registry in etcd, which this does not write to; {way_out}")
     printer = Printer(json=json)
     with locked(source):
         queues = Queues(source)

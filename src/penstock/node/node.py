@@ -230,6 +230,11 @@ class Node:
         return Instant(self.clock.monotonic(), self.clock.now())
 
     @property
+    def registry(self) -> Registry:
+        """Where topics and subscriptions are remembered."""
+        return self.catalog.registry
+
+    @property
     def cache_bytes(self) -> int:
         """How much one shard may keep of what was appended last, and as much of what was read back."""
         return max(self.budget.cache.bytes_max // 4, 1 << 20)

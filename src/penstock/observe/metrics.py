@@ -25,6 +25,7 @@ from penstock.log.shard import Shard
 from penstock.observe import pipelines, quotas
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
+from penstock.registry import registry
 from penstock.registry.records import TopicRecord
 from penstock.settings import TopicSettings
 
@@ -92,6 +93,13 @@ class GateSlots(Protocol):
         """What users with a quota have of it."""
 
 
+class RegistrySlots(Protocol):
+    """What is read of the registry."""
+
+    def figures(self) -> Iterable[registry.Figure]:
+        """Return what there is to measure."""
+
+
 class NodeSlots(Protocol):
     """What is read of a node."""
 
@@ -127,6 +135,10 @@ class NodeSlots(Protocol):
     @property
     def pipelines(self) -> pipelines.PipelineSlots:
         """The pipelines it has heard of."""
+
+    @property
+    def registry(self) -> RegistrySlots:
+        """Remembers topics."""
 
     @property
     def topics(self) -> Mapping[str, TopicSlots]:
@@ -168,6 +180,8 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     failed = node.transactions.failed
     out.one("penstock_commits_failed", "gauge", "Batches that were staged, are damaged and cannot be finished.", failed)
     out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
+    for figure in node.registry.figures():
+        out.one(f"penstock_registry_{figure.name}", figure.kind, figure.text, figure.value)
     out.family(
         "penstock_ledger_messages_total",
         "counter",

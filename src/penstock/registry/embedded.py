@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,18 +17,17 @@ from penstock.clock import Clock, Timer
 from penstock.disk import Disk, File, is_full, replace_file
 from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.registry.answer import Answer
+from penstock.registry.entries import Entries
 from penstock.registry.frames import HEADER, Change, frame, mark, scan
 from penstock.registry.registry import (
-    CHANGE_BYTES_MAX,
-    CHANGE_EDITS_MAX,
-    KEY_BYTES_MAX,
-    VALUE_BYTES_MAX,
     Cancel,
     Entry,
     Event,
+    Figure,
     Lease,
     OnEvents,
     Proposal,
+    check_edits,
 )
 
 #: Changes kept for watchers that come back; more than an operator makes while a node restarts.
@@ -59,9 +57,7 @@ class EmbeddedRegistry:
         self._clock = clock
         self._file = file
         self._read_only = read_only
-        self._entries: dict[str, Entry] = {}
-        #: All keys in order, so that listing a few of many costs little.
-        self._keys: list[str] = []
+        self._entries = Entries()
         self._frame_bytes: dict[str, int] = {}
         self._live_bytes = len(HEADER)
         self._revision = 0
@@ -120,13 +116,16 @@ class EmbeddedRegistry:
 
     def list(self, prefix: str) -> dict[str, Entry]:
         """Return all entries whose key starts so, by key in order."""
-        found = {}
-        for at in range(bisect_left(self._keys, prefix), len(self._keys)):
-            key = self._keys[at]
-            if not key.startswith(prefix):
-                break
-            found[key] = self._entries[key]
-        return found
+        return self._entries.list(prefix)
+
+    def problems(self) -> Sequence[str]:
+        """Return what stands against changes, one sentence each."""
+        return [self._broken] if self._broken else []
+
+    def figures(self) -> Iterable[Figure]:
+        """Return what there is to measure."""
+        yield Figure("up", "gauge", "1 while changes can be made.", int(not self._broken))
+        yield Figure("revision", "gauge", "The revision of the last change that is known.", self._revision)
 
     def propose(
         self,
@@ -140,7 +139,7 @@ class EmbeddedRegistry:
         for key in deletes:
             edits[key] = None
         try:
-            _check(edits)
+            check_edits(edits)
             self._check_guards(guards or {})
             if lease is not None and (lease.is_over or self._leases.get(lease.number) is not lease):
                 raise Refusal("gone", f"lease {lease.number} is over; ask for another")
@@ -301,12 +300,9 @@ class EmbeddedRegistry:
         for key, value in change.edits:
             self._live_bytes -= self._frame_bytes.pop(key, 0)
             if value is None:
-                if self._entries.pop(key, None):
-                    del self._keys[bisect_left(self._keys, key)]
+                self._entries.remove(key)
             else:
-                if key not in self._entries:
-                    insort(self._keys, key)
-                self._entries[key] = Entry(value, change.revision)
+                self._entries.put(key, Entry(value, change.revision))
                 self._frame_bytes[key] = len(key) + len(value) + FRAME_BYTES
                 self._live_bytes += self._frame_bytes[key]
         self._history.append(change)
@@ -316,7 +312,7 @@ class EmbeddedRegistry:
     def _compact(self) -> None:
         data = bytearray(HEADER)
         by_revision: dict[int, list[tuple[str, bytes | None]]] = {}
-        for key, entry in self._entries.items():
+        for key, entry in self._entries.list().items():
             by_revision.setdefault(entry.revision, []).append((key, entry.value))
         # One frame per revision: the next one of a reader is then never the same again, with something lost between.
         for revision in sorted(by_revision):
@@ -400,25 +396,6 @@ class _Watcher:
         events, self._pending = self._pending, []
         if not self.cancelled:
             self._on_events(events)
-
-
-def _check(edits: Mapping[str, bytes | None]) -> None:
-    size = 0
-    for key, value in edits.items():
-        try:
-            length = len(key.encode())
-        except UnicodeEncodeError:
-            raise Refusal("bad_request", f"{key!r} is no registry key: it is not UTF-8 text") from None
-        if not 0 < length <= KEY_BYTES_MAX:
-            raise Refusal("bad_request", f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {length}")
-        if value is not None and len(value) > VALUE_BYTES_MAX:
-            raise Refusal(
-                "bad_request", f"the value of {key} has {len(value)} bytes, at most {VALUE_BYTES_MAX} are taken"
-            )
-        size += length + len(value or b"")
-    if len(edits) > CHANGE_EDITS_MAX or size > CHANGE_BYTES_MAX:
-        text = f"{len(edits)} keys and {size} bytes in one change; {CHANGE_EDITS_MAX} and {CHANGE_BYTES_MAX} are taken"
-        raise Refusal("bad_request", text)
 
 
 def _whole(file: File) -> bytes:

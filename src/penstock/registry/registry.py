@@ -7,9 +7,9 @@ ends know nothing of what the values mean; `catalog` does. `tests/registry/test_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Refusal
 from penstock.registry.answer import Answer
 
 #: A value is a record of settings, never data; a larger one is somebody's mistake.
@@ -33,6 +33,15 @@ class Event(NamedTuple):
     key: str
     value: bytes | None
     revision: int
+
+
+class Figure(NamedTuple):
+    """Something to measure: a name below the registry's own, its kind, what it is, and how much."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    value: float
 
 
 OnEvents: TypeAlias = Callable[[Sequence[Event]], None]
@@ -102,3 +111,29 @@ class Registry(Protocol):
 
         A revision whose changes are no longer known is Refusal("gone"): list again and watch from there.
         """
+
+    def problems(self) -> Sequence[str]:
+        """Return what stands against changes, one sentence each."""
+
+    def figures(self) -> Iterable[Figure]:
+        """Return what there is to measure."""
+
+
+def check_edits(edits: Mapping[str, bytes | None]) -> None:
+    """Refuse a change that no registry takes."""
+    size = 0
+    for key, value in edits.items():
+        try:
+            length = len(key.encode())
+        except UnicodeEncodeError:
+            raise Refusal("bad_request", f"{key!r} is no registry key: it is not UTF-8 text") from None
+        if not 0 < length <= KEY_BYTES_MAX:
+            raise Refusal("bad_request", f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {length}")
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise Refusal(
+                "bad_request", f"the value of {key} has {len(value)} bytes, at most {VALUE_BYTES_MAX} are taken"
+            )
+        size += length + len(value or b"")
+    if len(edits) > CHANGE_EDITS_MAX or size > CHANGE_BYTES_MAX:
+        text = f"{len(edits)} keys and {size} bytes in one change; {CHANGE_EDITS_MAX} and {CHANGE_BYTES_MAX} are taken"
+        raise Refusal("bad_request", text)

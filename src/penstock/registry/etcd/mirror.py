@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
-from penstock.errors import PenstockError, Refusal
+from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.registry.etcd import rpc_pb2 as rpc
 from penstock.registry.etcd.client import Client, end_of
 from penstock.registry.etcd.members import RANGE, TRY_S, WATCH, Member, fate_of, said
@@ -43,6 +43,8 @@ class Edit(NamedTuple):
 
 #: Hears what changed, in order; what one revision changed comes in one piece.
 OnEdits: TypeAlias = Callable[[Sequence[Edit]], None]
+#: Hears what there is at first.
+OnListing: TypeAlias = Callable[[Mapping[bytes, Entry]], None]
 #: Hears whether the mirror is current again, or no longer.
 OnState: TypeAlias = Callable[[bool], None]
 
@@ -59,6 +61,7 @@ class Mirror:
         is_prefix: bool = True,
         past_revisions: int = 0,
         on_past: OnEdits = lambda edits: None,
+        on_listing: OnListing = lambda entries: None,
         on_state: OnState = lambda is_current: None,
     ) -> None:
         """Follow from now on; what the last so many revisions before changed is told as past, as far as etcd knows."""
@@ -71,6 +74,8 @@ class Mirror:
         #: When it ceased to be current (monotonic seconds), and why.
         self.lost_at = time.monotonic()
         self.why = "it was not asked yet"
+        #: Whether etcd said no to this client, which will not pass by itself.
+        self.refused = False
         #: How often everything was listed again, and how many edits were told.
         self.relists = 0
         self.edits = 0
@@ -82,8 +87,10 @@ class Mirror:
         self._on_state = on_state
         self._past_revisions = past_revisions
         self._on_past = on_past
+        self._on_listing = on_listing
         self._next = 0
         self._pause_s = 0.0
+        self._turned = asyncio.Event()
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._random = Random()
         self._member: Member | None = None
@@ -104,6 +111,11 @@ class Mirror:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
+
+    async def turn(self) -> None:
+        """Wait until it was listed, or could not be: for who waits for it at a start, and wants to know why."""
+        self._turned.clear()
+        await self._turned.wait()
 
     @property
     def lost_s(self) -> float:
@@ -138,11 +150,13 @@ class Mirror:
             why = said(error)
         elif isinstance(error, (PenstockError, TimeoutError)):
             why = str(error) or "no answer in time"
+            self.refused = isinstance(error, ConfigError) or (isinstance(error, Refusal) and error.code == "forbidden")
         elif error is not None:
             why = repr(error)
             _log.error("following etcd failed", exc_info=error)
         if why:
             self.why = why
+        self._turned.set()
         if self.is_current:
             self.is_current = False
             self.lost_at = time.monotonic()
@@ -191,7 +205,9 @@ class Mirror:
             self.entries, self.revision = listing.entries, listing.revision
             self.told_from = max(listing.revision - self._past_revisions, 0)
             self._next = self.told_from + 1
+            self._on_listing(self.entries)
             self.is_ready.set()
+            self._turned.set()
             return
         probe = rpc.RangeRequest(key=self._start, revision=self.revision, keys_only=True)
         try:

@@ -1,0 +1,80 @@
+"""What a node has of etcd: waited for at the start, claimed for its data directory, let go at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.registry.etcd.registry import EtcdRegistry
+    from penstock.registry.etcd.zones import Zones
+
+#: A start that waits says so this often, beginning a moment after it began.
+SAY_S = 10.0
+SAY_FIRST_S = 2.0
+
+_log = logging.getLogger("penstock.etcd")
+
+
+class Etcd:
+    """Clients by zone, and the node's registry where it is there."""
+
+    def __init__(self, config: Config) -> None:
+        from penstock.registry.etcd.zones import Zones
+
+        self.zones: Zones = Zones(config.etcd.zones)
+        self.registry: EtcdRegistry | None = None
+        self._config = config
+
+    async def open_registry(self) -> EtcdRegistry:
+        """Return the registry once etcd has shown what is in it; ConfigError if it does not in time."""
+        from penstock.clock import LoopClock
+        from penstock.disk import LocalDisk
+        from penstock.node.claim import claim
+        from penstock.registry.etcd.registry import EtcdRegistry
+
+        loop, config = asyncio.get_running_loop(), self._config.registry
+        registry = self.registry = EtcdRegistry(self.zones.client(config.zone), LoopClock(loop), config.prefix)
+        await self._wait(registry)
+        where = f"the registry {config.prefix} in etcd ({', '.join(registry.client.members.config.endpoints)})"
+        disk = LocalDisk(loop, group=self._config.data_mode == "group")
+        try:
+            await claim(registry, disk, self._config.data_dir, Random(os.urandom(32)), where)
+        finally:
+            disk.close()
+        return registry
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self.registry is not None:
+            await self.registry.close()
+        await self.zones.close()
+
+    async def _wait(self, registry: EtcdRegistry) -> None:
+        began, mirror = time.monotonic(), registry.mirror
+        until = began + self._config.registry.start_timeout_ns / 1e9
+        say_at = began + SAY_FIRST_S
+        while not mirror.is_ready.is_set():
+            now = time.monotonic()
+            if mirror.refused:
+                raise ConfigError(mirror.why)
+            if now >= until:
+                raise ConfigError(
+                    f"{registry.away()}. Start it, or check [etcd.zones.{self._config.registry.zone}]; "
+                    f"registry.start_timeout says how long a node waits"
+                )
+            if now >= say_at:
+                _log.warning("waiting for etcd: %s; giving up in %.0f s", registry.away(), until - now)
+                say_at = now + SAY_S
+            try:
+                async with asyncio.timeout(min(until, say_at) - now):
+                    await mirror.turn()
+            except TimeoutError:
+                pass
