@@ -97,14 +97,14 @@ def test_what_cannot_be_a_dead_letter_queue_is_refused(boto: Boto, name: str) ->
         "[]",
     ):
         error = boto.refused("set_queue_attributes", QueueUrl=url, Attributes={"RedrivePolicy": policy})
-        assert error.type == "InvalidAttributeValue"
+        assert error.code == "InvalidParameterValue"
     denied = {"RedriveAllowPolicy": '{"redrivePermission": "denyAll"}'}
     boto("set_queue_attributes", QueueUrl=dead, Attributes=denied)
     third = json.dumps({"deadLetterTargetArn": arn(f"{name}-dead"), "maxReceiveCount": "3"})
-    assert boto.refused("create_queue", QueueName=f"{name}-3", Attributes={"RedrivePolicy": third}).type == (
-        "InvalidAttributeValue"
+    assert boto.refused("create_queue", QueueName=f"{name}-3", Attributes={"RedrivePolicy": third}).code == (
+        "InvalidParameterValue"
     )
-    assert boto.refused("start_message_move_task", SourceArn=arn(name)).type == "UnsupportedOperation"
+    assert boto.refused("start_message_move_task", SourceArn=arn(name)).code == "InvalidParameterValue"
     assert boto.refused("start_message_move_task", SourceArn=arn("none")).type == "ResourceNotFoundException"
     boto("set_queue_attributes", QueueUrl=url, Attributes={"RedrivePolicy": ""})
     assert "RedrivePolicy" not in boto.attributes(url)

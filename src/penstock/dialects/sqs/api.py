@@ -122,7 +122,8 @@ class Query:
     def refused(self, fault: Fault) -> Response:
         """Return in bytes why not."""
         header = _request_id()
-        content = query.refused(fault, self._namespace, header[1].decode())
+        code = fault.kind.code if self._flat else fault.sns_code
+        content = query.refused(fault, code, self._namespace, header[1].decode())
         return Response(content, (_XML, header), fault.kind.status)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX, SqsChoices
-from penstock.dialects.sqs.faults import Fault
+from penstock.dialects.sqs.faults import Fault, invalid
 from penstock.dialects.sqs.names import FIFO, Names
 from penstock.node.topic import Topic
 from penstock.settings import HOUR_NS, SubscriptionSettings
@@ -197,7 +197,7 @@ def _checked(key: str, text: str, name: str) -> Any:
         raise Fault("InvalidAttributeName", f"Attribute {key} cannot be set.")
     if key in FIFO_ONLY and not is_fifo:
         if key == "FifoQueue":
-            raise _wrong(key, "A queue whose name does not end with .fifo cannot be a FIFO queue.")
+            raise _wrong(key, "A queue whose name does not end with .fifo cannot be a FIFO queue.", text)
         raise Fault("InvalidAttributeName", f"Unknown Attribute {key}.")
     if key in _RANGES:
         low, high = _RANGES[key]
@@ -244,6 +244,7 @@ def _policy(key: str, text: str, kind: type[Any]) -> Any:
 
 
 def _wrong(key: str, reason: str = "", text: str = "") -> Fault:
+    """Return what is said of an attribute: Amazon calls it a parameter's fault where it gives a reason."""
     if reason:
-        return Fault("InvalidAttributeValue", f"Value {text[:500]} for parameter {key} is invalid. Reason: {reason}")
+        return invalid(key, text[:500], reason)
     return Fault("InvalidAttributeValue", f"Invalid value for the parameter {key}.")

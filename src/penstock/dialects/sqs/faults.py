@@ -70,6 +70,15 @@ KINDS: dict[str, Kind] = {
     "UnknownOperationException": Kind("InvalidAction"),
 }
 
+#: What SNS calls otherwise than by the name above.
+SNS = {
+    "AccessDeniedException": "AuthorizationError",
+    "InternalFailure": "InternalError",
+    "InvalidParameterValue": "ParameterValueInvalid",
+    # Not Throttled, which is documented too: SDKs try this one again.
+    "ThrottlingException": "Throttling",
+}
+
 #: What the core's reasons are called here; a reason that passes by itself is one that SDKs try again.
 REASONS = {
     "bad_request": "InvalidParameterValue",
@@ -100,6 +109,11 @@ class Fault(Exception):
         super().__init__(text)
         self.name = name
         self.kind = KINDS[name]
+
+    @property
+    def sns_code(self) -> str:
+        """What SNS calls it."""
+        return SNS.get(self.name, self.name)
 
     @classmethod
     def of(cls, error: BaseException) -> Fault:

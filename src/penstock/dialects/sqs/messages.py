@@ -306,7 +306,8 @@ class Messages:
     def delete(self, caller: Caller, asked: shapes.DeleteMessage) -> shapes.Nothing:
         """Delete a message that was received; a handle that is stale deletes nothing, and is no fault."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
-        self._delete(queue, [receipts.read(asked.receipt_handle, queue.topic.record.incarnation)])
+        if self._delete(queue, [receipts.read(asked.receipt_handle, queue.topic.record.incarnation)]):
+            raise _expired(asked.receipt_handle)
         return shapes.Nothing()
 
     def delete_batch(self, caller: Caller, asked: shapes.DeleteMessageBatch) -> shapes.DoneBatch:
@@ -315,22 +316,30 @@ class Messages:
         check_batch(asked.entries)
         told = shapes.DoneBatch(successful=[], failed=[])
         read = self._read(queue, asked.entries, told)
-        self._delete(queue, [receipt for _, receipt in read])
-        told.successful += [shapes.Done(id=entry.id) for entry, _ in read]
+        kept = self._delete(queue, [receipt for _, receipt in read])
+        for entry, receipt in read:
+            if receipt[0] in kept:
+                told.failed.append(failed(entry.id, _expired(entry.receipt_handle)))
+            else:
+                told.successful.append(shapes.Done(id=entry.id))
         return told
 
-    def _delete(self, queue: Queue, given: Sequence[tuple[int, int]]) -> None:
+    def _delete(self, queue: Queue, given: Sequence[tuple[int, int]]) -> set[int]:
+        """Delete messages; return the ids of those in FIFO queues that stay because their time is over."""
         if not given:
-            return
+            return set()
         seat = queue.subscription.holder(HOLDER)
         ids, versions = receipts.arrays(given)
         held = seat.current(ids, versions)
         if held.any():
             seat.ack(ids[held])
         if not held.all():  # visible again and not received since: still the last handle there is
-            late = ids[~held][seat.last(ids[~held], versions[~held])]
-            if len(late):
-                queue.subscription.remove(late.tolist())
+            late = ids[~held][seat.last(ids[~held], versions[~held])].tolist()
+            if queue.choices.fifo:  # the next of the group may have been received meanwhile
+                return set(late)
+            if late:
+                queue.subscription.remove(late)
+        return set()
 
     def change(self, caller: Caller, asked: shapes.ChangeMessageVisibility) -> shapes.Nothing:
         """Let a message be invisible for so long from now on."""
@@ -490,6 +499,10 @@ def _not_leased() -> Fault:
 
 def _not_in_flight() -> Fault:
     return Fault("MessageNotInflight", "The message referred to is not in flight.")
+
+
+def _expired(handle: str) -> Fault:
+    return invalid("ReceiptHandle", handle, "The receipt handle has expired.")
 
 
 def _group(group: str | None, *, is_fifo: bool) -> bytes | None:

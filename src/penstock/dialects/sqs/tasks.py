@@ -5,7 +5,7 @@ What is under way survives the node, what tasks there were does not.
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import deque
 from uuid import uuid4
 
@@ -22,6 +22,13 @@ from penstock.registry.answer import Answer
 #: Tasks that are remembered of one queue, as Amazon lists them, and queues of which some are.
 TASKS_MAX = 10
 QUEUES_MAX = 1000
+
+
+class Handle(msgspec.Struct, frozen=True, rename="camel"):
+    """What the handle of a move holds; opaque to clients."""
+
+    task_id: str
+    source_arn: str
 
 
 class Task(msgspec.Struct):
@@ -50,16 +57,16 @@ class Tasks:
     def start(self, caller: Caller, asked: shapes.StartMessageMoveTask) -> Answer[shapes.TaskHandle]:
         """Begin to move what is visible in a dead-letter queue."""
         source = self._of_arn(caller, asked.source_arn)
-        target = self._of_arn(caller, asked.destination_arn).name if asked.destination_arn else None
+        target = self._of_arn(caller, asked.destination_arn, "DestinationArn").name if asked.destination_arn else None
         rate = within("MaxNumberOfMessagesPerSecond", asked.max_number_of_messages_per_second, 1, 500)
         if not any(queue.subscription.settings.dead_letter == source.name for queue in self._queues.all()):
-            raise Fault("UnsupportedOperation", "Source queue must be configured as a Dead Letter Queue.")
+            raise Fault("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue.")
         if source.name in self._node.redrives:
             text = "There is already a task running. Only one active task is allowed for a source queue arn at a time."
-            raise Fault("UnsupportedOperation", text)
+            raise Fault("InvalidParameterValue", text)
         if target is not None:
             caller.check("publish", target)
-        handle = b64encode(f'{{"taskId":"{uuid4()}","sourceArn":"{asked.source_arn}"}}'.encode()).decode("ascii")
+        handle = b64encode(msgspec.json.encode(Handle(str(uuid4()), asked.source_arn))).decode("ascii")
         wanted = source.subscription.depth()
         task = Task(handle, source.name, target, rate, wanted, self._node.clock.now() // MILLISECOND)
 
@@ -83,6 +90,7 @@ class Tasks:
 
     def cancel(self, caller: Caller, asked: shapes.CancelMessageMoveTask) -> shapes.Cancelled:
         """Move nothing more."""
+        _read(asked.task_handle)
         tasks = [task for of_one in self._tasks.values() for task in of_one]
         found = next((task for task in tasks if task.handle == asked.task_handle), None)
         running = self._node.redrives.get(found.source) if found is not None else None
@@ -115,12 +123,20 @@ class Tasks:
             started_timestamp=task.started_ms,
         )
 
-    def _of_arn(self, caller: Caller, arn: str) -> Queue:
+    def _of_arn(self, caller: Caller, arn: str, parameter: str = "SourceArn") -> Queue:
         name = self._queues.names.of_arn(arn)
         if name is not None:
             caller.check("receive", name)
         queue = self._queues.known(name) if name is not None else None
         if queue is None:
-            text = "The resource that you specified for the SourceArn parameter does not exist."
+            text = f"The resource that you specified for the {parameter} parameter does not exist."
             raise Fault("ResourceNotFoundException", text)
         return queue
+
+
+def _read(handle: str) -> None:
+    """Refuse what is no handle; one of a task that is over, or of none, is another matter."""
+    try:
+        msgspec.json.decode(b64decode(handle, validate=True), type=Handle)
+    except (ValueError, RecursionError):
+        raise Fault("InvalidParameterValue", "Value for parameter TaskHandle is invalid.") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
@@ -50,7 +50,7 @@ _MAPPED = {field: (entry, key, value) for entry, (field, key, value) in _MAPS.it
 #: What XML cannot carry, whatever the escape.
 _UNSPEAKABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").sub
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def parameters(query: bytes, body: bytes) -> dict[str, str]:
@@ -83,6 +83,9 @@ def read(given: dict[str, str], kind: type[T]) -> T:
                 raise Fault("MalformedQueryString", f"{name[:100]} cannot be beside a shorter name.")
         at[parts[-1]] = value
     fields = _shaped(tree)
+    if "" in fields.values():  # so an empty list is written, too
+        lists = {each.encode_name for each in msgspec.structs.fields(kind) if get_origin(each.type) in (list, dict)}
+        fields = {name: value for name, value in fields.items() if value != "" or name not in lists}
     if "Tags" in fields and kind.__name__ == "CreateQueue":
         fields["tags"] = fields.pop("Tags")  # Amazon writes it small there, in JSON
     return msgspec.convert(fields, kind, strict=False)
@@ -140,12 +143,12 @@ def written(operation: str, answer: msgspec.Struct, namespace: str, request_id: 
     return text.encode("utf-8", "replace")
 
 
-def refused(fault: Fault, namespace: str, request_id: str) -> bytes:
-    """Return in XML why not."""
+def refused(fault: Fault, code: str, namespace: str, request_id: str) -> bytes:
+    """Return in XML why not; what it is called depends on the service."""
     side = "Sender" if fault.kind.is_sender else "Receiver"
     return (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{namespace}"><Error><Type>{side}</Type>'
-        f"<Code>{fault.kind.code}</Code><Message>{_text(str(fault))}</Message><Detail/></Error>"
+        f"<Code>{code}</Code><Message>{_text(str(fault))}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     ).encode("utf-8", "replace")
 

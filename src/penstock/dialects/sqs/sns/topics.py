@@ -94,11 +94,12 @@ class Topics:
             raise Fault(
                 "InvalidParameter", "Invalid parameter: the name of a FIFO topic, and no other, ends with .fifo"
             )
+        tags = {tag.key: tag.value for tag in asked.tags}
         if self.node.fanouts.get(name) is not None:
             caller.check("see", name)
+            _check_same(self.record(name), asked.attributes, tags)
             return Answer.of(told)
         caller.check("create", name, "fan-out")
-        tags = {tag.key: tag.value for tag in asked.tags}
         _check(asked.attributes)
         record = Record(attributes=asked.attributes, tags=tags)
         return self.node.fanouts.create(name, {SNS: kept(record)}).then_make(lambda _: told)
@@ -198,6 +199,18 @@ class Topics:
 def is_name(name: str) -> bool:
     """Tell whether a topic may be called so."""
     return _NAME(name.removesuffix(FIFO)) is not None
+
+
+def _check_same(record: Record, attributes: dict[str, str], tags: dict[str, str]) -> None:
+    """Refuse a topic that is there otherwise than it is asked for."""
+    held = {"FifoTopic": "false", "ContentBasedDeduplication": "false", **record.attributes}
+    for what, same in (
+        ("Attributes", all(held.get(key, "").lower() == text.lower() for key, text in attributes.items())),
+        ("Tags", not tags or tags == record.tags),
+    ):
+        if not same:
+            why = f"Topic already exists with different {what.lower()}"
+            raise Fault("InvalidParameter", f"Invalid parameter: {what} Reason: {why}")
 
 
 def of(record: FanoutRecord) -> Record:
