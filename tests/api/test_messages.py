@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.api.config import ApiConfig
 from penstock.api.messages import PEEK_ROWS_MAX
-from penstock.api.record import Line
 from penstock.config import NodeConfig
+from penstock.rest.record import Line
 from penstock.units import times
 from tests.api.waiting import Waiting
 from tests.served import Served

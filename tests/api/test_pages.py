@@ -17,10 +17,11 @@ from urllib.parse import quote
 import pytest
 
 from penstock.api.app import ENDPOINTS
-from penstock.api.pages.frame import SCRIPT, SHEET
+from penstock.api.pages.frame import SCRIPT
 from penstock.client.wire import PipelineReport, QueryReport
 from penstock.config import CallersConfig
 from penstock.errors import Refusal
+from penstock.rest.page import SHEET
 from tests.callers.parts import TOKEN, bearer, user, users_in
 from tests.served import Served
 

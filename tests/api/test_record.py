@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.record import Line, Reading, Writing, read_id, shown, shown_id
 from penstock.columns import COLUMNS, SMALL
 from penstock.errors import Refusal
 from penstock.message import Batch, Rows
+from penstock.rest.record import Line, Reading, Writing, read_id, shown, shown_id
 
 NOW_NS = 1_700_000_000_000_000_000
 MAPPING = {"web": 0, "bulk": 63}
@@ -22,7 +22,7 @@ MAPPING = {"web": 0, "bulk": 63}
 
 def rows_of(raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> Rows:
     """Read a body in slices of three lines."""
-    reading = Reading(raw, mapping, now_ns, message_bytes_max)
+    reading = Reading(raw, mapping, now_ns, message_bytes_max, "api")
     while not reading.step(3):
         pass
     return reading.rows()
@@ -79,7 +79,7 @@ def test_rows_that_were_shown_make_the_same_rows_again(messages: list[dict[str, 
 
 def test_what_is_read_of_many_lines_takes_little_more_than_their_text() -> None:
     raw = b'{"body":"x","key":"a","tag":"b","message_id":"c","trace":7}\n' * 20_000
-    reading = Reading(raw, {}, NOW_NS, 1 << 20)
+    reading = Reading(raw, {}, NOW_NS, 1 << 20, "api")
     tracemalloc.start()
     try:
         while not reading.step():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,14 +27,17 @@ from penstock.api import (
 )
 from penstock.api.context import Context
 from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
-from penstock.api.openapi import document
 from penstock.api.pages import frame, overview
-from penstock.api.pages.docs import docs
-from penstock.api.problem import JSON, answered, of_refusal, problem
-from penstock.api.record import Line
 from penstock.callers.rights import NODE
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
+from penstock.rest.docs import docs
+from penstock.rest.openapi import Described, Interface, document
+from penstock.rest.problem import bug, of_refusal
+from penstock.rest.record import Line
+from penstock.rest.reply import JSON, answered
+
+OPENAPI = f"{PREFIX}/openapi.json"
 
 #: Refusals that tell of the client, not of the topic: nobody else has counted them.
 COUNTED = frozenset(
@@ -56,23 +60,41 @@ class Index(msgspec.Struct):
 async def show_index(call: Call[None, None]) -> Index:
     """Show what can be asked here."""
     listed = {f"{endpoint.method} {endpoint.path}": endpoint.summary for endpoint in ENDPOINTS}
-    return Index("penstock", call.context.version, f"{PREFIX}/openapi.json", listed)
+    return Index("penstock", call.context.version, OPENAPI, listed)
 
 
 async def show_openapi(call: Call[None, None]) -> Reply:
     """Show the OpenAPI document of this API."""
-    return Reply(msgspec.json.encode(document(ENDPOINTS, call.context.version, Line)))
+    return Reply(msgspec.json.encode(_document(call.context.version)))
 
 
 async def show_docs(call: Call[None, None]) -> Reply:
     """Show the same document to people."""
-    return docs(document(ENDPOINTS, call.context.version, Line))
+    return docs(frame.site(call.context.version), _document(call.context.version), OPENAPI)
+
+
+def _document(version: str) -> dict[str, Any]:
+    return document(Interface("Penstock admin API", version, _tag, Line), ENDPOINTS)
+
+
+def _tag(endpoint: Described) -> str:
+    if endpoint.path in (PREFIX, OPENAPI):
+        return "index"
+    if not endpoint.path.startswith(PREFIX + "/"):
+        return "pages" if endpoint.media_type in _SHOWN else "health"
+    words = [word for word in endpoint.path.removeprefix(PREFIX).split("/") if word and not word.startswith("{")]
+    return next((word for word in reversed(words) if word in _TAGS), words[0])
+
+
+#: What browsers are given.
+_SHOWN = ("text/html", "text/css", "text/javascript")
+_TAGS = ("topics", "subscriptions", "messages", "consumers", "pipelines", "ledger", "routing")
 
 
 #: Everything this API can do. Requests, the OpenAPI document and the index are all made from it.
 ENDPOINTS: Sequence[Endpoint] = (
     Endpoint("GET", PREFIX, show_index, "Show what can be asked here", Index, query=None),
-    Endpoint("GET", f"{PREFIX}/openapi.json", show_openapi, "Show this document", query=None),
+    Endpoint("GET", OPENAPI, show_openapi, "Show this document", query=None),
     *topics.ENDPOINTS,
     *subscriptions.ENDPOINTS,
     *messages.ENDPOINTS,
@@ -126,7 +148,7 @@ class Api(App):
                 self._context.node.count_fault("api", error.code, str(error), connection.peer)
             return of_refusal(error)
         self._context.node.report_bug(f"api {request}", error)
-        return problem(500, "internal", "the node failed inside; its log says more")
+        return bug()
 
     def not_http(self, text: str, connection: Connection) -> None:
         """Count bytes that are no request."""
@@ -160,7 +182,7 @@ class Api(App):
 
 def _answered(endpoint: Endpoint, answer: object) -> Response:
     if isinstance(answer, Reply):
-        return answered(answer.content, answer.media_type, answer.status, answer.headers)
+        return answer.response()
     if answer is None:
         return Response(b"", (), endpoint.status)
     return answered(msgspec.json.encode(answer), JSON, endpoint.status)

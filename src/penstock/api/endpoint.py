@@ -9,41 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from penstock.api.context import Context
-from penstock.api.problem import JSON, unknown
 from penstock.callers import Action, Caller
 from penstock.delivery.subscription import Subscription
-from penstock.errors import Refusal
 from penstock.http import Request
 from penstock.node.node import Node
 from penstock.node.topic import Topic
+from penstock.rest.reading import Nothing, read_body, read_query, unquoted
+from penstock.rest.reply import JSON, Reply
 
 PREFIX = "/api/v1"
 
 #: A body that is a command, not messages.
 COMMAND_BYTES_MAX = 1 << 20
 
-QUERY_FIELDS_MAX = 32
+__all__ = ["COMMAND_BYTES_MAX", "PREFIX", "Call", "Endpoint", "Nothing", "Reply", "decoded"]
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
-
-
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """No parameters, or no body."""
-
-
-class Reply(NamedTuple):
-    """An answer that is not JSON, or not a 200."""
-
-    content: bytes
-    media_type: str = JSON
-    status: int = 200
-    headers: Mapping[str, str] = {}
 
 
 class Endpoint(NamedTuple):
@@ -131,50 +117,9 @@ class Call(Generic[Query, Body]):
 
 def decoded(context: Context, endpoint: Endpoint, request: Request) -> Call[Any, Any]:
     """Return a request as its endpoint takes it, or refuse it."""
-    names = {name: _unquoted(value) for name, value in request.names.items()}
-    query = None if endpoint.query is None else _query(request.query, endpoint.query)
+    names = {name: unquoted(value) for name, value in request.names.items()}
+    query = None if endpoint.query is None else read_query(request.query, endpoint.query)
     body: object = None
     if endpoint.body is not None:
-        body = _command(request.body, endpoint.body) if issubclass(endpoint.body, msgspec.Struct) else request.body
+        body = read_body(request.body, endpoint.body) if issubclass(endpoint.body, msgspec.Struct) else request.body
     return Call(context, request, endpoint.does, names, query, body)
-
-
-def _unquoted(text: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise Refusal("bad_name", f"{text!r} in the path is not UTF-8 text") from None
-
-
-def _query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
-    try:
-        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
-    except ValueError as error:
-        raise Refusal("bad_request", f"the parameters cannot be read: {error}") from None
-    for name, _ in pairs:
-        if name not in kind.__struct_fields__:
-            raise unknown(name, kind.__struct_fields__, "parameter")
-    try:
-        return msgspec.convert(dict(pairs), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise Refusal("bad_request", f"the parameters cannot be used: {_plain(error)}") from None
-
-
-def _command(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
-    try:
-        value = msgspec.json.decode(raw) if raw.strip() else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("bad_request", f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Refusal("bad_request", "the body must be a JSON object")
-    for name in value:
-        if name not in kind.__struct_fields__:
-            raise unknown(name, kind.__struct_fields__, "field")
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Refusal("bad_request", f"the body cannot be used: {_plain(error)}") from None
-
-
-def _plain(error: msgspec.ValidationError) -> str:
-    return str(error).replace("`$.", "`").replace("`$[...]", "`an item")

@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
-from penstock.api.record import Shown, read_id, shown, shown_id
 from penstock.columns import id_of
 from penstock.delivery.journal import UNNAMED as HOLDER
 from penstock.delivery.pages import VERSION_MAX
@@ -25,6 +24,7 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
+from penstock.rest.record import Shown, read_id, shown, shown_id
 from penstock.settings import HOUR_NS
 from penstock.units import times
 

@@ -12,15 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint
-from penstock.api.record import Ids, Reading, Shown, Writing, shown
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch, Rows
 from penstock.node import admission
 from penstock.node.topic import Topic
+from penstock.rest.record import Ids, Reading, Shown, Writing, shown
 from penstock.units import times
 
+SOURCE = "api"
 PEEK_ROWS_MAX = 1000
 #: One answer holds about this much, and always at least one message.
 PEEK_BYTES_MAX = 8 << 20
@@ -101,7 +102,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
 async def _read(call: Call[PublishQuery, bytes]) -> Rows:
     """Return the messages of a body; what is read of a large one is counted, like the body itself."""
     node, memory = call.node, call.node.budget.input
-    reading = Reading(call.body, node.mapping, node.clock.now(), call.context.message_bytes_max)
+    reading = Reading(call.body, node.mapping, node.clock.now(), call.context.message_bytes_max, SOURCE)
     if not reading.step():
         # Rows are about as large as the text; what could never be free beside it is not asked for.
         size = max(min(len(call.body), memory.bytes_max - len(call.body)), 0)

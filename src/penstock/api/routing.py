@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
-from penstock.api.record import bits_of
 from penstock.filters.traffic import TrafficFilter, unknown, verdict
+from penstock.rest.record import bits_of
 
 
 class Mapping(msgspec.Struct):

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.api.problem import unknown
 from penstock.config import format_duration, parse_duration, parse_size
 from penstock.dialect import Choices, Dialect
 from penstock.errors import ConfigError, Refusal
+from penstock.rest.problem import unknown
 from penstock.settings import SubscriptionSettings, TopicSettings
 
 Settings = TypeVar("Settings", TopicSettings, SubscriptionSettings)

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Reply
 from penstock.api.health import problems_of
-from penstock.api.pages.frame import page, table
+from penstock.api.pages.frame import site
 from penstock.callers.rights import NODE
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
@@ -21,6 +21,7 @@ from penstock.markup import Child, Markup, tag
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.resident import resident_bytes
+from penstock.rest.page import page, table
 
 #: As many as somebody reads; there is a filter, and a next page.
 TOPICS_SHOWN = 100
@@ -61,7 +62,7 @@ async def show_overview(call: Call[OverviewQuery, None]) -> Reply:
     if sees_node:
         children += [tag("h2", "Pipelines"), _pipelines(node), tag("h2", "Listeners"), _listeners(node)]
     children.append(_legend())
-    return page("Penstock", call.context.version, children, tools=_filter(query), alive=True)
+    return page(site(call.context.version), "Penstock", children, tools=_filter(query), alive=True)
 
 
 def _topics(call: Call[OverviewQuery, None]) -> _Shown:

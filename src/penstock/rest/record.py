@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.api.problem import unknown
 from penstock.columns import (
     BITS,
     BUCKET_MAX,
@@ -33,9 +32,8 @@ from penstock.columns import (
 )
 from penstock.errors import Refusal
 from penstock.message import Batch, Rows, shaped
+from penstock.rest.problem import unknown
 from penstock.units import times
-
-SOURCE = "api"
 
 #: Lines of one slice, and ids: a few milliseconds.
 SLICE_LINES = 500
@@ -74,12 +72,10 @@ Line = msgspec.defstruct(
 )
 
 
-class Shown(msgspec.Struct, omit_defaults=True):
-    """A message as it is kept."""
+class ShownColumns(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A message, with the columns it brings."""
 
     id: str
-    shard: int
-    offset: int
     timestamp: str
     source: str
     body: str | UnsetType = UNSET
@@ -108,6 +104,13 @@ class Shown(msgspec.Struct, omit_defaults=True):
     receipt: str | UnsetType = UNSET
 
 
+class Shown(ShownColumns, kw_only=True):
+    """A message as it is kept."""
+
+    shard: int
+    offset: int
+
+
 _DECODER = msgspec.json.Decoder(Line)
 
 
@@ -126,8 +129,11 @@ def read_id(text: str) -> int:
 class Reading:
     """The messages of an NDJSON body, read in slices, so that nobody waits for all of a large one."""
 
-    def __init__(self, raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int) -> None:
+    def __init__(
+        self, raw: bytes, mapping: Mapping[str, int], now_ns: int, message_bytes_max: int, source: str
+    ) -> None:
         self._raw = raw
+        self._source = source
         self._mapping = mapping
         self._now_ns = now_ns
         self._message_bytes_max = message_bytes_max
@@ -172,7 +178,7 @@ class Reading:
         else:
             _pad(self._values, count)
             ready = {name: shaped(self._values[name], count, name) for name in OPTIONAL_COLUMNS if name in self._values}
-        return Rows(count, cuts if count > SMALL else cuts.tolist(), b"".join(self._parts), SOURCE, ready)
+        return Rows(count, cuts if count > SMALL else cuts.tolist(), b"".join(self._parts), self._source, ready)
 
     def _pack(self) -> None:
         """Put away the columns of the last slice."""
@@ -224,8 +230,18 @@ def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Sho
     """Return one stored row as JSON shows it."""
     offset = batch.first + row
     message = Shown(
-        shown_id(id_of(shard, offset)), shard, offset, times.shown(batch.row_time(row)), batch.row_source(row)
+        id=shown_id(id_of(shard, offset)),
+        shard=shard,
+        offset=offset,
+        timestamp=times.shown(batch.row_time(row)),
+        source=batch.row_source(row),
     )
+    show_columns(message, batch, row, mapping)
+    return message
+
+
+def show_columns(message: ShownColumns, batch: Batch, row: int, mapping: Mapping[str, int]) -> None:
+    """Let a message show what its row brings."""
     _show_binary(message, "body", batch.row_body(row))
     for name in batch.columns:
         value = batch.row_value(name, row)
@@ -242,7 +258,6 @@ def shown(shard: int, batch: Batch, row: int, mapping: Mapping[str, int]) -> Sho
     if message.traffic is not UNSET and mapping:
         bits = message.traffic
         message.traffic_types = [name for name, bit in mapping.items() if bits >> bit & 1]
-    return message
 
 
 def bits_of(traffic: int | list[str], mapping: Mapping[str, int]) -> int:
@@ -375,14 +390,14 @@ def _signed(bits: int, name: str) -> int:
     return bits - (1 << 64) if bits >= 1 << 63 else bits
 
 
-def _show_binary(message: Shown, name: str, value: bytes) -> None:
+def _show_binary(message: ShownColumns, name: str, value: bytes) -> None:
     try:
         setattr(message, name, value.decode())
     except UnicodeDecodeError:
         setattr(message, name + _CODED, base64.b64encode(value).decode("ascii"))
 
 
-def _show_headers(message: Shown, value: bytes) -> None:
+def _show_headers(message: ShownColumns, value: bytes) -> None:
     try:
         msgspec.json.decode(value)
         message.headers = msgspec.Raw(value)

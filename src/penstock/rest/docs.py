@@ -1,13 +1,13 @@
-"""The page at /docs: the OpenAPI document, browsable. Made from the document alone, so it tells what that tells."""
+"""A page of an API: its OpenAPI document, browsable. Made from the document alone, so it tells what that tells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.api.endpoint import Reply
-from penstock.api.pages.frame import page, table
 from penstock.markup import Child, Markup, tag
+from penstock.rest.page import Site, page, table
+from penstock.rest.reply import Reply
 
 _REF = "#/components/schemas/"
 
@@ -15,8 +15,8 @@ _REF = "#/components/schemas/"
 PARTS_MAX = 12
 
 
-def docs(document: Mapping[str, Any]) -> Reply:
-    """Return the document as a page."""
+def docs(site: Site, document: Mapping[str, Any], place: str) -> Reply:
+    """Return the document as a page; `place` is where machines get it."""
     groups: dict[str, list[Markup]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -29,7 +29,7 @@ def docs(document: Mapping[str, Any]) -> Reply:
         "must show who it is sends ",
         tag("code", "Authorization: Bearer …"),
         ". An error has a code and a sentence that says what to do. The same for machines: ",
-        tag("a", "/api/v1/openapi.json", href="/api/v1/openapi.json"),
+        tag("a", place, href=place),
         ".",
     )
     index = tag("nav", [tag("a", name, href=f"#{_anchor(name)}") for name in names], class_="index")
@@ -37,7 +37,7 @@ def docs(document: Mapping[str, Any]) -> Reply:
     for name, operations in groups.items():
         children += [tag("h2", name, id=_anchor(name)), operations]
     children += [tag("h2", "Types", id=_anchor("types")), [_schema(name, schemas[name]) for name in sorted(schemas)]]
-    return page("Penstock: the API", document["info"]["version"], children)
+    return page(site, f"Penstock: {document['info']['title']}", children)
 
 
 def _anchor(name: str) -> str:
