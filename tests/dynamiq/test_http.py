@@ -44,7 +44,7 @@ def test_an_unknown_path_or_method_is_404(desk: Desk) -> None:
         ("GET", "/"),
         ("GET", "/v1"),
         ("POST", "/v1/queues/a"),
-        ("GET", "/v2/queues"),
+        ("GET", "/v3/queues"),
         ("PATCH", "/v1/topics/t"),
         ("PUT", "/v1/queues//message"),
         ("GET", "/v1/queues/a/messages/"),

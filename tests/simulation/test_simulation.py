@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from penstock.delivery.receipts import written
 from penstock.dialects.sqs.ids import message_id
-from penstock.dialects.sqs.receipts import handle
 from penstock.shown import shown_id
 from tests.simulation.clock import Scheduler
 from tests.simulation.disk import Died
@@ -160,7 +160,7 @@ def test_answers_of_queues_are_read_in_any_cuts() -> None:
 
 
 def test_receipts_and_ids_of_queues_are_taken_apart() -> None:
-    assert receipt(handle(0x1000000000005, 77, 9)) == (0x1000000000005, 77, 9)
+    assert receipt(written(0x1000000000005, 77, 9)) == (0x1000000000005, 77, 9)
     assert [shown_in(message_id(9, id_)) for id_ in (1, 1 << 40)] == [shown_id(1, 9), shown_id(1 << 40, 9)]
 
 

@@ -1,14 +1,10 @@
-"""Message ids and receipt handles."""
+"""Message ids."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
 from penstock.columns import OFFSET_MAX, SHARD_MAX, id_of
-from penstock.dialects.sqs import receipts
-from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.ids import message_id
 from penstock.shown import shown_id
 
@@ -24,11 +20,3 @@ def test_message_ids_are_uuids_that_no_two_messages_share_and_hold_the_shown_id(
         found = UUID(text)
         assert (str(found), found.version, found.variant) == (text, 4, "specified in RFC 4122")
         assert found.int & (1 << 62) - 1 | (found.int >> 64 & 1) << 62 == shown_id(id_, 77)
-
-
-def test_a_handle_is_read_back_by_its_own_queue_alone() -> None:
-    for id_, version in ((1, 0), (LAST, (1 << 31) - 1)):
-        handle = receipts.handle(id_, version, (1 << 63) - 1)
-        assert receipts.read(handle, (1 << 63) - 1) == (id_, version)
-        with pytest.raises(Fault, match="not a valid receipt handle"):
-            receipts.read(handle, 5)

@@ -100,6 +100,10 @@ class Ready:
         """Return the lanes that have rows."""
         return [code for code in tuple(self._lanes) if self.lane(code) is not None]
 
+    def by_age(self) -> list[int]:
+        """Return the lanes that have rows, the one with the oldest row first."""
+        return sorted(self.codes(), key=self._first)
+
     def open_to(self, taker: Taker, rank: int, now: Instant, *, ordered: bool) -> Iterable[int]:
         """Return the lanes a seat may take from, in the policy's order or (`ordered`) in that of their first rows."""
         self._follow()

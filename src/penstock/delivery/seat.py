@@ -67,6 +67,7 @@ class Seat:
         "gone",
         "holder",
         "in_flight",
+        "is_free",
         "keep",
         "kept",
         "lane",
@@ -96,6 +97,7 @@ class Seat:
         evict: Callable[[], None] | None = None,
         owner: Seat | None = None,
         named: bool = False,
+        is_free: bool = False,
     ) -> None:
         self.subscription = subscription
         self.deliver = deliver
@@ -113,6 +115,8 @@ class Seat:
         self.owner = owner
         #: Its leases are its name's: written down, and taken up again by whoever comes under it next.
         self.named = named
+        #: A look that passes by what its policy locks, and locks nothing.
+        self.is_free = is_free
         #: Nobody receives here, but looks are for it: its name stays.
         self.kept = False
         self.holder: int = -1 if owner is None else owner.holder
@@ -262,11 +266,20 @@ class Seat:
 
     # --- under a name ---------------------------------------------------------------------------------------------
 
-    def look(self, limit: int, lease_ns: int, deliver: Deliver, *, tag: str = "", keep: Keep | None = None) -> Seat:
+    def look(
+        self,
+        limit: int,
+        lease_ns: int,
+        deliver: Deliver,
+        *,
+        tag: str = "",
+        keep: Keep | None = None,
+        is_free: bool = False,
+    ) -> Seat:
         """Ask once for rows, which this seat then holds: they are answered for by receipt, also after a restart."""
         if not self.kept:
             raise Refusal("bad_request", "only a holder with a name can hold what nobody waits for")
-        seat = Seat(self.subscription, deliver, lease_ns, self.name, tag=tag, keep=keep, owner=self)
+        seat = Seat(self.subscription, deliver, lease_ns, self.name, tag=tag, keep=keep, owner=self, is_free=is_free)
         seat.evict = partial(deliver, [])  # whoever waits learns that there is nothing to wait for
         self.subscription.join_look(seat)
         seat.set_credit(limit)

@@ -57,6 +57,8 @@ class Routes:
             names = [part[1:-1] for part in parts if part.startswith("{")]
             shape = [None if part.startswith("{") else part for part in parts]
             self._patterns.setdefault(len(parts), []).append((shape, names, routes))
+        for patterns in self._patterns.values():  # of two that match, the one with fewer names is meant
+            patterns.sort(key=lambda pattern: len(pattern[1]))
 
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """Return who answers, and what stands in place of the names; refuse what nobody answers."""

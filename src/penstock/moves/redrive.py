@@ -217,7 +217,7 @@ class Redrive:
         if limit <= 0 or self._stop or self._subscription.depth() == 0:
             self._end()
             return
-        look = self._seat.look(limit, LEASE_NS, self._leased)
+        look = self._seat.look(limit, LEASE_NS, self._leased, is_free=True)
         if not look.gone:
             clock = self._node.clock
             clock.call_at(clock.monotonic() + READ_NS_MAX, partial(self._too_late, look))

@@ -31,6 +31,7 @@ from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.moves.redrive import Redrive, resume
+from penstock.moves.tasks import Tasks
 from penstock.node import making
 from penstock.node.audit import TOPIC as AUDIT
 from penstock.node.audit import Audit
@@ -131,6 +132,8 @@ class Node:
         self.served: dict[str, Served] = {}
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
+        #: Those of them that people look after, and the latest that are over.
+        self.tasks = Tasks(self)
         #: Topics that are being made, and names that are being freed, while the registry does not answer.
         self._coming: Underway[Topic] = Underway()
         #: How many shards each of the former will have.

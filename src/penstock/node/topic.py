@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import numpy as np
 
@@ -44,6 +44,14 @@ _NONE = np.empty(0, np.int64)
 #: costs nothing until the next lease ends.
 CALM_NS = 100 * MILLISECOND
 QUIET_NS = 5 * SECOND
+
+
+class Backlog(NamedTuple):
+    """Messages of a subscription: those that could go out now, are out on lease, wait for their time."""
+
+    ready: int
+    leased: int
+    waiting: int
 
 
 class Topic:
@@ -293,6 +301,12 @@ class Topic:
     def deferred(self, subscription: Subscription) -> int:
         """Return the rows a subscription has not come to yet and that are not due either."""
         return sum(self._timer.between(*stretch) for stretch in subscription.unread())
+
+    def backlog(self, subscription: Subscription) -> Backlog:
+        """Return how many messages of a subscription are not finished, by where they are."""
+        deferred = self.deferred(subscription)
+        ready = max(subscription.depth() - deferred, 0)
+        return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred)
 
     def retain(self) -> None:
         """Drop history that is neither needed nor young (ruling 13)."""

@@ -5,6 +5,7 @@ Invariant: a message names the thing, the reason and, where there is one, the wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -13,6 +14,9 @@ from penstock.errors import Refusal, hint
 from penstock.http import NoMethod, Response
 from penstock.http.response import CHALLENGE
 from penstock.rest.reply import JSON, answered
+
+_PLACE = re.compile(r"`\$([.\[][^`]*)`").search
+_MISSING = re.compile(r"missing required field `(\w+)`").search
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -36,6 +40,15 @@ class BadField(Refusal):
         super().__init__(code, text)
         #: Its name, or the way to it.
         self.field = field
+
+
+def unusable(what: str, error: msgspec.ValidationError, code: str = "bad_request") -> BadField:
+    """Return the refusal of something that is JSON and not what is taken; `what` names it."""
+    text = str(error)
+    place, missing = _PLACE(text), _MISSING(text)
+    names = [*([place[1].lstrip(".")] if place else []), *([missing[1]] if missing else [])]
+    plain = text.replace("`$.", "`").replace("`$[...]", "`an item")
+    return BadField(code, f"{what}{plain}", ".".join(names))
 
 
 def problem_of(refusal: Refusal) -> Problem:

@@ -32,7 +32,7 @@ from penstock.columns import (
 )
 from penstock.errors import Refusal
 from penstock.message import Batch, Rows, shaped
-from penstock.rest.problem import unknown
+from penstock.rest.problem import BadField, unknown, unusable
 from penstock.units import times
 
 #: Lines of one slice, and ids: a few milliseconds.
@@ -54,7 +54,8 @@ Ids = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "array", "items": {
 _TAKEN: dict[str, Any] = {"text": str, "bytes": str, "time": str | int | float}
 
 
-def _fields() -> Iterator[tuple[str, Any, Any]]:
+def fields() -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields of a message to publish: name, type and default of each."""
     for name in ("body", *OPTIONAL_COLUMNS):
         kind = KINDS[name]
         if kind == "json":
@@ -68,7 +69,7 @@ def _fields() -> Iterator[tuple[str, Any, Any]]:
 
 
 Line = msgspec.defstruct(
-    "Line", list(_fields()), namespace={"__doc__": "A message to publish."}, forbid_unknown_fields=True
+    "Line", list(fields()), namespace={"__doc__": "A message to publish."}, forbid_unknown_fields=True
 )
 
 
@@ -176,14 +177,14 @@ class Reading:
             names = {name for columns in self._columns for name in columns}
             ready: dict[str, Column] = {name: self._column(name) for name in OPTIONAL_COLUMNS if name in names}
         else:
-            _pad(self._values, count)
+            pad(self._values, count)
             ready = {name: shaped(self._values[name], count, name) for name in OPTIONAL_COLUMNS if name in self._values}
         return Rows(count, cuts if count > SMALL else cuts.tolist(), b"".join(self._parts), self._source, ready)
 
     def _pack(self) -> None:
         """Put away the columns of the last slice."""
         values, self._values = self._values, {}
-        _pad(values, len(self._sizes[-1]))
+        pad(values, len(self._sizes[-1]))
         self._columns.append({name: pa.array(column, COLUMNS[name]) for name, column in values.items()})
 
     def _column(self, name: str) -> Column:
@@ -196,7 +197,7 @@ class Reading:
 
     def _read(self, text: bytes, row: int) -> bytes:
         try:
-            body = _read(text, row, self._values, self._mapping, self._now_ns)
+            body = read(decode(text, _DECODER), row, self._values, self._mapping, self._now_ns)
             if len(body) > self._message_bytes_max:
                 limit = f"{self._message_bytes_max} (node.message_bytes)"
                 raise Refusal("message_too_big", f"a message of {len(body)} bytes is over the limit of {limit}")
@@ -276,26 +277,42 @@ def bits_of(traffic: int | list[str], mapping: Mapping[str, int]) -> int:
     return bits
 
 
-def _read(text: bytes, row: int, columns: dict[str, list[Any]], mapping: Mapping[str, int], now_ns: int) -> bytes:
-    """Read one line: add its columns and return its body."""
+def read(
+    line: msgspec.Struct, row: int, columns: dict[str, list[Any]], mapping: Mapping[str, int], now_ns: int
+) -> bytes:
+    """Read one message: add its columns as a row and return its body; of one that is refused nothing is added."""
+    try:
+        return _read(line, row, columns, mapping, now_ns)
+    except Refusal:
+        for values in columns.values():
+            del values[row:]
+        raise
+
+
+def _read(
+    line: msgspec.Struct, row: int, columns: dict[str, list[Any]], mapping: Mapping[str, int], now_ns: int
+) -> bytes:
     body: bytes | None = None
-    for name, value in zip(Line.__struct_fields__, msgspec.structs.astuple(_line(text)), strict=True):
-        if value is None:
-            continue
+    for name, value in zip(line.__struct_fields__, msgspec.structs.astuple(line), strict=True):
         column = name.removesuffix(_CODED)
-        read = _value(name, column, value, mapping, now_ns)
+        if value is None or column not in KINDS:
+            continue
+        try:
+            found = _value(name, column, value, mapping, now_ns)
+        except Refusal as refusal:
+            raise BadField(refusal.code, str(refusal), name) from None
         if column == "body":
             if body is not None:
                 raise _both(column)
-            body = read
-        elif read is not None:
+            body = found
+        elif found is not None:
             values = columns.setdefault(column, [])
             if len(values) > row:
                 raise _both(column)
             values += [None] * (row - len(values))
-            values.append(read)
+            values.append(found)
     if body is None:
-        raise Refusal("bad_request", 'a message needs "body" (text) or "body_base64"')
+        raise BadField("bad_request", 'a message needs "body" (text) or "body_base64"', "body")
     return body
 
 
@@ -319,36 +336,38 @@ def _value(name: str, column: str, value: Any, mapping: Mapping[str, int], now_n
     return _ranged(column, value, -(1 << 63), times.INT64_MAX)
 
 
-def _pad(columns: dict[str, list[Any]], count: int) -> None:
+def pad(columns: dict[str, list[Any]], count: int) -> None:
     """Make all columns as long as there are rows."""
     for values in columns.values():
         values += [None] * (count - len(values))
 
 
-def _both(column: str) -> Refusal:
-    return Refusal("bad_column", f"{column} and {column}{_CODED} are both set; choose one")
+def _both(column: str) -> BadField:
+    return BadField("bad_column", f"{column} and {column}{_CODED} are both set; choose one", column)
 
 
-def _line(text: bytes) -> msgspec.Struct:
+def decode(text: bytes, decoder: msgspec.json.Decoder[Any]) -> msgspec.Struct:
+    """Return one message as its fields; an unknown one gets its nearest name."""
     try:
-        return _DECODER.decode(text)
+        line: msgspec.Struct = decoder.decode(text)
+        return line
     except msgspec.ValidationError as error:
-        raise _named(text, error) from None
+        raise _named(text, error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal("bad_request", f"not a JSON object: {error}") from None
 
 
-def _named(text: bytes, error: msgspec.ValidationError) -> Refusal:
-    """Return the refusal of a line that is JSON and still no message; an unknown column gets its nearest name."""
+def _named(text: bytes, error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> Refusal:
+    """Return the refusal of a line that is JSON and still no message."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as worse:
         return Refusal("bad_request", f"not a JSON object: {worse}")
     if isinstance(value, dict):
         for name in value:
-            if name not in Line.__struct_fields__:
-                return Refusal("bad_column", str(unknown(name, Line.__struct_fields__, "column")))
-    return Refusal("bad_column", str(error).replace("`$.", "`"))
+            if name not in kind.__struct_fields__:
+                return unknown(name, kind.__struct_fields__, "column", "bad_column")
+    return unusable("", error, "bad_column")
 
 
 def _binary(name: str, text: str) -> bytes:

@@ -38,17 +38,17 @@ def have(bench: Bench, least: int, most: int, age_ns: int = AGE_NS) -> None:
     policy_of(bench).configure(least, most, VISIBILITY_NS, age_ns, bench.instant.monotonic_ns)
 
 
-def look(bench: Bench, limit: int = 10) -> list[int]:
+def look(bench: Bench, limit: int = 10, *, is_free: bool = False) -> list[int]:
     """Receive once, as a client of the queue does, and return the ids."""
     got: list[int] = []
 
     def deliver(deliveries: list[Delivery]) -> None:
         got.extend(offset + 1 for delivery in deliveries for offset in delivery.offsets())
 
-    seat = bench.subscription.holder("queue").look(limit, VISIBILITY_NS, deliver)
+    seat = bench.subscription.holder("queue").look(limit, VISIBILITY_NS, deliver, is_free=is_free)
     bench.pump()
     seat.close()
-    if not got:
+    if not got and not is_free:
         policy_of(bench).passed(bench.instant.monotonic_ns)
     return got
 
@@ -314,3 +314,27 @@ def test_policy_that_is_not_there_is_refused_and_nothing_is_made() -> None:
     with pytest.raises(Refusal, match="there is no policy 'luck'"):
         topic.update_subscription("q", SubscriptionSettings(policy="luck")).now()
     assert topic.subscription("q").settings.policy == "shared"
+
+
+def test_a_free_look_takes_from_all_lanes_the_oldest_first_and_locks_none(bench: Bench) -> None:
+    bench.shard.put([b"x"] * 100)
+    locked = look(bench, 5)
+    assert len(lanes(bench, locked)) == 1
+    free = look(bench, 50, is_free=True)
+    assert len(free) == 50
+    assert not set(free) & set(locked)
+    assert len(lanes(bench, free)) > 1
+    assert min(free) == min(set(range(1, 101)) - set(locked))
+    assert len(policy_of(bench).partitions) == 4
+    assert not lanes(bench, look(bench, 1)) & lanes(bench, locked)
+    assert len(look(bench, 100, is_free=True)) == 44
+    assert look(bench, 1, is_free=True) == []
+
+
+def test_what_a_free_look_had_locks_no_lane_for_longer_than_a_lock_lasts() -> None:
+    policy = PartitionLocked(1)
+    policy.recovered(0, np.arange(100), np.full(100, 1000 * SECOND))
+    assert not policy.partitions.free(999 * SECOND).any()
+    policy.configure(4, 4, VISIBILITY_NS, AGE_NS, 10 * SECOND)
+    assert not policy.partitions.free(40 * SECOND).any()
+    assert policy.partitions.free(40 * SECOND + 1).all()

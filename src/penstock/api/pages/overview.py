@@ -160,8 +160,7 @@ def _subscription_table(topics: list[Topic]) -> Markup:
 def _subscription(topic: Topic, each: Subscription) -> Markup:
     counts = each.counts()
     consumers = len(each.seats) + len(each.looks)
-    later = topic.deferred(each)
-    ready = each.depth() - later
+    ready, leased, waiting = topic.backlog(each)
     key = f"subscription {topic.name} {each.name}"
     alone = ready and not consumers and not each.settings.paused
     return tag(
@@ -170,8 +169,8 @@ def _subscription(topic: Topic, each: Subscription) -> Markup:
         _linked(each.name, topic.name, "subscriptions", each.name, paused=each.settings.paused),
         _number(_lag(each)),
         _number(ready),
-        _number(each.in_flight()),
-        _number(each.waiting() + later),
+        _number(leased),
+        _number(waiting),
         tag("td", _count(consumers), class_="warn" if alone else None if consumers else "less"),
         tag("td", _count(counts["acked"]), data_key=key, data_count=counts["acked"]),
         _number(each.expired_leases, "warn"),

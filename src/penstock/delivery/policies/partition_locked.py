@@ -2,7 +2,7 @@
 
 The lane that was used longest ago goes first; one that gave rows is locked for a time, whatever becomes of them; one
 that gave none is not. Where all are locked, there is one lane more, up to a limit. What is out stays out in whatever
-lane it is then, because rows are leased as everywhere.
+lane it is then, because rows are leased as everywhere. A look that is free takes from all lanes and locks none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from penstock.shown import SPACE, cuts, shown_ids
 
 #: A slot is what is left of a shown id without these bits: 31 fit, and lanes are cut between slots.
 _LOW_BITS = 32
+
+#: After all times.
+NEVER_NS = (1 << 63) - 1
 
 #: Ids fall into lanes by chance: with twice as many rows as all lanes would give, hardly one gives less than it may.
 _STOCK = 2
@@ -49,7 +52,8 @@ class PartitionLocked(Policy):
         self.partitions.configure(least, most, visibility_ns, age_ns, now_ns)
         self._cut()
         if self._recovered:
-            self._keep()
+            # Who locks nothing may have had them for longer than a lock lasts.
+            self._keep(now_ns + visibility_ns)
             self._recovered = []
 
     def is_open(self, now_ns: int) -> bool:
@@ -86,6 +90,8 @@ class PartitionLocked(Policy):
     def open_to(self, taker: Taker, stock: Stock, rank: int, now: Instant) -> Iterable[int]:
         """Give lanes that are free, the one used longest ago first; one more if there is none."""
         self._now_ns = now.monotonic_ns
+        if taker.is_free:
+            return stock.by_age()
         if taker.owner is not None and taker.lane:  # its other shards: one look is one lane
             return (taker.lane - 1,)
         codes = stock.codes()
@@ -95,7 +101,10 @@ class PartitionLocked(Policy):
         return self.partitions.oldest(now.monotonic_ns, codes)
 
     def served(self, lane: int, taker: Taker, rows: int, until_ns: int) -> bool:
-        """Lock a lane that gave rows."""
+        """Lock a lane that gave rows, unless they went to somebody who locks nothing."""
+        if taker.is_free:
+            self._served = None
+            return True
         if rows == 0:
             return True
         if taker.owner is not None:
@@ -119,8 +128,8 @@ class PartitionLocked(Policy):
         self._recovered.append((self.slots_of(shard, None, offsets), ends_ns))
         self._keep()
 
-    def _keep(self) -> None:
+    def _keep(self, most_ns: int = NEVER_NS) -> None:
         ends_ns = np.zeros(len(self.partitions), np.int64)
         for slots, ends in self._recovered:
             np.maximum.at(ends_ns, self.lanes_of(slots), ends)
-        self.partitions.keep(ends_ns)
+        self.partitions.keep(np.minimum(ends_ns, most_ns))

@@ -22,6 +22,8 @@ class Taker(Protocol):
     #: A number of the policy's own: for `tagged` the lane of the tag it asks for.
     lane: int
     name: str
+    #: It passes by what the policy locks, and locks nothing.
+    is_free: bool
 
     @property
     def owner(self) -> Taker | None:
@@ -37,6 +39,9 @@ class Stock(Protocol):
 
     def codes(self) -> list[int]:
         """Return the lanes that have rows."""
+
+    def by_age(self) -> list[int]:
+        """Return the lanes that have rows, the one with the oldest row first."""
 
 
 class Policy:

@@ -26,8 +26,14 @@ class DynamiqConfig(Section, frozen=True, kw_only=True):
     max_body_bytes: SomeSize = MIB
     #: Messages of one receive; who asks for more gets so many.
     max_receive_batch: Annotated[int, Meta(ge=1)] = 1000
-    #: Ids of one delete, or of one look at messages.
+    #: Ids or receipts of one request, or of one look at messages.
     max_delete_batch: Annotated[int, Meta(ge=1)] = 1000
+    #: Messages of one publish under /v2, ...
+    max_publish_batch: Annotated[int, Meta(ge=1)] = 1000
+    #: ... and their request as a whole.
+    max_batch_bytes: SomeSize = 8 * MIB
+    #: A receive under /v2 waits so long at most.
+    max_wait_ns: Annotated[int, Meta(ge=0, extra={"kind": "duration"})] = 60 * SECOND_NS
     #: A receive under /v1 that finds every partition locked is answered with 204, as on the bare path.
     strict_204: bool = False
     #: A setting of a queue that is of the wrong type is refused, and not passed over.

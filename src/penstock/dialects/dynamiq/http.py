@@ -1,7 +1,7 @@
 """Dynamiq's REST interface: every route with its status and bytes.
 
 Under /v1 it answers as the service did, on bare paths as its manual says; where the two differ, `_is_bare` tells which
-is meant. What a queue does is `queue`'s affair.
+is meant. What a queue does is `queue`'s affair, and what is under /v2 is `v2`'s.
 Invariant: a refused request changes nothing.
 """
 
@@ -19,6 +19,8 @@ from penstock.config import Config
 from penstock.dialects.dynamiq.codec import SOURCE, core_ids, element, elements, is_name
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.dynamiq.queue import Queue
+from penstock.dialects.dynamiq.v2.app import Api
+from penstock.dialects.dynamiq.v2.endpoint import V2
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 from penstock.http.response import CHALLENGE, TEXT
@@ -86,6 +88,8 @@ class Http(App):
         self._stats = stats
         self._fanouts = node.fanouts
         self._publishers = [_Publisher() for _ in range(PUBLISHERS)]
+        #: Everything under /v2.
+        self.v2 = Api(node, self._config, queues, self._publisher, stats)
         self._open = self._plain(lambda _: text("pong"))
         self._routes = Routes(
             (method, prefix + path, route) for prefix in ("", V1) for method, path, route in self._table()
@@ -125,6 +129,9 @@ class Http(App):
     def begin(self, request: Request) -> None:
         """Give a request its route; names that nothing could have are refused."""
         path = request.path
+        if _is_v2(path):
+            self.v2.begin(request)
+            return
         if path.endswith("/"):
             path = path[:-1]
         try:
@@ -139,11 +146,13 @@ class Http(App):
 
     def admit(self, request: Request) -> None:
         """Let everybody ask whether the node is there, and those that may be here the rest."""
-        if request.route is not self._open:
+        if request.route is not self._open:  # nothing under /v2 is open
             request.caller.enter()
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong and return what is said about it."""
+        if _is_v2(request.partition(" ")[2]):
+            return self.v2.refused(error, request, connection)
         if isinstance(error, Fault):
             self._node.count_fault("dynamiq", str(error.status), request, connection.peer)
             return error.content if isinstance(error.content, Response) else document(error.content, error.status)
@@ -343,7 +352,7 @@ class Http(App):
         queue = self._named(request, "receive")
 
         def told(deliveries: list[Delivery] | None, error: Exception | None) -> None:
-            if isinstance(error, Refusal) and error.code == "not_found":
+            if isinstance(error, Refusal) and error.code == "gone":
                 self._late(request, _no_queue(queue.topic.name))
             elif error is not None:
                 self._late(request, Fault(500, str(error)))
@@ -430,6 +439,10 @@ _objects = msgspec.json.Decoder(dict[str, object]).decode
 
 def _is_bare(request: Request) -> bool:
     return not request.path.startswith(f"{V1}/")
+
+
+def _is_v2(path: str) -> bool:
+    return path == V2 or path.startswith(f"{V2}/")
 
 
 def _rows(request: Request) -> Rows:

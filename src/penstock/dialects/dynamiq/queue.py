@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.clock import MILLISECOND, SECOND
 from penstock.columns import place_of
 from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.policies.partition_locked import PartitionLocked
-from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.dynamiq.choices import VISIBILITY_NS_MAX, DynamiqChoices
-from penstock.errors import Refusal
 from penstock.message import Batch
+from penstock.node.polls import Polls
 from penstock.settings import SECOND_NS, SubscriptionSettings
 
 if TYPE_CHECKING:
@@ -30,9 +28,6 @@ SETTINGS = SubscriptionSettings(
     policy=PartitionLocked.name, lease_ns=30 * SECOND_NS, lease_max_ns=VISIBILITY_NS_MAX + SECOND_NS
 )
 
-#: A receive that has to wait for the disk looks again so often, and so long at most.
-AGAIN_NS, PATIENCE_NS = MILLISECOND, 5 * SECOND
-
 #: Hears once what a receive found: nothing is an empty list, None says that every partition is locked.
 Received = Callable[[list[Delivery] | None, Exception | None], None]
 
@@ -40,7 +35,8 @@ Received = Callable[[list[Delivery] | None, Exception | None], None]
 class Queue:
     """One queue of a running node."""
 
-    def __init__(self, topic: Topic, subscription: Subscription, policy: PartitionLocked) -> None:
+    def __init__(self, topic: Topic, subscription: Subscription, policy: PartitionLocked, polls: Polls) -> None:
+        self._polls = polls
         self.topic = topic
         self.subscription = subscription
         self.policy = policy
@@ -73,12 +69,19 @@ class Queue:
 
     def receive(self, limit: int, told: Received) -> None:
         """Lease messages of one partition and lock it; if there are none, lock nothing."""
-        now = self.topic.now()
-        self.subscription.expire(now)
-        if not self.policy.is_open(now.monotonic_ns):
+        if not self.policy.is_open(self.topic.monotonic()):
             told(None, None)
-        else:
-            _Receive(self, limit, told)
+            return
+        # Leases end with the lock or just before it, never after it.
+        lease_ns = self.in_force.visibility_ns - GRAIN_NS
+        poll = self._polls.begin(self.topic, self.subscription, HOLDER, limit, lease_ns)
+
+        def found(deliveries: list[Delivery] | None, error: Exception | None) -> None:
+            if not deliveries and error is None:
+                deliveries = [] if self.policy.passed(self.topic.monotonic()) else None
+            told(deliveries, error)
+
+        poll.answer.then(found)
 
     def delete(self, ids: list[int]) -> int:
         """Finish messages, whoever has them; return how many of them there were."""
@@ -108,41 +111,3 @@ class Queue:
             told(found)
 
         step()
-
-
-class _Receive:
-    """One receive; nearly always over at once."""
-
-    def __init__(self, queue: Queue, limit: int, told: Received) -> None:
-        self._queue, self._told = queue, told
-        self._clock = queue.topic.node.clock
-        self._until_ns = self._clock.monotonic() + PATIENCE_NS
-        self._over = False
-        # Leases end with the lock or just before it, never after it.
-        lease_ns = queue.in_force.visibility_ns - GRAIN_NS
-        self._seat: Seat = queue.subscription.holder(HOLDER).look(limit, lease_ns, self._deliver)
-        self._settle()
-
-    def _deliver(self, deliveries: list[Delivery]) -> None:
-        if deliveries:
-            self._end(deliveries)
-        elif self._queue.topic.deleted:
-            self._end([], Refusal("not_found", f"there is no queue {self._queue.topic.name}"))
-        else:
-            self._end([], Refusal("disk_failed", "the messages could not be read, or their leases not be written down"))
-
-    def _settle(self) -> None:
-        """Go on waiting only while something comes by itself."""
-        if self._over or not self._seat.credit:  # or it failed, and hears of that in a moment
-            return
-        now_ns = self._clock.monotonic()
-        if self._queue.subscription.is_busy() and now_ns < self._until_ns:
-            self._clock.call_at(now_ns + AGAIN_NS, self._settle)
-            return
-        self._seat.close()
-        self._end([] if self._queue.policy.passed(now_ns) else None)
-
-    def _end(self, deliveries: list[Delivery] | None, error: Exception | None = None) -> None:
-        if not self._over:
-            self._over = True
-            self._told(deliveries, error)

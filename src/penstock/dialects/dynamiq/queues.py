@@ -14,6 +14,7 @@ from penstock.dialects.dynamiq.choices import DynamiqChoices
 from penstock.dialects.dynamiq.codec import is_name
 from penstock.dialects.dynamiq.queue import NAME, SETTINGS, Queue
 from penstock.errors import Refusal
+from penstock.node.polls import Polls
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Queues:
         self._node = node
         self._sync_ns = sync_ns
         self._queues: dict[str, Queue] = {}
+        self.polls = Polls(node)
         for name in list(node.topics):
             self.get(name)
         node.watchers.append(self._heard)
@@ -38,7 +40,8 @@ class Queues:
         return len(self._queues)
 
     def close(self) -> None:
-        """Do nothing more by itself."""
+        """Do nothing more by itself, and let nobody wait."""
+        self.polls.stop()
         self._timer.cancel()
         self._node.watchers.remove(self._heard)
 
@@ -53,7 +56,7 @@ class Queues:
             return None
         queue = self._queues.get(name)
         if queue is None or queue.policy is not policy:
-            queue = self._queues[name] = Queue(topic, subscription, policy)
+            queue = self._queues[name] = Queue(topic, subscription, policy, self.polls)
         return queue
 
     def names(self, caller: Caller) -> list[str]:

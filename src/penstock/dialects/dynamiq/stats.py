@@ -29,9 +29,10 @@ class Stats:
         self._prefix = prefix
         self._queues: dict[str, _Happened] = {}
 
-    def sent(self, queue: str) -> None:
-        """Count a message that came."""
-        self._of(queue).sent += 1
+    def sent(self, queue: str, count: int = 1) -> None:
+        """Count messages that came."""
+        if count:
+            self._of(queue).sent += count
 
     def deleted(self, queue: str, count: int) -> None:
         """Count messages that were deleted."""

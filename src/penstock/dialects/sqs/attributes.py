@@ -135,13 +135,13 @@ def changed(
 def shown(topic: Topic, subscription: Subscription, names: Names) -> dict[str, str]:
     """Return all attributes of a queue."""
     choices, settings = topic.chosen.of(SqsChoices), subscription.settings
-    deferred = topic.deferred(subscription)
+    backlog = topic.backlog(subscription)
     created_s = topic.record.created_ns // SECOND
     told = {
         "QueueArn": names.arn(topic.name),
-        "ApproximateNumberOfMessages": max(subscription.depth() - deferred, 0),
-        "ApproximateNumberOfMessagesNotVisible": subscription.in_flight(),
-        "ApproximateNumberOfMessagesDelayed": subscription.waiting() + deferred,
+        "ApproximateNumberOfMessages": backlog.ready,
+        "ApproximateNumberOfMessagesNotVisible": backlog.leased,
+        "ApproximateNumberOfMessagesDelayed": backlog.waiting,
         "CreatedTimestamp": created_s,
         "LastModifiedTimestamp": choices.modified_s or created_s,
         "VisibilityTimeout": settings.lease_ns // SECOND,

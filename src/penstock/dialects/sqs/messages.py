@@ -13,11 +13,11 @@ from hashlib import md5, sha256
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.callers import Caller
-from penstock.clock import MILLISECOND, SECOND, Timer
+from penstock.clock import MILLISECOND, SECOND
 from penstock.columns import HEADERS_BYTES_MAX, Column
-from penstock.delivery.seat import Seat
+from penstock.delivery import receipts
 from penstock.delivery.source import Delivery
-from penstock.dialects.sqs import receipts, values
+from penstock.dialects.sqs import values
 from penstock.dialects.sqs.attributes import VISIBILITY_S_MAX
 from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX
 from penstock.dialects.sqs.codec import shapes
@@ -30,6 +30,7 @@ from penstock.intake.receipt import Receipt
 from penstock.message import Batch, Rows
 from penstock.moves.letters import PREFIX as DEAD
 from penstock.node.admission import publish
+from penstock.node.polls import Polls
 from penstock.registry.answer import Answer
 
 SOURCE = "sqs"
@@ -37,8 +38,6 @@ HOLDER = "sqs"
 BATCH_MAX = 10
 #: More on lease is refused, as Amazon does.
 IN_FLIGHT_MAX = 120_000
-#: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.
-READ_NS = SECOND
 
 _UNSPEAKABLE = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
@@ -80,8 +79,7 @@ class Messages:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self._node = queues.node
-        #: Receives that wait.
-        self.polls: set[Poll] = set()
+        self.polls = Polls(queues.node)
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -223,13 +221,10 @@ class Messages:
             )
         wait_ns = (queue.choices.wait_s if wait_s is None else wait_s) * SECOND
         lease_ns = queue.subscription.settings.lease_ns if hidden_s is None else max(hidden_s * SECOND, 1)
-        poll = Poll(self, queue, asked)
-        return poll.begin(limit or 1, lease_ns, wait_ns, request)
-
-    def stop(self) -> None:
-        """Let nobody wait any longer."""
-        for poll in list(self.polls):
-            poll.give_up()
+        poll = self.polls.begin(queue.topic, queue.subscription, HOLDER, limit or 1, lease_ns, wait_ns)
+        if not poll.answer.is_given:
+            request.on_gone(poll.give_up)
+        return poll.answer.then_make(lambda found: shapes.Received(messages=self.shown(queue, asked, found)))
 
     def shown(self, queue: Queue, asked: shapes.ReceiveMessage, deliveries: Sequence[Delivery]) -> list[shapes.Message]:
         """Return leased rows as messages with their receipts."""
@@ -240,7 +235,7 @@ class Messages:
             assert delivery.versions is not None
             for (id_, attempts, row), version in zip(delivery.each(), delivery.versions.tolist(), strict=True):
                 out.append(self._message(queue, delivery.batch, row, id_, attempts, system, asked))
-                out[-1].receipt_handle = receipts.handle(id_, version, incarnation)
+                out[-1].receipt_handle = receipts.written(id_, version, incarnation)
         return out
 
     def _message(
@@ -306,7 +301,8 @@ class Messages:
     def delete(self, caller: Caller, asked: shapes.DeleteMessage) -> shapes.Nothing:
         """Delete a message that was received; a handle that is stale deletes nothing, and is no fault."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
-        if self._delete(queue, [receipts.read(asked.receipt_handle, queue.topic.record.incarnation)]):
+        (outcome,) = self._finish(queue, [_receipt(queue, asked.receipt_handle)])
+        if outcome == "late":
             raise _expired(asked.receipt_handle)
         return shapes.Nothing()
 
@@ -316,37 +312,24 @@ class Messages:
         check_batch(asked.entries)
         told = shapes.DoneBatch(successful=[], failed=[])
         read = self._read(queue, asked.entries, told)
-        kept = self._delete(queue, [receipt for _, receipt in read])
-        for entry, receipt in read:
-            if receipt[0] in kept:
+        outcomes = self._finish(queue, [receipt for _, receipt in read])
+        for (entry, _), outcome in zip(read, outcomes, strict=True):
+            if outcome == "late":
                 told.failed.append(failed(entry.id, _expired(entry.receipt_handle)))
             else:
                 told.successful.append(shapes.Done(id=entry.id))
         return told
 
-    def _delete(self, queue: Queue, given: Sequence[tuple[int, int]]) -> set[int]:
-        """Delete messages; return the ids of those in FIFO queues that stay because their time is over."""
-        if not given:
-            return set()
-        seat = queue.subscription.holder(HOLDER)
-        ids, versions = receipts.arrays(given)
-        held = seat.current(ids, versions)
-        if held.any():
-            seat.ack(ids[held])
-        if not held.all():  # visible again and not received since: still the last handle there is
-            late = ids[~held][seat.last(ids[~held], versions[~held])].tolist()
-            if queue.choices.fifo:  # the next of the group may have been received meanwhile
-                return set(late)
-            if late:
-                queue.subscription.remove(late)
-        return set()
+    def _finish(self, queue: Queue, given: Sequence[receipts.Receipt]) -> list[receipts.Outcome]:
+        """Delete messages; in FIFO queues none whose time is over: the next of its group may be out already."""
+        return receipts.finish(queue.subscription.holder(HOLDER), given, late=not queue.choices.fifo)
 
     def change(self, caller: Caller, asked: shapes.ChangeMessageVisibility) -> shapes.Nothing:
         """Let a message be invisible for so long from now on."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         _check_visibility(asked.visibility_timeout)
-        receipt = receipts.read(asked.receipt_handle, queue.topic.record.incarnation)
-        if self._change(queue, [receipt], [asked.visibility_timeout]):
+        seat, receipt = queue.subscription.holder(HOLDER), _receipt(queue, asked.receipt_handle)
+        if not all(receipts.extend(seat, [receipt], [asked.visibility_timeout * SECOND])):
             raise _not_in_flight()
         return shapes.Nothing()
 
@@ -362,96 +345,24 @@ class Messages:
                 read.append((entry, receipt))
             except Fault as fault:
                 told.failed.append(failed(entry.id, fault))
-        given = [receipt for _, receipt in read]
-        refused = self._change(queue, given, [entry.visibility_timeout or 0 for entry, _ in read])
-        for entry, receipt in read:
-            if receipt in refused:
-                told.failed.append(failed(entry.id, _not_in_flight()))
-            else:
+        times_ns = [(entry.visibility_timeout or 0) * SECOND for entry, _ in read]
+        held = receipts.extend(queue.subscription.holder(HOLDER), [receipt for _, receipt in read], times_ns)
+        for (entry, _), holds in zip(read, held, strict=True):
+            if holds:
                 told.successful.append(shapes.Done(id=entry.id))
+            else:
+                told.failed.append(failed(entry.id, _not_in_flight()))
         return told
-
-    def _change(self, queue: Queue, given: Sequence[tuple[int, int]], seconds: Sequence[int]) -> set[tuple[int, int]]:
-        """Change when messages become visible; return the receipts that do not hold, and may be named twice."""
-        if not given:
-            return set()
-        seat = queue.subscription.holder(HOLDER)
-        good = seat.current(*receipts.arrays(given)).tolist()
-        refused = {receipt for receipt, holds in zip(given, good, strict=True) if not holds}
-        for each_s in dict.fromkeys(seconds):
-            asked = [receipt for receipt, asked_s in zip(given, seconds, strict=True) if asked_s == each_s]
-            mine = {receipt[0]: receipt for receipt in asked if receipt not in refused}
-            if mine:
-                late = seat.extend(list(mine), each_s * SECOND) if each_s else seat.release(list(mine))
-                refused.update(mine[id_] for id_ in late)
-        return refused
 
     def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
         """Return the entries with their receipts; those that have none are told of."""
         read = []
         for entry in entries:
             try:
-                read.append((entry, receipts.read(entry.receipt_handle, queue.topic.record.incarnation)))
+                read.append((entry, _receipt(queue, entry.receipt_handle)))
             except Fault as fault:
                 told.failed.append(failed(entry.id, fault))
         return read
-
-
-class Poll:
-    """One receive that may wait."""
-
-    def __init__(self, messages: Messages, queue: Queue, asked: shapes.ReceiveMessage) -> None:
-        self._messages = messages
-        self._queue = queue
-        self._asked = asked
-        self._answer: Answer[shapes.Received] = Answer()
-        self._look: Seat | None = None
-        self._timer: Timer | None = None
-
-    def begin(self, limit: int, lease_ns: int, wait_ns: int, request: Request) -> Answer[shapes.Received]:
-        """Look, and go on looking for so long."""
-        messages, subscription = self._messages, self._queue.subscription
-        node = messages._node
-        self._look = subscription.holder(HOLDER).look(limit, lease_ns, self._found)
-        if self._answer.is_given:
-            return self._answer
-        if (
-            not wait_ns
-            and not subscription.settings.paused
-            and any(c.position.is_fetching for c in subscription.cursors)
-        ):
-            wait_ns = READ_NS
-        if not wait_ns or node.stopping:
-            self.give_up()
-            return self._answer
-        messages.polls.add(self)
-        request.on_gone(self.give_up)
-        self._timer = node.clock.call_at(node.clock.monotonic() + wait_ns, self.give_up)
-        return self._answer
-
-    def give_up(self) -> None:
-        """Answer that there is nothing."""
-        if not self._answer.is_given:
-            self._end()
-            self._answer.give(shapes.Received())
-
-    def _found(self, deliveries: list[Delivery]) -> None:
-        if self._answer.is_given:
-            return
-        self._end()
-        if not deliveries:
-            known = self._messages._queues.known(self._queue.name)
-            is_gone = known is None or known.subscription is not self._queue.subscription
-            self._answer.refuse(no_queue() if is_gone else _not_leased())
-        else:
-            self._answer.give(shapes.Received(messages=self._messages.shown(self._queue, self._asked, deliveries)))
-
-    def _end(self) -> None:
-        self._messages.polls.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._look is not None:
-            self._look.close()
 
 
 def sequence(id_: int) -> str:
@@ -492,9 +403,12 @@ def _check_visibility(seconds: int | None) -> None:
         raise invalid("VisibilityTimeout", seconds, reason)
 
 
-def _not_leased() -> Fault:
-    text = "The messages could not be read, or their leases not be written down; the node's log says more."
-    return Fault("ServiceUnavailable", text)
+def _receipt(queue: Queue, text: str) -> receipts.Receipt:
+    receipt = receipts.read(text, queue.topic.record.incarnation)
+    if receipt is None:
+        told = f'The input receipt handle "{text[:200]}" is not a valid receipt handle.'
+        raise Fault("ReceiptHandleIsInvalid", told)
+    return receipt
 
 
 def _not_in_flight() -> Fault:

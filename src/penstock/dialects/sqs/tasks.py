@@ -1,13 +1,8 @@
-"""Message move tasks: dead letters go back to their queues, or to one that is named. The core's redrive does the work.
-
-What is under way survives the node, what tasks there were does not.
-"""
+"""Message move tasks, in Amazon's words: dead letters go back to their queues, or to one that is named."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections import deque
-from uuid import uuid4
 
 import msgspec
 
@@ -16,12 +11,8 @@ from penstock.clock import MILLISECOND
 from penstock.dialects.sqs.codec import shapes
 from penstock.dialects.sqs.faults import Fault, within
 from penstock.dialects.sqs.queues import QUEUE, Queue, Queues
-from penstock.moves.redrive import Redriven, redrive
+from penstock.moves.tasks import TASKS_MAX, Task
 from penstock.registry.answer import Answer
-
-#: Tasks that are remembered of one queue, as Amazon lists them, and queues of which some are.
-TASKS_MAX = 10
-QUEUES_MAX = 1000
 
 
 class Handle(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,28 +22,13 @@ class Handle(msgspec.Struct, frozen=True, rename="camel"):
     source_arn: str
 
 
-class Task(msgspec.Struct):
-    """One move."""
-
-    handle: str
-    source: str
-    target: str | None
-    rate: int | None
-    wanted: int
-    started_ms: int
-    status: str = "RUNNING"
-    moved: int = 0
-    problem: str | None = None
-
-
 class Tasks:
     """The moves of one node."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self._node = queues.node
-        #: By the name of the queue that letters are moved from, the latest first.
-        self._tasks: dict[str, deque[Task]] = {}
+        self._tasks = queues.node.tasks
 
     def start(self, caller: Caller, asked: shapes.StartMessageMoveTask) -> Answer[shapes.TaskHandle]:
         """Begin to move what is visible in a dead-letter queue."""
@@ -66,62 +42,43 @@ class Tasks:
             raise Fault("InvalidParameterValue", text)
         if target is not None:
             caller.check("publish", target)
-        handle = b64encode(msgspec.json.encode(Handle(str(uuid4()), asked.source_arn))).decode("ascii")
-        wanted = source.subscription.depth()
-        task = Task(handle, source.name, target, rate, wanted, self._node.clock.now() // MILLISECOND)
-
-        def done(result: Redriven) -> None:
-            task.moved = result.moved
-            task.problem = result.problem
-            is_cancelled = task.status == "CANCELLING"
-            task.status = "CANCELLED" if is_cancelled else "FAILED" if result.problem else "COMPLETED"
-
-        begun = redrive(
-            self._node, source.topic, target, max(wanted, 1), done, lambda name: caller.may("publish", name), QUEUE
-        )
-
-        def note(_: None) -> shapes.TaskHandle:
-            while len(self._tasks) >= QUEUES_MAX and source.name not in self._tasks:
-                del self._tasks[next(iter(self._tasks))]
-            self._tasks.setdefault(source.name, deque(maxlen=TASKS_MAX)).appendleft(task)
-            return shapes.TaskHandle(task_handle=handle)
-
-        return begun.then_make(note)
+        begun = self._tasks.start(source.topic, QUEUE, target, None, lambda name: caller.may("publish", name), rate)
+        return begun.then_make(lambda task: shapes.TaskHandle(task_handle=self._handle(task)))
 
     def cancel(self, caller: Caller, asked: shapes.CancelMessageMoveTask) -> shapes.Cancelled:
         """Move nothing more."""
         _read(asked.task_handle)
-        tasks = [task for of_one in self._tasks.values() for task in of_one]
-        found = next((task for task in tasks if task.handle == asked.task_handle), None)
-        running = self._node.redrives.get(found.source) if found is not None else None
-        if found is None or running is None or found.status != "RUNNING":
+        found = next((task for task in self._tasks.all() if self._handle(task) == asked.task_handle), None)
+        if found is not None:
+            caller.check("receive", found.source)
+        if found is None or not self._tasks.cancel(found):
             raise Fault("ResourceNotFoundException", "Task does not exist, or is over.")
-        caller.check("receive", found.source)
-        found.status = "CANCELLING"
-        running.stop()
-        return shapes.Cancelled(approximate_number_of_messages_moved=running.moved)
+        return shapes.Cancelled(approximate_number_of_messages_moved=self._tasks.moved(found))
 
     def list(self, caller: Caller, asked: shapes.ListMessageMoveTasks) -> shapes.MoveTasks:
         """Tell how the latest tasks of a queue go."""
         most = within("MaxResults", asked.max_results, 1, TASKS_MAX) or 1
         source = self._of_arn(caller, asked.source_arn)
-        tasks = list(self._tasks.get(source.name, ()))[:most]
+        tasks = self._tasks.of(source.topic)[:most]
         return shapes.MoveTasks(results=[self._shown(task) for task in tasks])
 
     def _shown(self, task: Task) -> shapes.MoveTask:
-        running = self._node.redrives.get(task.source) if task.status in ("RUNNING", "CANCELLING") else None
         arn = self._queues.names.arn
         return shapes.MoveTask(
-            task_handle=task.handle if task.status == "RUNNING" else None,
+            task_handle=self._handle(task) if task.status == "RUNNING" else None,
             status=task.status,
             source_arn=arn(task.source),
             destination_arn=arn(task.target) if task.target is not None else None,
             max_number_of_messages_per_second=task.rate,
-            approximate_number_of_messages_moved=running.moved if running is not None else task.moved,
+            approximate_number_of_messages_moved=self._tasks.moved(task),
             approximate_number_of_messages_to_move=task.wanted,
             failure_reason=task.problem if task.status == "FAILED" else None,
-            started_timestamp=task.started_ms,
+            started_timestamp=task.started_ns // MILLISECOND,
         )
+
+    def _handle(self, task: Task) -> str:
+        held = Handle(task.id, self._queues.names.arn(task.source))
+        return b64encode(msgspec.json.encode(held)).decode("ascii")
 
     def _of_arn(self, caller: Caller, arn: str, parameter: str = "SourceArn") -> Queue:
         name = self._queues.names.of_arn(arn)

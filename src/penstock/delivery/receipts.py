@@ -1,0 +1,105 @@
+"""Receipts as clients hold them: which message, which lease of it, in which incarnation of its topic.
+
+Opaque to clients; the core's receipt (id, version) inside. One of another topic, or of one that was deleted and made
+again, is none, so that it can never mean another message. Several are checked at once, as arrays.
+Invariant: what one receipt of several may do does not depend on the others.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Literal, TypeAlias
+from zlib import crc32
+
+import numpy as np
+
+from penstock.columns import Offsets
+from penstock.delivery.seat import Seat
+
+#: Id, version, incarnation; and a sum of them, which tells a receipt from any other text.
+_RECEIPT = Struct(">QIQ")
+_SUM = Struct(">I")
+_SIZE = _RECEIPT.size + _SUM.size
+
+Receipt: TypeAlias = tuple[int, int]
+
+#: What a receipt did: it finished its message, it is the last one of a message whose time is over, it is stale.
+Outcome: TypeAlias = Literal["done", "late", "stale"]
+
+
+def written(id_: int, version: int, incarnation: int) -> str:
+    """Return the receipt of a lease as a text."""
+    packed = _RECEIPT.pack(id_, version, incarnation)
+    return urlsafe_b64encode(packed + _SUM.pack(crc32(packed))).decode("ascii")
+
+
+def read(text: str, incarnation: int) -> Receipt | None:
+    """Return (id, version) of a receipt of this topic; None of any other text."""
+    try:
+        packed = urlsafe_b64decode(text.encode("ascii"))
+    except ValueError:
+        return None
+    if len(packed) == _SIZE and _SUM.unpack(packed[_RECEIPT.size :])[0] == crc32(packed[: _RECEIPT.size]):
+        id_, version, of = _RECEIPT.unpack(packed[: _RECEIPT.size])
+        if of == incarnation and 0 < id_ < 1 << 63:
+            return id_, version
+    return None
+
+
+def finish(seat: Seat, given: Sequence[Receipt], *, late: bool = True) -> list[Outcome]:
+    """Finish messages and tell of each receipt what it did.
+
+    The last receipt of a message does it also after its time (`late`), as long as nobody has got the message since.
+    """
+    if not given:
+        return []
+    ids, versions = _arrays(given)
+    held = seat.current(ids, versions)
+    if held.any():
+        seat.ack(np.unique(ids[held]))
+    if held.all():
+        return ["done"] * len(given)
+    over = ~held
+    over[over] = seat.last(ids[over], versions[over])
+    if late and over.any():
+        seat.subscription.remove(np.unique(ids[over]))
+    after: Outcome = "done" if late else "late"
+    return ["done" if now else after if then else "stale" for now, then in zip(held, over, strict=True)]
+
+
+def extend(seat: Seat, given: Sequence[Receipt], lease_ns: Sequence[int]) -> list[bool]:
+    """Let leases last for so long from now, each its own time, none at all for 0; tell which receipts held."""
+
+    def change(ids: list[int], time_ns: int) -> list[int]:
+        return seat.extend(ids, time_ns) if time_ns else seat.release(ids)
+
+    return _each(seat, given, lease_ns, change)
+
+
+def release(seat: Seat, given: Sequence[Receipt], delay_ns: Sequence[int]) -> list[bool]:
+    """Give messages back, to go out again after a delay; tell which receipts held."""
+    return _each(seat, given, delay_ns, seat.release)
+
+
+def _each(
+    seat: Seat, given: Sequence[Receipt], times_ns: Sequence[int], act: Callable[[list[int], int], list[int]]
+) -> list[bool]:
+    """Do something with all that hold, those with the same time together."""
+    if not given:
+        return []
+    good: list[bool] = seat.current(*_arrays(given)).tolist()
+    todo: dict[int, list[int]] = {}
+    seen: set[int] = set()
+    for (id_, _), time_ns, holds in zip(given, times_ns, good, strict=True):
+        if holds and id_ not in seen:  # one that is given twice counts once
+            seen.add(id_)
+            todo.setdefault(time_ns, []).append(id_)
+    refused = {id_ for time_ns, ids in todo.items() for id_ in act(ids, time_ns)}
+    return [holds and id_ not in refused for (id_, _), holds in zip(given, good, strict=True)]
+
+
+def _arrays(given: Sequence[Receipt]) -> tuple[Offsets, Offsets]:
+    both = np.array(given, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
