@@ -327,7 +327,7 @@ class Penstock(Server):
     dialect = "nsq"
     nsq_port: ClassVar[int] = 4150
     #: Every port of the node; an offset is good when all of them are free.
-    ports: ClassVar[tuple[int, ...]] = (4150, 4151, 4152, 4160, 4161, 7070, 7071, 8081, 9324)
+    ports: ClassVar[tuple[int, ...]] = (4150, 4151, 4152, 4160, 4161, 7070, 7071, 7507, 8081, 9324)
 
     def __init__(self, durability: Durability = "os") -> None:
         super().__init__(durability)
@@ -347,6 +347,17 @@ class Penstock(Server):
     def command(self) -> list[str]:
         place = ["--data", str(self.node_data), "--port-offset", str(self.offset)]
         return [str(self.program), "up", *place, "--durability", self.durability, "--quiet"]
+
+
+class PenstockM3Msg(Penstock):
+    """The same node, spoken to as M3's producers do; its one topic is there for all turns."""
+
+    dialect = "m3msg"
+    nsq_port = 7507
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.http_port = 4151 + self.offset
 
 
 class Fleet:

@@ -225,11 +225,85 @@ static size_t http_scan(const char *bytes, size_t size, long *replies)
     return at;
 }
 
+static void m3msg_greet(int fd) { (void)fd; }
+
+static char *put_varint(char *out, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *out++ = (char)(value | 0x80);
+    *out++ = (char)value;
+    return out;
+}
+
+/* An aggregated metric of opt.size bytes: what is not its id has 55. Numbers have one length each, so that units are
+ * equal in size: ids of messages are those that have five bytes. */
+static size_t m3msg_unit(char *out)
+{
+    static const char POLICY[26] = "\x12\x18\x0a\x0c\x08\x80\xc8\xaf\xa0\x25\x10\x80\x94\xeb\xdc\x03"
+                                   "\x12\x08\x08\x80\x80\xf8\x94\x92\xa5\x27";
+    static uint64_t id = 1ull << 28;
+    long name = opt.size - 55;
+    if (name < 1 || opt.size > 127)
+        die("a metric has 56 to 127 bytes");
+    char *at = put(out + 4, "\x0a\x12\x08");
+    *at++ = (char)(id % 63 + 1);
+    *at++ = 0x10;
+    at = put_varint(at, id++);
+    *at++ = 0x18;
+    at = put_varint(at, 1700000000000000000ull + id);
+    *at++ = 0x12;
+    *at++ = (char)opt.size;
+    *at++ = 0x0a;
+    *at++ = (char)(opt.size - 2);
+    *at++ = 0x0a;
+    *at++ = (char)(name + 21);
+    *at++ = 0x12;
+    *at++ = (char)name;
+    at = put_bytes(at, (size_t)name);
+    *at++ = 0x18;
+    at = put_varint(at, 1700000010000000000ull);
+    *at++ = 0x21;
+    memcpy(at, "\x01\x00\x00\x00\x00\x40\x45\x40", 8);
+    memcpy(at += 8, POLICY, 26);
+    memcpy(at += 26, "\x1a\x02\x08", 3);
+    at += 3;
+    *at++ = (char)(id % 7 + 1);
+    put_u32(out, (size_t)(at - out - 4));
+    return (size_t)(at - out);
+}
+
+/* An Ack may be larger than what is read at once, so its entries are counted as they come: one connection only. */
+static size_t m3msg_scan(const char *bytes, size_t size, long *replies)
+{
+    static size_t left;
+    size_t at = 0;
+    for (;;) {
+        if (!left) {
+            if (size - at < 4)
+                return at;
+            uint32_t head;
+            memcpy(&head, bytes + at, 4);
+            left = ntohl(head);
+            at += 4;
+            continue;
+        }
+        if (size - at < 2 || size - at < 2 + (size_t)(unsigned char)bytes[at + 1])
+            return at;
+        size_t whole = 2 + (size_t)(unsigned char)bytes[at + 1];
+        if (bytes[at] != 0x0a || whole > left)
+            die("the server answered what is no Ack");
+        ++*replies;
+        at += whole;
+        left -= whole;
+    }
+}
+
 static const struct speech SPEECHES[] = {
     {"nsq", nsq_greet, nsq_unit, nsq_scan, 0, 0},
     {"redis", redis_greet, redis_unit, redis_scan, 2, 1},
     {"nats", nats_greet, nats_unit, nats_scan, 2, 1},
     {"http", http_greet, http_unit, http_scan, 0, 1},
+    {"m3msg", m3msg_greet, m3msg_unit, m3msg_scan, 0, 1},
 };
 
 const struct speech *speech;

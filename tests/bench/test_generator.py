@@ -12,6 +12,7 @@ import pytest
 
 from bench import generator
 from bench.ports import free_port
+from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.nsq.config import NsqConfig
 from tests.served import Served
 
@@ -99,3 +100,18 @@ assert before_ns - 2 * measure.TICK_NS <= measured_ns <= said_ns() + 2 * measure
 def test_cpu_time_of_a_process_is_what_it_says_itself_and_its_ended_children_said() -> None:
     ran = subprocess.run([sys.executable, "-c", SPENDER], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_producer_of_m3msg_counts_what_the_node_stored_and_acked(tmp_path: Path) -> None:
+    m3msg = M3MsgConfig(port=0, ack_flush_interval_ns=10**6)
+    with Served(tmp_path, m3msg=m3msg) as served:
+        port = served.ports["m3msg.port"]
+        assert generator.load("pub", dialect="m3msg", port=port, count=20_000, size=100).messages == 20_000
+        topic = served.do(lambda: served.node.topics["aggregated_metrics"])
+        assert served.do(lambda: topic.published) == 20_000
+        assert served.do(lambda: served.node.ledger.total("m3msg:unreadable")) == 0
+        batch = served.do(lambda: topic.shards[0].read(topic.shards[0].start))
+        assert batch is not None
+        key = batch.row_value("key", 0)
+        assert isinstance(key, bytes)
+        assert (len(key), batch.row_value("headers", 0)) == (45, b'{"m3-storage-policy":"10s:2d"}')

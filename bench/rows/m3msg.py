@@ -1,0 +1,28 @@
+"""M3Msg in: aggregated metrics from one producer, each acked once it is stored; beside NATS JetStream's publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.measure import Sample, interleaved
+from bench.peers import Nats, PenstockM3Msg, Server, fleet
+from bench.plan import Plan
+from bench.report import Result, at_least, rate, ratio, result
+
+#: A metric with an id of 45 bytes.
+SIZE = 100
+#: NATS refuses publishes beyond a limit of its own.
+WINDOW = 1000
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """Publish without waiting; every ack is counted, and a run ends with the last of them."""
+
+    def turn(server: Server) -> Sample:
+        window = WINDOW if isinstance(server, Nats) else 0
+        return server.sample("pub", topic=server.topic(), size=SIZE, window=window, seconds=plan.seconds)
+
+    with fleet(Nats, PenstockM3Msg) as made:
+        numbers = interleaved(plan.rounds, made.each(turn))
+    goals = [at_least(2, ratio(rate(numbers, "penstock"), rate(numbers, "nats")))]
+    yield result("m3msg-in", f"M3Msg in with acks, {SIZE}-byte metrics", numbers, goals, made.missing)
