@@ -1,4 +1,4 @@
-"""The acceptance cases of M3Msg, by their numbers."""
+"""The acceptance cases of M3Msg, by their numbers. Case 48 needs Spark: tests/pipeline/rollup/test_m3.py."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from pyspark.sql import functions as sql
 
 from penstock.filters.storage import HEADER as STORAGE_POLICY
 from penstock.pipeline.jobs.output import Output
+from penstock.pipeline.jobs.rollup import m3
 from penstock.pipeline.jobs.rollup.aggregations import KINDS, SUFFIXES, accumulators, totals, value
 from penstock.pipeline.jobs.rollup.options import Rollup
-from penstock.pipeline.jobs.rollup.samples import expanded, message_columns, samples
+from penstock.pipeline.jobs.rollup.samples import M3, expanded, message_columns, samples
 from penstock.pipeline.jobs.rollup.windows import is_late, watched, windowed
 
 #: Names the counts in a query's progress: dead letters, windows that samples came too late for, and samples.
@@ -32,20 +33,24 @@ _USED = ("id", "kind", "value", "whole", "bits", "event_us", "arrival_us")
 def rolled(frame: DataFrame, options: Rollup) -> Output:
     """Return the aggregates of the samples in messages, one row per series, aggregation, policy and window."""
     source = watched(frame, options.lateness_us()) if frame.isStreaming else frame
-    read = samples(source, options.format, options.future_us())
+    read = samples(source, options.format, options.future_us(), options.storage_policies())
     used = expanded(_counted(read, options).where("reason IS NULL"), options.format)
     # The first of those with the greatest time is last, so the least of this.
     order = sql.struct(-sql.col("event_us"), "topic", "shard", "offset", "position")
-    ordered = used.select(*_USED, order.alias("order"))
+    asked = ("policies",) if options.format == M3 else ()
+    ordered = used.select(*_USED, *asked, order.alias("order"))
     chosen = options.aggregations.by_kind()
-    groups = windowed(ordered, options.storage_policies(), options.lateness_us()).groupBy(
-        "id", "kind", "policy", "window_end"
-    )
+    takes = m3.takes if options.format == M3 else None
+    windows = windowed(ordered, options.storage_policies(), options.lateness_us(), takes)
+    groups = windows.groupBy("id", "kind", "policy", "window_end")
     first, *rest = (column.alias(name) for name, column in accumulators(chosen).items())
     # Dead letters wait for nothing, so they are read without a watermark.
-    plain = read if source is frame else samples(frame, options.format, options.future_us())
+    plain = read
+    if source is not frame:
+        plain = samples(frame, options.format, options.future_us(), options.storage_policies())
     dead = _dead(plain, message_columns(frame), options)
-    return Output(_aggregates(groups.agg(first, *rest), options), messages, dead)
+    written = m3.messages if options.output == "m3" else messages
+    return Output(_aggregates(groups.agg(first, *rest), options), written, dead)
 
 
 def messages(aggregates: DataFrame) -> DataFrame:
@@ -68,7 +73,8 @@ def messages(aggregates: DataFrame) -> DataFrame:
 
 
 def _late_for(options: Rollup) -> list[Column]:
-    return [is_late(policy, options.lateness_us()) for policy in options.storage_policies()]
+    late = [(policy, is_late(policy, options.lateness_us())) for policy in options.storage_policies()]
+    return [m3.takes(policy) & missed if options.format == M3 else missed for policy, missed in late]
 
 
 def _counted(read: DataFrame, options: Rollup) -> DataFrame:

@@ -11,7 +11,9 @@ from penstock.errors import ConfigError, hint
 from penstock.m3.policies import UNITS_NS, StoragePolicy, duration_ns, storage_policy
 from penstock.pipeline.jobs.rollup import aggregations as known
 
-FORMATS = ("statsd", "prometheus", "json")
+FORMATS = ("statsd", "prometheus", "json", "m3")
+#: What messages of aggregates are.
+OUTPUTS = ("json", "m3")
 LATE = ("drop", "dead")
 #: How an aggregate's id is made of its series' id.
 NAMES = ("m3", "usual", "suffix", "plain")
@@ -48,6 +50,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )  # fmt: skip
 
     format: str = "statsd"
+    output: str = "json"
     policies: tuple[str, ...] = ("10s:2d", "1m:40d")
     aggregations: Aggregations = msgspec.field(default_factory=Aggregations)
     names: str = "m3"
@@ -60,6 +63,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         _one_of("format", self.format, FORMATS)
+        _one_of("output", self.output, OUTPUTS)
         _one_of("names", self.names, NAMES)
         _one_of("late", self.late, LATE)
         if not self.policies:

@@ -7,10 +7,15 @@ costs grows with its length and no faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from penstock.pipeline.jobs.rollup import objects, prometheus, statsd
+from penstock.m3.policies import StoragePolicy
+from penstock.pipeline.jobs.rollup import m3, objects, prometheus, statsd
 from penstock.pipeline.jobs.rollup.numbers import TIME_US_MAX
 from penstock.pipeline.schema import TYPES
 
@@ -20,15 +25,21 @@ _BLANKS = " \t\r\n"
 FUTURE = "future"
 
 
-def samples(frame: DataFrame, format: str, future_us: int) -> DataFrame:
+#: Formats whose messages have values, which are told apart later.
+_SEVERAL = ("json", "m3")
+M3 = "m3"
+
+
+def samples(frame: DataFrame, format: str, future_us: int, policies: Sequence[StoragePolicy] = ()) -> DataFrame:
     """Return the lines of messages, with all columns these have; `body` only where it could not be cut into lines.
 
     Added are `line` (its number in the body), `text`, `position` (its place among those of the message), `id`, `kind`,
     `value` and `whole`, or `values` of both, `event_us`, `arrival_us`, `bits` and `reason`, null where it can be used.
+    A metric of M3's has `policies` as well, one of which must be among those that are named here, if any are.
     """
     given = message_columns(frame)
-    lines = _lines(with_all(frame).withColumn("bits", sql.col("traffic")), format)
-    read = _PARSERS[format](lines)
+    whole = with_all(frame).withColumn("bits", sql.col("traffic"))
+    read = m3.parsed(whole) if format == M3 else _PARSERS[format](_lines(whole, format))
     taken = sql.unix_micros("timestamp")
     event = sql.coalesce(sql.col("time_us"), sql.unix_micros("event_time"), taken)
     timed = read.withColumn("said_us", event).withColumns(
@@ -44,19 +55,22 @@ def samples(frame: DataFrame, format: str, future_us: int) -> DataFrame:
         .when(sql.col("event_us").isNull(), "the time is before 1970 or after 2199")
         .when(sql.try_subtract(sql.col("event_us"), sql.col("arrival_us")) > future_us, FUTURE)
     )
+    if format == M3 and policies:
+        reason = reason.when(~reduce(or_, map(m3.takes, policies)), "none of its storage policies is rolled up here")
     order = [name for name in ("topic", "shard", "offset") if name not in given]
     return timed.select(
         *given,
         *order,
         *("line", "text", "position", "id", "kind", "event_us", "arrival_us", "bits"),
-        *(("values",) if format == "json" else ("value", "whole")),
+        *(("values",) if format in _SEVERAL else ("value", "whole")),
+        *(("policies",) if format == M3 else ()),
         reason.alias("reason"),
     )
 
 
 def expanded(lines: DataFrame, format: str) -> DataFrame:
     """Return a row for each sample, where a line may hold several."""
-    return objects.expanded(lines) if format == "json" else lines
+    return objects.expanded(lines) if format in _SEVERAL else lines
 
 
 def message_columns(frame: DataFrame) -> list[str]:

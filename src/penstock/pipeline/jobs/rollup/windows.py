@@ -6,7 +6,7 @@ repeated batch and a batch over everything agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
@@ -51,11 +51,19 @@ def watched(frame: DataFrame, lateness_us: int) -> DataFrame:
     return frame.withWatermark(ARRIVAL, f"{delay_ms} milliseconds")
 
 
-def windowed(samples: DataFrame, policies: Sequence[StoragePolicy], lateness_us: int) -> DataFrame:
-    """Return a row for each sample and policy whose window it is in time for, with `policy` and `window_end`."""
+def windowed(
+    samples: DataFrame,
+    policies: Sequence[StoragePolicy],
+    lateness_us: int,
+    takes: Callable[[StoragePolicy], Column] | None = None,
+) -> DataFrame:
+    """Return a row for each sample and policy whose window it is in time for, with `policy` and `window_end`.
+
+    `takes` says which samples are for a policy at all.
+    """
     windows = [
         sql.when(
-            ~is_late(policy, lateness_us),
+            ~is_late(policy, lateness_us) if takes is None else takes(policy) & ~is_late(policy, lateness_us),
             sql.struct(sql.lit(number).alias("policy"), sql.timestamp_micros(end_us(policy)).alias("end")),
         )
         for number, policy in enumerate(policies)
