@@ -198,8 +198,8 @@ $(FUZZ): requirements/fuzz.lock $(DEV)
 	$(PIP) -r requirements/fuzz.lock
 	@touch $@
 
-$(BENCH): requirements/bench.lock bench/peers-java/kafka/pom.xml bench/peers-java/connector/pom.xml $(SPARK)
+$(BENCH): requirements/bench.lock $(wildcard bench/peers-java/*/pom.xml) $(SPARK)
 	-@scripts/need gcc redis-server go java mvn
 	-$(PIP) -r requirements/bench.lock
-	-$(BIN)/python -c "from bench import supply; supply.kafka(); supply.kafka_connector()"
+	-$(BIN)/python -c "from bench import supply; supply.kafka(); supply.kafka_connector(); supply.elasticmq()"
 	@touch $@

@@ -123,13 +123,17 @@ class Server:
         """Run the load generator and count the CPU time that it cost the server."""
         return self.measured(lambda: self.load(mode, **options))
 
+    def pids(self) -> tuple[int, ...]:
+        """Return the processes whose CPU time is its."""
+        return (self.pid,)
+
     def measured(self, load: Callable[[], Run]) -> Sample:
         """Put some load on it and count the CPU time that this cost the server."""
-        measure.settle(self.pid)
-        before_ns = measure.cpu_ns(self.pid)
+        self._settle()
+        before_ns = self._cpu_ns()
         run = load()
-        measure.settle(self.pid)
-        cpu_us = (measure.cpu_ns(self.pid) - before_ns) / 1000
+        self._settle()
+        cpu_us = (self._cpu_ns() - before_ns) / 1000
         if run.redelivered:
             raise LoadFailed(f"{self.name} delivered {run.redelivered} messages again")
         messages = run.published or run.messages
@@ -138,6 +142,13 @@ class Server:
     def sample_fresh(self, mode: str, options: Mapping[str, str | float]) -> Sample:
         """Run the load generator on a topic that nobody used yet."""
         return self.sample(mode, topic=self.topic(), **options)
+
+    def _settle(self) -> None:
+        for pid in self.pids():
+            measure.settle(pid)
+
+    def _cpu_ns(self) -> int:
+        return sum(measure.cpu_ns(pid) for pid in self.pids())
 
     def _await_port(self) -> None:
         end = time.monotonic() + START_SECONDS_MAX
@@ -320,6 +331,122 @@ class Kafka(Server):
         return [str(self.java), *switches, logging, "-cp", f"{self.program}/*"]
 
 
+#: What ElasticMQ is told: where it listens, Amazon's limits, and no page of statistics.
+ELASTICMQ_CONFIG = """\
+include classpath("application.conf")
+node-address {{ protocol = http, host = localhost, port = {port}, context-path = "" }}
+rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "127.0.0.1", sqs-limits = strict }}
+rest-stats {{ enabled = false }}
+"""
+
+
+class ElasticMq(Server):
+    """ElasticMQ: SQS in memory, in a Java that may use as much of it as it likes up to 4 GB."""
+
+    name = "elasticmq"
+    dialect = "sqs"
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.java = supply.java()
+        self.settings = self.data / "elasticmq.conf"
+        self.settings.write_text(ELASTICMQ_CONFIG.format(port=self.port))
+
+    @property
+    def sqs_port(self) -> int:
+        return self.port
+
+    @classmethod
+    def find(cls) -> Path:
+        supply.java()
+        return supply.elasticmq()
+
+    @classmethod
+    def version(cls) -> str:
+        """Return the version that its jar has in its name; one that was never fetched has none."""
+        for jar in (supply.BUILD / "elasticmq").glob("elasticmq-server_2.13-*.jar"):
+            return jar.stem.rpartition("-")[2]
+        raise Missing("ElasticMQ was not fetched")
+
+    def command(self) -> list[str]:
+        words = [f"-Dconfig.file={self.settings}", "-cp", f"{self.program}/*", "org.elasticmq.server.Main"]
+        return [str(self.java), "-Xmx4g", *words]
+
+    def live_bytes(self) -> int:
+        """Return what its heap holds that is not garbage."""
+        told = self._jcmd("GC.class_histogram").strip().splitlines()[-1]  # which collects before it counts
+        return int(told.split()[2])
+
+    def _jcmd(self, command: str) -> str:
+        words = ["jcmd", str(self.pid), command]
+        try:
+            return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Missing(f"what Java's heap holds cannot be asked: {error}") from error
+
+
+#: The least that puts a message behind a path into Redis: one route, no middleware, and a client that is a dozen lines.
+STARLETTE_APP = """\
+import asyncio, os
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+lines = []
+
+async def enqueue(request):
+    body = await request.body()
+    reader, writer = lines.pop() if lines else await asyncio.open_connection("127.0.0.1", int(os.environ["REDIS_PORT"]))
+    words = b"XADD", request.path_params["queue"].encode(), b"*", b"b", body
+    writer.write(b"*5\\r\\n" + b"".join([b"$%d\\r\\n%b\\r\\n" % (len(word), word) for word in words]))
+    size = int((await reader.readline())[1:])
+    told = await reader.readexactly(size + 2)
+    lines.append((reader, writer))
+    return PlainTextResponse(told[:-2])
+
+app = Starlette(routes=[Route("/v1/queues/{queue}/message", enqueue, methods=["PUT"])])
+"""
+
+
+class Starlette(Server):
+    """Redis behind a bare handler: Starlette on uvicorn with uvloop and httptools, one process, without its log."""
+
+    name = "starlette + redis"
+    dialect = "dynamiq"
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.redis = Redis(durability)
+        (self.data / "enqueue.py").write_text(STARLETTE_APP)
+
+    @classmethod
+    def find(cls) -> Path:
+        return supply.uvicorn()
+
+    def command(self) -> list[str]:
+        place = ["env", f"REDIS_PORT={self.redis.port}", str(self.program), "enqueue:app", "--port", str(self.port)]
+        return [*place, "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
+
+    def start(self, wait: bool = True) -> None:
+        self.redis.start()
+        super().start(wait)
+
+    def stop(self) -> None:
+        super().stop()
+        self.redis.stop()
+
+    def kill(self) -> None:
+        super().kill()
+        self.redis.kill()
+
+    def remove(self) -> None:
+        super().remove()
+        self.redis.remove()
+
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid, self.redis.pid)
+
+
 class Penstock(Server):
     """This project's node; topics made by the first publish get the durability it was started with."""
 
@@ -335,6 +462,8 @@ class Penstock(Server):
         self.port = self.nsq_port + self.offset
         self.http_port = self.port + 1
         self.flight_port = 7071 + self.offset
+        self.dynamiq_port = 8081 + self.offset
+        self.sqs_port = 9324 + self.offset
         self.node_data = self.data / "node"
 
     @classmethod
@@ -401,7 +530,7 @@ def versions() -> dict[str, str]:
     found = {}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["spark"] = importlib.metadata.version("pyspark")
-    for kind in (Nsqd, Redis, Nats, Kafka, Penstock):
+    for kind in (Nsqd, Redis, Nats, Kafka, ElasticMq, Starlette, Penstock):
         with contextlib.suppress(Missing):
             found[kind.name] = kind.version()
     return found

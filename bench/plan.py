@@ -19,6 +19,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     backlog_lone: int = 10_000_000
     due: int = 5_000_000
     late_seconds: float = 10.0
+    #: Batches that warm ElasticMQ's Java up, messages in 1,000 queues, queues that nobody uses, and how deep one is.
+    queue_warm: int = 100_000
+    queue_messages: int = 1_000_000
+    queues: int = 10_000
+    queue_depth: int = 10_000_000
     #: Messages that Spark reads; micro-batches hold a million.
     spark: int = 5_000_000
 
@@ -32,5 +37,9 @@ QUICK = Plan(
     backlog=1_000_000,
     backlog_lone=300_000,
     late_seconds=5.0,
+    queue_warm=20_000,
+    queue_messages=300_000,
+    queues=2_000,
+    queue_depth=1_000_000,
     spark=2_000_000,
 )

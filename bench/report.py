@@ -100,6 +100,13 @@ def at_most(bound: float, value: float | None, unit: str = TIMES, what: str = ""
     return _goal(f"{what}≤ {bound:g}{unit}", value, unit, value is not None and value <= bound)
 
 
+def either(*goals: Goal) -> Goal:
+    """Return the goal of reaching one of several."""
+    verdicts: tuple[Verdict, ...] = ("met", "MISSED", "MISSING")
+    verdict = next(each for each in verdicts if any(goal.verdict == each for goal in goals))
+    return Goal(" or ".join(goal.target for goal in goals), " / ".join(goal.measured for goal in goals), verdict)
+
+
 def shown(what: str, value: float | None, unit: str = TIMES) -> Goal:
     """Return a number that is worth seeing and has no target."""
     return Goal(what, "MISSING" if value is None else f"{value:.3g}{unit}", "shown")

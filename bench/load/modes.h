@@ -7,6 +7,7 @@ void mode_late(void);      /* latency.c: how late messages with a due time arriv
 void mode_neighbour(void); /* latency.c: publish and wait beside a pipelining connection */
 void mode_probe(void);     /* latency.c: publish and wait once a millisecond, nothing else */
 void mode_read(void);      /* range.c: what a stream keeps, read from its beginning */
+void mode_drain(void);     /* queues.c: what a queue of SQS holds, received and deleted by tens */
 void mode_disk(void);      /* probe.c: the disk's own fdatasync */
 void mode_sink(void);      /* probe.c: answers publishes without looking at them */
 void mode_source(void);    /* probe.c: delivers messages as fast as they are taken */

@@ -30,7 +30,7 @@ static const struct { const char *key; const char **text; long *number; double *
     {"patience", NULL, NULL, &opt.patience},{"varied", NULL, &opt.varied, NULL},
     {"ext", NULL, &opt.ext, NULL},          {"tags", NULL, &opt.tags, NULL},
     {"first_tag", NULL, &opt.first_tag, NULL},{"untagged", NULL, &opt.untagged, NULL},
-    {"claims", NULL, &opt.claims, NULL},
+    {"claims", NULL, &opt.claims, NULL},    {"topics", NULL, &opt.topics, NULL},
 };
 
 void options_parse(int count, char **words)

@@ -8,7 +8,7 @@
 /* The command line: MODE key=value ...; a key that is not here ends the program. */
 struct options {
     const char *mode;
-    const char *dialect;  /* nsq, redis, nats or http (nsqd's /pub) */
+    const char *dialect;  /* nsq, redis, nats, http (nsqd's /pub), sqs or dynamiq */
     const char *topic;
     const char *channel;
     const char *identify; /* JSON of an NSQ IDENTIFY, empty for none */
@@ -28,6 +28,7 @@ struct options {
     long tags;            /* with ext: how many tags are published, 0 for headers without a tag */
     long first_tag;       /* the number of the first of them */
     long untagged;        /* with tags: percent of the messages that carry none all the same */
+    long topics;          /* with sqs: so many queues in turn, called by the topic's name and a number of four digits */
     long claims;          /* with ext: so many consumers ask for a tag each, the others for none */
     double seconds;
     double patience;      /* seconds to wait for a server that does not listen yet */

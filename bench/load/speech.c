@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "queues.h"
+
 /* Enough that a write is never cut short for want of bytes, little enough to stay in the cache. */
 #define BLOCK_BYTES (512 << 10)
 
@@ -304,6 +306,8 @@ static const struct speech SPEECHES[] = {
     {"nats", nats_greet, nats_unit, nats_scan, 2, 1},
     {"http", http_greet, http_unit, http_scan, 0, 1},
     {"m3msg", m3msg_greet, m3msg_unit, m3msg_scan, 0, 1},
+    {"sqs", http_greet, sqs_unit, sqs_scan, 0, 0},
+    {"dynamiq", http_greet, dynamiq_unit, dynamiq_scan, 0, 1},
 };
 
 const struct speech *speech;
@@ -320,11 +324,13 @@ void speech_choose(void)
 struct block block_make(void)
 {
     size_t batch = (size_t)(opt.batch ? opt.batch : 1);
-    char *unit = malloc(256 + batch * ((size_t)opt.size + 256));
+    char *unit = malloc(4096 + batch * ((size_t)opt.size + 256));
     struct block block = {.unit_bytes = speech->unit(unit)};
     free(unit);
     block.messages_per_unit = speech->single_only ? 1 : (long)batch;
     block.units = BLOCK_BYTES / block.unit_bytes + 1;
+    if (block.units < (size_t)opt.topics)
+        block.units = (size_t)opt.topics;
     block.bytes = malloc(block.units * block.unit_bytes + 256);
     for (size_t i = 0; i < block.units; i++)
         if (speech->unit(block.bytes + i * block.unit_bytes) != block.unit_bytes)
@@ -341,7 +347,7 @@ int greeted(void)
 
 void await_reply(int fd)
 {
-    char bytes[4096];
+    char bytes[65536];
     size_t fill = 0;
     for (long replies = 0; !replies;) {
         fill += receive(fd, bytes + fill, sizeof bytes - fill);

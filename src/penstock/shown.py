@@ -83,10 +83,14 @@ def cuts(low: int, high: int, parts: int) -> list[int]:
 
 
 def _mixed(place: int, rounds: Rounds) -> int:
-    for key, factor in zip(rounds, _FACTORS, strict=True):
-        place = ((place ^ key) * factor) & _MASK
-        place ^= place >> _FOLD
-    return place
+    # Three rounds, written out: this is on the way of a lone message.
+    first, second, third = rounds
+    place = ((place ^ first) * _FACTORS[0]) & _MASK
+    place ^= place >> _FOLD
+    place = ((place ^ second) * _FACTORS[1]) & _MASK
+    place ^= place >> _FOLD
+    place = ((place ^ third) * _FACTORS[2]) & _MASK
+    return place ^ place >> _FOLD
 
 
 def _unmixed(shown: int, rounds: Rounds) -> int:

@@ -209,6 +209,16 @@ def test_receipts_are_checked_in_any_order_and_with_any_number(bench: Bench) -> 
     assert api.current(np.array([7, 8]), np.array([1, 1])).tolist() == [False, True]
 
 
+def test_looks_of_one_turn_all_find_what_is_there(bench: Bench) -> None:
+    bench.shard.put(numbered(3))
+    api = bench.subscription.holder("api")
+    found: list[Delivery] = []
+    bench.is_open = True
+    for _ in range(3):
+        api.look(1, 60 * SECOND, found.extend)
+    assert [offset for delivery in found for offset in delivery.offsets()] == [0, 1, 2]
+
+
 def test_extend_gives_new_versions_only_if_told_to(bench: Bench) -> None:
     bench.shard.put(numbered(2))
     named = Named(bench, "c1")

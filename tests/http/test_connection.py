@@ -36,6 +36,7 @@ class Echo(App):
         self.left: list[str] = []
         self.body_bytes_max = LIMIT
         self.answer = Response(b"quick").wire()
+        self.in_turn = False
         self._routes = Routes(
             [
                 ("GET", "/now", Route(self._now)),
@@ -62,7 +63,9 @@ class Echo(App):
     def not_http(self, text: str, connection: Connection) -> None:
         self.faults.append("not http")
 
-    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
+    def shortcut(
+        self, method: bytes, target: bytes, head: bytes, caller: Caller, connection: Connection
+    ) -> Shortcut | None:
         return self if target == b"/quick" else None
 
     def take(self, body: bytes, done: Done) -> bool:
@@ -190,6 +193,28 @@ def test_shortcuts_overlap_and_are_answered_in_order(place: Place) -> None:
     line.send(post("/quick", b"d"))
     place.release()
     assert contents(line) == [b"quick"]
+
+
+def test_a_shortcut_in_turn_begins_when_everything_before_it_is_answered(place: Place) -> None:
+    line = place.line()
+    place.app.in_turn = True
+    line.send(post("/quick", b"a") + post("/quick", b"b"))
+    assert [body for body, _ in place.app.quick] == [b"a"]
+    place.release()
+    place.clock.run()
+    assert [body for body, _ in place.app.quick] == [b"b"]
+    place.release()
+    assert contents(line) == [b"quick"] * 2
+
+
+def test_a_shortcut_without_an_answer_of_its_own_sends_what_it_was_told(place: Place) -> None:
+    line = place.line()
+    place.app.answer = b""
+    line.send(post("/quick", b"a") + post("/quick", b"b"))
+    (_, first), (_, second) = place.app.quick
+    second(Response(b"two").wire(), None)
+    first(Response(b"one").wire(), None)
+    assert contents(line) == [b"one", b"two"]
 
 
 def test_a_client_that_leaves_is_told_to_whoever_waits_for_it(place: Place) -> None:

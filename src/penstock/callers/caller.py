@@ -22,6 +22,7 @@ class Caller:
     __slots__ = (
         "_gate",
         "_granted",
+        "_known_version",
         "_version",
         "address",
         "asks_token",
@@ -49,6 +50,8 @@ class Caller:
         self.entered: Account | None = None
         self._granted: set[tuple[Action, str]] = set()
         self._version = gate.version
+        #: At which version of the gate it was last found to be known.
+        self._known_version = -1
 
     @property
     def name(self) -> str:
@@ -65,13 +68,18 @@ class Caller:
 
     @property
     def is_known(self) -> bool:
-        """Whether it may be here at all."""
-        return self._gate.trouble(self) is None
+        """Whether it may be here at all; that is remembered until users change, unless it ends by itself."""
+        gate = self._gate
+        if self._known_version == gate.version and not self.identity.expires_ns:
+            return True
+        if gate.trouble(self) is not None:
+            return False
+        self._known_version = gate.version
+        return True
 
     def check_known(self) -> None:
         """Refuse somebody who must say who it is, and did not."""
-        trouble = self._gate.trouble(self)
-        if trouble is not None:
+        if not self.is_known and (trouble := self._gate.trouble(self)) is not None:
             self._gate.refuse(self, trouble)
 
     def enter(self) -> None:

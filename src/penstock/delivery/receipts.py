@@ -7,7 +7,7 @@ Invariant: what one receipt of several may do does not depend on the others.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Literal, TypeAlias
@@ -20,8 +20,11 @@ from penstock.delivery.seat import Seat
 
 #: Id, version, incarnation; and a sum of them, which tells a receipt from any other text.
 _RECEIPT = Struct(">QIQ")
-_SUM = Struct(">I")
-_SIZE = _RECEIPT.size + _SUM.size
+_SUMMED = Struct(">QIQI")
+
+#: Base64 with letters that may stand in an address.
+_SAFE = bytes.maketrans(b"+/", b"-_")
+_USUAL = bytes.maketrans(b"-_", b"+/")
 
 Receipt: TypeAlias = tuple[int, int]
 
@@ -31,19 +34,20 @@ Outcome: TypeAlias = Literal["done", "late", "stale"]
 
 def written(id_: int, version: int, incarnation: int) -> str:
     """Return the receipt of a lease as a text."""
-    packed = _RECEIPT.pack(id_, version, incarnation)
-    return urlsafe_b64encode(packed + _SUM.pack(crc32(packed))).decode("ascii")
+    sum_ = crc32(_RECEIPT.pack(id_, version, incarnation))
+    packed = _SUMMED.pack(id_, version, incarnation, sum_)
+    return b2a_base64(packed, newline=False).translate(_SAFE).decode("ascii")
 
 
 def read(text: str, incarnation: int) -> Receipt | None:
     """Return (id, version) of a receipt of this topic; None of any other text."""
     try:
-        packed = urlsafe_b64decode(text.encode("ascii"))
+        packed = a2b_base64(text.encode("ascii").translate(_USUAL))
     except ValueError:
         return None
-    if len(packed) == _SIZE and _SUM.unpack(packed[_RECEIPT.size :])[0] == crc32(packed[: _RECEIPT.size]):
-        id_, version, of = _RECEIPT.unpack(packed[: _RECEIPT.size])
-        if of == incarnation and 0 < id_ < 1 << 63:
+    if len(packed) == _SUMMED.size:
+        id_, version, of, sum_ = _SUMMED.unpack(packed)
+        if of == incarnation and 0 < id_ < 1 << 63 and sum_ == crc32(packed[: _RECEIPT.size]):
             return id_, version
     return None
 

@@ -198,7 +198,8 @@ class Subscription:
                 self.flush()
             self.count_revoked()
             self.host.touch()
-        self.wake()
+        if seat.owner is None or seat.tag:  # a look leaves nothing behind for others, who may ask in the same turn
+            self.wake()
 
     def close(self, *, forget: bool) -> list[Seat]:
         """End it and return the seats whose owners must hear of it; with `forget` its state is dropped for good."""

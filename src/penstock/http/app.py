@@ -30,8 +30,10 @@ class Shortcut(Protocol):
 
     #: Bodies of one byte to this many take it.
     body_bytes_max: int
-    #: What is answered when all went well.
+    #: What is answered when all went well; empty where `done` is told the bytes.
     answer: bytes
+    #: It begins when everything before it is answered, because it may see what that changes.
+    in_turn: bool
 
     def take(self, body: bytes, done: Done) -> bool:
         """Carry it out and tell `done`, now or later; False if it shall take the long way this time."""
@@ -58,6 +60,8 @@ class App(Protocol):
     def not_http(self, text: str, connection: Connection) -> None:
         """Count bytes that are no request."""
 
-    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
-        """Return the short way for requests of somebody with this method and target, if there is one."""
+    def shortcut(
+        self, method: bytes, target: bytes, head: bytes, caller: Caller, connection: Connection
+    ) -> Shortcut | None:
+        """Return the short way for requests of somebody with this method, target and whole head, if there is one."""
         return None

@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
                 if stop - at > HEAD_BYTES_MAX:  # too much to keep here: the long way counts it as it comes
                     return self._long_way(data[at:])
                 return self._keep(data[at:])
-            if len(self._answers) >= ANSWERS_MAX:
+            if self._answers and (shortcut.in_turn or len(self._answers) >= ANSWERS_MAX):
                 return self._wait(data[at:])
             self._rest_ns = 0
             cell = _Cell()
@@ -286,14 +286,15 @@ class Connection(asyncio.Protocol):
         if host is not None and not self._door.answers_to(host):
             return False  # the long way says why not
         self._plain_head, self._plain_size = found[0], int(found[4])
-        shown = _authorization(found[0])
+        head = found[0]
+        shown = _authorization(head)
         caller = self._known(shown[1] if shown is not None else b"")
-        self._shortcut = self._app.shortcut(found[1], found[2], caller, self) if caller is not None else None
+        self._shortcut = self._app.shortcut(found[1], found[2], head, caller, self) if caller is not None else None
         return True
 
-    def _done(self, cell: _Cell, shortcut: Shortcut, _: object, error: BaseException | None) -> None:
+    def _done(self, cell: _Cell, shortcut: Shortcut, told: object, error: BaseException | None) -> None:
         if error is None:
-            cell.wire = shortcut.answer
+            cell.wire = shortcut.answer or cast(bytes, told)
         else:
             method, target = self._plain_head.split(b" ", 2)[:2]
             request = f"{method.decode()} {target.partition(b'?')[0].decode('latin-1')}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from penstock.callers import Caller
+from penstock.dialects.sqs import plain
 from penstock.dialects.sqs.codec import query, shapes
 from penstock.dialects.sqs.faults import Fault, missing
 from penstock.dialects.sqs.messages import Messages
@@ -26,7 +28,7 @@ from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.dialects.sqs.sns.operations import Sns
 from penstock.dialects.sqs.sns.seals import CERTIFICATES
 from penstock.dialects.sqs.tasks import Tasks
-from penstock.http import App, Connection, Request, Response, Route
+from penstock.http import App, Connection, Request, Response, Route, Shortcut
 from penstock.node.node import Node
 from penstock.registry.answer import Answer
 
@@ -130,10 +132,12 @@ class Query:
 class Api(App):
     """SQS over HTTP."""
 
+    starts = (b"POST / HTTP/1.1\r\n",)
     takes_signatures = True
 
     def __init__(self, node: Node, names: Names, body_bytes_max: int, allowed: Allowed) -> None:
         self._node = node
+        self.gate = node.gate
         self._names = names
         self._signers = Signers(node)
         self._json = Json()
@@ -146,6 +150,8 @@ class Api(App):
             **self._operations(self.queues, self.messages, Tasks(self.queues)),
             **self.sns.operations(),
         }
+        #: Those that have a short way, by the header that names them.
+        self.plain = plain.table(self)
 
     @staticmethod
     def _operations(queues: Queues, messages: Messages, tasks: Tasks) -> dict[str, Operation]:
@@ -205,6 +211,22 @@ class Api(App):
     def not_http(self, text: str, connection: Connection) -> None:
         """Count bytes that are no request."""
         self._node.count_fault("sqs", "bad_request", text, connection.peer)
+
+    def shortcut(
+        self, method: bytes, target: bytes, head: bytes, caller: Caller, connection: Connection
+    ) -> Shortcut | None:
+        """Return the short way of requests about messages."""
+        return plain.way(self, head, caller, connection)
+
+    # --- the short way --------------------------------------------------------------------------------------------
+
+    def wire_of(self, answer: msgspec.Struct) -> bytes:
+        """Return the bytes of an answer in JSON."""
+        return self._json.answer("", answer).wire()
+
+    def refusal(self, error: BaseException | None, name: str, connection: Connection) -> bytes:
+        """Return in bytes why an operation was refused."""
+        return self._refused(self._json, error or Fault("InternalFailure", ""), name, connection).wire()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -279,8 +301,13 @@ def _fault(error: BaseException) -> Fault:
     return Fault.of(error)
 
 
+#: Ids of requests: UUIDs in form, drawn once and counted on.
+_DRAWN = str(uuid4())[:-12].encode("ascii")
+_asked = count(uuid4().int & 0xFFFF_FFFF)
+
+
 def _request_id() -> tuple[bytes, bytes]:
-    return b"x-amzn-requestid", str(uuid4()).encode("ascii")
+    return b"x-amzn-requestid", b"%b%012x" % (_DRAWN, next(_asked))
 
 
 def _is_signed(request: Request) -> bool:

@@ -6,19 +6,28 @@ has the same one whenever it is shown.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from penstock.shown import shown_id
 
 _MASK = (1 << 64) - 1
+_LOWER = (1 << 62) - 1
 #: A number that belongs to no message: the place of a queue in the space of its own ids.
 _QUEUE = 1 << 62
 
 
 def message_id(incarnation: int, id_: int) -> str:
     """Return the id of a message for people and clients."""
-    upper = shown_id(_QUEUE, incarnation)
-    # Version and variant of a UUID: its random kind. The shown id has 63 bits; one of them stands above the variant.
     shown = shown_id(id_, incarnation)
-    upper = upper & ~0xF003 & _MASK | 0x4000 | shown >> 62 & 1
-    lower = 0x8000_0000_0000_0000 | shown & (1 << 62) - 1
-    text = f"{upper:016x}{lower:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = f"{0x8000_0000_0000_0000 | shown & _LOWER:016x}"
+    return f"{_uppers(incarnation)[shown >> 62]}-{text[:4]}-{text[4:]}"
+
+
+@lru_cache(maxsize=4096)
+def _uppers(incarnation: int) -> tuple[str, str]:
+    """Return the upper half for both values of the shown id's first bit."""
+    # Version and variant of a UUID: its random kind. The shown id has 63 bits; one of them stands above the variant.
+    upper = shown_id(_QUEUE, incarnation) & ~0xF003 & _MASK | 0x4000
+    texts = [f"{upper | bit:016x}" for bit in (0, 1)]
+    first, second = (f"{text[:8]}-{text[8:12]}-{text[12:]}" for text in texts)
+    return first, second

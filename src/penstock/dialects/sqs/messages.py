@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import md5, sha256
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from penstock.delivery import receipts
 from penstock.delivery.source import Delivery
 from penstock.dialects.sqs import values
 from penstock.dialects.sqs.attributes import VISIBILITY_S_MAX
-from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX
+from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX, SqsChoices
 from penstock.dialects.sqs.codec import shapes
 from penstock.dialects.sqs.codec.shapes import SendEntry, SendMessage, Value
 from penstock.dialects.sqs.faults import Fault, invalid, missing, no_queue, within
@@ -47,6 +47,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
 _PLAIN = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
 
 R = TypeVar("R", shapes.DeleteEntry, shapes.ChangeEntry)
+T = TypeVar("T")
 
 
 class Entry(Protocol):
@@ -86,8 +87,19 @@ class Messages:
     def send(self, caller: Caller, asked: SendMessage, publisher: object) -> Answer[shapes.Sent]:
         """Store one message."""
         queue = self._queues.find(caller, "publish", asked.queue_url)
-        draft = self._draft(queue, asked)
-        incarnation, is_fifo = queue.topic.record.incarnation, queue.choices.fifo
+        incarnation, choices = queue.topic.record.incarnation, queue.choices
+        bodies = _plain(choices, [asked])
+        if bodies is not None:
+            return self._publish(
+                caller,
+                queue,
+                Rows(1, [0, len(bodies[0])], bodies[0], SOURCE),
+                publisher,
+                lambda receipt: shapes.Sent(
+                    message_id=message_id(incarnation, receipt.first_id), md5_of_message_body=_md5(bodies[0])
+                ),
+            )
+        draft, is_fifo = self._draft(queue, asked), choices.fifo
 
         def sent(receipt: Receipt) -> shapes.Sent:
             id_ = receipt.ids()[0]
@@ -99,12 +111,15 @@ class Messages:
                 sequence_number=sequence(id_) if is_fifo else None,
             )
 
-        return self._publish(caller, queue, [draft], publisher).then_make(sent)
+        return self._publish(caller, queue, _rows([draft]), publisher, sent)
 
     def send_batch(self, caller: Caller, asked: shapes.SendMessageBatch, publisher: object) -> Answer[shapes.SentBatch]:
         """Store several messages together; what is wrong with one is told of that one alone."""
         queue = self._queues.find(caller, "publish", asked.queue_url)
         check_batch(asked.entries)
+        bodies = _plain(queue.choices, asked.entries)
+        if bodies is not None and sum(map(len, bodies)) <= MESSAGE_BYTES_MAX:
+            return self._send_plain(caller, queue, asked.entries, bodies, publisher)
         told = shapes.SentBatch(successful=[], failed=[])
         drafts: list[Draft] = []
         entries: list[SendEntry] = []
@@ -135,14 +150,32 @@ class Messages:
                 )
             return told
 
-        return self._publish(caller, queue, drafts, publisher).then_make(sent)
+        return self._publish(caller, queue, _rows(drafts), publisher, sent)
+
+    def _send_plain(
+        self, caller: Caller, queue: Queue, entries: Sequence[SendEntry], bodies: list[bytes], publisher: object
+    ) -> Answer[shapes.SentBatch]:
+        """Store several messages that are nothing but their bodies."""
+        incarnation = queue.topic.record.incarnation
+
+        def sent(receipt: Receipt) -> shapes.SentBatch:
+            return shapes.SentBatch(
+                successful=[
+                    shapes.SentEntry(
+                        id=entry.id, message_id=message_id(incarnation, id_), md5_of_message_body=_md5(body)
+                    )
+                    for entry, body, id_ in zip(entries, bodies, receipt.ids(), strict=True)
+                ]
+            )
+
+        return self._publish(caller, queue, Rows.of(bodies, SOURCE), publisher, sent)
 
     def _draft(self, queue: Queue, asked: SendMessage | SendEntry) -> Draft:
         """Return a message as it will be stored; refuse what Amazon would."""
         choices, text = queue.choices, asked.message_body
         if not text:
             raise missing("MessageBody")
-        if values.unspeakable(text):
+        if not text.isprintable() and values.unspeakable(text):
             raise Fault("InvalidMessageContents", _UNSPEAKABLE)
         body = text.encode()
         size = len(body) + (values.check(asked.message_attributes) if asked.message_attributes else 0)
@@ -165,7 +198,7 @@ class Messages:
             values.traffic(asked.message_attributes),
             headers,
             _dedup(queue, asked, body),
-            md5(body, usedforsecurity=False).hexdigest(),
+            _md5(body),
             values.digest(asked.message_attributes),
             values.digest(system),
             size,
@@ -179,36 +212,58 @@ class Messages:
         delay_s = queue_s if asked_s is None else asked_s
         return self._node.clock.now() + delay_s * SECOND if delay_s else None
 
-    def _publish(self, caller: Caller, queue: Queue, drafts: Sequence[Draft], publisher: object) -> Answer[Receipt]:
-        given: dict[str, Column] = {
-            "due": [draft.due_ns for draft in drafts],
-            "key": [draft.key for draft in drafts],
-            "tag": [draft.tag for draft in drafts],
-            "traffic": [draft.traffic for draft in drafts],
-            "headers": [draft.headers for draft in drafts],
-            "dedup": [draft.dedup for draft in drafts],
-        }
-        columns = {name: column for name, column in given.items() if any(value is not None for value in column)}
-        stored: Answer[Receipt] = Answer()
+    def _publish(
+        self, caller: Caller, queue: Queue, rows: Rows, publisher: object, make: Callable[[Receipt], T]
+    ) -> Answer[T]:
+        """Store rows; the answer is what is made of their receipt."""
+        answer: Answer[T] = Answer()
 
         def done(receipt: Receipt | None, error: BaseException | None) -> None:
-            if receipt is not None:
-                stored.give(receipt)
+            if receipt is None:
+                answer.refuse(error if isinstance(error, Exception) else no_queue())
+                return
+            try:
+                made = make(receipt)
+            except Exception as failure:
+                answer.refuse(failure)
             else:
-                stored.refuse(error if isinstance(error, Exception) else no_queue())
+                answer.give(made)
 
-        if "dedup" in columns:
+        if "dedup" in rows.columns:
             queue.topic.intake.pass_time()
-        elif "key" in columns:
+        elif "key" in rows.columns:
             self._queues.share(queue)
-        rows = Rows.of([draft.body for draft in drafts], SOURCE, columns)
         publish(queue.topic, caller, rows, publisher, done)
-        return stored
+        return answer
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def receive(self, caller: Caller, asked: shapes.ReceiveMessage, request: Request) -> Answer[shapes.Received]:
         """Lease messages, waiting for the first if told to."""
+        queue, limit, lease_ns, wait_ns = self._wanted(caller, asked)
+        poll = self.polls.begin(queue.topic, queue.subscription, HOLDER, limit, lease_ns, wait_ns)
+        if not poll.answer.is_given:
+            request.on_gone(poll.give_up)
+        return poll.answer.then_make(lambda found: shapes.Received(messages=self.shown(queue, asked, found)))
+
+    def receive_now(self, caller: Caller, asked: shapes.ReceiveMessage) -> shapes.Received | None:
+        """Lease messages that are there; None if there are none at this moment."""
+        queue, limit, lease_ns, _ = self._wanted(caller, asked)
+        subscription = queue.subscription
+        subscription.expire(self._node.now())
+        if subscription.is_busy() or not subscription.dealer.can_give():
+            return None
+        found: list[shapes.Message] = []
+        look = subscription.holder(HOLDER).look(
+            limit, lease_ns, lambda deliveries: found.extend(self.shown(queue, asked, deliveries))
+        )
+        if not found:
+            look.close()
+            return None
+        return shapes.Received(messages=found)
+
+    def _wanted(self, caller: Caller, asked: shapes.ReceiveMessage) -> tuple[Queue, int, int, int]:
+        """Return the queue that a receive is about, how many it wants, for how long, and how long it would wait."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         limit = asked.max_number_of_messages
         if limit is not None and not 1 <= limit <= BATCH_MAX:
@@ -221,10 +276,7 @@ class Messages:
             )
         wait_ns = (queue.choices.wait_s if wait_s is None else wait_s) * SECOND
         lease_ns = queue.subscription.settings.lease_ns if hidden_s is None else max(hidden_s * SECOND, 1)
-        poll = self.polls.begin(queue.topic, queue.subscription, HOLDER, limit or 1, lease_ns, wait_ns)
-        if not poll.answer.is_given:
-            request.on_gone(poll.give_up)
-        return poll.answer.then_make(lambda found: shapes.Received(messages=self.shown(queue, asked, found)))
+        return queue, limit or 1, lease_ns, wait_ns
 
     def shown(self, queue: Queue, asked: shapes.ReceiveMessage, deliveries: Sequence[Delivery]) -> list[shapes.Message]:
         """Return leased rows as messages with their receipts."""
@@ -233,9 +285,21 @@ class Messages:
         incarnation = queue.topic.record.incarnation
         for delivery in deliveries:
             assert delivery.versions is not None
+            batch = delivery.batch
             for (id_, attempts, row), version in zip(delivery.each(), delivery.versions.tolist(), strict=True):
-                out.append(self._message(queue, delivery.batch, row, id_, attempts, system, asked))
-                out[-1].receipt_handle = receipts.written(id_, version, incarnation)
+                body = batch.row_body(row)
+                text = _speakable(body)
+                if text is not None and not system and "headers" not in batch.columns:
+                    message = shapes.Message(
+                        message_id=message_id(incarnation, id_),
+                        receipt_handle=receipts.written(id_, version, incarnation),
+                        md5_of_body=_md5(body),
+                        body=text,
+                    )
+                else:
+                    message = self._message(queue, batch, row, id_, attempts, system, asked)
+                    message.receipt_handle = receipts.written(id_, version, incarnation)
+                out.append(message)
         return out
 
     def _message(
@@ -260,7 +324,7 @@ class Messages:
         message = shapes.Message(
             message_id=message_id(queue.topic.record.incarnation, id_),
             receipt_handle="",
-            md5_of_body=md5(body, usedforsecurity=False).hexdigest(),
+            md5_of_body=_md5(body),
             body=text,
             md5_of_message_attributes=values.digest(picked),
             message_attributes=picked,
@@ -459,4 +523,46 @@ def _speakable(body: bytes) -> str | None:
         text = body.decode()
     except UnicodeDecodeError:
         return None
-    return None if values.unspeakable(text) else text
+    return text if text.isprintable() or not values.unspeakable(text) else None
+
+
+def _plain(choices: SqsChoices, asked: Sequence[SendMessage | SendEntry]) -> list[bytes] | None:
+    """Return the bodies of messages that are nothing else, and that nothing is wrong with; else None."""
+    if choices.fifo or choices.delay_s:
+        return None
+    bodies = []
+    for each in asked:
+        text = each.message_body
+        if (
+            not text
+            or not text.isprintable()  # what is printable may be sent; of the rest somebody has to look
+            or each.message_attributes
+            or each.delay_seconds is not None
+            or each.message_system_attributes
+            or each.message_group_id is not None
+            or each.message_deduplication_id is not None
+        ):
+            return None
+        body = text.encode()
+        if len(body) > choices.message_bytes:
+            return None
+        bodies.append(body)
+    return bodies
+
+
+def _rows(drafts: Sequence[Draft]) -> Rows:
+    """Return messages as they are stored."""
+    given: dict[str, Column] = {
+        "due": [draft.due_ns for draft in drafts],
+        "key": [draft.key for draft in drafts],
+        "tag": [draft.tag for draft in drafts],
+        "traffic": [draft.traffic for draft in drafts],
+        "headers": [draft.headers for draft in drafts],
+        "dedup": [draft.dedup for draft in drafts],
+    }
+    columns = {name: column for name, column in given.items() if any(value is not None for value in column)}
+    return Rows.of([draft.body for draft in drafts], SOURCE, columns)
+
+
+def _md5(body: bytes) -> str:
+    return md5(body, usedforsecurity=False).hexdigest()

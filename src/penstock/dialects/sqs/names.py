@@ -6,6 +6,7 @@ A queue's name is its topic's. Names of topics that SQS cannot spell are not lis
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +14,9 @@ from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.faults import Fault, no_queue
 
 FIFO = ".fifo"
+
+#: Clients ask for the same addresses again and again; longer ones than these are not remembered.
+REMEMBERED_MAX = 256
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
 
@@ -57,16 +61,23 @@ class Names(NamedTuple):
 
     def of_url(self, url: str) -> str:
         """Return the name in the address of a queue, whatever host it names: clients go by proxies."""
-        path = urlsplit(url).path if "://" in url else url
-        name = unquote(path.rstrip("/").rpartition("/")[2])
-        if not name:
-            raise Fault("InvalidAddress", f"The address {url[:200]} is not valid for this endpoint.")
-        if not is_name(name):
-            raise no_queue()
-        return name
+        return _remembered(url) if len(url) <= REMEMBERED_MAX else _of_url(url)
 
     def of_arn(self, arn: str, service: str = "sqs") -> str | None:
         """Return the name in an ARN of this account and service, None for any other."""
         head = self.arn("", service)
         name = arn.removeprefix(head)
         return name if arn.startswith(head) and is_name(name) else None
+
+
+def _of_url(url: str) -> str:
+    path = urlsplit(url).path if "://" in url else url
+    name = unquote(path.rstrip("/").rpartition("/")[2])
+    if not name:
+        raise Fault("InvalidAddress", f"The address {url[:200]} is not valid for this endpoint.")
+    if not is_name(name):
+        raise no_queue()
+    return name
+
+
+_remembered = lru_cache(maxsize=4096)(_of_url)

@@ -78,7 +78,7 @@ class _Publisher:
 class PlainPublish:
     """Publishes to one topic from one connection, as long as the topic is there."""
 
-    __slots__ = ("_caller", "_http", "_name", "_publisher", "answer", "body_bytes_max")
+    __slots__ = ("_caller", "_http", "_name", "_publisher", "answer", "body_bytes_max", "in_turn")
 
     def __init__(self, http: Http, name: str, caller: Caller, publisher: object) -> None:
         self._http = http
@@ -87,6 +87,7 @@ class PlainPublish:
         self._publisher = publisher
         self.body_bytes_max = http.message_bytes_max
         self.answer = _OK
+        self.in_turn = False
 
     def take(self, body: bytes, done: Done) -> bool:
         """Store one message; False where there is no such topic, no memory for it, no right any more, or a rate."""
@@ -172,7 +173,9 @@ class Http(App):
         """Count bytes that are no request."""
         self.node.count_fault("nsq", "INVALID_REQUEST", text, connection.peer)
 
-    def shortcut(self, method: bytes, target: bytes, caller: Caller, connection: Connection) -> Shortcut | None:
+    def shortcut(
+        self, method: bytes, target: bytes, head: bytes, caller: Caller, connection: Connection
+    ) -> Shortcut | None:
         """Return the short way of a plain publish."""
         found = _PLAIN(target)
         if found is None:
