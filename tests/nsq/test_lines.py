@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api import record
 from penstock.dialects.nsq.http import lines
 from penstock.dialects.nsq.http.lines import Lines
 from penstock.dialects.nsq.http.words import Fault
 from penstock.message import Rows
+from penstock.rest import record
 from tests.served import Served
 
 
