@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.dynamiq.gcfg import as_toml, imported
+from penstock.config.toml import as_toml
+from penstock.dialects.dynamiq.gcfg import imported
 from penstock.errors import ConfigError
 from tests.cli.program import ANY_PORTS, Running, inside
 

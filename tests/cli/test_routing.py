@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,77 @@ def test_the_ledger_tells_what_was_refused(node: Node, topic: str) -> None:
     assert row.split()[:3] == ["rate_limited", topic, "1"]
     assert node.ok("ledger", "--topic", topic, "--json").json["total"] == 1
     assert node.ok("ledger", "--reason", "no-such-reason").out == "nothing was refused or dropped\n"
+
+
+def seed(node: Node, topic: str, mapping: list[str], services: dict[str, list[str]]) -> None:
+    """Set a mapping, and a subscription with a filter for each service."""
+    node.ok("routing", "set", *mapping)
+    node.ok("topic", "create", topic)
+    for name, filters in services.items():
+        node.ok("subscription", "create", topic, name)
+        node.ok("routing", "set", "--topic", topic, "--subscription", name, *filters)
+
+
+def takers(node: Node, topic: str, *types: str) -> list[str]:
+    answer = node.call("routing", "test", "--topic", topic, *types, "--json").json
+    return [one["subscription"] for one in answer["subscriptions"] if one["accepted"]]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Node]:
+    """Return a node whose mapping nobody has touched."""
+    with Node(tmp_path) as running:
+        yield running
+
+
+def test_the_documented_split_of_production_and_staging(fresh: Node) -> None:
+    services = {"prod": ["--allow", "production"], "staging": ["--allow", "staging", "--default"]}
+    seed(fresh, "m", ["production=0", "staging=1"], services)
+    assert takers(fresh, "m", "1") == ["prod"]
+    assert takers(fresh, "m", "2") == ["staging"]
+    assert takers(fresh, "m", "0") == ["staging"]
+    assert takers(fresh, "m", "3") == ["prod", "staging"]
+    assert takers(fresh, "m", "production", "staging") == ["prod", "staging"]
+    told = fresh.call("routing", "test", "4")
+    assert (told.code, [line.split()[:3] for line in told.out.splitlines()[1:]]) == (
+        1, [["m", "prod", "no"], ["m", "staging", "no"]],
+    )  # fmt: skip
+    assert "the message carries no allowed traffic type" in told.out
+
+
+def test_the_documented_tenants_with_debug(fresh: Node) -> None:
+    services = {
+        "tenant-a": ["--allow", "tenant_a", "--allow", "debug"],
+        "tenant-b": ["--allow", "tenant_b"],
+        "watch": ["--allow", "debug"],
+    }
+    seed(fresh, "m", ["tenant_a=0", "tenant_b=1", "tenant_c=2", "debug=10"], services)
+    assert takers(fresh, "m", "tenant_a") == ["tenant-a"]
+    assert takers(fresh, "m", "tenant_b", "debug") == ["tenant-a", "tenant-b", "watch"]
+    assert takers(fresh, "m", "tenant_c") == []
+    assert takers(fresh, "m", "1024") == ["tenant-a", "watch"]
+    assert takers(fresh, "m") == []
+
+
+def test_other_filters_have_their_say_in_who_gets_a_message(node: Node, topic: str) -> None:
+    node.ok("topic", "create", topic)
+    node.ok("subscription", "create", topic, "low", "--shard-set", "0..9", "--storage-policy", "10s:2d")
+    test = ("routing", "test", "--topic", topic)
+    assert node.call(*test, "--shard", "9", "--storage-policy", "10s@1ms:48h").code == 0
+    refused = node.call(*test, "--shard", "10")
+    assert (refused.code, "shard 10 is not in 0..9" in refused.out) == (1, True)
+    assert "1m:40d is none of 10s:2d" in node.call(*test, "--storage-policy", "1m:40d").out
+    assert node.call(*test, "--allow", "x", "--shard", "1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "nothing was named"),
+        (["--topic", "t"], "--subscription"),
+        (["a=1", "--allow", "a"], "a filter needs --topic"),
+    ],
+)
+def test_a_filter_that_is_not_whole_is_refused(node: Node, arguments: list[str], told: str) -> None:
+    done = node.call("routing", "set", *arguments)
+    assert (done.code, told in done.error) == (2, True)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.disk import LocalDisk
 from penstock.errors import CorruptionError, Refusal
+from penstock.m3 import routing
 from penstock.registry import Catalog, EmbeddedRegistry, RoutingMapping
 from penstock.registry.catalog import MAPPING, REMOVE_KEYS_MAX
-from penstock.registry.records import encoded, mapping_problems
+from penstock.registry.records import encoded
 from penstock.settings import SubscriptionSettings, TopicSettings, TrafficSettings
 from tests.registry.parts import TurnClock, delete, put
 
@@ -291,7 +292,7 @@ def test_every_problem_of_a_mapping_is_reported_and_the_old_one_stays(catalog: C
 def test_a_mapping_without_problems_gives_each_name_a_bit_of_its_own(types: dict[str, int]) -> None:
     bits = list(types.values())
     sound = all(type(bit) is int and 0 <= bit < 64 for bit in bits) and len(set(bits)) == len(bits)
-    if not mapping_problems(types):
+    if not routing.problems(types):
         assert sound
     elif sound:
         assert any(not name or not name.isprintable() for name in types)

@@ -5,15 +5,36 @@ from __future__ import annotations
 import msgspec
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
-from penstock.filters.traffic import TrafficFilter, unknown, verdict
+from penstock.errors import Refusal
+from penstock.filters.acceptance import Acceptance, Carried, explain_traffic
+from penstock.filters.traffic import TrafficFilter
+from penstock.node.node import Node
 from penstock.rest.record import bits_of
 
 
-class Mapping(msgspec.Struct):
+class PolicyInfo(msgspec.Struct):
+    """The routing policy in etcd: where it is, and what was last heard of it."""
+
+    zone: str
+    #: The keys; the first is the one that is written. What was put last under any of them counts.
+    keys: list[str]
+    #: The key and the revision of what is in force; empty and 0 where that is older than this process.
+    key: str
+    revision: int
+    #: Whether etcd answers.
+    current: bool
+    problems: list[str]
+    #: What happened since the start, by kind.
+    counts: dict[str, int]
+
+
+class Mapping(msgspec.Struct, omit_defaults=True):
     """The traffic types by name; retired ones keep their bit reserved, because old messages carry it."""
 
     traffic_types: dict[str, int]
-    retired: dict[str, int] = {}
+    retired: dict[str, int]
+    #: Where the mapping is in etcd.
+    policy: PolicyInfo | None = None
 
 
 class MappingBody(msgspec.Struct):
@@ -28,12 +49,40 @@ class ForceQuery(msgspec.Struct):
     force: bool = False
 
 
+class WhichBody(msgspec.Struct):
+    """What a message carries: traffic as a number or as names, and what other filters look at."""
+
+    traffic: int | list[str] = 0
+    #: Subscriptions of this topic only.
+    topic: str | None = None
+    storage_policy: str | None = None
+    #: The number that chooses its shard elsewhere: its route.
+    shard: int | None = None
+
+
+class Taker(msgspec.Struct):
+    """Whether one subscription takes the message, and why."""
+
+    topic: str
+    subscription: str
+    accepted: bool
+    reason: str
+
+
+class Which(msgspec.Struct):
+    """What every subscription says to the message."""
+
+    traffic: int
+    subscriptions: list[Taker]
+
+
 class TestBody(msgspec.Struct):
     """A message's traffic, as a number or as names, and a subscription's filter."""
 
     traffic: int | list[str] = 0
     allowed: list[str] = []
     is_default: bool = False
+    upstream_filter: bool = False
 
 
 class Verdict(msgspec.Struct):
@@ -48,33 +97,54 @@ class Verdict(msgspec.Struct):
 
 async def show_mapping(call: Call[Nothing, None]) -> Mapping:
     """Show the mapping."""
-    mapping = call.node.catalog.mapping()
-    return Mapping(mapping.traffic_types, mapping.retired)
+    return _shown(call.node)
 
 
 async def set_mapping(call: Call[ForceQuery, MappingBody]) -> Mapping:
     """Replace the mapping; it applies at once, without a restart."""
-    mapping = await call.node.catalog.set_mapping(call.body.traffic_types, force=call.query.force)
-    return Mapping(mapping.traffic_types, mapping.retired)
+    node, types = call.node, call.body.traffic_types
+    if node.policy is None:
+        await node.catalog.set_mapping(types, force=call.query.force)
+    elif node.policy.write is None:
+        raise Refusal("unavailable", f"the routing mapping is in etcd, zone {node.policy.zone}: not connected yet")
+    else:
+        await node.policy.write(types, force=call.query.force)
+    return _shown(node)
+
+
+def _shown(node: Node) -> Mapping:
+    policy, mapping = node.policy, node.routing_mapping()
+    if policy is None:
+        return Mapping(mapping.traffic_types, mapping.retired)
+    counts = {str(name): count for name, count in policy.counts.items()}
+    info = PolicyInfo(
+        policy.zone, list(policy.keys), policy.key, policy.revision, policy.is_current, policy.problems, counts
+    )
+    return Mapping(mapping.traffic_types, mapping.retired, info)
+
+
+async def which(call: Call[Nothing, WhichBody]) -> Which:
+    """Say which subscriptions would get a message, and why, of the topics that the caller may see."""
+    body, node = call.body, call.node
+    topics = [node.reach(call.caller, "see", body.topic)] if body.topic is not None else list(node.topics.values())
+    bits = bits_of(body.traffic, node.mapping)
+    carried = Carried(bits, body.storage_policy, body.shard)
+    found = [
+        Taker(topic.name, name, *Acceptance.of(subscription.settings).explain(carried, node.mapping))
+        for topic in sorted(topics, key=lambda topic: topic.name)
+        if call.caller.may("see", topic.name)
+        for name, subscription in sorted(topic.subscriptions.items())
+    ]
+    return Which(bits, found)
 
 
 async def test_filter(call: Call[Nothing, TestBody]) -> Verdict:
     """Say what a filter would say, and why."""
-    body = call.body
-    mapping = call.node.catalog.mapping().traffic_types
+    body, mapping = call.body, call.node.mapping
     bits = bits_of(body.traffic, mapping)
-    mask = TrafficFilter(tuple(body.allowed), body.is_default).mask(mapping)
-    missing = unknown(body.allowed, mapping)
-    if not bits:
-        reason = "the message carries no traffic type: is_default decides"
-    elif not mapping:
-        reason = "no routing mapping is set: is_default decides"
-    elif missing:
-        reason = f"the mapping does not know {', '.join(missing)}: is_default decides"
-    else:
-        shared = [name for name in body.allowed if bits >> mapping[name] & 1]
-        reason = f"the message carries {', '.join(shared)}" if shared else "the message carries no allowed traffic type"
-    return Verdict(verdict(bits, mask, body.is_default), bits, mask, reason)
+    rule = TrafficFilter(tuple(body.allowed), body.is_default, body.upstream_filter)
+    accepted, reason = explain_traffic(rule, bits, mapping)
+    return Verdict(accepted, bits, rule.mask(mapping), reason)
 
 
 _PATH = f"{PREFIX}/routing"
@@ -84,4 +154,5 @@ ENDPOINTS = (
         "PUT", _PATH, set_mapping, "Replace the routing mapping", Mapping, ForceQuery, MappingBody, on_node="admin"
     ),
     Endpoint("POST", f"{_PATH}/test", test_filter, "Say what a filter would say", Verdict, body=TestBody),
+    Endpoint("POST", f"{_PATH}/which", which, "Say which subscriptions would get a message", Which, body=WhichBody),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -53,18 +54,25 @@ def show(file: File = None, settings: Settings = None, json: Json = False) -> No
 
 @app.command("import")
 def import_(
-    file: Annotated[str, typer.Argument(help="Dynamiq's configuration file.", metavar="CONFIG.GCFG")],
+    file: Annotated[
+        str, typer.Argument(help="Dynamiq's config.gcfg, or the YAML file of an m3aggregator.", metavar="FILE")
+    ],
     json: Json = False,
 ) -> None:
-    """Print a penstock.toml with what Dynamiq's file says, and tell what could not be carried over."""
+    """Print a penstock.toml with what Dynamiq's or M3's file says, and tell what could not be carried over."""
     import sys
 
+    from penstock.cli import import_m3
     from penstock.cli.table import load
-    from penstock.dialects.dynamiq.gcfg import as_toml, imported
+    from penstock.config.toml import as_toml
+    from penstock.dialects.dynamiq import gcfg
 
+    settings: Mapping[str, object]
     try:
         with open(file, encoding="utf-8") as opened:
-            settings, left = imported(opened.read())
+            text = opened.read()
+            is_yaml = file.endswith((".yaml", ".yml"))
+            settings, left = import_m3.imported(text) if is_yaml else gcfg.imported(text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -182,6 +182,7 @@ class Daemon:
         random: Random | None = None,
         registry: Registry | None = None,
     ) -> None:
+        from penstock.cli.follow import Routing
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
         from penstock.node.node import Node
@@ -197,6 +198,7 @@ class Daemon:
             self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, dialects=table)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
+        self._routing = Routing(self.node)
         self._resident = Resident(self.node.clock, self._run)
         loop.set_exception_handler(self._bug)
 
@@ -204,6 +206,7 @@ class Daemon:
         """Open for clients and return where."""
         from penstock.node.node import Served
 
+        await self._routing.begin()
         self._listeners.open()
         for dialect in self._table:
             keys = [endpoint.key for endpoint in dialect.endpoints(self.config)]
@@ -241,6 +244,7 @@ class Daemon:
             await each.close()
         self._listeners.close()
         self._resident.stop()
+        await self._routing.close()
         say(f"  topics: writing down {len(self.node.topics)}")
         whole = await self._end()
         self._disk.close(wait=whole)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from penstock.config.keys import keys_of
 from penstock.config.part import Endpoint, Part, endpoints
+from penstock.config.routing import check_routing
 from penstock.config.tree import Config, Section
 from penstock.errors import ConfigError, hint
 
@@ -22,6 +23,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
     check_certificate(config.tls_cert, config.tls_key)
     check_registry(config)
+    check_routing(config)
     try:
         shlex.split(config.pipeline.setup)
     except ValueError as error:

@@ -53,6 +53,8 @@ class Key(NamedTuple):
                 return "true" if value else "false"
             case "list" if isinstance(value, tuple):
                 return ",".join(value)
+            case "table" | "tables":
+                return msgspec.json.encode(value).decode() if value else ""
         return str(value)
 
 
@@ -123,7 +125,8 @@ def keys_of(tree: type[Section], prefix: str = "", names: Iterable[str] = ()) ->
         name = field.name.removesuffix("_ns") if kind == "duration" else field.name
         meta: Any = get_args(field.type)[1] if get_origin(field.type) is Annotated else msgspec.Meta()
         named = bool((meta.extra or {}).get("named"))
-        yield Key(prefix + name, prefix + field.name, field.type, kind, field.default, meta.ge, meta.le, named)
+        default = {} if kind == "table" else field.default
+        yield Key(prefix + name, prefix + field.name, field.type, kind, default, meta.ge, meta.le, named)
 
 
 def _kind(type_: Any) -> str:

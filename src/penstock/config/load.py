@@ -188,8 +188,12 @@ def _converted(key: Key, value: object, source: str) -> object:
                 value = [part.strip() for part in value.split(",") if part.strip()]
             case (str(), "number") if not typed and value.isascii() and value.isdigit():
                 value = int(value)
+            case (str(), "table" | "tables") if not typed:
+                value = msgspec.json.decode(value) if value else key.default
         return msgspec.convert(value, key.type)
-    except msgspec.ValidationError:
+    except msgspec.MsgspecError as error:
+        if key.kind in ("table", "tables"):
+            raise ConfigError(f"{source}: {key.name} is not what it must be: {error}") from None
         raise ConfigError(f"{source}: {key.name} {_shown(key, value)}; it must be {_wanted(key, value)}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {key.name}: {error}") from None

@@ -232,6 +232,36 @@ class EtcdConfig(Section, frozen=True, kw_only=True):
     zones: dict[str, ZoneConfig] = msgspec.field(default_factory=lambda: {"default": ZoneConfig()})
 
 
+class FilterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one subscription takes; it is made if it is not there, and so is its topic."""
+
+    topic: str
+    subscription: str
+    #: Where neither of these is said, traffic types are not looked at.
+    allowed_traffic_types: tuple[str, ...] | None = None
+    is_default: bool | None = None
+    upstream_filter: bool = False
+    storage_policies: tuple[str, ...] = ()
+    percentage: float = 1.0
+    shard_set: str = ""
+
+
+class RoutingConfig(Section, frozen=True, kw_only=True):
+    """Traffic types: where their mapping is kept, and what subscriptions take."""
+
+    #: The name of the routing policy in etcd; empty = the mapping is kept in the registry.
+    key: str = ""
+    #: Which of the etcd zones has it.
+    zone: str = "default"
+    #: Its key there is _kv/ENVIRONMENT/KEY, or NAMESPACE/ENVIRONMENT/KEY with a namespace of its own.
+    environment: str = "default_env"
+    namespace: str = ""
+    #: Traffic types with their bits, added to the mapping at each start, where it is not in etcd.
+    traffic_types: Annotated[dict[str, int], Meta(extra={"kind": "table"})] = msgspec.field(default_factory=dict)
+    #: Subscriptions with the filters they have at each start, each as [[routing.filters]].
+    filters: Annotated[tuple[FilterConfig, ...], Meta(extra={"kind": "tables"})] = ()
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole tree."""
 
@@ -261,6 +291,7 @@ class Config(Section, frozen=True, kw_only=True):
     pipeline: PipelineConfig = PipelineConfig()
     registry: RegistryConfig = RegistryConfig()
     etcd: EtcdConfig = EtcdConfig()
+    routing: RoutingConfig = RoutingConfig()
     #: Sections of what this tree does not know: the API and the dialects. One that is not here has its defaults.
     parts: tuple[Section, ...] = ()
 

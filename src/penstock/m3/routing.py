@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.m3.wire import VARINT, BadMessage, bytes_field, fields, text_field, varint
+from penstock.m3.wire import VARINT, bytes_field, fields, text_field, varint
 
 #: The namespace of keys that M3 has without being told another one.
 DEFAULT_NAMESPACE = "_kv"
+TRAFFIC_BITS = 64
 
 
 def decode(value: bytes) -> dict[str, int]:
@@ -47,6 +48,23 @@ def keys(environment: str, key: str, namespace: str = "") -> tuple[str, ...]:
     return f"{namespace}/{environment}/{key}", f"{DEFAULT_NAMESPACE}/{environment}/{namespace.strip('/')}/{key}"
 
 
+def problems(traffic_types: Mapping[str, int]) -> list[str]:
+    """Return everything that is wrong with a mapping, one sentence each."""
+    found = []
+    names_by_bit: dict[int, list[str]] = {}
+    for name, bit in sorted(traffic_types.items()):
+        if not name or not name.isprintable():
+            found.append(f"{name!r} is no traffic type name")
+        if type(bit) is not int or not 0 <= bit < TRAFFIC_BITS:
+            found.append(f"{name} is bit {bit!r}; bits are 0 to {TRAFFIC_BITS - 1}")
+        else:
+            names_by_bit.setdefault(bit, []).append(name)
+    for bit, names in sorted(names_by_bit.items()):
+        if len(names) > 1:
+            found.append(f"bit {bit} is given to {' and '.join(names)}")
+    return found
+
+
 def _entry(data: bytes) -> tuple[str, int]:
     name, position = "", 0
     for field in fields(data):
@@ -55,6 +73,3 @@ def _entry(data: bytes) -> tuple[str, int]:
         elif field.number == 2:
             position = field.whole()
     return name, position
-
-
-__all__ = ["BadMessage", "decode", "encode", "keys"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Literal, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from penstock.log.cached import share
 from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
+from penstock.m3 import routing
 from penstock.moves.redrive import Redrive, resume
 from penstock.moves.tasks import Tasks
 from penstock.node import making
@@ -40,6 +41,7 @@ from penstock.node.events import TOPIC as EVENTS
 from penstock.node.holds import Holds
 from penstock.node.making import Made
 from penstock.node.pipelines import Pipelines
+from penstock.node.policy import Policy
 from penstock.node.slices import Slices
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
@@ -156,8 +158,15 @@ class Node:
             self.gate.told = self.audit.note
             self._own[AUDIT] = self.audit.settings
         self.catalog = Catalog(registry or self._registry(), clock, random)
-        self.mapping = self.catalog.mapping().traffic_types
-        self._unwatch = self.catalog.watch_mapping(self._remap)
+        known = self.catalog.mapping()
+        self.mapping = known.traffic_types
+        #: The mapping as etcd has it; None where it is the registry's own.
+        self.policy: Policy | None = None
+        if config.routing.key:
+            place = config.routing
+            keys = routing.keys(place.environment, place.key, place.namespace)
+            self.policy = Policy(place.zone, keys, known, self._take_policy)
+        self._unwatch = self.catalog.watch_mapping(self._on_mapping)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
         self.holds = Holds(self.catalog, self.steady)
         self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
@@ -488,6 +497,24 @@ class Node:
                 self._guarded(f"room of topic {topic.name}", partial(topic.storage.give_way, size))
 
     # --- routing --------------------------------------------------------------------------------------------------
+
+    def _on_mapping(self, mapping: RoutingMapping) -> None:
+        """Hear of the mapping in the registry, which is but a memory where etcd has it."""
+        if self.policy is None:
+            self._remap(mapping)
+
+    def routing_mapping(self) -> RoutingMapping:
+        """Return the mapping in force; of one in etcd it is not known which types were retired."""
+        return self.catalog.mapping() if self.policy is None else RoutingMapping(traffic_types=dict(self.mapping))
+
+    def _take_policy(self, traffic_types: Mapping[str, int]) -> None:
+        """Go by what etcd says, at once, and remember it for a start without etcd."""
+        self._remap(RoutingMapping(traffic_types=dict(traffic_types)))
+        self.catalog.take_mapping(traffic_types).then(self._policy_kept)
+
+    def _policy_kept(self, _: RoutingMapping | None, error: Exception | None) -> None:
+        if error is not None:
+            _log.warning("the routing mapping is in force, and not remembered for the next start: %s", error)
 
     def _remap(self, mapping: RoutingMapping) -> None:
         self.mapping = mapping.traffic_types

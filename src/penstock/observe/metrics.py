@@ -11,7 +11,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from penstock.budget import Share
 from penstock.callers.account import Account
@@ -100,6 +100,17 @@ class RegistrySlots(Protocol):
         """Return what there is to measure."""
 
 
+class PolicySlots(Protocol):
+    """What is read of a routing policy in etcd."""
+
+    revision: int
+    is_current: bool
+
+    @property
+    def counts(self) -> Mapping[Any, int]:
+        """What happened, by kind."""
+
+
 class NodeSlots(Protocol):
     """What is read of a node."""
 
@@ -112,6 +123,10 @@ class NodeSlots(Protocol):
     @property
     def mapping(self) -> Mapping[str, int]:
         """The bit of each traffic type."""
+
+    @property
+    def policy(self) -> PolicySlots | None:
+        """The policy in etcd that it comes from."""
 
     def memory(self) -> Sequence[Share]:
         """Return what each part of its memory holds now."""
@@ -330,6 +345,14 @@ def _missing(out: Exposition, node: NodeSlots) -> None:
     ]
     text = "1 for each traffic type that a subscription allows and the routing mapping does not know."
     out.family("penstock_routing_missing_traffic_types", "gauge", text, found)
+    policy = node.policy
+    if policy is not None:
+        happened = [({"event": event}, count) for event, count in policy.counts.items()]
+        told = "What happened to the routing policy in etcd, by kind."
+        out.family("penstock_routing_policy_events_total", "counter", told, happened)
+        out.one("penstock_routing_policy_current", "gauge", "1 while etcd answers.", int(policy.is_current))
+        text = "The revision in etcd of the routing policy in force."
+        out.one("penstock_routing_policy_revision", "gauge", text, policy.revision)
     out.one("penstock_routing_traffic_types", "gauge", "Traffic types in the routing mapping.", len(node.mapping))
 
 

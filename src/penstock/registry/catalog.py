@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import CorruptionError, Refusal
+from penstock.m3 import routing
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Compose, Draft, attempt
 from penstock.registry.records import (
@@ -32,7 +33,6 @@ from penstock.registry.records import (
     decoded,
     encoded,
     mapping_clashes,
-    mapping_problems,
     replaced_mapping,
 )
 from penstock.registry.registry import Cancel, Event, Registry
@@ -286,7 +286,7 @@ class Catalog:
         """Replace the routing mapping; moving a type to another bit, or reusing a bit, only with `force`."""
 
         def compose() -> Draft[RoutingMapping]:
-            if problems := mapping_problems(traffic_types):
+            if problems := routing.problems(traffic_types):
                 raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
             old = self.mapping()
             if not force and (clashes := mapping_clashes(old, traffic_types)):
@@ -298,6 +298,20 @@ class Catalog:
             if mapping == old:
                 return Draft(mapping)
             return Draft(mapping, {MAPPING: encoded(mapping)}, (), self._guard(MAPPING))
+
+        return self.attempt(compose)
+
+    def take_mapping(self, traffic_types: Mapping[str, int]) -> Answer[RoutingMapping]:
+        """Remember a mapping that somebody else decides on."""
+
+        def compose() -> Draft[RoutingMapping]:
+            old = self.mapping()
+            mapping = replaced_mapping(old, traffic_types)
+            return (
+                Draft(mapping)
+                if mapping == old
+                else Draft(mapping, {MAPPING: encoded(mapping)}, (), self._guard(MAPPING))
+            )
 
         return self.attempt(compose)
 

@@ -20,8 +20,6 @@ from penstock.m3.shardset import BadShardSet, ranges
 from penstock.registry.past import renewed
 from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 
-TRAFFIC_BITS = 64
-
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What rows of a topic weigh from some offsets on."""
@@ -162,23 +160,6 @@ def check_filters(storage_policies: Iterable[str], percentage: float, shard_set:
         raise Refusal(
             "bad_request", f"percentage is {percentage:g}; it is a fraction from 0 to 1, 0.25 being a quarter"
         )
-
-
-def mapping_problems(traffic_types: Mapping[str, int]) -> list[str]:
-    """Return everything that is wrong with a mapping, one sentence each."""
-    problems = []
-    names_by_bit: dict[int, list[str]] = {}
-    for name, bit in sorted(traffic_types.items()):
-        if not name or not name.isprintable():
-            problems.append(f"{name!r} is no traffic type name")
-        if type(bit) is not int or not 0 <= bit < TRAFFIC_BITS:
-            problems.append(f"{name} is bit {bit!r}; bits are 0 to {TRAFFIC_BITS - 1}")
-        else:
-            names_by_bit.setdefault(bit, []).append(name)
-    for bit, names in sorted(names_by_bit.items()):
-        if len(names) > 1:
-            problems.append(f"bit {bit} is given to {' and '.join(names)}")
-    return problems
 
 
 def mapping_clashes(old: RoutingMapping, traffic_types: Mapping[str, int]) -> list[str]:

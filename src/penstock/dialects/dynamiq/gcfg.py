@@ -6,7 +6,6 @@ Invariant: everything the file says is a setting afterwards or named in the list
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from penstock.errors import ConfigError
 
@@ -84,21 +83,6 @@ def parse(text: str) -> dict[str, str]:
         else:
             raise ConfigError(f"line {number} is not understood: {line}; write [section] or name = value")
     return found
-
-
-def as_toml(settings: Mapping[str, str | int]) -> str:
-    """Return settings as a penstock.toml."""
-    sections: dict[str, list[str]] = {}
-    for name, value in settings.items():
-        section, _, key = name.partition(".")
-        shown = str(value) if isinstance(value, int) else _quoted(value)
-        sections.setdefault(section, []).append(f"{key} = {shown}\n")
-    return "\n".join(f"[{section}]\n{''.join(lines)}" for section, lines in sections.items())
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in escaped) + '"'
 
 
 def _number(name: str, value: str, most: int = 10**12) -> int:

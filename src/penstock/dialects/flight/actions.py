@@ -195,7 +195,7 @@ def pipeline(service: Service, caller: Caller, document: PipelineReport) -> obje
 
 def routing(service: Service, caller: Caller, document: Nothing) -> Routing:
     """Tell the routing mapping: which bit each traffic type is."""
-    mapping = service.bridge.call(service.node.catalog.mapping)
+    mapping = service.bridge.call(service.node.routing_mapping)
     return Routing(traffic_types=mapping.traffic_types, retired=mapping.retired)
 
 

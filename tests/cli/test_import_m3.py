@@ -1,0 +1,168 @@
+"""An m3aggregator's file as ours, and a node that runs from it with a real etcd."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.import_m3 import imported
+from penstock.errors import ConfigError
+from penstock.m3 import routing
+from tests.cli.program import Node, inside
+from tests.etcd.servers import Cluster, wait_for
+
+COMPLETE = Path(__file__).parents[1] / "fixtures" / "m3aggregator.yaml"
+SERVICES = ("m3coordinator", "m3coordinator-staging", "m3coordinator-debug", "m3coordinator-catchall")
+TYPES = {"production": 0, "staging": 1, "experimental": 2, "canary": 3, "debug": 4}
+TOPIC = "aggregated_metrics"
+
+
+def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Path) -> None:
+    made = inside("config", "import", COMPLETE, cwd=tmp_path)
+    assert made.code == 0, made.error
+    tree = tomllib.loads(made.out)
+    assert tree["etcd"] == {"zones": {"embedded": {"endpoints": ["127.0.0.1:2379"]}}}
+    filters = tree["routing"].pop("filters")
+    assert tree["routing"] == {
+        "key": "routing-policy", "zone": "embedded", "environment": "default_env", "namespace": "/_kv",
+    }  # fmt: skip
+    assert [(each["topic"], each["subscription"]) for each in filters] == [(TOPIC, name) for name in SERVICES]
+    assert [(each["is_default"], each["allowed_traffic_types"]) for each in filters] == [
+        (False, ["production"]),
+        (False, ["staging", "experimental"]),
+        (False, ["debug"]),
+        (True, ["production", "staging"]),
+    ]
+    told = [line.split(": ")[1] for line in made.error.splitlines()]
+    assert told == [
+        "the endpoints of zone embedded", "name", "hashType", "producer.buffer.maxBufferSize",
+        "producer.writer.topicServiceOverride", "producer.writer.connection",
+    ]  # fmt: skip
+    (tmp_path / "penstock.toml").write_text(made.out)
+    checked = inside("config", "check", "--config", "penstock.toml", cwd=tmp_path)
+    assert (checked.code, checked.error) == (0, "")
+
+
+def test_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "etcd")
+    try:
+        (tmp_path / "penstock.toml").write_text(inside("config", "import", COMPLETE, cwd=tmp_path).out)
+        where = f"--set=etcd.zones.embedded.endpoints={','.join(cluster.endpoints)}"
+        with Node(tmp_path, "--config", "penstock.toml", where) as node:
+            assert "there is no _kv/default_env/routing-policy" in node.ok("routing", "show").out
+            cluster.ctl("put", "_kv/default_env/routing-policy", stdin=routing.encode(TYPES))
+            wait_for(lambda: node.ok("routing", "show", "--json").json["traffic_types"] == TYPES, "the policy")
+            shown = node.ok("routing", "show").out
+            assert "_kv/default_env/routing-policy (in force, revision 2)" in shown
+            for bits in (0, 1, 2, 3, 4, 8, 16, 17, 18):
+                node.ok("pub", TOPIC, str(bits), "--traffic", str(bits))
+            got = {name: node.ok("sub", TOPIC, name).out.split() for name in SERVICES}
+            assert got == {
+                "m3coordinator": ["1", "3", "17"],
+                "m3coordinator-staging": ["2", "3", "4", "18"],
+                "m3coordinator-debug": ["16", "17", "18"],
+                "m3coordinator-catchall": ["0", "1", "2", "3", "17", "18"],
+            }
+            which = node.ok("routing", "test", "experimental", "--json").json["subscriptions"]
+            assert {one["subscription"]: one["accepted"] for one in which} == {
+                name: name == "m3coordinator-staging" for name in SERVICES
+            }
+            moved = node.call("routing", "set", "debug=9")
+            assert (moved.code, "debug moves from bit 4 to 9" in moved.error) == (1, True)
+            node.ok("routing", "set", "debug=9", "--force")
+            assert "debug" in cluster.ctl("get", "--print-value-only", "_kv/default_env/routing-policy")
+            assert node.ok("routing", "show", "--json").json["traffic_types"]["debug"] == 9
+    finally:
+        cluster.close()
+
+
+def test_all_kinds_of_filters_of_a_service_come_together_and_endpoints_are_found() -> None:
+    settings, left = imported(
+        """
+kvClient:
+  etcd:
+    etcdClusters:
+      - zone: west
+        endpoints: [http://one:2379, "two:2379"]
+aggregator:
+  hostID: x
+  flush:
+    handlers:
+      - staticBackend: {}
+      - dynamicBackend:
+          routingPolicyConfig:
+            kvConfig: {}
+            kvKey: p
+          filters:
+            - serviceID: {}
+""".replace("kvConfig: {}", "kvConfig:\n              zone: west\n              namespace: rp").replace(
+            "- serviceID: {}", "- serviceID:\n                name: s\n              shardSet: [0..3, 7]"
+        )
+        + """
+          percentageFilters:
+            - serviceID:
+                name: s
+              percentage: 0.5
+          storagePolicyFilters:
+            - serviceID:
+                name: s
+              storagePolicies:
+                - 10s:2d
+            - serviceID:
+                name: t
+                zone: a
+              storagePolicies: [1m:40d]
+            - serviceID:
+                name: t
+                zone: b
+              storagePolicies: [1m:40d]
+          producer:
+            writer:
+              topicName: metrics
+"""
+    )
+    assert settings == {
+        "routing.key": "p",
+        "routing.zone": "west",
+        "routing.namespace": "rp",
+        "etcd.zones.west.endpoints": ["one:2379", "two:2379"],
+        "routing.filters": [
+            {
+                "topic": "metrics",
+                "subscription": "s",
+                "shard_set": "0..3,7",
+                "percentage": 0.5,
+                "storage_policies": ["10s:2d"],
+            },
+            {"topic": "metrics", "subscription": "t..a", "storage_policies": ["1m:40d"]},
+            {"topic": "metrics", "subscription": "t..b", "storage_policies": ["1m:40d"]},
+        ],
+    }
+    assert set(left) == {"aggregator.hostID", "aggregator.flush.handlers[].staticBackend"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no aggregator.flush.handlers"),
+        ("- 1", "the file is not a map"),
+        ("aggregator:\n  flush:\n    handlers: 5", "handlers is not a list"),
+        ("aggregator: [", "is YAML that is not read here"),
+        (
+            "aggregator:\n  flush:\n    handlers:\n      - dynamicBackend:\n          percentageFilters:\n"
+            "            - serviceID:\n                name: s\n              percentage: 1",
+            "topicName is missing",
+        ),
+        (
+            "aggregator:\n  flush:\n    handlers:\n      - dynamicBackend:\n          percentageFilters:\n"
+            "            - percentage: 1",
+            "without serviceID.name",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_over_is_refused_with_the_reason(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        imported(text)
+    assert told in str(refused.value)
