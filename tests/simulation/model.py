@@ -78,6 +78,9 @@ class Message:
     place: tuple[int, int] | None = None
     #: The node itself put it here, with more in its header than it had.
     is_letter: bool = False
+    #: Nobody was told that it is stored, its sync failed, and the process died before it made up for that: the next one
+    #: finds it in the page cache, cannot know, and a power loss takes it.
+    is_ghost: bool = False
 
     @property
     def name(self) -> str:

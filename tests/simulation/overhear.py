@@ -40,6 +40,8 @@ class Overhear:
         self._answers = Answers(book, self._settle_later)
         self._reading: list[Check] = []
         self._made: SubscriptionModel | None = None
+        #: Those that somebody asked for in this life; a registry elsewhere may be slow to have them.
+        self._asked: list[SubscriptionModel] = []
         #: A SUB_ORDERED may be changing it.
         self._reordered: SubscriptionModel | None = None
 
@@ -134,6 +136,7 @@ class Overhear:
             order: Order = "shard" if ordered else "none"
             settings = msgspec.structs.replace(self._settings, ephemeral=ephemeral, order=order)
             subscription = self._made = book.make_subscription(topic, command.channel, settings)
+            self._asked.append(subscription)
         elif ordered and subscription.settings.order != "shard":
             self._reordered = subscription
         connection.subscription = subscription
@@ -315,6 +318,12 @@ class Overhear:
             else:
                 row.settle(self.book.written_ns, self.book.full_ns)
                 row.release(self.book.now_ns)
+
+    def ending(self) -> None:
+        """The process is about to be gone: what it was asked for and does not have may be there later, or not."""
+        for asked in self._asked:
+            asked.doubtful = asked.doubtful or self._find(asked.topic.name, asked.name) is None
+        self._asked = []
 
     def stop(self) -> None:
         """Forget all connections: the process is gone."""

@@ -44,6 +44,9 @@ def crash(book: Book, kind: str) -> None:
         book.full_ns = book.now_ns
     book.record("crash", kind)
     for topic in book.topics.values():
+        if topic.spoiled and kind == DEATH:
+            for message in topic.messages.values():
+                message.is_ghost = message.is_ghost or message.presence is Presence.MAYBE
         _crash_topic(book, topic, POWER if topic.spoiled else kind)
         topic.spoiled = False
     book.stopping = False
@@ -59,7 +62,7 @@ def _crash_topic(book: Book, topic: TopicModel, kind: str) -> None:
         if durability == "memory":
             if message.presence is not Presence.REFUSED:
                 message.presence = Presence.GONE
-        elif kind == POWER and durability == "os" and message.presence is Presence.MUST:
+        elif kind == POWER and message.presence is Presence.MUST and (durability == "os" or message.is_ghost):
             message.presence = Presence.MAYBE
     for subscription in topic.subscriptions.values():
         subscription.last_first.clear()

@@ -170,6 +170,7 @@ class World:
         self._clock.alive = False
         self.trouble.mark_spoiled()
         self.elsewhere.crash()
+        self.tap.ending()
         self.node = None
         self._connects.clear()
         for link in self.links.values():
