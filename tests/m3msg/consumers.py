@@ -43,7 +43,7 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         found = self._reader.feed(data)
-        assert not self._reader.fault
+        assert not self._reader.fault, self._reader.fault
         if found is None:
             return
         for row in range(found.count):
@@ -77,6 +77,11 @@ class Consumer:
 
     def listen(self) -> None:
         self.way.outside.listen(self.port, lambda: Session(self), self.clock)
+
+    def revive(self) -> None:
+        """Begin another process at the same place."""
+        self.clock = SimClock(self.way.site.machine.scheduler, 0, Random(self.port))
+        self.listen()
 
     def die(self) -> None:
         """End as a killed process does."""
