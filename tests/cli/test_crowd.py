@@ -14,6 +14,7 @@ import pytest
 
 from penstock.config import LimitsConfig
 from penstock.dialects.nsq.lookup.codec import error
+from penstock.dialects.sqs.config import SqsConfig
 from tests.cli.program import Node
 from tests.served import PATIENCE_S, Served
 
@@ -24,8 +25,11 @@ COUNTED = {
     "nsq.http_port": "nsq:TOO_MANY_CONNECTIONS",
     "nsq.lookup_http_port": "nsq lookup:TOO_MANY_CONNECTIONS",
     "dynamiq.port": "dynamiq:too_many_connections",
+    "sqs.port": "sqs:Throttling",
     "api.port": "api:too_many_connections",
 }
+#: Amazon's clients know this one by its name.
+STATUS = {"sqs.port": 400}
 
 
 def connect(stack: contextlib.ExitStack, port: int) -> socket.socket:
@@ -43,7 +47,8 @@ def pinged(port: int) -> bool:
 @pytest.mark.parametrize("name", ["connections", "connections_per_address"])
 @pytest.mark.parametrize("key", list(COUNTED))
 def test_http_listeners_take_so_many_connections_and_no_more(tmp_path: Path, key: str, name: str) -> None:
-    with Served(tmp_path, lookup=True, limits=LimitsConfig(**{name: 2})) as served, contextlib.ExitStack() as stack:
+    limits, sqs = LimitsConfig(**{name: 2}), SqsConfig(port=0)
+    with Served(tmp_path, lookup=True, limits=limits, sqs=sqs) as served, contextlib.ExitStack() as stack:
         port = served.ports[key]
         first, second = connect(stack, port), connect(stack, port)
         for each in (first, second):
@@ -51,19 +56,19 @@ def test_http_listeners_take_so_many_connections_and_no_more(tmp_path: Path, key
             assert each.recv(100).startswith(b"HTTP/1.1 ")
         third = connect(stack, port)
         told = b"".join(iter(lambda: third.recv(65536), b""))
-        assert told.startswith(b"HTTP/1.1 429 ")
+        assert told.startswith(f"HTTP/1.1 {STATUS.get(key, 429)} ".encode())
         assert f"limits.{name}".encode() in told
         assert served.node.ledger.total(COUNTED[key]) == 1
         second.close()
         listener = served.nsq_running.http.get(key) or (
             served.node.served[key.partition(".")[0]].running.listener  # type: ignore[attr-defined]
-            if key in ("api.port", "dynamiq.port")
+            if key in ("api.port", "dynamiq.port", "sqs.port")
             else served.nsq_running.lookup.listener  # type: ignore[union-attr]
         )
         served.until(lambda: len(listener.connections) == 1)
         fourth = connect(stack, port)
         fourth.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert not fourth.recv(100).startswith(b"HTTP/1.1 429 ")
+        assert b"limits." not in fourth.recv(65536)
 
 
 def test_the_lookup_service_takes_so_many_nodes_and_no_more(tmp_path: Path) -> None:
@@ -80,7 +85,9 @@ def test_the_lookup_service_takes_so_many_nodes_and_no_more(tmp_path: Path) -> N
         assert served.node.ledger.total("nsq lookup:too_many_connections") == 1
 
 
-@pytest.mark.parametrize("key", ["nsq.tcp_port", "nsq.http_port", "nsq.lookup_tcp_port", "nsq.lookup_http_port"])
+@pytest.mark.parametrize(
+    "key", ["nsq.tcp_port", "nsq.http_port", "nsq.lookup_tcp_port", "nsq.lookup_http_port", "sqs.port"]
+)
 def test_when_files_run_out_the_admin_api_still_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:

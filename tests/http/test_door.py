@@ -16,6 +16,7 @@ import pytest
 
 from penstock.config.tree import HttpConfig
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.sqs.config import SqsConfig
 from penstock.http import Door
 from tests.nsq.certificates import certificates
 from tests.served import PATIENCE_S, Served
@@ -26,6 +27,7 @@ LISTENERS = {
     "nsq.https_port": ("GET /ping", "POST /pub?topic=t"),
     "nsq.lookup_http_port": ("GET /topics", "POST /topic/create?topic=t"),
     "dynamiq.port": ("GET /v1/queues", "PUT /v1/queues/t/message"),
+    "sqs.port": ("GET /?Action=ListQueues", "GET /?Action=CreateQueue&QueueName=t"),
     "api.port": ("GET /api/v1/topics", "POST /api/v1/topics/t/messages?create=true"),
 }
 BODY = '{"body":"x"}'
@@ -41,7 +43,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made = certificates()
     nsq = NsqConfig(tls_cert=str(made.server), tls_key=str(made.server_key))
     http = HttpConfig(hosts=("queue.example",))
-    with Served(tmp_path_factory.mktemp("data"), nsq=nsq, http=http, lookup=True) as node:
+    sqs = SqsConfig(port=0)
+    with Served(tmp_path_factory.mktemp("data"), nsq=nsq, sqs=sqs, http=http, lookup=True) as node:
         yield node
 
 
@@ -122,6 +125,14 @@ def test_a_page_of_the_listener_itself_may_change_things(served: Served, key: st
 @pytest.mark.parametrize("key", LISTENERS)
 def test_a_link_from_elsewhere_leads_to_a_page_that_only_reads(served: Served, key: str) -> None:
     assert ask(served, key, LISTENERS[key][0], "Sec-Fetch-Site: cross-site").status == 200
+
+
+def test_a_link_of_sns_may_be_followed_from_elsewhere_and_carries_no_other_action(served: Served) -> None:
+    for action in ("ConfirmSubscription&TopicArn=x&Token=y", "Unsubscribe&SubscriptionArn=x"):
+        assert ask(served, "sqs.port", f"GET /?Action={action}", "Sec-Fetch-Site: cross-site").status in (200, 400, 404)
+    for action in ("DeleteQueue", "ListQueues&Action=DeleteQueue", "ConfirmSubscription&Action=PurgeQueue", ""):
+        told = ask(served, "sqs.port", f"GET /?Action={action}&QueueUrl=/0/t", "Sec-Fetch-Site: cross-site")
+        assert told.status == 403, action
 
 
 @pytest.mark.parametrize("key", LISTENERS)

@@ -143,6 +143,7 @@ class Api(App):
         self._json = Json()
         too_big = Fault("RequestEntityTooLarge", f"A request may have {body_bytes_max} bytes.")
         self._route = Route(self._handle, body_bytes_max, too_big)
+        self._link = Route(self._handle, body_bytes_max, too_big, only_reads=True)
         self.queues = Queues(node, names)
         self.messages = Messages(self.queues)
         self.sns = Sns(self.queues, allowed)
@@ -202,7 +203,7 @@ class Api(App):
 
     def begin(self, request: Request) -> None:
         """Take every request there is: the path is a queue's address, or nothing."""
-        request.route = self._route
+        request.route = self._link if request.method == "GET" and _is_link(request) else self._route
 
     def refused(self, error: BaseException, request: str, connection: Connection) -> Response:
         """Count what went wrong before it was known in which encoding, and say it in JSON."""
@@ -312,3 +313,12 @@ def _request_id() -> tuple[bytes, bytes]:
 
 def _is_signed(request: Request) -> bool:
     return bool(request.header(b"authorization")) or b"X-Amz-Signature" in request.query
+
+
+def _is_link(request: Request) -> bool:
+    """Tell whether a page from elsewhere may lead to a request: it changes nothing, or holds what only one knows."""
+    try:
+        action = query.parameters(request.query, b"").get("Action", "")
+    except Fault:
+        return False
+    return action.startswith(("List", "Get")) or action in ("ConfirmSubscription", "Unsubscribe")

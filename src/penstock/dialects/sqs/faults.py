@@ -60,6 +60,8 @@ KINDS: dict[str, Kind] = {
     "InvalidClientTokenId": Kind("InvalidClientTokenId", 403),
     "InvalidParameterValue": Kind("InvalidParameterValue"),
     "MalformedQueryString": Kind("MalformedQueryString", 404),
+    # Not Amazon's, whose endpoints are known by one name: what every listener of a node says.
+    "MisdirectedRequest": Kind("MisdirectedRequest", 421),
     "MissingAuthenticationToken": Kind("MissingAuthenticationToken", 403),
     "MissingParameter": Kind("MissingParameter"),
     "RequestEntityTooLarge": Kind("RequestEntityTooLarge", 413),
@@ -95,7 +97,7 @@ REASONS = {
     "rate_limited": "ThrottlingException",
     "limit_reached": "OverLimit",
     "too_many_connections": "ThrottlingException",
-    "misdirected": "InvalidAddress",
+    "misdirected": "MisdirectedRequest",
     "method_not_allowed": "InvalidAction",
     "not_leased": "MessageNotInflight",
     "too_slow": "SerializationException",

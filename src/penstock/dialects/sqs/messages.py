@@ -21,7 +21,7 @@ from penstock.dialects.sqs import values
 from penstock.dialects.sqs.attributes import VISIBILITY_S_MAX
 from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX, SqsChoices
 from penstock.dialects.sqs.codec import shapes
-from penstock.dialects.sqs.codec.shapes import SendEntry, SendMessage, Value
+from penstock.dialects.sqs.codec.shapes import SendEntry, Sending, SendMessage, Value
 from penstock.dialects.sqs.faults import Fault, invalid, missing, no_queue, within
 from penstock.dialects.sqs.ids import message_id
 from penstock.dialects.sqs.queues import Queue, Queues
@@ -170,7 +170,7 @@ class Messages:
 
         return self._publish(caller, queue, Rows.of(bodies, SOURCE), publisher, sent)
 
-    def _draft(self, queue: Queue, asked: SendMessage | SendEntry) -> Draft:
+    def _draft(self, queue: Queue, asked: Sending) -> Draft:
         """Return a message as it will be stored; refuse what Amazon would."""
         choices, text = queue.choices, asked.message_body
         if not text:
@@ -494,7 +494,7 @@ def _group(group: str | None, *, is_fifo: bool) -> bytes | None:
     return group.encode()
 
 
-def _dedup(queue: Queue, asked: SendMessage | SendEntry, body: bytes) -> bytes | None:
+def _dedup(queue: Queue, asked: Sending, body: bytes) -> bytes | None:
     choices, given = queue.choices, asked.message_deduplication_id
     if not choices.fifo:
         if given:

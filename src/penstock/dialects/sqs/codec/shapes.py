@@ -75,8 +75,8 @@ class SetQueueAttributes(ByUrl, kw_only=True):
     attributes: dict[str, str]
 
 
-class SendMessage(ByUrl, kw_only=True):
-    """Send one."""
+class Sending(Shape, kw_only=True):
+    """A message to send."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -86,16 +86,16 @@ class SendMessage(ByUrl, kw_only=True):
     message_group_id: str | None = None
 
 
-class SendEntry(Shape, kw_only=True):
+class SendMessage(Sending, kw_only=True):
+    """Send one."""
+
+    queue_url: str
+
+
+class SendEntry(Sending, kw_only=True):
     """One of several to send."""
 
     id: str
-    message_body: str
-    delay_seconds: int | None = None
-    message_attributes: Values = {}
-    message_system_attributes: Values = {}
-    message_deduplication_id: str | None = None
-    message_group_id: str | None = None
 
 
 class SendMessageBatch(ByUrl, kw_only=True):
@@ -217,7 +217,7 @@ class SourceUrls(Shape, kw_only=True):
 
 
 class Attributes(Shape, kw_only=True):
-    """Attributes of a queue."""
+    """Attributes of a queue, a topic or a subscription."""
 
     attributes: dict[str, str] = {}
 

@@ -1,6 +1,7 @@
 """Filter policies: which messages a subscription takes, by their attributes or by their body.
 
-Pure. Only what Amazon documents, no patterns: nothing here looks back, so no policy costs more than its length.
+Pure. Only what Amazon documents, no patterns: nothing here looks back, so a policy costs at most its length for each
+value of a message. An `Effort` bounds that, because both may be long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ KEYS_MAX = 5
 BODY_KEYS_MAX = 50
 VALUES_MAX = 150
 DEPTH_MAX = 5
+#: Policies within policies by "$or"; Amazon names no number.
+OR_DEPTH_MAX = 5
+#: Comparisons for one message, of all subscriptions together: some 50 ms.
+EFFORT_MAX = 200_000
 POLICY_BYTES_MAX = 256 * 1024
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -30,6 +35,24 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _TEXTS = ("prefix", "suffix", "equals-ignore-case")
 _ABSENT = object()
+
+
+class Effort:
+    """What may be spent on comparing."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, messages: int = 1) -> None:
+        self._left = messages * EFFORT_MAX
+
+    def spend(self, count: int) -> None:
+        """Spend some; refuse a message that would take too much."""
+        self._left -= count
+        if self._left < 0:
+            raise Fault(
+                "InvalidParameter",
+                f"Invalid parameter: Message Reason: filter policies would compare more than {EFFORT_MAX} values of it",
+            )
 
 
 def read(text: str, *, of_body: bool) -> dict[str, Any]:
@@ -67,24 +90,31 @@ def of_attributes(values: Values) -> dict[str, list[Any]]:
     return found
 
 
-def takes(policy: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+def takes(policy: Mapping[str, Any], document: Mapping[str, Any], effort: Effort | None = None) -> bool:
     """Tell whether a message passes: every key of the policy has a value that one of its conditions takes."""
+    effort = effort or Effort()
     for key, wanted in policy.items():
-        if key == "$or" and isinstance(wanted, list):
-            if not any(takes(one, document) for one in wanted):
+        if key == "$or" and _is_or(wanted):
+            if not any(takes(one, document, effort) for one in wanted):
                 return False
             continue
         held = document.get(key, _ABSENT)
         if isinstance(wanted, dict):
             items = held if isinstance(held, list) else [held]
-            if not any(isinstance(item, dict) and takes(wanted, item) for item in items):
+            effort.spend(len(items))
+            if not any(isinstance(item, dict) and takes(wanted, item, effort) for item in items):
                 return False
-        elif not any(_passes(condition, held) for condition in wanted):
+        elif not any(_passes(condition, held, effort) for condition in wanted):
             return False
     return True
 
 
-def _passes(condition: Any, held: Any) -> bool:
+def _is_or(wanted: Any) -> bool:
+    return isinstance(wanted, list) and all(isinstance(one, dict) for one in wanted)
+
+
+def _passes(condition: Any, held: Any, effort: Effort) -> bool:
+    effort.spend(len(held) if isinstance(held, list) else 1)
     if isinstance(condition, dict) and "exists" in condition:
         return bool((held is not _ABSENT) == condition["exists"])
     if held is _ABSENT:
@@ -121,40 +151,38 @@ def _equal(wanted: Any, value: Any) -> bool:
     return bool(wanted == value) and (type(wanted) is type(value) or (_is_number(wanted) and _is_number(value)))
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check(policy: dict[str, Any], depth: int) -> int:
+def _check(policy: dict[str, Any], depth: int, ors: int = OR_DEPTH_MAX) -> int:
     """Refuse a policy that cannot be; return how many values it has."""
     count = 0
     for key, wanted in policy.items():
-        if key == "$or" and isinstance(wanted, list) and all(isinstance(one, dict) for one in wanted):
-            if len(wanted) < 2 or depth < 1:
+        if key == "$or" and _is_or(wanted):
+            if len(wanted) < 2:
                 raise _wrong('"$or" needs at least two policies')
-            count += sum(_check(one, depth) for one in wanted)
+            if ors < 1:
+                raise _wrong("it is too deep")
+            count += sum([_check(one, depth, ors - 1) for one in wanted])
         elif isinstance(wanted, dict) and wanted:
             if depth <= 1:
                 raise _wrong(f'"{key[:100]}" must be an object or an array' if depth < 1 else "it is too deep")
-            count += _check(wanted, depth - 1)
+            count += _check(wanted, depth - 1, ors)
         elif isinstance(wanted, list) and wanted:
-            for condition in wanted:
-                _check_condition(condition)
-            count += len(wanted)
+            count += sum([_check_condition(condition) for condition in wanted])
         else:
             raise _wrong(f'"{key[:100]}" must be an object or an array')
     return count
 
 
-def _check_condition(condition: Any) -> None:
+def _check_condition(condition: Any) -> int:
+    """Refuse a condition that cannot be; return how many values it has."""
+    count = 1
     if not isinstance(condition, dict):
         if isinstance(condition, list):
             raise _wrong("Match value must be String, number, true, false, or null")
-        return
+        return count
     if len(condition) != 1:
         raise _wrong("Only one key allowed in match expression")
     (name, operand), *_ = condition.items()
@@ -164,7 +192,7 @@ def _check_condition(condition: Any) -> None:
         good = isinstance(operand, str) and bool(operand)
     elif name == "anything-but":
         others = operand if isinstance(operand, list) else [operand]
-        good = bool(others)
+        good, count = bool(others), len(others)
         for other in others:
             if isinstance(other, dict) and not set(other) <= {"prefix", "suffix", "equals-ignore-case"}:
                 raise _wrong(f"Unsupported anything-but pattern: {str(other)[:100]}")
@@ -186,6 +214,7 @@ def _check_condition(condition: Any) -> None:
         raise _wrong(f"Unrecognized match type {name[:100]}")
     if not good:
         raise _wrong(f"{name} match pattern cannot be used")
+    return count
 
 
 def _wrong(reason: str) -> Fault:

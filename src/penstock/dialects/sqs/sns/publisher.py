@@ -117,12 +117,11 @@ class Publisher:
         """Store the copies; the answer is there when all are, or one is refused."""
         recipients = self._recipients(name, record)
 
+        sieve = Sieve(len(drafts))
+        passed = [(each, [draft for draft in drafts if sieve.takes(each.member, draft)]) for each in recipients]
+
         def store(envelopes: Envelopes) -> Answer[None]:
-            copies = [
-                (each.topic, rows)
-                for each in recipients
-                if (rows := self._rows(name, each, drafts, envelopes, base_url)) is not None
-            ]
+            copies = [(each.topic, self._rows(name, each, some, envelopes, base_url)) for each, some in passed if some]
             return self._store(caller, copies, publisher)
 
         # All of them, whatever filters take: else one message would overtake another that has to be signed.
@@ -202,13 +201,8 @@ class Publisher:
             topic.publish(rows, publisher, done)
         return stored
 
-    def _rows(
-        self, name: str, to: Recipient, drafts: Sequence[Draft], envelopes: Envelopes, base_url: str
-    ) -> Rows | None:
+    def _rows(self, name: str, to: Recipient, drafts: Sequence[Draft], envelopes: Envelopes, base_url: str) -> Rows:
         member, arn = to.member, self._topics.arn(name)
-        drafts = [draft for draft in drafts if _takes(member, draft)]
-        if not drafts:
-            return None
         headers: list[bytes | None] = [None] * len(drafts)
         if member.is_raw:
             bodies = [draft.said_to(member).encode() for draft in drafts]
@@ -242,21 +236,35 @@ def _request_headers(id_: str, arn: str, member: str, *, is_raw: bool) -> bytes:
     return msgspec.json.encode({**told, "x-amz-sns-rawdelivery": "true"} if is_raw else told)
 
 
-def _takes(member: Member, draft: Draft) -> bool:
-    text = member.attributes.get("FilterPolicy")
-    if not text:
-        return True
-    wanted = policy.read(text, of_body=member.of_body)
-    if not member.of_body:
-        return policy.takes(wanted, policy.of_attributes(draft.values))
-    try:
-        document = msgspec.json.decode(draft.said_to(member))
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return isinstance(document, dict) and policy.takes(wanted, document)
+class Sieve:
+    """The filters of subscribers, for the messages of one request: each is read once, and all of it is bounded."""
+
+    def __init__(self, messages: int) -> None:
+        self._effort = policy.Effort(messages)
+        self._bodies: dict[tuple[str, str], Any] = {}
+
+    def takes(self, member: Member, draft: Draft) -> bool:
+        """Tell whether a subscriber gets a message."""
+        text = member.attributes.get("FilterPolicy")
+        if not text:
+            return True
+        wanted = policy.read(text, of_body=member.of_body)
+        if not member.of_body:
+            return policy.takes(wanted, policy.of_attributes(draft.values), self._effort)
+        document = self._body(draft, draft.said_to(member))
+        return isinstance(document, dict) and policy.takes(wanted, document, self._effort)
+
+    def _body(self, draft: Draft, text: str) -> Any:
+        key = (draft.id, text)
+        if key not in self._bodies:
+            try:
+                self._bodies[key] = msgspec.json.decode(text)
+            except (msgspec.MsgspecError, RecursionError):
+                self._bodies[key] = None
+        return self._bodies[key]
 
 
-def _draft(asked: shapes.Publish | shapes.PublishEntry, name: str, record: Record) -> Draft:
+def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
     """Return a message as queues get it; refuse what Amazon would."""
     forms = _forms(asked.message) if asked.message_structure == "json" else {}
     text = forms.pop("default") if forms else asked.message

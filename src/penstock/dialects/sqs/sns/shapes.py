@@ -76,12 +76,10 @@ class SetSubscriptionAttributes(BySubscription, kw_only=True):
     attribute_value: str = ""
 
 
-class Publish(Shape, kw_only=True):
-    """Publish one message."""
+class Publishing(Shape, kw_only=True):
+    """A message to publish."""
 
     message: str
-    topic_arn: str = ""
-    target_arn: str = ""
     subject: str | None = None
     message_structure: str = ""
     message_attributes: Values = field(default_factory=dict)
@@ -89,16 +87,17 @@ class Publish(Shape, kw_only=True):
     message_group_id: str | None = None
 
 
-class PublishEntry(Shape, kw_only=True):
+class Publish(Publishing, kw_only=True):
+    """Publish one message."""
+
+    topic_arn: str = ""
+    target_arn: str = ""
+
+
+class PublishEntry(Publishing, kw_only=True):
     """One of several."""
 
     id: str
-    message: str
-    subject: str | None = None
-    message_structure: str = ""
-    message_attributes: Values = field(default_factory=dict)
-    message_deduplication_id: str | None = None
-    message_group_id: str | None = None
 
 
 class PublishBatch(ByTopic, kw_only=True):
@@ -139,12 +138,6 @@ class Topics(Shape, kw_only=True):
 
     topics: list[TopicArn]
     next_token: str | None = None
-
-
-class Attributes(Shape, kw_only=True):
-    """Attributes."""
-
-    attributes: dict[str, str]
 
 
 class SubscriptionArn(Shape, kw_only=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.callers import Caller
 from penstock.clock import SECOND
-from penstock.dialects.sqs.codec.shapes import Nothing
+from penstock.dialects.sqs.codec.shapes import Attributes, Nothing
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.messages import SOURCE
 from penstock.dialects.sqs.names import FIFO
@@ -232,7 +232,7 @@ class Subscriptions:
             for id_, member in sorted(self._topics.record(name).shown().items())
         }
 
-    def attributes(self, caller: Caller, asked: shapes.BySubscription) -> shapes.Attributes:
+    def attributes(self, caller: Caller, asked: shapes.BySubscription) -> Attributes:
         """Tell attributes of a subscription."""
         name, id_, member = self._topics.member(caller, "see", asked.subscription_arn)
         told = {
@@ -252,7 +252,7 @@ class Subscriptions:
             base = self._topics.record(name).attributes.get("DeliveryPolicy", "")
             effective = retries.effective(base, member.attributes.get("DeliveryPolicy", ""))
             told["EffectiveDeliveryPolicy"] = msgspec.json.encode(effective).decode()
-        return shapes.Attributes(attributes={**told, **member.attributes})
+        return Attributes(attributes={**told, **member.attributes})
 
     def set_attribute(self, caller: Caller, asked: shapes.SetSubscriptionAttributes) -> Answer[Nothing]:
         """Change an attribute of a subscription."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.callers import Action, Caller
-from penstock.dialects.sqs.codec.shapes import Nothing
+from penstock.dialects.sqs.codec.shapes import Attributes, Nothing
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.names import FIFO, Names
 from penstock.dialects.sqs.queues import Queues
@@ -120,7 +120,7 @@ class Topics:
         some, token = page(names, asked.next_token)
         return shapes.Topics(topics=[shapes.TopicArn(topic_arn=self.arn(name)) for name in some], next_token=token)
 
-    def attributes(self, caller: Caller, asked: shapes.ByTopic) -> shapes.Attributes:
+    def attributes(self, caller: Caller, asked: shapes.ByTopic) -> Attributes:
         """Tell attributes of a topic."""
         name, record = self.find(caller, "see", asked.topic_arn)
         states = [member.state for member in record.members.values()]
@@ -144,7 +144,7 @@ class Topics:
         }
         if name.endswith(FIFO):
             told["ContentBasedDeduplication"] = "false"
-        return shapes.Attributes(attributes={**told, **record.attributes})
+        return Attributes(attributes={**told, **record.attributes})
 
     def _policy(self, name: str) -> str:
         """Return the policy of Amazon's topics while nobody set another: Terraform cannot read a topic without one."""
