@@ -53,8 +53,8 @@ def _check_tag(
 def _check_first(book: Book, subscription: SubscriptionModel, row: Row, attempts: int) -> None:
     """Check that what one publisher sent first comes first, as far as tags and keys leave that to chance."""
     message = row.message
-    if subscription.settings.policy == "partition-locked":
-        return  # they lie in any partition
+    if subscription.is_queue and subscription.settings.order == "none":
+        return  # they lie in any partition, or groups of them take turns
     if row.state is not State.NEW or message.life != book.life or message.due_ns or attempts != 1:
         return
     assert message.id is not None
