@@ -239,6 +239,11 @@ class SubscriptionModel:
     doubtful: bool = False
     deleted: bool = False
 
+    @property
+    def is_queue(self) -> bool:
+        """Whether clients of queues receive from it."""
+        return self.name == "queue"
+
     def row(self, message: Message) -> Row:
         """Return the state of a message here."""
         row = self.rows.get(message)
@@ -339,6 +344,8 @@ class TopicModel:
     #: Rows offered in this life.
     offered: int = 0
     gate_ns: int | None = None
+    #: So many shards it was asked to have: many are made in a thread, and are there in their own time.
+    asked_shards: int = 0
     #: When it was given more shards.
     grown_ns: list[int] = field(default_factory=list)
     #: Bits of its files were turned around.
@@ -365,6 +372,11 @@ class TopicModel:
         """Whether its messages may carry headers."""
         return Chosen(self.settings, DIALECTS).of(NsqChoices).extend
 
+    @property
+    def shards(self) -> int:
+        """How many shards it may have."""
+        return max(self.settings.shards, self.asked_shards)
+
     def identify(self, message: Message, id_: int) -> str:
         """Note that an id names a message; return what is wrong with that, or nothing."""
         other = self.ids.get(id_)
@@ -373,7 +385,7 @@ class TopicModel:
         if message.id is not None and message.id != id_:
             return f"{message.name} in {self.name} has the ids {message.id:x} and {id_:x}"
         shard, _ = place_of(id_)
-        if not 0 <= shard < self.settings.shards or (message.shard is not None and message.shard != shard):
+        if not 0 <= shard < self.shards or (message.shard is not None and message.shard != shard):
             return f"{message.name} in {self.name} is in shard {shard}"
         self.ids[id_] = message
         message.id = id_
@@ -382,6 +394,6 @@ class TopicModel:
 
 def is_spread(messages: list[Message]) -> bool:
     """Tell whether the rows of a publish may go to several shards, of which one may refuse and another not."""
-    if len(messages) < 2 or messages[0].topic.settings.shards < 2 or messages[0].shard is not None:
+    if len(messages) < 2 or messages[0].topic.shards < 2 or messages[0].shard is not None:
         return False
     return any(message.extras.key for message in messages)

@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 
+from penstock.clock import SECOND
 from penstock.columns import place_of
 from penstock.dialects.nsq.choices import NsqChoices
 from penstock.errors import Refusal
@@ -15,10 +16,11 @@ from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.actor import Actor, Surroundings
 from tests.simulation.choices import TYPES, some_filter, some_order
 from tests.simulation.model import Belongs, Row, State, SubscriptionModel, TopicModel
+from tests.simulation.plan import MANY
 from tests.simulation.topics import topics_of
 
-#: Topics do not grow beyond this.
-SHARDS_MAX = 6
+#: Topics do not grow from more than this.
+SHARDS_MAX = 5
 
 
 class Operator(Actor):
@@ -88,7 +90,10 @@ class Operator(Actor):
         book = self.world.book
         model = book.topic(name)
         model.doubtful = True
-        topic = node.create_topic(name, settings).now()
+        made = node.create_topic(name, settings)
+        if not made.is_given:
+            self.world.scheduler.run_until(self.world.scheduler.time_ns + SECOND, lambda: made.is_given)
+        topic = made.now()
         book.bind(name, topic.record.number, settings)
         model.doubtful = False
         book.record("create", name, settings.durability, settings.shards, settings.segment_bytes, model.extend)
@@ -137,17 +142,21 @@ class Operator(Actor):
             book.bind(topic.name, topic.record.number, topic.settings)
 
     def _grow(self, node: Node, topic: Topic, model: TopicModel) -> None:
-        """Give a topic more shards; if the node dies meanwhile, it may have them."""
-        book, before = self.world.book, model.settings
-        count = len(topic.shards) + self.random.choice((1, 1, 2))
+        """Give a topic more shards, at once or, if they are many, in a while; if the node dies, it may have them."""
+        book = self.world.book
+        count = len(topic.shards) + self.random.choice((1, 1, 2, MANY))
         book.record("grow", topic.name, count)
-        model.settings = msgspec.structs.replace(topic.settings, shards=count)
-        try:
-            topic.update(model.settings).now()
-        except Refusal:
-            model.settings = before
-            raise
-        model.grown_ns.append(book.now_ns)
+        model.asked_shards = max(model.asked_shards, count)
+
+        def grown(_: None, error: Exception | None) -> None:
+            if error is not None:
+                book.record("refusal", str(error)[:60])
+            else:
+                book.record("grown", topic.name, count)
+                model.settings = topic.settings
+                model.grown_ns.append(book.now_ns)
+
+        topic.update(msgspec.structs.replace(topic.settings, shards=count)).then(grown)
 
     def resume_all(self, node: Node) -> None:
         """Let everything flow again."""
@@ -314,7 +323,7 @@ class Operator(Actor):
         message = row.message
         if message.id is not None and place_of(message.id)[0] != shard:
             return
-        if message.id is None and model.topic.settings.shards > 1:
+        if message.id is None and model.topic.shards > 1:
             row.maybe = True
             row.belongs = Belongs.MAY
             return

@@ -22,6 +22,9 @@ from tests.simulation.taste import Taste, some_taste
 
 DATA = "data"
 
+#: More shards than are made at once, on the loop.
+MANY = 5
+
 #: How long a node lives at most, in seconds; a long life is rare because it costs as much as many short ones.
 LIVES_S = (*(0.05,) * 5, *(0.2,) * 8, *(0.4,) * 6, *(1.0,) * 3, 6.0)
 
@@ -171,6 +174,9 @@ def make_plan(random: Random) -> Plan:
         _go_far(plan, random)
     if random.random() < QUEUES:
         _queue(plan, random)
+    if random.random() < 0.05:  # made in a thread
+        name = random.choice(list(topics))
+        topics[name] = msgspec.structs.replace(topics[name], shards=MANY)
     return plan
 
 

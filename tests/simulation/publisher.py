@@ -91,7 +91,7 @@ class Publisher(Actor):
         """Give a message an idempotence key, sometimes one that was used before."""
         message.dedup = message.body[:7]
         # Two that are under way at once to different shards may be stored in any order.
-        alone = model.settings.shards == 1
+        alone = model.shards == 1
         used = [
             key
             for key, same in model.dedups.items()
