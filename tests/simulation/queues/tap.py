@@ -233,7 +233,7 @@ class QueueTap:
         elif ask.word in RECEIVES and frame.status == 200:
             self._handed(pending, pending.model, frame)
         elif ask.word in DELETES:
-            self._deleted(pending)
+            self._deleted(pending, frame)
         elif ask.word in CHANGES:
             self._changed(pending, pending.model, frame)
         elif ask.word in DROPS:
@@ -338,10 +338,15 @@ class QueueTap:
 
     # --- what came of claims --------------------------------------------------------------------------------------
 
-    def _deleted(self, pending: Pending) -> None:
+    def _deleted(self, pending: Pending, frame: Reply) -> None:
         """A delete was answered: it is written down."""
-        for claim in pending.claims:
-            if claim is not None and claim.holds and claim.row.state is State.DONE:
+        for number, claim in enumerate(pending.claims):
+            if claim is None or not claim.holds:
+                continue
+            if not self._is_good(pending.ask, frame, number):
+                text = f"{pending.ask.word} of {claim.row.message.name} is refused, and its receipt holds"
+                self.book.fail("the holder may", text)
+            if claim.row.state is State.DONE:
                 claim.row.certain = not self.book.is_full
 
     def _changed(self, pending: Pending, model: SubscriptionModel, frame: Reply) -> None:
