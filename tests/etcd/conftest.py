@@ -30,6 +30,18 @@ def three(shared_three: Cluster) -> Iterator[Cluster]:
     shared_three.heal()
 
 
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server that asks for users, and forgets who they are after a moment."""
+    cluster = Cluster(tmp_path_factory.mktemp("etcd"), flags=["--auth-token", "simple", "--auth-token-ttl", "1"])
+    cluster.ctl("user", "add", "root:secret")
+    cluster.ctl("user", "grant-role", "root", "root")
+    cluster.ctl("user", "add", "poor:secret")
+    cluster.ctl("auth", "enable")
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
     """Return what the keys of this test start with."""

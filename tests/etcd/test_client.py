@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -276,22 +276,6 @@ def test_a_leader_that_dies_or_stands_still_is_left_for_another(three: Cluster, 
     asyncio.run(main())
 
 
-def test_a_cut_network_ends_calls_in_time_and_is_left_when_there_is_another_way(three: Cluster, prefix: str) -> None:
-    async def main() -> None:
-        async with Relay(three.members[0].port) as relay:
-            key = f"{prefix}/a".encode()
-            zone = ZoneConfig(endpoints=(f"127.0.0.1:{relay.port}", three.endpoints[1]))
-            async with client_of(zone) as client, mirror_of(client, key) as seen:
-                relay.hold()
-                with pytest.raises(UnknownOutcomeError):
-                    await client.put(key, b"1")
-                await client.put(key, b"2")
-                await until(lambda: b"2" in seen.values)
-                assert (await client.get(key) or Entry(b"", 0)).value == b"2"
-
-    asyncio.run(main())
-
-
 def test_what_nobody_heard_is_asked_elsewhere_and_refused_when_there_is_nobody(one: Cluster, prefix: str) -> None:
     async def main() -> None:
         dead = f"127.0.0.1:{free_ports(1)[0]}"
@@ -337,18 +321,6 @@ def test_health_names_every_member_and_who_leads(three: Cluster) -> None:
 
 
 # Users and certificates
-
-
-@pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A server that asks for users, and forgets who they are after a moment."""
-    cluster = Cluster(tmp_path_factory.mktemp("etcd"), flags=["--auth-token", "simple", "--auth-token-ttl", "1"])
-    cluster.ctl("user", "add", "root:secret")
-    cluster.ctl("user", "grant-role", "root", "root")
-    cluster.ctl("user", "add", "poor:secret")
-    cluster.ctl("auth", "enable")
-    yield cluster
-    cluster.close()
 
 
 def test_a_user_shows_its_password_and_a_token_that_is_over_is_replaced(guarded: Cluster, tmp_path: Path) -> None:

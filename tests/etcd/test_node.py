@@ -111,8 +111,7 @@ def test_a_start_without_etcd_ends_with_a_sentence(tmp_path: Path) -> None:
 
 def test_a_node_is_not_shown_the_registry_of_another(one: Cluster, tmp_path: Path) -> None:
     options = on(one, "penstock/mine")
-    with Node(tmp_path, *options) as node:
-        assert node.end() == 0
+    one.ctl("put", "penstock/mine/owner", "somebody")
     with Running("up", "--data", "other", *ANY_PORTS, *options, cwd=tmp_path) as stranger:
         assert stranger.process.wait(60) == 2
         assert "the registry penstock/mine in etcd" in stranger.errors()

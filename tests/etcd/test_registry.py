@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.etcd import Etcd
 from penstock.clock import SECOND, LoopClock
-from penstock.config import ZoneConfig
-from penstock.errors import Refusal
+from penstock.config import Config, EtcdConfig, ZoneConfig
+from penstock.errors import ConfigError, Refusal
 from penstock.registry import Event
 from penstock.registry.attempt import attempt
+from penstock.registry.etcd import members
+from penstock.registry.etcd import registry as etcd_registry
 from penstock.registry.etcd.client import Client
 from penstock.registry.etcd.registry import EtcdRegistry
 from penstock.registry.registry import UnknownOutcomeError
@@ -94,8 +97,11 @@ def test_no_number_is_given_twice_whatever_becomes_of_members_and_connections(th
 
 
 def test_a_change_whose_answer_is_lost_is_unknown_and_one_that_cannot_be_sent_is_refused(
-    one: Cluster, prefix: str
+    one: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(members, "TRY_S", 1.0)
+    monkeypatch.setattr(etcd_registry, "AWAY_S", 1.0)
+
     async def main() -> None:
         async with (
             Relay(one.members[0].port) as relay,
@@ -189,7 +195,26 @@ def test_a_watcher_hears_what_is_different_after_etcd_forgot_what_happened(one: 
     asyncio.run(main())
 
 
-def test_keys_of_others_beside_the_prefix_are_not_seen(one: Cluster, prefix: str, folder: Path) -> None:
+@pytest.mark.parametrize(("user", "password"), [("root", "wrong"), ("poor", "secret")])
+def test_a_start_does_not_wait_for_a_password_or_a_role_to_become_right(
+    guarded: Cluster, tmp_path: Path, user: str, password: str
+) -> None:
+    zone = ZoneConfig(endpoints=guarded.endpoints, user=user, password=password)
+    config = Config(data_dir=str(tmp_path), etcd=EtcdConfig(zones={"default": zone}))
+
+    async def main() -> None:
+        etcd = Etcd(config)
+        try:
+            with pytest.raises(ConfigError, match=rf"refuses user '{user}'.*\[etcd.zones.default\]"):
+                await etcd.open_registry()
+        finally:
+            await etcd.close()
+
+    asyncio.run(main())
+    assert not (tmp_path / "registry.owner").exists()
+
+
+def test_keys_of_others_beside_the_prefix_are_not_seen(one: Cluster, prefix: str) -> None:
     async def main() -> None:
         async with registry_of(one.endpoints, prefix) as registry:
             one.ctl("put", f"{prefix}!", "beside")

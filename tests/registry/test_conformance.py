@@ -50,8 +50,8 @@ class Place:
             self.run(0.01)
         raise AssertionError("it never came to be")
 
-    def lease(self) -> Lease:
-        return self.answered(self.registry.lease(int(self.ttl_s * SECOND)))
+    def lease(self, share: float = 1.0) -> Lease:
+        return self.answered(self.registry.lease(int(share * self.ttl_s * SECOND)))
 
     def open(self) -> None:
         """Begin another process; what was not answered before may or may not have been done."""
@@ -222,7 +222,7 @@ def test_a_lease_lasts_while_it_is_renewed_and_no_longer(place: Place) -> None:
 
 
 def test_the_holder_knows_that_its_lease_is_over_before_anybody_else_does(place: Place) -> None:
-    lease = place.lease()
+    lease = place.lease(0.6)
     place.answered(place.registry.propose({"alive/a": b""}, (), {}, lease))
     heard: list[bool] = []
     place.registry.watch("alive/", place.registry.revision, lambda events: heard.append(lease.is_over))
@@ -250,7 +250,7 @@ def test_what_is_put_again_without_its_lease_stays(place: Place) -> None:
 
 
 def test_what_hung_on_a_lease_of_a_process_that_died_goes_in_the_end(place: Place) -> None:
-    place.answered(place.registry.propose({"alive/a": b""}, (), {}, place.lease()))
+    place.answered(place.registry.propose({"alive/a": b""}, (), {}, place.lease(0.6)))
     place.open()
     place.until(lambda: place.registry.get("alive/a") is None)
 

@@ -34,7 +34,7 @@ class Etcd:
         self._config = config
 
     async def open_registry(self) -> EtcdRegistry:
-        """Return the registry once etcd has shown what is in it; ConfigError if it does not in time."""
+        """Return the registry once it is followed; ConfigError if etcd does not answer in time."""
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
         from penstock.node.claim import claim
@@ -61,7 +61,7 @@ class Etcd:
         began, mirror = time.monotonic(), registry.mirror
         until = began + self._config.registry.start_timeout_ns / 1e9
         say_at = began + SAY_FIRST_S
-        while not mirror.is_ready.is_set():
+        while not mirror.is_current:
             now = time.monotonic()
             if mirror.refused:
                 raise ConfigError(mirror.why)

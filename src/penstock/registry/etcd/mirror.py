@@ -113,7 +113,7 @@ class Mirror:
                 self._waiting.remove(waiting)
 
     async def turn(self) -> None:
-        """Wait until it was listed, or could not be: for who waits for it at a start, and wants to know why."""
+        """Wait until it is current, or another try to be failed: for who waits for it and wants to know why."""
         self._turned.clear()
         await self._turned.wait()
 
@@ -207,7 +207,6 @@ class Mirror:
             self._next = self.told_from + 1
             self._on_listing(self.entries)
             self.is_ready.set()
-            self._turned.set()
             return
         probe = rpc.RangeRequest(key=self._start, revision=self.revision, keys_only=True)
         try:
@@ -258,6 +257,7 @@ class Mirror:
         self._pause_s = 0.0
         if not self.is_current:
             self.is_current = True
+            self._turned.set()
             self._on_state(True)
 
     async def _beats(self) -> None:
