@@ -86,7 +86,7 @@ def test_the_lookup_service_takes_so_many_nodes_and_no_more(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "key", ["nsq.tcp_port", "nsq.http_port", "nsq.lookup_tcp_port", "nsq.lookup_http_port", "sqs.port"]
+    "key", ["nsq.tcp_port", "nsq.http_port", "nsq.lookup_tcp_port", "nsq.lookup_http_port", "sqs.port", "m3msg.port"]
 )
 def test_when_files_run_out_the_admin_api_still_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
@@ -98,7 +98,8 @@ def test_when_files_run_out_the_admin_api_still_answers(
         crowd = [connect(stack, node.port(key)) for _ in range(FILES)]
         crowd[-1].settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionResetError):
-            assert b"files are open" in crowd[-1].recv(65536)  # the last of them is refused
+            told = crowd[-1].recv(65536)  # the last of them is refused; M3Msg has no words for it
+            assert b"files are open" in told or (key, told) == ("m3msg.port", b"")
         node.ok("pub", "orders", "after")
         node.ok("topic", "create", "more")
         assert node.ok("sub", "orders", "audit").out == "before\nafter\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.callers.quota import UserQuota
 from penstock.config import CallersConfig, LimitsConfig, NodeConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.m3 import frames, metrics
@@ -158,6 +159,19 @@ def test_what_is_refused_is_not_acked_and_the_connection_lives(tmp_path: Path) -
         again = producer.send(metric(b"b"))
         assert producer.until_acked(2)[1:] == again
         assert bodies(stored(node)) == [metric(b"a"), metric(b"b")]
+
+
+def test_a_producer_above_its_quota_is_slowed_and_what_is_too_much_is_not_acked(tmp_path: Path) -> None:
+    users_in(tmp_path, (), UserQuota(messages_per_second=10))
+    with served(tmp_path) as node, connect(node) as first, connect(node) as second:
+        first.send(*[metric()] * 400)
+        first.until_acked(400)
+        second.send(metric(b"refused"))
+        node.until(lambda: node.node.ledger.total("rate_limited") == 1)
+        node.advance(60)
+        names = second.send(metric(b"later"))
+        assert second.until_acked(1) == names
+        assert bodies(stored(node)) == [metric()] * 400 + [metric(b"later")]
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:

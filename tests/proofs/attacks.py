@@ -94,6 +94,18 @@ class HalfRequests(HalfBodies):
             await self.heard(wire, 20)
 
 
+class HalfMessages(HalfBodies):
+    """The same as a producer of M3Msg."""
+
+    listener = "m3msg.port"
+    weight = 5
+
+    async def once(self) -> None:
+        with await self.connected(struct.pack(">I", 4 * MIB)) as wire:
+            await self.send(wire, bytes(3 * MIB))
+            await self.heard(wire, 20)
+
+
 class SlowBodies(Attack):
     """Sends a body byte by byte."""
 
@@ -272,6 +284,7 @@ class HugeRequests(HugeBatches):
 ATTACKS: tuple[type[Attack], ...] = (
     HalfBodies,
     HalfRequests,
+    HalfMessages,
     SlowBodies,
     SlowHeads,
     Garbage,

@@ -18,6 +18,7 @@ BadMessage says why not, and what was encoded is read back the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct, error, unpack
 from typing import Literal, NamedTuple
 
@@ -32,6 +33,8 @@ Kind = Literal["", "counter", "timer", "gauge"]
 _SAMPLES: dict[int, Kind] = {2: "counter", 3: "timer", 4: "gauge"}
 _FORWARDED, _TIMED, _TIMED_STAGED, _TIMED_POLICY = 5, 6, 7, 8
 _DOUBLE = Struct("<d")
+#: Policies that are remembered by their bytes: there are few, and one in every metric.
+POLICIES_MAX = 1024
 
 
 class Metric(NamedTuple):
@@ -76,7 +79,7 @@ def aggregated(data: bytes) -> Metric:
 
 
 def _with_policy(data: bytes) -> Metric:
-    metric, policy, routing = (_joined(data, no) for no in (1, 2, 3))
+    metric, policy, routing = _parts(data, 1, 2, 3)
     return _timed(metric)._replace(policies=(policy_of(policy),), traffic=_traffic(routing))
 
 
@@ -132,7 +135,7 @@ def unaggregated(data: bytes, now_ns: int) -> Metric:
         raise BadMessage(f"type {kind} has no metric in it")
     if kind + 1 == _TIMED_POLICY:
         return _with_policy(part)
-    metric, metadata = _joined(part, 1), _joined(part, 2)
+    metric, metadata = _parts(part, 1, 2)
     if kind + 1 in _SAMPLES:
         return _with_stages(_sample(metric, _SAMPLES[kind + 1]), metadata, now_ns)
     if kind + 1 == _TIMED_STAGED:
@@ -279,13 +282,14 @@ def _pipeline(data: bytes) -> tuple[list[StoragePolicy], int, int]:
 
 def _with_one(metric: Metric, data: bytes, routing: int) -> Metric:
     """Add what the metadata of one policy says; its traffic types are in this field."""
-    policy, traffic, chosen = (_joined(data, no) for no in (2, routing, 1))
+    policy, traffic, chosen = _parts(data, 2, routing, 1)
     return metric._replace(policies=(policy_of(policy),), traffic=_traffic(traffic), aggregations=_number(chosen, 1))
 
 
+@lru_cache(POLICIES_MAX)
 def policy_of(data: bytes) -> StoragePolicy:
     """Return a storage policy; raises BadMessage where it cannot be one."""
-    resolution, retention = _joined(data, 1), _joined(data, 2)
+    resolution, retention = _parts(data, 1, 2)
     window_ns, precision_ns = _signed(resolution, 1), _signed(resolution, 2)
     retention_ns = _signed(retention, 1)
     if window_ns < 0 or not (window_ns or precision_ns):
@@ -303,9 +307,13 @@ def policy_bytes(policy: StoragePolicy) -> bytes:
     return bytes_field(1, resolution) + bytes_field(2, number_field(1, policy.retention_ns))
 
 
-def _joined(data: bytes, number: int) -> bytes:
-    """Return the content of a message's field; what comes twice is one, as protobuf has it."""
-    return b"".join(field.data() for field in fields(data) if field.number == number)
+def _parts(data: bytes, *numbers: int) -> list[bytes]:
+    """Return the content of fields that are messages; what comes twice is one, as protobuf has it."""
+    found = dict.fromkeys(numbers, b"")
+    for field in fields(data):
+        if field.number in found:
+            found[field.number] += field.data()
+    return list(found.values())
 
 
 def _last(found: Iterable[Field], number: int) -> Field | None:
