@@ -489,6 +489,32 @@ class PenstockM3Msg(Penstock):
         self.http_port = 4151 + self.offset
 
 
+class PenstockRelay(PenstockM3Msg):
+    """The same, with a consumer service on a port of its own that gets whatever comes in."""
+
+    shards: ClassVar[int] = 64
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.service_port = free_port()
+        topology, config = self.data / "m3.toml", self.data / "penstock.toml"
+        topology.write_text(
+            f"[topics.aggregated_metrics]\nshards = {self.shards}\n"
+            '[[topics.aggregated_metrics.services]]\nname = "service"\n'
+            f'[placements.service.instances.a]\nendpoint = "127.0.0.1:{self.service_port}"\n'
+        )
+        config.write_text(f'[m3msg_relay]\ntopics = ["aggregated_metrics"]\ntopology = "{topology}"\n')
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--config", str(self.data / "penstock.toml")]
+
+    def through(self, count: int, size: int) -> Run:
+        """Send so many metrics in, and count those that the service got; it ends with the last of them."""
+        service = generator.started("service", port=self.service_port, count=count)
+        generator.load("pub", dialect=self.dialect, port=self.port, topic="any", size=size, count=count)
+        return generator.finished(service)
+
+
 class Fleet:
     """The servers of one row that could be started, and why the others could not."""
 

@@ -160,7 +160,7 @@ static const struct { const char *name; void (*run)(void); } MODES[] = {
     {"pub", mode_pub},     {"wait", mode_wait},           {"sub", mode_sub},   {"flow", mode_flow},
     {"paced", mode_paced}, {"neighbour", mode_neighbour}, {"late", mode_late}, {"disk", mode_disk},
     {"sink", mode_sink},   {"source", mode_source},       {"read", mode_read},
-    {"probe", mode_probe}, {"drain", mode_drain},
+    {"probe", mode_probe}, {"drain", mode_drain},         {"service", mode_service},
 };
 
 int main(int count, char **words)

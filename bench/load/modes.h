@@ -10,6 +10,7 @@ void mode_read(void);      /* range.c: what a stream keeps, read from its beginn
 void mode_drain(void);     /* queues.c: what a queue of SQS holds, received and deleted by tens */
 void mode_disk(void);      /* probe.c: the disk's own fdatasync */
 void mode_sink(void);      /* probe.c: answers publishes without looking at them */
+void mode_service(void);   /* service.c: a consumer service of M3Msg that acks all it gets */
 void mode_source(void);    /* probe.c: delivers messages as fast as they are taken */
 
 #endif

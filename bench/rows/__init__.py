@@ -55,6 +55,7 @@ ROWS: Mapping[str, Row] = {
     "idle": idle.run,
     "flight": flight.run,
     "m3msg-in": m3msg.run,
+    "m3msg-through": m3msg.run_through,
     "beside": beside.run,
     "replay": seconds.run_replay,
     "start": seconds.run_start,
