@@ -107,11 +107,18 @@ def test_a_topic_of_another_dialect_becomes_a_queue_and_keeps_its_messages(desk:
     assert desk.ask("GET", "/v1/queues").json == {"queues": ["orders"]}
 
 
-def test_a_subscription_of_the_name_with_another_policy_is_left_alone(desk: Desk) -> None:
+def test_a_queue_of_another_policy_is_left_as_it_is_and_locks_nothing_but_what_it_gave(desk: Desk) -> None:
     desk.node.create_topic("orders").now().create_subscription("queue").now()
-    answer = desk.ask("PUT", "/v1/queues/orders")
-    assert (answer.status, answer.kind) == (409, J)
-    assert desk.node.topics["orders"].subscription("queue").settings.policy == "shared"
+    assert desk.ask("GET", "/v1/queues").json == {"queues": ["orders"]}
+    before = desk.ask("PUT", "/v1/queues/orders").status
+    assert (before, desk.node.topics["orders"].subscription("queue").settings.policy) == (422, "shared")
+    ids = [desk.send("orders") for _ in range(4)]
+    first = desk.ask("GET", "/v1/queues/orders/messages/2").json
+    second = desk.ask("GET", "/v1/queues/orders/messages/10").json
+    assert [each["id"] for each in (*first, *second)] == ids
+    assert desk.ask("GET", "/v1/queues/orders/messages/10").json == []
+    assert desk.ask("DELETE", f"/v1/queues/orders/messages/{','.join(ids)}").status == 200
+    assert desk.node.topics["orders"].subscription("queue").counts()["held"] == 0
 
 
 def test_somebody_else_who_takes_from_a_queue_locks_a_partition_and_any_id_is_deleted(desk: Desk) -> None:

@@ -83,3 +83,22 @@ def test_a_queue_and_a_topic_of_dynamiq_are_those_of_sqs_and_sns(node: Served, b
     boto("publish", "sns", TopicArn=f"arn:aws:sns:us-east-1:000000000000:{name}", Message="from sns")
     node.advance(60)  # its partition is locked for a while after it was served
     assert [each["Body"] for each in boto.receive(url, WaitTimeSeconds=20)] == ["from sns"]
+
+
+def test_a_queue_of_sqs_is_one_of_dynamiq(node: Served, boto: Boto, name: str) -> None:
+    name = name[-60:]
+    port, url = node.ports["dynamiq.port"], boto.queue(name, VisibilityTimeout="7")
+    boto("create_topic", "sns", Name=name)
+    assert node.ask("PUT", f"/v1/topics/{name}/queues/{name}", port=port).status == 200
+    boto.send(url, "from sqs")
+    node.ask("PUT", f"/v1/queues/{name}/message", raw=b"from dynamiq", port=port)
+    node.ask("PUT", f"/v1/topics/{name}/message", raw=b"to all", port=port)
+    got = node.ask("GET", f"/v1/queues/{name}/messages/2", port=port).json
+    assert [each["body"] for each in got] == ["from sqs", "from dynamiq"]
+    assert [each["Body"] for each in boto.receive(url)] == ["to all"]  # the others are out, for seven seconds
+    node.advance(8)
+    again = boto.receive(url)
+    assert sorted(each["Body"] for each in again) == ["from dynamiq", "from sqs", "to all"]
+    assert node.ask("DELETE", f"/v1/queues/{name}/message/{got[0]['id']}", port=port).status == 200
+    node.advance(8)
+    assert sorted(each["Body"] for each in boto.receive(url)) == ["from dynamiq", "to all"]

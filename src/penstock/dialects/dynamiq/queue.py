@@ -1,5 +1,7 @@
 """A queue: a topic, its subscription `queue`, and the partitions that lock. Receives, deletes and looks at messages.
 
+A queue that another dialect made has no partitions: what a receive gets is on lease, and nothing else is locked.
+
 Owns what one receive is: a look under one name, so that what it got is on lease whatever becomes of connection and
 process. Knows no HTTP.
 """
@@ -9,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.columns import place_of
 from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.policies.partition_locked import PartitionLocked
+from penstock.delivery.policies.policy import Policy
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.dynamiq.choices import VISIBILITY_NS_MAX, DynamiqChoices
@@ -35,11 +40,12 @@ Received = Callable[[list[Delivery] | None, Exception | None], None]
 class Queue:
     """One queue of a running node."""
 
-    def __init__(self, topic: Topic, subscription: Subscription, policy: PartitionLocked, polls: Polls) -> None:
+    def __init__(self, topic: Topic, subscription: Subscription, policy: Policy, polls: Polls) -> None:
         self._polls = polls
         self.topic = topic
         self.subscription = subscription
         self.policy = policy
+        self._locks = policy if isinstance(policy, PartitionLocked) else None
         #: By what it goes now; the topic's record may say something else for the time after the next sync.
         self.in_force = DynamiqChoices()
         self.sync()
@@ -52,12 +58,18 @@ class Queue:
     @property
     def partitions(self) -> int:
         """How many it has."""
-        return len(self.policy.partitions)
+        return len(self._locks.partitions) if self._locks is not None else 0
 
     def sync(self) -> None:
         """Go by what was chosen, from now on."""
-        chosen = self.in_force = self.topic.chosen.of(DynamiqChoices)
-        self.policy.configure(
+        chosen = self.topic.chosen.of(DynamiqChoices)
+        if self._locks is None:
+            if "dynamiq" not in self.topic.settings.dialects:
+                chosen = msgspec.structs.replace(chosen, visibility_ns=self.subscription.settings.lease_ns)
+            self.in_force = chosen
+            return
+        self.in_force = chosen
+        self._locks.configure(
             chosen.min_partitions,
             chosen.max_partitions,
             chosen.visibility_ns,
@@ -69,16 +81,17 @@ class Queue:
 
     def receive(self, limit: int, told: Received) -> None:
         """Lease messages of one partition and lock it; if there are none, lock nothing."""
-        if not self.policy.is_open(self.topic.monotonic()):
+        locks = self._locks
+        if locks is not None and not locks.is_open(self.topic.monotonic()):
             told(None, None)
             return
         # Leases end with the lock or just before it, never after it.
-        lease_ns = self.in_force.visibility_ns - GRAIN_NS
+        lease_ns = max(self.in_force.visibility_ns - GRAIN_NS, 1)
         poll = self._polls.begin(self.topic, self.subscription, HOLDER, limit, lease_ns)
 
         def found(deliveries: list[Delivery] | None, error: Exception | None) -> None:
             if not deliveries and error is None:
-                deliveries = [] if self.policy.passed(self.topic.monotonic()) else None
+                deliveries = [] if locks is None or locks.passed(self.topic.monotonic()) else None
             told(deliveries, error)
 
         poll.answer.then(found)

@@ -9,11 +9,9 @@ import msgspec
 
 from penstock.callers import Caller
 from penstock.clock import Timer
-from penstock.delivery.policies.partition_locked import PartitionLocked
 from penstock.dialects.dynamiq.choices import DynamiqChoices
 from penstock.dialects.dynamiq.codec import is_name
 from penstock.dialects.dynamiq.queue import NAME, SETTINGS, Queue
-from penstock.errors import Refusal
 from penstock.node.polls import Polls
 from penstock.registry.answer import Answer
 
@@ -51,11 +49,10 @@ class Queues:
         if topic is None:
             return None
         subscription = topic.subscriptions.get(NAME)
-        policy = subscription.chosen_policy if subscription is not None else None
-        if subscription is None or not isinstance(policy, PartitionLocked):
+        if subscription is None:
             return None
-        queue = self._queues.get(name)
-        if queue is None or queue.policy is not policy:
+        queue, policy = self._queues.get(name), subscription.chosen_policy
+        if queue is None or queue.subscription is not subscription or queue.policy is not policy:
             queue = self._queues[name] = Queue(topic, subscription, policy, self.polls)
         return queue
 
@@ -70,8 +67,6 @@ class Queues:
         topic = self._node.topics.get(name)
         if topic is not None:
             caller.check("change", name, f"subscription {NAME}")
-            if NAME in topic.subscriptions:
-                raise Refusal("conflict", f"topic {name} has a subscription {NAME} already")
         asked = self._node.obtain_for(caller, "create", name) if topic is None else Answer.of(topic)
         return asked.then_ask(lambda there: there.create_subscription(NAME, SETTINGS)).then_make(lambda _: None)
 
