@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from penstock.errors import ConfigError
 from penstock.m3 import routing
 from tests.cli.program import Node, inside
 from tests.etcd.servers import Cluster, wait_for
+from tests.m3msg.receiver import Receiver
 
 COMPLETE = Path(__file__).parents[1] / "fixtures" / "m3aggregator.yaml"
 SERVICES = ("m3coordinator", "m3coordinator-staging", "m3coordinator-debug", "m3coordinator-catchall")
 TYPES = {"production": 0, "staging": 1, "experimental": 2, "canary": 3, "debug": 4}
 TOPIC = "aggregated_metrics"
+#: Before the names that services have as subscriptions of the relay.
+PREFIX = "m3msg.embedded.default_env."
 
 
 def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Path) -> None:
@@ -24,11 +28,16 @@ def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Pat
     assert made.code == 0, made.error
     tree = tomllib.loads(made.out)
     assert tree["etcd"] == {"zones": {"embedded": {"endpoints": ["127.0.0.1:2379"]}}}
+    assert tree["m3msg_relay"] == {
+        "topics": [TOPIC], "zone": "embedded", "environment": "default_env", "dial_timeout": "5s",
+    }  # fmt: skip
     filters = tree["routing"].pop("filters")
     assert tree["routing"] == {
         "key": "routing-policy", "zone": "embedded", "environment": "default_env", "namespace": "/_kv",
     }  # fmt: skip
-    assert [(each["topic"], each["subscription"]) for each in filters] == [(TOPIC, name) for name in SERVICES]
+    assert [(each["topic"], each["subscription"]) for each in filters] == [
+        (TOPIC, f"{PREFIX}{name}") for name in SERVICES
+    ]
     assert [(each["is_default"], each["allowed_traffic_types"]) for each in filters] == [
         (False, ["production"]),
         (False, ["staging", "experimental"]),
@@ -37,8 +46,7 @@ def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Pat
     ]
     told = [line.split(": ")[1] for line in made.error.splitlines()]
     assert told == [
-        "the endpoints of zone embedded", "name", "hashType", "producer.buffer.maxBufferSize",
-        "producer.writer.topicServiceOverride", "producer.writer.connection",
+        "producer.buffer.maxBufferSize", "name", "hashType", "the endpoints of zone embedded",
     ]  # fmt: skip
     (tmp_path / "penstock.toml").write_text(made.out)
     checked = inside("config", "check", "--config", "penstock.toml", cwd=tmp_path)
@@ -46,36 +54,49 @@ def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Pat
 
 
 def test_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "etcd")
-    try:
+    with closing(Cluster(tmp_path / "etcd")) as cluster, ExitStack() as stack:
         (tmp_path / "penstock.toml").write_text(inside("config", "import", COMPLETE, cwd=tmp_path).out)
-        where = f"--set=etcd.zones.embedded.endpoints={','.join(cluster.endpoints)}"
-        with Node(tmp_path, "--config", "penstock.toml", where) as node:
+        chosen = ("--config", "penstock.toml", f"--set=etcd.zones.embedded.endpoints={','.join(cluster.endpoints)}")
+
+        def m3(*words: str) -> None:
+            done = inside("m3", *words, *chosen, cwd=tmp_path)
+            assert done.code == 0, done
+
+        receivers = {name: stack.enter_context(Receiver()) for name in SERVICES}
+        m3("topic", "init", TOPIC, "--shards", "8")
+        for name, receiver in receivers.items():
+            m3("topic", "add", TOPIC, name)
+            m3("placement", "init", name, f"one={receiver.endpoint}", "--shards", "8")
+        with Node(tmp_path, *chosen) as node:
             assert "there is no _kv/default_env/routing-policy" in node.ok("routing", "show").out
             cluster.ctl("put", "_kv/default_env/routing-policy", stdin=routing.encode(TYPES))
             wait_for(lambda: node.ok("routing", "show", "--json").json["traffic_types"] == TYPES, "the policy")
-            shown = node.ok("routing", "show").out
-            assert "_kv/default_env/routing-policy (in force, revision 2)" in shown
+            assert "_kv/default_env/routing-policy (in force, revision" in node.ok("routing", "show").out
             for bits in (0, 1, 2, 3, 4, 8, 16, 17, 18):
                 node.ok("pub", TOPIC, str(bits), "--traffic", str(bits))
-            got = {name: node.ok("sub", TOPIC, name).out.split() for name in SERVICES}
-            assert got == {
-                "m3coordinator": ["1", "3", "17"],
-                "m3coordinator-staging": ["2", "3", "4", "18"],
-                "m3coordinator-debug": ["16", "17", "18"],
-                "m3coordinator-catchall": ["0", "1", "2", "3", "17", "18"],
+            expected = {
+                "m3coordinator": [1, 3, 17],
+                "m3coordinator-staging": [2, 3, 4, 18],
+                "m3coordinator-debug": [16, 17, 18],
+                "m3coordinator-catchall": [0, 1, 2, 3, 17, 18],
             }
+            wait_for(lambda: _depth(node) == 0, "all of it")
+            got = {name: sorted(int(body) for body in receiver.got) for name, receiver in receivers.items()}
+            assert got == expected
             which = node.ok("routing", "test", "experimental", "--json").json["subscriptions"]
-            assert {one["subscription"]: one["accepted"] for one in which} == {
-                name: name == "m3coordinator-staging" for name in SERVICES
-            }
+            assert [one["subscription"] for one in which if one["accepted"]] == [f"{PREFIX}m3coordinator-staging"]
             moved = node.call("routing", "set", "debug=9")
             assert (moved.code, "debug moves from bit 4 to 9" in moved.error) == (1, True)
             node.ok("routing", "set", "debug=9", "--force")
             assert "debug" in cluster.ctl("get", "--print-value-only", "_kv/default_env/routing-policy")
             assert node.ok("routing", "show", "--json").json["traffic_types"]["debug"] == 9
-    finally:
-        cluster.close()
+
+
+def _depth(node: Node) -> int:
+    """Return how much is not acked yet; what has no subscription counts, too."""
+    found = node.ok("subscription", "list", TOPIC, "--json").json
+    assert len(found) == len(SERVICES)
+    return sum(one["depth"] + one["in_flight"] for one in found)
 
 
 def test_all_kinds_of_filters_of_a_service_come_together_and_endpoints_are_found() -> None:
@@ -127,17 +148,18 @@ aggregator:
         "routing.key": "p",
         "routing.zone": "west",
         "routing.namespace": "rp",
+        "m3msg_relay.topics": ["metrics"],
         "etcd.zones.west.endpoints": ["one:2379", "two:2379"],
         "routing.filters": [
             {
                 "topic": "metrics",
-                "subscription": "s",
+                "subscription": "m3msg.s",
                 "shard_set": "0..3,7",
                 "percentage": 0.5,
                 "storage_policies": ["10s:2d"],
             },
-            {"topic": "metrics", "subscription": "t..a", "storage_policies": ["1m:40d"]},
-            {"topic": "metrics", "subscription": "t..b", "storage_policies": ["1m:40d"]},
+            {"topic": "metrics", "subscription": "m3msg.a.t", "storage_policies": ["1m:40d"]},
+            {"topic": "metrics", "subscription": "m3msg.b.t", "storage_policies": ["1m:40d"]},
         ],
     }
     assert set(left) == {"aggregator.hostID", "aggregator.flush.handlers[].staticBackend"}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import cast
 
+from penstock.config import Config
 from penstock.m3.frames import MessageReader, acks
 from penstock.m3.placement import Instance, Placement, Shard
 from penstock.m3.topic import ConsumerService, Consumption, Filters, ServiceId, Topic
@@ -20,7 +21,7 @@ from penstock.wire.dial import Dialling, Failed
 from tests.simulation.clock import SimClock
 from tests.simulation.network import Weather
 from tests.simulation.outgoing import Outside
-from tests.site import Site
+from tests.site import PLAIN, Site
 
 NAME = "aggregated_metrics"
 
@@ -127,8 +128,8 @@ class Told:
 class Way:
     """A node, its relay, and everybody it sends to."""
 
-    def __init__(self) -> None:
-        self.site = Site()
+    def __init__(self, config: Config = PLAIN) -> None:
+        self.site = Site(config)
         weather = Weather(Random(7), 1_000_000, 0.3)
         self.outside = Outside(self.site.machine.scheduler, weather)
         self.topology = Told()

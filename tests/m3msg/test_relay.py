@@ -10,11 +10,15 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.columns import shard_of
+from penstock.config import FilterConfig, RoutingConfig
 from penstock.m3.placement import Shard
 from penstock.m3.topic import Filters, RoutingFilter
 from penstock.message import Rows
+from penstock.node.declared import declare
 from penstock.relays.m3msg.retry import Retry
-from tests.m3msg.consumers import Consumer, Way, placed, service, topic
+from penstock.settings import TrafficSettings
+from tests.m3msg.consumers import NAME, Consumer, Way, placed, service, topic
+from tests.site import PLAIN
 
 
 class Draw(Random):
@@ -332,6 +336,52 @@ def test_filters_of_a_topic_replace_those_of_a_subscription_and_without_any_thos
     way.run()
     settings = found.settings
     assert (settings.shard_set, settings.percentage, settings.storage_policies) == ("", 0.5, ("10s:2d",))
+
+
+def test_case_37_filters_of_a_topic_replace_those_of_the_file_which_come_back_without_them() -> None:
+    static = FilterConfig(topic=NAME, subscription="m3msg.one", allowed_traffic_types=("production",), shard_set="0..9")
+    way = Way(msgspec.structs.replace(PLAIN, routing=RoutingConfig(filters=(static,))))
+    for answer in declare(way.site.node):
+        answer.now()
+    way.topology.placements = {name: placed({way.consumer(): ALL}) for name in ("one", "two")}
+    way.topology.say(topic(service("one"), service("two")))
+    way.run()
+
+    def filters(name: str) -> tuple[object, ...]:
+        settings = way.topic.subscription(f"m3msg.{name}").settings
+        assert settings.policy == "routed"
+        return settings.traffic, settings.shard_set, settings.storage_policies
+
+    production = TrafficSettings(("production",))
+    assert filters("one") == (production, "0..9", ())
+    said = Filters(storage_policies=("10s:2d",))
+    way.topology.say(topic(service("one", filters=said), service("two", filters=said)))
+    way.run()
+    assert filters("one") == filters("two") == (None, "", ("10s:2d",))
+    way.topology.say(topic(service("one", filters=Filters()), service("two", filters=said)))
+    way.run()
+    assert filters("one") == (None, "", ())
+    way.topology.say(topic(service("one"), service("two")))
+    way.run()
+    assert filters("one") == (production, "0..9", ())
+    assert filters("two") == (None, "", ())
+
+
+def test_case_38_a_routing_filter_needs_no_mapping_without_which_its_default_decides() -> None:
+    way = Way()
+    one, two = way.consumer(), way.consumer()
+    way.topology.placements = {"one": placed({one: ALL}), "two": placed({two: ALL})}
+    names = ("production",)
+    way.topology.say(
+        topic(
+            service("one", filters=Filters(routing=RoutingFilter(names, is_default=False))),
+            service("two", filters=Filters(routing=RoutingFilter(names, is_default=True))),
+        )
+    )
+    way.run()
+    way.topic.publish(Rows.of([b"p", b"none"], "test", {"traffic": [1, None]}), way, lambda _, error: None)
+    way.run()
+    assert (one.got, two.got) == (once([]), once([b"p", b"none"]))
 
 
 def test_case_49_a_connection_that_is_not_read_delays_its_own_shards_only() -> None:

@@ -1,4 +1,4 @@
-"""The configuration of an m3aggregator in the words of ours: consumer services become subscriptions with filters.
+"""The configuration of an m3aggregator in the words of ours: its topic is relayed to the same consumer services.
 
 Invariant: everything the file says is a setting afterwards, or named in the list of what is left with the reason.
 """
@@ -17,8 +17,21 @@ BACKEND = "aggregator.flush.handlers[].dynamicBackend"
 _LEFT = {
     "name": "it names the back end in M3's own metrics",
     "hashType": "murmur32 is what there is",
-    "producer.buffer": "what is not taken waits in the log, on disk; quota_bytes of a topic bounds it",
-    "producer.writer": "consumers come for their messages; nobody is dialled",
+    "producer.buffer": "what is not acked waits in the log, on disk; quota_bytes of a topic bounds it",
+    "producer.writer": "the relay has no such setting",
+}
+#: Settings of the producer's writer -> those of the relay.
+_WRITER = {
+    "topicServiceOverride.zone": "zone",
+    "topicServiceOverride.environment": "environment",
+    "topicServiceOverride.namespace": "topic_namespace",
+    "placementServiceOverride.namespaces.placement": "placement_namespace",
+    "connection.numConnections": "connections",
+    "connection.dialTimeout": "dial_timeout",
+    "connection.writeTimeout": "write_timeout",
+    "messageRetry.initialBackoff": "retry_initial",
+    "messageRetry.maxBackoff": "retry_max",
+    "encoder.maxMessageSize": "frame_bytes",
 }
 _NOT_OURS = "nothing here is set by it"
 
@@ -42,8 +55,14 @@ def imported(text: str) -> tuple[dict[str, object], dict[str, str]]:
     if not backends:
         raise ConfigError(f"there is no {BACKEND} in it; name the configuration file of an m3aggregator")
     for backend in backends:
-        _policy(backend, settings, left, known)
-        filters += _filters(backend, left)
+        _policy(backend, settings)
+        filters += _filters(backend, _relay(backend, settings, left), left)
+    if "routingPolicyConfig" in backends[0] and "routing.key" not in settings:
+        left["routingPolicyConfig"] = "without a kvKey there is no policy"
+    for zone in dict.fromkeys(str(settings[name]) for name in ("routing.zone", "m3msg_relay.zone") if name in settings):
+        settings[f"etcd.zones.{zone}.endpoints"] = known.get(zone, [ENDPOINT])
+        if zone not in known:
+            left[f"the endpoints of zone {zone}"] = f"the file does not say where its etcd is: {ENDPOINT} was written"
     if filters:
         settings["routing.filters"] = filters
     return settings, left
@@ -66,32 +85,55 @@ def _backends(document: Mapping[str, object], left: dict[str, str]) -> Iterator[
                 left[f"aggregator.flush.handlers[].{name}"] = "only a dynamicBackend routes"
 
 
-def _policy(
-    backend: Mapping[str, object], settings: dict[str, object], left: dict[str, str], known: Mapping[str, list[str]]
-) -> None:
+def _policy(backend: Mapping[str, object], settings: dict[str, object]) -> None:
     """Take over where the routing policy is."""
     policy = _map(backend.get("routingPolicyConfig"), "routingPolicyConfig")
     place = _map(policy.get("kvConfig"), "routingPolicyConfig.kvConfig")
     key = str(policy.get("kvKey") or "")
     if not key:
-        if policy:
-            left["routingPolicyConfig"] = "without a kvKey there is no policy: M3 would then take everything"
         return
     found: dict[str, object] = {"routing.key": key}
     found |= {f"routing.{name}": str(place[name]) for name in ("zone", "environment", "namespace") if place.get(name)}
-    if any(settings.get(name, value) != value for name, value in found.items()):
-        raise ConfigError("two back ends have different routing policies; a node has one: import them into two files")
-    settings |= found
-    zone = str(place.get("zone") or "default")
-    settings[f"etcd.zones.{zone}.endpoints"] = known.get(zone, [ENDPOINT])
-    if zone not in known:
-        left[f"the endpoints of zone {zone}"] = f"the file does not say where its etcd is: {ENDPOINT} was written"
+    _merge(settings, found, "routing policies")
 
 
-def _filters(backend: Mapping[str, object], left: dict[str, str]) -> list[dict[str, object]]:
-    """Return one filter for each service, whatever lists it is in."""
+def _relay(backend: Mapping[str, object], settings: dict[str, object], left: dict[str, str]) -> str:
+    """Take over what the producer says, and return the topic that it writes to."""
     producer = _map(backend.get("producer"), "producer")
-    topic = str(_map(producer.get("writer"), "producer.writer").get("topicName") or "")
+    topic = ""
+    found: dict[str, object] = {}
+    for part, values in producer.items():
+        for name, value in _flat(_map(values, f"producer.{part}")):
+            if (part, name) == ("writer", "topicName"):
+                topic = str(value or "")
+            elif part == "writer" and name in _WRITER:
+                found[f"m3msg_relay.{_WRITER[name]}"] = value
+            else:
+                left[f"producer.{part}.{name}"] = _LEFT.get(f"producer.{part}", _NOT_OURS)
+    if topic:
+        topics = settings.setdefault("m3msg_relay.topics", [])
+        assert isinstance(topics, list)
+        topics.append(topic)
+        _merge(settings, found, "producers")
+    return topic
+
+
+def _merge(settings: dict[str, object], found: Mapping[str, object], what: str) -> None:
+    if any(settings.get(name, value) != value for name, value in found.items()):
+        raise ConfigError(f"two back ends have different {what}; a node has one: import them into two files")
+    settings |= found
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _filters(backend: Mapping[str, object], topic: str, left: dict[str, str]) -> list[dict[str, object]]:
+    """Return one filter for each service, whatever lists it is in, under the name that the relay gives it."""
     services: dict[tuple[str, str, str], dict[str, object]] = {}
     for name, value in backend.items():
         if name in _KINDS:
@@ -99,18 +141,10 @@ def _filters(backend: Mapping[str, object], left: dict[str, str]) -> list[dict[s
                 _add(services, name, _map(each, name))
         elif name not in ("routingPolicyConfig", "producer"):
             left[name] = _LEFT.get(name, _NOT_OURS)
-    for part, values in producer.items():
-        for name in _map(values, f"producer.{part}"):
-            if (part, name) != ("writer", "topicName"):
-                left[f"producer.{part}.{name}"] = _LEFT.get(f"producer.{part}", _NOT_OURS)
     if services and not topic:
-        raise ConfigError(
-            "producer.writer.topicName is missing: it is the topic whose subscriptions the services become"
-        )
-    names = [name for name, _, _ in services]
+        raise ConfigError("producer.writer.topicName is missing: it is the topic whose services these are")
     return [
-        # Names alone tell services apart in most files.
-        {"topic": topic, "subscription": name if names.count(name) == 1 else f"{name}.{environment}.{zone}", **found}
+        {"topic": topic, "subscription": ".".join(("m3msg", *filter(None, (zone, environment, name)))), **found}
         for (name, environment, zone), found in services.items()
     ]
 

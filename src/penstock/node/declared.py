@@ -36,6 +36,12 @@ def declare(node: Node) -> list[Answer[None]]:
     return asked
 
 
+def declared(node: Node, topic: str, subscription: str) -> FilterConfig | None:
+    """Return the filters that the file has for a subscription."""
+    wanted = (each for each in node.config.routing.filters if (each.topic, each.subscription) == (topic, subscription))
+    return next(wanted, None)
+
+
 def with_filters(settings: SubscriptionSettings, each: FilterConfig) -> SubscriptionSettings:
     """Return settings with these filters, and no others."""
     traffic = None

@@ -510,7 +510,8 @@ class Node:
     def _take_policy(self, traffic_types: Mapping[str, int]) -> None:
         """Go by what etcd says, at once, and remember it for a start without etcd."""
         self._remap(RoutingMapping(traffic_types=dict(traffic_types)))
-        self.catalog.take_mapping(traffic_types).then(self._policy_kept)
+        # The registry syncs a file, which nobody has to wait for.
+        self.clock.call_soon(lambda: self.catalog.take_mapping(self.mapping).then(self._policy_kept))
 
     def _policy_kept(self, _: RoutingMapping | None, error: Exception | None) -> None:
         if error is not None:

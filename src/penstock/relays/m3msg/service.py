@@ -12,6 +12,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.m3.placement import Placement
 from penstock.m3.topic import ConsumerService, Filters
+from penstock.node.declared import declared, with_filters
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
@@ -41,6 +42,8 @@ class Service:
         self._replicas: list[Replica] = []
         self._placement: Placement | None = None
         self._closed = False
+        #: Its topic had filters for it, so what its subscriptions have are not somebody else's.
+        self._was_filtered = False
         #: Changes are made one after the other.
         self._changing: Answer[None] = Answer.of(None)
 
@@ -74,6 +77,7 @@ class Service:
             )
             said = msgspec.structs.replace(said, consumption=self.said.consumption)
         if said != self.said:
+            self._was_filtered |= self.said.filters is not None
             self.said = said
             self._then(self._configure)
 
@@ -112,7 +116,7 @@ class Service:
         self._changing.then(partial(_failed, f"service {self.name} cannot follow its placement"))
 
     def _settings(self, before: SubscriptionSettings | None = None) -> SubscriptionSettings:
-        """Return the settings of a subscription; without filters in the topic, those it has stay."""
+        """Return the settings of a subscription; without filters in the topic, those of the file, or those it has."""
         settings = msgspec.structs.replace(
             before or SubscriptionSettings(),
             ttl_ns=self.said.ttl_ns,
@@ -120,7 +124,12 @@ class Service:
             lease_max_ns=LEASE_NS_MAX,
             policy="routed",
         )
-        return settings if self.said.filters is None else _filtered(settings, self.said.filters)
+        if self.said.filters is not None:
+            return _filtered(settings, self.said.filters)
+        static = declared(self._topic.node, self._topic.name, self.name)
+        if static is not None:
+            return with_filters(settings, static)
+        return _filtered(settings, Filters()) if self._was_filtered else settings
 
     def _configure(self) -> Answer[None]:
         """Let every subscription follow what the topic says."""
@@ -136,7 +145,12 @@ class Service:
 
     def _subscribed(self, number: int) -> Answer[Subscription]:
         name = self.name if number == 0 else f"{self.name}.{number}"
-        return self._topic.subscribe(name, self._settings())
+        there = self._topic.subscriptions.get(name)
+        if there is None:
+            return self._topic.subscribe(name, self._settings())
+        # Somebody made it before: the file that has filters for it, or this relay when it ran the last time.
+        settings = self._settings(there.settings)
+        return Answer.of(there) if settings == there.settings else self._topic.update_subscription(name, settings)
 
     def _place(self) -> Answer[None]:
         placement = self._placement
