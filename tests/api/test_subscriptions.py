@@ -184,3 +184,14 @@ def test_action_on_an_unknown_subscription_is_not_found(served: Served, action: 
     body = {"receipts": ["x"]} if action == "release" else body
     answer = served.post(f"{ORDERS}/none/{action}", body)
     assert (answer.status, answer.code) == (404, "not_found")
+
+
+def test_an_order_by_key_without_a_single_message_out_is_refused(served: Served) -> None:
+    served.publish("orders", "a")
+    assert served.post("topics/orders/subscriptions", {"name": "audit"}).status == 201
+    for answer in (
+        served.ask("PATCH", "topics/orders/subscriptions/audit", {"settings": {"order": "key", "key_run": 0}}),
+        served.post("topics/orders/subscriptions", {"name": "other", "settings": {"key_run": 0}}),
+    ):
+        assert (answer.status, answer.code) == (400, "bad_request")
+        assert "key_run is 0; it must be at least 1" in answer.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -375,3 +376,15 @@ def test_it_is_shown_with_the_other_dialects(served: Served, client: Client) -> 
     figures = served.get("/metrics").content
     assert b"penstock_dynamiq_queues 1\n" in figures
     assert served.get("topics/a/subscriptions/queue").json["settings"]["policy"] == "partition-locked"
+
+
+def test_the_openapi_document_of_version_1_tells_every_route_and_no_other(desk: Desk) -> None:
+    document = desk.ask("GET", "/v1/openapi.json").json
+    told = {
+        (method.upper(), re.sub(r"{\w+}", "{}", path)) for path, found in document["paths"].items() for method in found
+    }
+    routes = {(method, re.sub(r"{\w+}", "{}", f"/v1{path}")) for method, path, _ in desk.dynamiq.listener.app._table()}  # type: ignore[attr-defined]
+    assert told == routes
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert {each["name"] for each in operation["parameters"]} == set(re.findall(r"{(\w+)}", path))

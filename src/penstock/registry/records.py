@@ -139,7 +139,7 @@ def check_topic_settings(settings: TopicSettings) -> None:
 
 def check_subscription_settings(settings: SubscriptionSettings) -> None:
     """Refuse settings no subscription could work with."""
-    _check_counts(settings, {"lease_ns": 1, "lease_max_ns": 1})
+    _check_counts(settings, {"lease_ns": 1, "lease_max_ns": 1, "key_run": 1})
     if settings.lease_ns > settings.lease_max_ns:
         raise Refusal("bad_request", f"lease_ns {settings.lease_ns} is above lease_max_ns {settings.lease_max_ns}")
     if settings.dead_letter:

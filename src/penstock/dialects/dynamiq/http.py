@@ -15,9 +15,11 @@ from zlib import crc32
 
 import msgspec
 
+import penstock
 from penstock.config import Config
 from penstock.dialects.dynamiq.codec import SOURCE, core_ids, element, elements, is_name
 from penstock.dialects.dynamiq.config import DynamiqConfig
+from penstock.dialects.dynamiq.described import v1_document
 from penstock.dialects.dynamiq.queue import Queue
 from penstock.dialects.dynamiq.v2.app import Api
 from penstock.dialects.dynamiq.v2.endpoint import V2
@@ -91,9 +93,8 @@ class Http(App):
         #: Everything under /v2.
         self.v2 = Api(node, self._config, queues, self._publisher, stats)
         self._open = self._plain(lambda _: text("pong"))
-        self._routes = Routes(
-            (method, prefix + path, route) for prefix in ("", V1) for method, path, route in self._table()
-        )
+        table = [(method, prefix + path, route) for prefix in ("", V1) for method, path, route in self._table()]
+        self._routes = Routes([*table, ("GET", f"{V1}/openapi.json", self._plain(self.openapi))])
 
     def _table(self) -> list[tuple[str, str, Route]]:
         message = min(self._config.max_body_bytes, self._node.config.node.message_bytes)
@@ -172,6 +173,10 @@ class Http(App):
     def _late(self, request: Request, error: BaseException) -> None:
         """Refuse a request whose handler is over."""
         request.answer(self.refused(error, f"{request.method} {request.path}", request.connection))
+
+    def openapi(self, request: Request) -> Response:
+        """Show the OpenAPI document of version 1."""
+        return document(v1_document(penstock.__version__, V1))
 
     # --- status ---------------------------------------------------------------------------------------------------
 
