@@ -62,6 +62,19 @@ def flight_reader() -> Path:
     return program
 
 
+def m3msg() -> Path:
+    """Return M3's own producer and consumer as one program, built at the first call and after a change."""
+    program = BUILD / "bin" / "m3msg"
+    changed = max(file.stat().st_mtime for file in (BENCH / "peers-m3").iterdir())
+    if not program.exists() or program.stat().st_mtime < changed:
+        _need("go")
+        module = shutil.copytree(BENCH / "peers-m3", BUILD / "peers-m3", dirs_exist_ok=True)
+        environment = {**os.environ, "GOFLAGS": "-mod=mod"}
+        command = ["go", "build", "-o", str(program), "."]
+        _call(command, "M3's producer and consumer could not be built", cwd=module, environment=environment)
+    return program
+
+
 def redis() -> Path:
     """Return Debian's redis-server, installed if this user may."""
     _need("redis-server")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
 
+import msgspec
+
+from bench import supply
+from bench.generator import LoadFailed, Run
 from bench.measure import Sample, interleaved
 from bench.peers import Nats, PenstockM3Msg, PenstockRelay, Server, fleet
 from bench.plan import Plan
-from bench.report import Result, at_least, rate, ratio, result, shown
+from bench.ports import free_port
+from bench.report import Result, at_least, rate, ratio, result
+from bench.supply import Missing
 
 #: A metric with an id of 45 bytes.
 SIZE = 100
@@ -29,15 +40,51 @@ def run(plan: Plan) -> Iterator[Result]:
 
 
 def run_through(plan: Plan) -> Iterator[Result]:
-    """Send metrics in, relay them to a service, and count what that acks; the clock starts with its first message."""
+    """Send metrics in, relay them to a service, and count what that acks; M3's own producer sends to its own consumer.
+
+    The peer's CPU is that of both its processes, ours that of the node; the clock starts with the first message.
+    """
+    count = plan.deliver_ours // 2
 
     def turn(server: Server) -> Sample:
         assert isinstance(server, PenstockRelay)
-        return server.measured(lambda: server.through(plan.deliver_ours // 2, SIZE))
+        return server.measured(lambda: server.through(count, SIZE))
 
     with fleet(PenstockRelay) as made:
-        numbers = interleaved(plan.rounds, made.each(turn))
-    work = f"M3Msg in, stored, out to a service and acked, {SIZE}-byte metrics"
-    yield result(
-        "m3msg-through", work, numbers, [shown("a second", (rate(numbers, "penstock") or 0) / 1e3, " k")], made.missing
+        turns = made.each(turn)
+        try:
+            program = supply.m3msg()
+            turns["m3"] = lambda: m3_sample(str(program), count, SIZE)
+        except Missing as reason:
+            made.missing["m3"] = str(reason)
+        numbers = interleaved(plan.rounds, turns)
+    goals = [at_least(2, ratio(rate(numbers, "penstock"), rate(numbers, "m3")))]
+    work = f"M3Msg in, stored, out to a service and acked, {SIZE}-byte metrics; peer: M3's producer to its consumer"
+    yield result("m3msg-through", work, numbers, goals, made.missing)
+
+
+def m3_sample(program: str, count: int, size: int) -> Sample:
+    """Let M3's producer send to its consumer, both in processes of their own."""
+    address = f"127.0.0.1:{free_port()}"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    consumer = subprocess.Popen([program, "consume", address, str(count)], stdout=subprocess.PIPE)
+    wait_for_port(address)
+    sent = subprocess.run(
+        [program, "produce", address, str(PenstockRelay.shards), str(count), str(size)], capture_output=True, check=True
     )
+    consumer.communicate()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    run = msgspec.json.decode(sent.stdout.splitlines()[-1], type=Run)
+    return Sample(run.rate, spent * 1e6 / count)
+
+
+def wait_for_port(address: str) -> None:
+    """Wait until somebody listens."""
+    host, _, port = address.partition(":")
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+            return
+        time.sleep(0.02)
+    raise LoadFailed(f"nobody listens at {address}")
