@@ -48,6 +48,8 @@ PACKAGES = (
     "msgspec",
     "fastcrc",
     "httptools",
+    "grpcio",
+    "protobuf",
     "typer",
     "rich",
 )

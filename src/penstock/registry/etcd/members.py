@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,8 +26,8 @@ from penstock.registry.registry import UnknownOutcomeError
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
-#: A member that does not answer in this time is left. A leader is elected in one to two seconds.
-TRY_S = 3.0
+#: A member that does not answer in this time is left. What reaches etcd between two leaders may be lost there.
+TRY_S = 2.0
 #: For so long members are tried, one after the other, before a question is given up.
 PATIENCE_S = 6.0
 #: Between two rounds through all members.
@@ -94,13 +95,13 @@ class Member:
     async def ask(self, method: Method[Q, R], request: Q, seconds: float, token: str) -> R:
         """Ask once, this one."""
         call = self.channel.unary_unary(method.path, method.request.SerializeToString, method.reply.FromString)
-        reply: R = await call(request, timeout=seconds, metadata=(("token", token),) if token else None)
+        reply: R = await call(request, timeout=seconds, metadata=_metadata(method is not STATUS, token))
         return reply
 
     def stream(self, method: Method[Q, R], token: str) -> Any:
         """Open a stream that ends if this one has no leader for a while: what it says would be old."""
         call = self.channel.stream_stream(method.path, method.request.SerializeToString, method.reply.FromString)
-        return call(metadata=(("hasleader", "true"), *((("token", token),) if token else ())))
+        return call(metadata=_metadata(True, token))
 
 
 class Members:
@@ -143,7 +144,8 @@ class Members:
                 tried += 1
                 pause = 0.0 if tried % len(self._all) else PAUSE_S
                 if time.monotonic() + pause >= until:
-                    raise Refusal("unavailable", self.away(said(error))) from None
+                    nothing = "" if repeatable else "; nothing was changed"
+                    raise Refusal("unavailable", self.away(said(error)) + nothing) from None
             await asyncio.sleep(pause)
 
     async def ask_one(self, member: Member, method: Method[Q, R], request: Q, seconds: float) -> R:
@@ -230,10 +232,16 @@ class Members:
         return Refusal("unavailable", f"{where}: {text}")
 
 
+def _metadata(needs_leader: bool, token: str) -> tuple[tuple[str, str], ...]:
+    """Return what goes with a question; a member without a leader refuses at once what it could not answer in time."""
+    return ((("hasleader", "true"),) if needs_leader else ()) + ((("token", token),) if token else ())
+
+
 def said(error: grpc.aio.AioRpcError) -> str:
     """Return an error's text, without what it is wrapped in."""
     details = str(error.details() or error.code().name).removeprefix("etcdserver: ")
-    return details.partition("last error: ")[2] or details
+    # The last of several, without the name of its code.
+    return re.sub(r"^[A-Z_]+: ", "", details.partition("last error: ")[2]) or details
 
 
 def fate_of(error: grpc.aio.AioRpcError) -> Fate:
