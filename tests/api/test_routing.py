@@ -86,3 +86,20 @@ def test_trying_an_unknown_type_names_the_nearest(served: Served) -> None:
     served.ask("PUT", "routing", {"traffic_types": {"streaming": 0}})
     answer = served.post("routing/test", {"traffic": ["steaming"]})
     assert (answer.status, "did you mean 'streaming'?" in answer.message) == (400, True)
+
+
+def test_which_subscriptions_get_a_message_is_told_with_the_reason(served: Served) -> None:
+    served.ask("PUT", "routing", {"traffic_types": {"a": 0, "b": 1}})
+    for topic in ("one", "two"):
+        served.post("topics", {"name": topic})
+        for name, traffic in (("all", None), ("some", {"allowed": ["a"]})):
+            served.post(f"topics/{topic}/subscriptions", {"name": name, "settings": {"traffic": traffic}})
+    everywhere = served.post("routing/which", {"traffic": ["b"]}).json
+    assert everywhere["traffic"] == 2
+    found = [(one["topic"], one["subscription"], one["accepted"]) for one in everywhere["subscriptions"]]
+    assert found == [("one", "all", True), ("one", "some", False), ("two", "all", True), ("two", "some", False)]
+    assert everywhere["subscriptions"][1]["reason"] == "the message carries no allowed traffic type"
+    here = served.post("routing/which", {"traffic": 1, "topic": "two"}).json["subscriptions"]
+    assert [(one["topic"], one["accepted"]) for one in here] == [("two", True), ("two", True)]
+    assert served.post("routing/which", {"topic": "nowhere"}).status == 404
+    assert served.post("routing/which", {"traffic": ["zz"]}).status == 400

@@ -101,7 +101,8 @@ def test_etcd_that_is_away_at_the_start_is_told_and_followed_once_it_is_there(fo
             await made.until(lambda: made.mapping == POLICY and made.policy.is_current)
             cluster.members[0].kill()
             await made.until(lambda: not made.policy.is_current)
-            assert (made.mapping, made.policy.counts["away"]) == (POLICY, 2)
+            assert made.mapping == POLICY
+            assert made.policy.counts["away"] >= 2  # a slow machine may lose it once more in between
             cluster.members[0].start()
             await asyncio.to_thread(cluster.wait)
             await ctl(cluster, "put", prefix, stdin=routing.encode({"a": 1}))
@@ -134,6 +135,21 @@ def test_a_policy_is_written_and_moving_a_bit_needs_force(one: Cluster, prefix: 
                 await made.follower.write({"a": 1})
             await made.follower.write({"a": 1}, force=True)
             assert made.mapping == {"a": 1}
+
+    asyncio.run(main())
+
+
+def test_case_44_a_policy_that_is_followed_no_more_stays_as_it_was(one: Cluster, prefix: str) -> None:
+    async def main() -> None:
+        async with following(one.zone(), prefix) as made:
+            await made.follower.write(POLICY)
+            await made.follower.close()
+            await made.follower.close()
+            await made.client.put(prefix.encode(), routing.encode({"a": 1}))
+            entry = await made.client.get(prefix.encode())
+            assert entry is not None
+            assert routing.decode(entry.value) == {"a": 1}
+            assert made.mapping == POLICY
 
     asyncio.run(main())
 
