@@ -13,7 +13,7 @@ SIMULATION_SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 CRASH_KILLS ?= 20
 # The same for the proof of queues (`prove-queues` makes 60).
-QUEUE_KILLS ?= 6
+QUEUE_KILLS ?= 5
 # How many rows the proof of exactly-once writes moves there.
 EXACTLY_ONCE_ROWS ?= 60000
 # The same for the proof of archives, and how many kills it makes.

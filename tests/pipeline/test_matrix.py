@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.columns import COLUMNS, OPTIONAL_COLUMNS
+from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, TIMES
 from penstock.dialects.sqs.config import SqsConfig
 from tests.flight.parts import Flown
 from tests.nsq.parts import Extended, pub_ext
@@ -80,6 +81,7 @@ SAID: dict[str, Values] = {
     "fifo": {**AWS, "dedup": b"once"},
     "sns": AWS,
     "dynamiq": {"body": VALUES["body"]},
+    "v2": VALUES,
 }
 #: What a consumer sees in a dialect.
 SEEN = {
@@ -88,9 +90,11 @@ SEEN = {
     "spark": EVERYTHING,
     "sqs": ("body", "headers", "key"),
     "dynamiq": ("body",),
+    "v2": EVERYTHING,
 }
 #: Partitions keep no order of groups. Of queues one is enough for Spark each way, which reads what Flight does.
-NONE = {("fifo", "dynamiq"), ("fifo", "spark"), ("sns", "spark"), ("dynamiq", "spark"), ("spark", "dynamiq")}
+NONE = {("fifo", "dynamiq"), ("fifo", "v2"), ("spark", "dynamiq"), ("spark", "v2")}
+NONE |= {(publisher, "spark") for publisher in ("fifo", "sns", "dynamiq", "v2")}
 PAIRS = [(publisher, reader) for publisher in SAID for reader in SEEN if (publisher, reader) not in NONE]
 
 
@@ -108,7 +112,7 @@ class Site:
     def prepare(self, publisher: str, reader: str) -> None:
         """Let there be whoever reads, and the queue that either of them needs, before anything is published."""
         self._topic = "t.fifo" if publisher == "fifo" else "t"
-        if "dynamiq" in (publisher, reader):
+        if {"dynamiq", "v2"} & {publisher, reader}:
             assert self._queue("PUT", "").status == 201
         elif {"sqs", "fifo", "sns"} & {publisher, reader}:
             attributes = {"FifoQueue": "true"} if publisher == "fifo" else {}
@@ -174,6 +178,14 @@ class Site:
     def publish_dynamiq(self) -> None:
         assert self._queue("PUT", "/message", VALUES["body"]).content.isdigit()
 
+    def publish_v2(self) -> None:
+        texts = {name: value for name, value in VALUES.items() if not isinstance(value, bytes)}
+        for name in ("body", "key", "message_id", "dedup", "group"):
+            texts[f"{name}_base64"] = base64.b64encode(VALUES[name]).decode()
+        texts |= {name: f"{np.datetime64(VALUES[name], 'ns')}Z" for name in TIMES if name in VALUES}
+        message = json.dumps(texts)[:-1].encode() + b',"headers":' + VALUES["headers"] + b"}"
+        assert self._v2("messages", b'{"messages":[' + message + b"]}")["stored"] == 1
+
     # --- out ------------------------------------------------------------------------------------------------------
 
     def read_nsq(self) -> Values:
@@ -209,6 +221,19 @@ class Site:
         (element,) = found
         body = element["body"].encode()
         return {"body": base64.b64decode(body) if element.get("encoding") == "base64" else body}
+
+    def read_v2(self) -> Values:
+        answer = self._v2("leases", b'{"wait":20}')
+        (message,) = answer["messages"]
+        found: Values = {}
+        for name in EVERYTHING:
+            value, coded = message.get(name), message.get(f"{name}_base64")
+            if COLUMNS[name] == pa.binary() and name != "headers":
+                value = base64.b64decode(coded) if coded is not None else value.encode() if value is not None else None
+            elif name in TIMES and value is not None:
+                value = int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
+            found[name] = value
+        return found
 
     def read_flight(self) -> Values:
         (row,) = self._node.read(self._topic).to_pylist()
@@ -275,6 +300,13 @@ class Site:
         port = self._node.ports["dynamiq.port"]
         return self._node.ask(method, f"/v1/queues/{self._topic}{path}", raw=body, port=port)
 
+    def _v2(self, path: str, body: bytes) -> Values:
+        port = self._node.ports["dynamiq.port"]
+        answer = self._node.ask("POST", f"/v2/queues/{self._topic}/{path}", raw=body, port=port)
+        assert answer.status < 300, answer
+        found: Values = answer.json["data"]
+        return found
+
 
 def texts_of(headers: bytes | None) -> dict[str, str]:
     """Return headers as attributes of SQS show them."""
@@ -319,6 +351,8 @@ def test_what_one_dialect_says_another_sees(site: Site, publisher: str, reader: 
         said["due"] = found["due"]
     if reader == "sqs":
         said["headers"] = texts_of(said.get("headers"))
+    elif reader == "v2":
+        said["headers"] = json.loads(said["headers"]) if "headers" in said else None
     assert found == {name: said.get(name) for name in SEEN[reader]}
 
 
