@@ -18,19 +18,22 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
     import os
     from random import Random
 
-    from penstock.registry.etcd.zones import Zones
     from penstock.relays.m3msg.relay import Relay
-    from penstock.relays.m3msg.topology import EtcdTopology, FileTopology, Topology, read
+    from penstock.relays.m3msg.topology import EtcdTopology, FileTopology, read
     from penstock.wire.dial import LoopDialler
 
-    relay = config.of(RelayConfig)
-    topology: Topology
+    relay, dialler, chance = config.of(RelayConfig), LoopDialler(), Random(os.urandom(32))
     if relay.topology:
-        topology = FileTopology(read(relay.topology))
-    else:
-        client = Zones(config.etcd.zones).client(relay.zone)
-        topology = EtcdTopology(client, relay)
-    return Relay(node, relay, topology, LoopDialler(), Random(os.urandom(32)))
+        return Relay(node, relay, FileTopology(read(relay.topology)), dialler, chance, dialler.close)
+    from penstock.registry.etcd.zones import Zones  # what speaks to etcd is large
+
+    zones = Zones(config.etcd.zones)
+
+    async def end() -> None:
+        await dialler.close()
+        await zones.close()
+
+    return Relay(node, relay, EtcdTopology(zones.client(relay.zone), relay), dialler, chance, end)
 
 
 RELAY = Dialect(

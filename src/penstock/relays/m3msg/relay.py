@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from random import Random
 
@@ -93,11 +93,23 @@ class Relayed:
             service.close()
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Relay:
     """All topics that are relayed."""
 
-    def __init__(self, node: Node, config: RelayConfig, topology: Topology, dialler: Dialler, random: Random) -> None:
-        self._node = node
+    def __init__(
+        self,
+        node: Node,
+        config: RelayConfig,
+        topology: Topology,
+        dialler: Dialler,
+        random: Random,
+        end: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self._end = end
         self._config = config
         self._topology = topology
         self._way = Way(node, config, dialler, random)
@@ -124,6 +136,7 @@ class Relay:
         for relayed in self.topics.values():
             relayed.close()
         await self._topology.close()
+        await self._end()
 
     def samples(self) -> Iterator[Sample]:
         """Return the figures of each service."""
