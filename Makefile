@@ -37,7 +37,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
-.PHONY: prove prove-crash prove-queues prove-etcd prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
+.PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -106,15 +106,16 @@ bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on t
 
 fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then parsers guided by coverage
 	$(BIN)/python -m tests.fuzz --seconds 1800 $(ARGS)
-	for decoder in nsq lookup layers; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
+	for decoder in nsq lookup layers m3msg; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-queues prove-etcd prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-queues prove-etcd prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
+prove-m3msg: $(DEV) ## M3's own producer, in Go, and a node that is killed while it sends: everything is acked and stored (ARGS="--kills 10")
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
 prove-mutants: $(DEV) ## planted bugs are found by the simulation
 prove-fsync: $(DEV) ## every OK of an fsync topic follows its fdatasync
@@ -129,7 +130,7 @@ prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics
 	@scripts/need etcd
 	$(BIN)/python -m tests.proofs.etcd $(ARGS)
 
-prove-crash prove-queues prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
+prove-crash prove-queues prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-with atheris.instrument_imports(include=["penstock.dialects.nsq", "penstock.http", "penstock.wire"]):
+with atheris.instrument_imports(include=["penstock.dialects.nsq", "penstock.http", "penstock.m3", "penstock.wire"]):
     from penstock.dialects.nsq.codec.decoder import Decoder
     from penstock.dialects.nsq.codec.words import Limits
     from penstock.dialects.nsq.lookup import codec as lookup
+    from penstock.m3 import metrics
+    from penstock.m3.frames import MessageReader
+    from penstock.m3.wire import BadMessage
     from penstock.wire.layers import Deflate, LayerError, Snappy
 
 from tests.fuzz import samples
@@ -45,6 +48,19 @@ def lookup_tcp(data: bytes) -> None:
             pass
 
 
+def m3msg(data: bytes) -> None:
+    """M3Msg's messages and the metrics in them; as many, however they arrive."""
+    at = len(data) // 2
+    whole, cut = MessageReader(), MessageReader()
+    once, first, second = whole.feed(data), cut.feed(data[:at]), cut.feed(data[at:])
+    counts = [found.count if found is not None else 0 for found in (once, first, second)]
+    assert counts[0] == counts[1] + counts[2]
+    try:
+        metrics.decode(data, 0)
+    except BadMessage:
+        pass
+
+
 def layers(data: bytes) -> None:
     """Snappy and deflate."""
     for layer in (Snappy(), Deflate()):
@@ -60,6 +76,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
     "nsq": (nsq, tuple(sample.removeprefix(b"  V2") for sample in samples.NSQ_TCP)),
     "lookup": (lookup_tcp, samples.LOOKUP_TCP),
     "layers": (layers, ()),
+    "m3msg": (m3msg, samples.M3MSG),
 }
 
 
