@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import ConfigError, CorruptionError
 from penstock.log import label
 from penstock.log.label import Label
+from penstock.rescue.fanouts import file_of
 from penstock.rescue.rebuild import Rebuilt, rebuild
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.rescue.test_lost import bodies, put_back, saved, topics
@@ -222,6 +223,17 @@ def test_fan_outs_come_back_with_what_dialects_know_of_them(site: Site) -> None:
     site.start()
     assert [site.node.fanouts.get(name) for name in site.node.fanouts.names()] == before
     assert [topic.name for topic in site.node.fanouts.topics("news")] == ["orders"]
+
+
+def test_a_fan_out_whose_file_is_damaged_is_told_of(site: Site) -> None:
+    for name in ("news", "whole"):
+        site.node.fanouts.create(name).now()
+    site.machine.run(1)
+    put_back(site, None)
+    path = f"data/fanouts/{file_of('news')}"
+    site.machine.platter.files[path].data[10] ^= 1
+    made = rebuilt(site)
+    assert (made.fanouts, made.damaged) == (["whole"], [path])
 
 
 def test_a_fan_out_follows_a_topic_that_got_another_name_and_loses_one_that_is_not_there(site: Site) -> None:

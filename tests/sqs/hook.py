@@ -51,7 +51,7 @@ class Hook:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="hook")
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="hook")
 
     def __enter__(self) -> Self:
         self._thread.start()

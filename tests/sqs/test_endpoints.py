@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
+import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.dialects.sqs.sns.record import OUTBOX
 from penstock.errors import ConfigError
 from tests.callers.parts import users_in
-from tests.served import Served
+from tests.served import PATIENCE_S, Served
 from tests.sqs.boto import Boto
 from tests.sqs.hook import Hook, Posted, visit
 from tests.sqs.test_sns import arn, topic
@@ -135,6 +137,31 @@ def test_queues_get_signed_envelopes_and_the_key_is_its_users_alone(
     assert is_signed(document, tmp_path)
     assert (node.path / "sns.pem").stat().st_mode & 0o777 == 0o600
     assert node.ask("GET", "/SimpleNotificationService-0.pem", port=node.ports["sqs.port"]).status == 404
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"flip"])
+def test_a_key_that_is_damaged_is_told_of_and_queues_that_need_none_get_their_messages(
+    tmp_path: Path, damage: bytes
+) -> None:
+    sqs = SqsConfig(port=0)
+    with Served(tmp_path, sqs=sqs) as node, Boto(node.ports["sqs.port"]) as boto:
+        for queue, raw in (("a", "true"), ("b", "false")):
+            boto.queue(queue)
+            attributes = {"RawMessageDelivery": raw}
+            arns = {"TopicArn": topic(boto, queue), "Endpoint": arn(queue)}
+            boto("subscribe", "sns", Protocol="sqs", Attributes=attributes, **arns)
+        publish(boto, "b", "signed")
+    kept = tmp_path / "sns.pem"
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 3] = ord("!")
+    kept.write_bytes(bytes(content) if damage == b"flip" else damage)
+    with Served(tmp_path, sqs=sqs) as node, Boto(node.ports["sqs.port"]) as boto:
+        publish(boto, "a", "plain")
+        error = boto.refused("publish", "sns", TopicArn=arn("b", "sns"), Message="x")
+        assert (error.code, error.status) == ("ServiceUnavailable", 503)
+        assert "sns.pem" in error.message
+        kept.unlink()
+        publish(boto, "b", "signed anew")
 
 
 def test_a_raw_message_is_the_body_and_says_so(boto: Boto, name: str, hook: Hook) -> None:
@@ -425,3 +452,58 @@ def test_pauses_are_those_of_the_policy(policy: dict[str, Any], pauses: list[flo
 def test_a_policy_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(Fault):
         retries.of_subscription(text)
+
+
+@contextmanager
+def babbling(answer: bytes) -> Iterator[str]:
+    """An endpoint that says the same to everybody, whatever it is asked."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # it was closed
+            while True:
+                sock, _ = listener.accept()
+                with sock, contextlib.suppress(OSError):
+                    sock.recv(65536)
+                    sock.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, name="babbling")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n\0\0",
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+    ],
+    ids=["ssh", "nothing", "upgrade", "redirect", "endless"],
+)
+def test_an_endpoint_that_says_anything_else_has_not_taken_the_message(
+    node: Served, boto: Boto, name: str, answer: bytes
+) -> None:
+    name, bugs = name[-50:], node.node.bugs
+    with babbling(answer) as url:
+        policy = json.dumps({"healthyRetryPolicy": {"numRetries": 0}})
+        topic_arn = topic(boto, name)
+        made = boto(
+            "subscribe",
+            "sns",
+            TopicArn=topic_arn,
+            Protocol="http",
+            Endpoint=url,
+            Attributes={"DeliveryPolicy": policy},
+            ReturnSubscriptionArn=True,
+        )
+        outbox = OUTBOX + made["SubscriptionArn"].rpartition(":")[2]
+        node.until(lambda: node.node.ledger.total("undelivered", outbox) == 1)
+        boto("delete_topic", "sns", TopicArn=topic_arn)
+    assert node.node.bugs == bugs

@@ -57,6 +57,8 @@ def rebuild(
             out.line(f"{each.topic}: {remark}")
     if made.fanouts:
         out.line(f"{count(len(made.fanouts), 'fan-out')} added: {', '.join(made.fanouts)}.")
+    for path in made.damaged:
+        out.line(f"{path} cannot be read: the fan-out in it is lost, unless the old registry tells of it.")
     kept = f"; the old one is {made.kept}" if made.kept is not None else ""
     out.line(
         f"{count(len(made.topics), 'topic')} added to {path}/registry{kept}. `penstock up --data {path}` serves it."

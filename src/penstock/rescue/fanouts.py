@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 DIRECTORY = "fanouts"
+#: A file begins with the sum of the rest: the record as the registry has it.
+SUM_BYTES = 4
 
 _log = logging.getLogger("penstock.rescue")
 
@@ -72,20 +75,33 @@ def file_of(name: str) -> str:
     return blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def read(disk: Disk, data_dir: str) -> list[FanoutRecord]:
-    """Return the fan-outs that are kept below a data directory; what cannot be read is left out."""
-    found = []
+def read(disk: Disk, data_dir: str) -> tuple[list[FanoutRecord], list[str]]:
+    """Return the fan-outs that are kept below a data directory, and the files that cannot be read."""
+    found, damaged = [], []
     for name in disk.list(f"{data_dir}/{DIRECTORY}"):
+        path = f"{data_dir}/{DIRECTORY}/{name}"
         if name.endswith(".new"):  # it was being written
             continue
-        file = disk.open(f"{data_dir}/{DIRECTORY}/{name}")
+        file = disk.open(path)
         try:
-            found.append(msgspec.msgpack.decode(file.read(0, file.size()), type=FanoutRecord))
-        except msgspec.MsgspecError:
-            continue
+            content = file.read(0, file.size())
         finally:
             file.close()
-    return sorted(found, key=lambda record: record.name)
+        record = _record(content)
+        if record is None:
+            damaged.append(path)
+        else:
+            found.append(record)
+    return sorted(found, key=lambda record: record.name), damaged
+
+
+def _record(content: bytes) -> FanoutRecord | None:
+    if content[:SUM_BYTES] != _sum(content[SUM_BYTES:]):
+        return None
+    try:
+        return msgspec.msgpack.decode(content[SUM_BYTES:], type=FanoutRecord)
+    except msgspec.MsgspecError:  # a later version's
+        return None
 
 
 def _put(disk: Disk, directory: str, file: str, value: bytes | None) -> None:
@@ -93,4 +109,8 @@ def _put(disk: Disk, directory: str, file: str, value: bytes | None) -> None:
         disk.remove(f"{directory}/{file}")
         return
     disk.make(directory)
-    replace_file(disk, f"{directory}/{file}", value)
+    replace_file(disk, f"{directory}/{file}", _sum(value) + value)
+
+
+def _sum(value: bytes) -> bytes:
+    return crc32(value).to_bytes(SUM_BYTES, "little")

@@ -57,6 +57,8 @@ class Rebuilt(msgspec.Struct):
     topics: list[Found]
     #: The names of the fan-outs that were added.
     fanouts: list[str]
+    #: Files of fan-outs that cannot be read.
+    damaged: list[str]
     #: Where the old registry is now; None if there was none.
     kept: str | None
 
@@ -68,7 +70,8 @@ def rebuild(disk: Disk, clock: Clock, random: Random, data_dir: str, *, force: b
     old, is_good = _entries(content, path)
     work = _Rebuild(Directories(disk, data_dir), clock, random, old, is_good and not force)
     found = [work.take(place, name) for place, name in work.unknown()]
-    copied = work.take_fanouts(fanouts.read(disk, data_dir))
+    kept_fanouts, damaged = fanouts.read(disk, data_dir)
+    copied = work.take_fanouts(kept_fanouts)
     if is_good and not force and not found and not copied:
         raise ConfigError(
             f"{path} can be read and knows every directory below {data_dir}: there is nothing to rebuild. "
@@ -85,7 +88,7 @@ def rebuild(disk: Disk, clock: Clock, random: Random, data_dir: str, *, force: b
     data += mark(revision, len(data))
     kept = _put_aside(disk, path) if content is not None else None
     replace_file(disk, path, bytes(data))
-    return Rebuilt(found, copied, kept)
+    return Rebuilt(found, copied, damaged, kept)
 
 
 class _Rebuild:

@@ -112,6 +112,8 @@ class _Answer:
         except httptools.HttpParserError as error:
             # What a callback raised comes wrapped.
             raise ValueError(str(error.__context__ or error)) from None
+        except httptools.HttpParserUpgrade:
+            raise ValueError("it wants to speak another protocol") from None
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

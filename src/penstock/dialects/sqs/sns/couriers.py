@@ -196,12 +196,12 @@ class Couriers:
             why = f"it did not answer for {ANSWER_S:g} s"
         except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
-        finally:
-            self._under_way -= 1
-        try:
-            courier.answered(parcel, status, why or f"it answered with status {status}")
         except Exception as error:  # of one endpoint, not of the others
             self.node.report_bug(f"sns endpoint {courier.endpoint}", error)
+            why = "the node failed inside"
+        finally:
+            self._under_way -= 1
+        courier.answered(parcel, status, why or f"it answered with status {status}")
         self._go_on()
 
 

@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.dialects.sqs.sns.seals import CERTIFICATES
 from penstock.disk import LocalDisk, replace_file
+from penstock.errors import Refusal
 
 FILE = "sns.pem"
 #: As Amazon's keys.
@@ -49,14 +50,27 @@ class Signer:
         except FileNotFoundError:
             content = _made(now_ns)
             replace_file(LocalDisk(), path, content)
-        key = serialization.load_pem_private_key(content, None)
-        assert isinstance(key, rsa.RSAPrivateKey)
-        return cls(key, x509.load_pem_x509_certificate(content))
+        try:
+            key = serialization.load_pem_private_key(content, None)
+            certificate = x509.load_pem_x509_certificate(content)
+        except (ValueError, TypeError) as error:
+            raise _unreadable(path, str(error)) from None
+        if not isinstance(key, rsa.RSAPrivateKey) or certificate.public_key() != key.public_key():
+            raise _unreadable(path, "they do not belong together")
+        return cls(key, certificate)
 
     def signatures(self, texts: Sequence[str], version: str) -> list[str]:
         """Return the signature of each text, in base64."""
         algorithm, scheme = _HASHES[version](), padding.PKCS1v15()
         return [b64encode(self._key.sign(text.encode(), scheme, algorithm)).decode("ascii") for text in texts]
+
+
+def _unreadable(path: str, why: str) -> Refusal:
+    return Refusal(
+        "unavailable",
+        f"{path} holds no key and certificate ({why}), so nothing can be signed. Put the right one there, or remove "
+        "it: then a new one is made",
+    )
 
 
 def _made(now_ns: int) -> bytes:
