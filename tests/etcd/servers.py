@@ -72,6 +72,10 @@ class Etcd:
             env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine},
         )
 
+    @property
+    def is_started(self) -> bool:
+        return self._process is not None
+
     def answers(self) -> bool:
         """Tell whether somebody listens, and for a server without certificates also whether it is well."""
         assert self._process is not None
@@ -134,9 +138,10 @@ class Cluster:
         return ZoneConfig(endpoints=self.endpoints)
 
     def wait(self) -> None:
-        """Wait until every member is well."""
+        """Wait until every member that was not killed is well, and knows who leads."""
         for member in self.members:
-            wait_for(member.answers, f"etcd {member.name}")
+            if member.is_started:
+                wait_for(member.answers, f"etcd {member.name}")
 
     def ctl(self, *words: str, stdin: bytes = b"") -> str:
         """Run etcdctl, an etcd client that shares no code with ours."""
@@ -155,7 +160,7 @@ class Cluster:
         """Let all members run again."""
         for member in self.members:
             member.resume()
-            if member._process is None:
+            if not member.is_started:
                 member.start()
         self.wait()
 

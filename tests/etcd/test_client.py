@@ -309,6 +309,7 @@ def test_a_lease_ends_unless_it_is_kept_alive(one: Cluster, prefix: str) -> None
 def test_health_names_every_member_and_who_leads(three: Cluster) -> None:
     async def main() -> None:
         three.members[1].kill()
+        await asyncio.to_thread(three.wait)
         async with client_of(three.zone()) as client:
             leader = await leader_of(three, client)
             healths = await client.health()

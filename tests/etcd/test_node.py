@@ -120,6 +120,7 @@ def test_a_node_is_not_shown_the_registry_of_another(one: Cluster, tmp_path: Pat
 
 def test_the_doctor_names_every_member_and_how_it_is(three: Cluster, tmp_path: Path) -> None:
     three.members[2].kill()
+    three.wait()
     done = inside("doctor", "--json", "--set=data_dir=data", *ANY_PORTS, *on(three), cwd=tmp_path)
     found = {each["what"]: each for each in done.json if each["what"].startswith("etcd")}
     assert len(found) == 3
