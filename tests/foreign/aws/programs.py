@@ -7,7 +7,9 @@ environment; without it a test would show nothing, so it fails.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -107,7 +109,8 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has children of its own
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(PATIENCE_S)
         finally:
             self._log.close()
