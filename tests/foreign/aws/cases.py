@@ -631,7 +631,6 @@ def filters(boto: Boto, name: str) -> Any:
 @case(
     [["InvalidParameter", 400], ["InvalidParameter", 400], "20 digits", ["x"]],
     moto=[["MissingParameter", 400], ["InvalidParameter", 400], "0 digits", ["x"]],
-    here=[["InvalidParameter", 400], ["InvalidParameter", 400], "0 digits", ["x"]],
 )
 def a_fifo_topic(boto: Boto, name: str) -> Any:
     of = topic(boto, f"{name}.fifo", FifoTopic="true")

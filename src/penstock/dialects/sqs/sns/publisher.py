@@ -75,6 +75,8 @@ class Publisher:
         self._topics = topics
         self._node = topics.node
         self._seals = seals
+        #: The last number that a message of a FIFO topic got.
+        self._number = 0
 
     def publish(
         self, caller: Caller, asked: shapes.Publish, base_url: str, publisher: object
@@ -88,7 +90,8 @@ class Publisher:
         name, record = self._topics.find(caller, "publish", arn)
         draft = _draft(asked, name, record)
         sent = self._send(caller, name, record, [draft], base_url, publisher)
-        return sent.then_make(lambda _: shapes.Published(message_id=draft.id))
+        published = shapes.Published(message_id=draft.id, sequence_number=self._next_number(name))
+        return sent.then_make(lambda _: published)
 
     def publish_batch(
         self, caller: Caller, asked: shapes.PublishBatch, base_url: str, publisher: object
@@ -102,7 +105,10 @@ class Publisher:
         for entry in entries:
             try:
                 drafts.append(_draft(entry, name, record))
-                told.successful.append(shapes.PublishedEntry(id=entry.id, message_id=drafts[-1].id))
+                number = self._next_number(name)
+                told.successful.append(
+                    shapes.PublishedEntry(id=entry.id, message_id=drafts[-1].id, sequence_number=number)
+                )
             except Fault as fault:
                 told.failed.append(failed(entry.id, fault))
         if sum(len(draft.text.encode()) for draft in drafts) > MESSAGE_BYTES_MAX:
@@ -110,6 +116,13 @@ class Publisher:
         if not drafts:
             return Answer.of(told)
         return self._send(caller, name, record, drafts, base_url, publisher).then_make(lambda _: told)
+
+    def _next_number(self, name: str) -> str | None:
+        """Return the number of a FIFO topic's next message: greater than those before, also over a restart."""
+        if not name.endswith(FIFO):
+            return None
+        self._number = max(self._number + 1, self._node.clock.now())
+        return f"{self._number:020d}"
 
     def _send(
         self, caller: Caller, name: str, record: Record, drafts: Sequence[Draft], base_url: str, publisher: object

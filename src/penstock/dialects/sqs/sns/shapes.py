@@ -167,13 +167,13 @@ class Published(Shape, kw_only=True):
     """A message was published."""
 
     message_id: str
+    sequence_number: str | None = None
 
 
-class PublishedEntry(Shape, kw_only=True):
+class PublishedEntry(Published, kw_only=True):
     """One of several was published."""
 
     id: str
-    message_id: str
 
 
 class PublishedBatch(Shape, kw_only=True):
