@@ -45,6 +45,8 @@ class Server:
 
     name: ClassVar[str]
     dialect: ClassVar[str]
+    #: How long a start is waited for.
+    start_seconds_max = START_SECONDS_MAX
 
     def __init__(self, durability: Durability = "os") -> None:
         self.durability = durability
@@ -151,7 +153,7 @@ class Server:
         return sum(measure.cpu_ns(pid) for pid in self.pids())
 
     def _await_port(self) -> None:
-        end = time.monotonic() + START_SECONDS_MAX
+        end = time.monotonic() + self.start_seconds_max
         while time.monotonic() < end and self._alive():
             if all(owns_port(self.pid, port) for port in self.listening()):
                 return

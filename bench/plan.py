@@ -39,7 +39,7 @@ QUICK = Plan(
     late_seconds=5.0,
     queue_warm=20_000,
     queue_messages=300_000,
-    queues=2_000,
+    queues=1_000,
     queue_depth=1_000_000,
     spark=2_000_000,
 )

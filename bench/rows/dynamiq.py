@@ -80,7 +80,7 @@ def _fill(server: Penstock, queue: str, depth: int) -> None:
         asking.call("PATCH", path, b'{"min_partitions": %d}' % PARTITIONS)
         server.load("pub", topic=queue, batch=1000, count=depth)
         end = time.monotonic() + SYNC_SECONDS_MAX
-        while msgspec.json.decode(asking.call("GET", path))["Partitions"] < PARTITIONS:
+        while msgspec.json.decode(asking.call("GET", path))["partitions"] < PARTITIONS:
             if time.monotonic() > end:
                 raise LoadFailed(f"queue {queue} did not get its {PARTITIONS} partitions")
             time.sleep(0.2)

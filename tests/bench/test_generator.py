@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from bench import generator
+from bench.asking import make_queue
 from bench.ports import free_port
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.sqs.config import SqsConfig
 from tests.served import Served
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,19 @@ def test_publisher_over_http_counts_what_the_node_stored_and_no_refusal(tmp_path
         assert served.do(lambda: served.node.topics["t"].published) == 1000
         with pytest.raises(generator.LoadFailed, match=r"the server answered HTTP/1\.1 413"):
             generator.load("wait", **place, count=1, size=101)
+
+
+def test_a_queue_is_filled_by_tens_and_drained_to_its_last_message(tmp_path: Path) -> None:
+    with Served(tmp_path, sqs=SqsConfig(port=0)) as served:
+        port = served.ports["sqs.port"]
+        make_queue(port, "q")
+        place: dict[str, str | float] = {"dialect": "sqs", "port": port, "topic": "q", "size": 64, "connections": 4}
+        assert generator.load("wait", **place, batch=10, count=100).messages == 1000
+        assert served.do(lambda: served.node.topics["q"].published) == 1000
+        assert generator.load("drain", **place, count=1000).messages == 1000
+        assert served.do(lambda: served.node.topics["q"].subscriptions["queue"].counts()["acked"]) == 1000
+        with pytest.raises(generator.LoadFailed, match="QueueDoesNotExist"):
+            generator.load("wait", **{**place, "topic": "none"}, batch=10, count=1)
 
 
 def test_reader_of_a_redis_stream_counts_every_entry_however_its_replies_are_cut() -> None:
