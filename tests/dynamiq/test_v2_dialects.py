@@ -111,6 +111,23 @@ def test_what_others_publish_is_received_with_its_columns(served: Served) -> Non
     assert sqs(served, "ReceiveMessage", QueueUrl=url).get("Messages", []) == []
 
 
+def test_a_fifo_queue_of_sqs_keeps_its_order_here_and_an_expired_receipt_deletes_nothing(served: Served) -> None:
+    name = "jobs.fifo"
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "30"}
+    sqs(served, "CreateQueue", QueueName=name, Attributes=attributes)
+    told = v2(served, "POST", f"queues/{name}/messages", {"messages": [{"body": body, "key": "k"} for body in "abc"]})
+    assert told["stored"] == 3
+    first, second = v2(served, "POST", f"queues/{name}/leases", {"max": 2, "wait": 20})["messages"]
+    assert (first["body"], second["body"]) == ("a", "b")
+    assert v2(served, "POST", f"queues/{name}/leases", {"max": 2})["messages"] == []
+    served.advance(31)
+    served.until(lambda: served.node.topics[name].subscriptions["queue"].in_flight() == 0)
+    answer = asked(served, "DELETE", f"queues/{name}/leases/{first['receipt']}")
+    assert (answer.status, answer.code) == (409, "not_leased")
+    (again,) = v2(served, "POST", f"queues/{name}/leases", {"wait": 20})["messages"]
+    assert (again["body"], again["attempts"]) == ("a", 2)
+
+
 def test_redrives_are_those_that_sqs_lists(served: Served) -> None:
     v2(served, "POST", "queues", {"name": "dead"})
     v2(served, "POST", "queues", {"name": "jobs", "settings": {"max_receives": 1, "dead_letter_queue": "dead"}})

@@ -139,7 +139,9 @@ class LeaseResource:
         return self._all(call, call.body.receipts, partial(self._released, call.body.delay))
 
     def _finished(self, queue: Queue, given: Sequence[Receipt]) -> list[bool]:
-        done = [outcome == "done" for outcome in receipts.finish(_seat(queue), given)]
+        # Where keys are in order, the next one of a message's key may have been received when its time was over.
+        late = queue.subscription.settings.order == "none"
+        done = [outcome == "done" for outcome in receipts.finish(_seat(queue), given, late=late)]
         if self._stats is not None:
             self._stats.deleted(queue.topic.name, sum(done))
         return done
