@@ -53,21 +53,23 @@ def test_a_message_goes_through_a_queue_and_through_a_topic(aws: Any) -> None:
         tags = at_once.submit(aws, "sqs", "list-queue-tags", "--queue-url", copies)
         assert subscribed.result()["SubscriptionArn"].startswith(f"{topic}:")
         assert tags.result() == {"Tags": {"team": "shop"}}
+        published = at_once.submit(
+            aws, "sns", "publish", "--topic-arn", topic, "--subject", "sale", "--message", "a hat & <more>"
+        )
+        # First what is waited for: on a slow machine a poll could be over before the other command has begun.
+        told = sent.result(), published.result()
         received = at_once.submit(
             aws, "sqs", "receive-message", "--queue-url", jobs, "--wait-time-seconds", "20",
             "--attribute-names", "All", "--message-attribute-names", "All",
         )  # fmt: skip
-        published = at_once.submit(
-            aws, "sns", "publish", "--topic-arn", topic, "--subject", "sale", "--message", "a hat & <more>"
-        )
         copied = at_once.submit(aws, "sqs", "receive-message", "--queue-url", copies, "--wait-time-seconds", "20")
         (message,) = received.result()["Messages"]
-        assert (message["Body"], message["MessageId"]) == ("a shirt", sent.result()["MessageId"])
+        assert (message["Body"], message["MessageId"]) == ("a shirt", told[0]["MessageId"])
         assert message["MessageAttributes"] == json.loads(attribute)
         (copy,) = copied.result()["Messages"]
         envelope = json.loads(copy["Body"])
         assert (envelope["Subject"], envelope["Message"]) == ("sale", "a hat & <more>")
-        assert envelope["MessageId"] == published.result()["MessageId"]
+        assert envelope["MessageId"] == told[1]["MessageId"]
         done = [
             at_once.submit(
                 aws, "sqs", "delete-message", "--queue-url", jobs, "--receipt-handle", message["ReceiptHandle"]
