@@ -57,9 +57,13 @@ def run_depth(plan: Plan) -> Iterator[Result]:
         for server in made.servers.values():
             assert isinstance(server, Penstock)
             queues = {"shallow": SHALLOW, "deep": plan.queue_depth}
-            for queue, depth in queues.items():
-                _fill(server, queue, depth)
             with Asking(server.dynamiq_port) as asking:
+                for queue in queues:
+                    _make(asking, queue)
+                for queue, depth in queues.items():
+                    server.load("pub", topic=queue, batch=1000, count=depth)
+                for queue in queues:
+                    _await_partitions(asking, queue)
                 for queue in queues:
                     _take(asking, queue)  # what a first receive finds out about a queue is not what is measured
                 taken = {queue: [_take(asking, queue) for _ in range(RECEIVES)] for queue in queues}
@@ -72,18 +76,20 @@ def run_depth(plan: Plan) -> Iterator[Result]:
     yield table_row("queue-depth", work, readings, [goal], made.missing)
 
 
-def _fill(server: Penstock, queue: str, depth: int) -> None:
-    with Asking(server.dynamiq_port) as asking:
-        path = f"/v1/queues/{queue}"
-        asking.call("PUT", path)
-        asking.call("PATCH", path, b'{"max_partitions": %d}' % PARTITIONS)
-        asking.call("PATCH", path, b'{"min_partitions": %d}' % PARTITIONS)
-        server.load("pub", topic=queue, batch=1000, count=depth)
-        end = time.monotonic() + SYNC_SECONDS_MAX
-        while msgspec.json.decode(asking.call("GET", path))["partitions"] < PARTITIONS:
-            if time.monotonic() > end:
-                raise LoadFailed(f"queue {queue} did not get its {PARTITIONS} partitions")
-            time.sleep(0.2)
+def _make(asking: Asking, queue: str) -> None:
+    path = f"/v1/queues/{queue}"
+    asking.call("PUT", path)
+    asking.call("PATCH", path, b'{"max_partitions": %d}' % PARTITIONS)
+    asking.call("PATCH", path, b'{"min_partitions": %d}' % PARTITIONS)
+
+
+def _await_partitions(asking: Asking, queue: str) -> None:
+    """Wait until the queue has its partitions: what was chosen is in force from the next sync on."""
+    end = time.monotonic() + SYNC_SECONDS_MAX
+    while msgspec.json.decode(asking.call("GET", f"/v1/queues/{queue}"))["partitions"] < PARTITIONS:
+        if time.monotonic() > end:
+            raise LoadFailed(f"queue {queue} did not get its {PARTITIONS} partitions")
+        time.sleep(0.2)
 
 
 def _take(asking: Asking, queue: str) -> float:
