@@ -141,8 +141,8 @@ class QueueTap:
         for claim in claims.values():
             if claim is not None and ask.word in DELETES:
                 self._delete(model, claim)
-            elif claim is not None and ask.word in CHANGES and claim.holds and ask.seconds == 0:
-                self._release(model, claim.row)
+            elif claim is not None and ask.word in CHANGES and ask.seconds == 0:
+                self._release(model, claim)
 
     def _claimed(self, model: SubscriptionModel, named: Receipt, key: int) -> Claim | None:
         message = model.topic.ids.get(named.id) if named.incarnation == key else None
@@ -151,10 +151,16 @@ class QueueTap:
         row = model.row(message)
         return Claim(row, named.version, self._holds(model, row, named.version))
 
-    def _release(self, model: SubscriptionModel, row: Row) -> None:
-        row.settle(self.book.written_ns, self.book.full_ns)
-        row.release(self.book.now_ns)
-        model.revoke_behind(row, self.book.now_ns)
+    def _release(self, model: SubscriptionModel, claim: Claim) -> None:
+        """Note that a message is given back, or may be: somebody may get it in the same moment."""
+        row, now_ns = claim.row, self.book.now_ns
+        if claim.holds:
+            row.settle(self.book.written_ns, self.book.full_ns)
+            row.release(now_ns)
+            model.revoke_behind(row, now_ns)
+        elif claim.holds is None and row.state is State.LEASED and row.version == claim.version:
+            row.maybe, row.expires_ns = True, min(row.expires_ns, now_ns)
+            model.revoke_behind(row, now_ns, surely=False)
 
     def _holds(self, model: SubscriptionModel, row: Row, version: int) -> bool | None:
         """Tell whether a receipt is that of the lease a message is on."""
@@ -366,14 +372,9 @@ class QueueTap:
         if claim.holds is False and good and not book.jumpy:
             book.fail("only the holder may", f"{ask.word} of {row.message.name} by a stale receipt is accepted")
         mine = row.state is State.LEASED and row.session and row.version == claim.version
-        if not good or not mine or ask.seconds is None:
-            return
-        if ask.seconds:
+        if good and mine and ask.seconds:
             row.expires_ns = min(book.now_ns + ask.seconds * SECOND, row.leased_ns + model.settings.lease_max_ns)
             row.leased_ns = min(row.leased_ns, book.now_ns)
-        else:  # it was not certain that it would be
-            row.maybe, row.expires_ns = True, min(row.expires_ns, book.now_ns)
-            model.revoke_behind(row, book.now_ns, surely=False)
 
     def _check_dropped(self, pending: Pending, frame: Reply) -> None:
         if frame.status != 200:
