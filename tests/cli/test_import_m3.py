@@ -171,7 +171,7 @@ aggregator:
         ("", "no aggregator.flush.handlers"),
         ("- 1", "the file is not a map"),
         ("aggregator:\n  flush:\n    handlers: 5", "handlers is not a list"),
-        ("aggregator: [", "is YAML that is not read here"),
+        ("aggregator: [", "it is no YAML that can be read"),
         (
             "aggregator:\n  flush:\n    handlers:\n      - dynamicBackend:\n          percentageFilters:\n"
             "            - serviceID:\n                name: s\n              percentage: 1",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.cli import yaml
+import yaml
+
 from penstock.errors import ConfigError
 
 #: Where M3 looks for etcd unless it is told otherwise.
@@ -46,7 +47,10 @@ _KINDS = {
 
 def imported(text: str) -> tuple[dict[str, object], dict[str, str]]:
     """Return what a file says as settings by name, and what it says besides with the reason why that is none."""
-    document = _map(yaml.read(text), "the file")
+    try:
+        document = _map(yaml.safe_load(text), "the file")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"it is no YAML that can be read: {' '.join(str(error).split())}") from None
     settings: dict[str, object] = {}
     left: dict[str, str] = {}
     filters: list[dict[str, object]] = []
