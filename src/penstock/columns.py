@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import mmh3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -80,8 +79,3 @@ def id_of(shard: int, offset: int) -> int:
 def place_of(id_: int) -> tuple[int, int]:
     """Return the (shard, offset) behind an id."""
     return (id_ - 1) >> OFFSET_BITS, (id_ - 1) & ((1 << OFFSET_BITS) - 1)
-
-
-def shard_of(key: bytes, shards: int) -> int:
-    """Return the shard of a key (ruling 27); the same in every Penstock and in every client that wants to agree."""
-    return int(mmh3.hash(key, signed=False)) % shards

@@ -140,10 +140,14 @@ class LineSpeech:
         """Return clients beside NSQ's in their subscriptions, some in one of their own, and one that only publishes."""
         topics = list(plan.topics)
         names = ("s0", "s1", "lines", "lines", "")
-        return [
-            LineClient(world, random(f"line {number}"), random(f"line topic {number}").choice(topics), name)
-            for number, name in enumerate(names)
-        ]
+        clients = []
+        for number, name in enumerate(names):
+            topic = random(f"line topic {number}").choice(topics)
+            if name and plan.far is not None:
+                # One that a registry elsewhere is slow to make begins at some message that nobody can tell.
+                topic, name, _ = random(f"line name {number}").choice(plan.subscriptions)
+            clients.append(LineClient(world, random(f"line {number}"), topic, name))
+        return clients
 
 
 LINE = LineSpeech()

@@ -11,8 +11,9 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.client.wire import Stored, decoded
-from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, SMALL, shard_of
+from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, SMALL
 from penstock.dialects.flight import columns as flight_columns
+from penstock.keyed import shard_of
 from tests.flight.parts import Flown, body_batch, limited, many
 
 EVERYTHING: dict[str, list[Any]] = {

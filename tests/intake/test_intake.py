@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.clock import SECOND
-from penstock.columns import place_of, shard_of
+from penstock.columns import place_of
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
+from penstock.keyed import shard_of
 from penstock.message import Rows
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.site import Site

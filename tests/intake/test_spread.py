@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns import shard_of
 from penstock.intake.spread import spread
+from penstock.keyed import shard_of
 from penstock.message import Rows
 
 keys = st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c", b"\x00\xff"]), st.binary(max_size=6))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.clock import SECOND
-from penstock.columns import shard_of
 from penstock.config import FilterConfig, RoutingConfig
+from penstock.keyed import shard_of
 from penstock.m3.placement import Shard
 from penstock.m3.topic import Filters, RoutingFilter
 from penstock.message import Rows

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from penstock.clock import SECOND
-from penstock.columns import Column, id_of, place_of, shard_of
+from penstock.columns import Column, id_of, place_of
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
+from penstock.keyed import shard_of
 from penstock.message import Rows
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.columns import shard_of
 from penstock.dialects.nsq import codec
 from penstock.dialects.nsq.choices import NsqChoices
+from penstock.keyed import shard_of
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client, Extended, dpub, mpub_ext, mpub_trace, pub, pub_ext, pub_trace, sized
 

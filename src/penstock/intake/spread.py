@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import SMALL, Column, shard_of
+from penstock.columns import SMALL, Column
+from penstock.keyed import shard_of
 from penstock.message import Rows, shaped
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from penstock.columns import Offsets, shard_of
+from penstock.columns import Offsets
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.policies import policy_of
 from penstock.delivery.rules import Rules, rules_of
@@ -20,6 +20,7 @@ from penstock.delivery.seat import Deliver, Keep, Seat
 from penstock.delivery.subscription import Subscription
 from penstock.disk import unmade
 from penstock.errors import Refusal
+from penstock.keyed import shard_of
 from penstock.log.shard import Shard
 from penstock.moves.dead import bury
 from penstock.moves.redrive import NAME as REDRIVE

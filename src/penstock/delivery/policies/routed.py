@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from penstock.columns import Column, Offsets, shard_of
+from penstock.columns import Column, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
+from penstock.keyed import shard_of
 from penstock.message import Batch, int64s
 
 
