@@ -104,7 +104,7 @@ class Frames:
         """How many bytes are held of a frame that is not all there."""
         return self._have
 
-    def feed(self, data: bytes) -> tuple[bytes, Sequence[int] | Places, Sequence[int] | Places]:
+    def cut(self, data: bytes) -> tuple[bytes, Sequence[int] | Places, Sequence[int] | Places]:
         """Return bytes, and where the contents of all whole frames in them begin and end."""
         if self.fault:
             return b"", _NONE, _NONE
@@ -168,34 +168,14 @@ def _run(data: bytes, at: int, step: int, size: int) -> int:
     return count if alike.all() else int(alike.argmin())
 
 
-class MessageReader:
+class MessageReader(Frames):
     """What a producer sends, message by message."""
 
-    __slots__ = ("_frames", "_wrong")
-
-    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._frames = Frames(bytes_max)
-        self._wrong = ""
-
-    @property
-    def fault(self) -> str:
-        """Why nothing more can be read, empty while it can."""
-        return self._wrong or self._frames.fault
-
-    @property
-    def held(self) -> int:
-        """How many bytes are held of a message that is not all there."""
-        return self._frames.held
-
-    def forget(self) -> None:
-        """Hold nothing, and read nothing more."""
-        self._frames.forget()
+    __slots__ = ()
 
     def feed(self, data: bytes) -> Messages | None:
         """Return the messages that are there whole now, None if none is; `fault` tells whether more can come."""
-        if self._wrong:
-            return None
-        data, starts, stops = self._frames.feed(data)
+        data, starts, stops = self.cut(data)
         if not len(starts):
             return None
         if isinstance(starts, np.ndarray) and isinstance(stops, np.ndarray):
@@ -211,8 +191,8 @@ class MessageReader:
             try:
                 found.append(_plain(data, int(start), int(stop)) or message(data, int(start), int(stop)))
             except BadMessage as error:
-                self._wrong = f"not a Message: {error}"
-                self._frames.forget()
+                self.forget()
+                self.fault = f"not a Message: {error}"
                 break
         return together(found) if found else None
 
@@ -434,34 +414,14 @@ def _fitted(piece: list[bytes] | pa.Array, bytes_max: int) -> list[Buffer]:
     return found
 
 
-class AckReader:
+class AckReader(Frames):
     """What a consumer sends back."""
 
-    __slots__ = ("_frames", "_wrong")
-
-    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._frames = Frames(bytes_max)
-        self._wrong = ""
-
-    @property
-    def fault(self) -> str:
-        """Why nothing more can be read, empty while it can."""
-        return self._wrong or self._frames.fault
-
-    @property
-    def held(self) -> int:
-        """How many bytes are held of an Ack that is not all there."""
-        return self._frames.held
-
-    def forget(self) -> None:
-        """Hold nothing, and read nothing more."""
-        self._frames.forget()
+    __slots__ = ()
 
     def feed(self, data: bytes) -> Metadatas | None:
         """Return what all Acks say that are there whole now, None if they say nothing."""
-        if self._wrong:
-            return None
-        data, starts, stops = self._frames.feed(data)
+        data, starts, stops = self.cut(data)
         places = [_entry_places(data, int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
         canonical = [each for each in places if each is not None]
         if len(canonical) == len(places) and sum(len(ats) for ats, _ in canonical) > SMALL:
@@ -477,8 +437,8 @@ class AckReader:
             try:
                 said += ack(data, int(start), int(stop))
             except BadMessage as error:
-                self._wrong = f"not an Ack: {error}"
-                self._frames.forget()
+                self.forget()
+                self.fault = f"not an Ack: {error}"
                 break
         if not said:
             return None

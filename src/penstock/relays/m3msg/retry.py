@@ -15,14 +15,12 @@ class Retry:
         most_ns: int,
         random: Random,
         *,
-        jitter: bool = True,
         pauses_ns: Sequence[int] = (),
     ) -> None:
         self._first_ns = first_ns
         #: 0 for no limit.
         self._most_ns = most_ns
         self._random = random
-        self._jitter = jitter
         #: Wins over all others; the last one repeats.
         self._pauses_ns = tuple(pauses_ns)
 
@@ -30,7 +28,6 @@ class Retry:
         """Return how long to wait for the ack of an attempt."""
         if self._pauses_ns:
             return self._pauses_ns[min(attempt, len(self._pauses_ns)) - 1]
-        base_ns: float = self._first_ns << min(attempt - 1, 40)
-        if self._jitter:
-            base_ns = base_ns / 2 + self._random.random() * (base_ns / 2)
+        half_ns = (self._first_ns << min(attempt - 1, 40)) / 2
+        base_ns = half_ns + self._random.random() * half_ns
         return int(min(base_ns, self._most_ns)) if self._most_ns else int(base_ns)
