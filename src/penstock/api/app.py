@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.api import (
     dialects,
+    discards,
     health,
     leases,
     ledger,
@@ -103,6 +104,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *routing.ENDPOINTS,
     *pipelines.ENDPOINTS,
     *ledger.ENDPOINTS,
+    *discards.ENDPOINTS,
     *dialects.ENDPOINTS,
     *memory.ENDPOINTS,
     *users.ENDPOINTS,

@@ -184,6 +184,15 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     )
 
 
+class DiscardsConfig(Section, frozen=True, kw_only=True):
+    """What is said of messages that were thrown away."""
+
+    #: Reports begin anew this often, counted from the start.
+    report_interval_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = 10 * MINUTE_NS
+    #: Of each recent sample in a report, this much is kept.
+    sample_bytes: Annotated[int, Meta(ge=0, le=MIB, extra={"kind": "size"})] = 256
+
+
 class PipelineConfig(Section, frozen=True, kw_only=True):
     """The pipeline that runs beside the node, in a process of its own."""
 
@@ -288,6 +297,7 @@ class Config(Section, frozen=True, kw_only=True):
     callers: CallersConfig = CallersConfig()
     topic: TopicConfig = TopicConfig()
     events: EventsConfig = EventsConfig()
+    discards: DiscardsConfig = DiscardsConfig()
     pipeline: PipelineConfig = PipelineConfig()
     registry: RegistryConfig = RegistryConfig()
     etcd: EtcdConfig = EtcdConfig()

@@ -45,6 +45,7 @@ from penstock.node.policy import Policy
 from penstock.node.slices import Slices
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
+from penstock.observe.discards import Discards
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
@@ -111,6 +112,8 @@ class Node:
         self.steady = SteadyTime(clock)
         self.stopping = False
         self.ledger = Ledger()
+        #: What was thrown away after somebody sent it, and why.
+        self.discards = Discards(clock, config.discards.report_interval_ns, config.discards.sample_bytes)
         #: What the segments of all topics hold together.
         self.quota = Quota(config.node.quota_bytes)
         #: When history may be looked through for room the next time, by the quota that has none.

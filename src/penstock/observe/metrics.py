@@ -23,6 +23,7 @@ from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.observe import pipelines, quotas
+from penstock.observe.discards import Discards, shown
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.registry import registry
@@ -118,6 +119,7 @@ class NodeSlots(Protocol):
     bugs: int
     stopping: bool
     ledger: Ledger
+    discards: Discards
     quota: Quota
 
     @property
@@ -203,6 +205,11 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
         "Everything refused or dropped, by reason and topic.",
         [({"reason": entry.reason, "topic": entry.topic}, entry.count) for entry in node.ledger.entries()],
     )
+    thrown = [({"reason": of, "topic": shown(topic)}, count) for (of, topic), count in node.discards.totals.items()]
+    out.family("penstock_discarded_messages_total", "counter", "What was thrown away, by reason and topic.", thrown)
+    twice = [({"topic": shown(topic)}, count) for topic, count in node.discards.duplicates.items()]
+    text = "Messages sent again without knowing what became of them, by topic."
+    out.family("penstock_possible_duplicates_total", "counter", text, twice)
     refused = [({"reason": reason, "listener": at}, count) for (reason, at), count in node.gate.refusals.items()]
     text = "Callers that were refused, by reason and listener."
     out.family("penstock_callers_refused_total", "counter", text, refused)
