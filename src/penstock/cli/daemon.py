@@ -136,6 +136,7 @@ async def _serve(
     stopped = asyncio.Event()
     on_signals(stopped)
     on_reload(daemon.node.gate)
+    on_reopen()
     bound = await daemon.listen()
     # The first array Arrow takes from numpy imports a module of numpy's, which would stop the first client for 0.1 s.
     import numpy as np
@@ -306,6 +307,13 @@ def on_reload(gate: Gate) -> None:
     """Take up changes of the users: soon by itself, at once by a signal."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gate.reload)
     gate.watch()
+
+
+def on_reopen() -> None:
+    """Open the log's file anew at SIGUSR1, for whoever has renamed it."""
+    from penstock.observe.logging import reopen
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, reopen)
 
 
 def raise_open_files() -> None:

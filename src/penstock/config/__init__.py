@@ -17,6 +17,7 @@ from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
     CallersConfig,
     Config,
+    DiscardsConfig,
     EtcdConfig,
     EventsConfig,
     FilterConfig,
@@ -37,6 +38,7 @@ __all__ = [
     "TOKEN_AND_TLS",
     "CallersConfig",
     "Config",
+    "DiscardsConfig",
     "Endpoint",
     "EtcdConfig",
     "EventsConfig",

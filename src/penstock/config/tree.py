@@ -60,6 +60,8 @@ class LogConfig(Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     #: Lines for people, or one JSON object a line.
     format: Literal["text", "json"] = "text"
+    #: The file they go to, opened anew at SIGUSR1; empty = standard error.
+    file: Named = ""
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
@@ -191,6 +193,16 @@ class DiscardsConfig(Section, frozen=True, kw_only=True):
     report_interval_ns: Annotated[int, Meta(ge=SECOND_NS, extra={"kind": "duration"})] = 10 * MINUTE_NS
     #: Of each recent sample in a report, this much is kept.
     sample_bytes: Annotated[int, Meta(ge=0, le=MIB, extra={"kind": "size"})] = 256
+    #: The node's log tells of each reason, at most every 30 seconds.
+    warn: bool = True
+    #: The file that gets a line for each message, with its content; empty = none.
+    log: Named = ""
+    #: At this size it is renamed, the time added to its name, and begun anew.
+    log_file_bytes: SomeSize = 32 * MIB
+    #: So much of renamed files is kept, the latest.
+    log_archive_bytes: Size = 256 * MIB
+    #: Of each key and each value this much is written; 0 = all of it.
+    log_message_bytes: Size = 2 * KIB
 
 
 class PipelineConfig(Section, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ from penstock.node.policy import Policy
 from penstock.node.slices import Slices
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
+from penstock.observe.discard_log import DiscardLog, discard_log
 from penstock.observe.discards import Discards
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog
@@ -113,7 +114,11 @@ class Node:
         self.stopping = False
         self.ledger = Ledger()
         #: What was thrown away after somebody sent it, and why.
-        self.discards = Discards(clock, config.discards.report_interval_ns, config.discards.sample_bytes)
+        self.discards = Discards(
+            clock, config.discards.report_interval_ns, config.discards.sample_bytes, warns=config.discards.warn
+        )
+        #: The file of them; None where none is kept.
+        self.discard_log: DiscardLog | None = None
         #: What the segments of all topics hold together.
         self.quota = Quota(config.node.quota_bytes)
         #: When history may be looked through for room the next time, by the quota that has none.
@@ -151,6 +156,9 @@ class Node:
         self._ticker: Timer | None = None
         self._shared_ns = clock.monotonic()
         disk.make(config.data_dir)
+        if config.discards.log:
+            self.discard_log = discard_log(disk, clock, config.discards)
+            self.discards.listeners.append(self.discard_log.write)
         self.directories = Directories(disk, config.data_dir)
         #: Says who may do what.
         self.gate = Gate(config, clock, disk, self.quota)
@@ -675,6 +683,8 @@ class Node:
             if timer is not None:
                 timer.cancel()
         self._turns.stop()
+        if self.discard_log is not None:
+            self.discard_log.close()
         self._unwatch()
         self._labels.close()
         self._fanout_files.close()

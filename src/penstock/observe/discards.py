@@ -6,6 +6,7 @@ Invariant: nothing told is missing from `totals`, and memory is bounded whatever
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -46,6 +47,10 @@ RECENT_MAX = 25
 TOPICS_MAX = 1024
 #: What the topics beyond that are counted under.
 OTHER_TOPICS = "other topics"
+#: The log tells of one reason this often at most.
+WARN_NS = 30 * SECOND
+
+_log = logging.getLogger("penstock.discards")
 
 
 class Thrown(NamedTuple):
@@ -127,7 +132,10 @@ class Report:
 class Discards:
     """The report that grows, the one before, and the totals since the start."""
 
-    def __init__(self, clock: Clock, interval_ns: int = INTERVAL_NS, sample_bytes: int = SAMPLE_BYTES) -> None:
+    def __init__(
+        self, clock: Clock, interval_ns: int = INTERVAL_NS, sample_bytes: int = SAMPLE_BYTES, *, warns: bool = False
+    ) -> None:
+        """Take how long an interval is, how much of a sample is kept, and whether the log tells of discards."""
         self._clock = clock
         self._started_ns = clock.monotonic()
         self.interval_ns = interval_ns
@@ -140,6 +148,9 @@ class Discards:
         self.totals: dict[tuple[str, str], int] = {}
         #: Messages that may have been sent twice, by topic, since the start.
         self.duplicates: dict[str, int] = {}
+        self._warns = warns
+        #: When the log last told of a reason, and how many there were since.
+        self._warned: dict[str, tuple[int, int]] = {}
         self._unfinished = Report(0, self.since_s, sample_bytes)
         self._finished: Report | None = None
 
@@ -232,10 +243,23 @@ class Discards:
         return Report(number, self.since_s + number * self.interval_ns // SECOND, self.sample_bytes)
 
     def _total(self, reason: str, topic: str, count: int) -> None:
+        if self._warns:
+            self._warn(reason, topic, count)
         key = (reason, topic)
         if key not in self.totals and topic and len(self.totals) >= TOPICS_MAX:
             key = (reason, OTHER_TOPICS)  # reasons come from the code: one more entry for each at most
         self.totals[key] = self.totals.get(key, 0) + count
+
+    def _warn(self, reason: str, topic: str, count: int) -> None:
+        now_ns = self._clock.monotonic()
+        told = self._warned.get(reason)
+        if told is not None and now_ns - told[0] < WARN_NS:
+            self._warned[reason] = (told[0], told[1] + count)
+            return
+        self._warned[reason] = (now_ns, 0)
+        unsaid = f" (and {told[1]} since this was last said)" if told is not None and told[1] else ""
+        what = f" of topic {topic}" if topic else ""
+        _log.warning("thrown away: %d%s, %s%s", count, what, reason, unsaid)
 
     def _tell(self, thrown: Thrown) -> None:
         for listener in self.listeners:

@@ -9,28 +9,48 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
 from typing import TextIO
 
 import msgspec
 
 from penstock.config import LogConfig
+from penstock.errors import ConfigError
 
 #: What every record carries; anything else was added by the one who logged it.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
 def set_up(config: LogConfig, stream: TextIO | None = None) -> logging.Handler:
-    """Send everything that is logged in this process to a stream (standard error) and return the handler."""
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    """Send everything that is logged in this process to a stream (standard error), or the file that is configured."""
+    handler: logging.Handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    if config.file and stream is None:
+        handler = _file(config.file)
     handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
     root = logging.getLogger()
     for old in list(root.handlers):
         if isinstance(old.formatter, TextLines | JsonLines):
             root.removeHandler(old)
+            if isinstance(old, logging.FileHandler):
+                old.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("penstock").setLevel(config.level.upper())
     return handler
+
+
+def _file(path: str) -> WatchedFileHandler:
+    try:
+        return WatchedFileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"log.file = {path} cannot be written: {error.strerror or error}; name another") from error
+
+
+def reopen() -> None:
+    """Open the log's file anew if somebody has renamed or removed it; the next line would do so, too."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, WatchedFileHandler):
+            handler.reopenIfNeeded()
 
 
 class TextLines(logging.Formatter):
