@@ -290,29 +290,68 @@ def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(node: Flown,
     assert node.bodies("out") == node.bodies("in")
 
 
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_archive_table_is_replayed_in_the_order_of_its_shards(
-    spark: SparkSession, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, engine: Spark, node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(running, "STEP_ROWS", 400)
     fill(node, 1000)
-    lake = table(str(tmp_path / "lake"))
+    lake = table(str(tmp_path / "lake"), format=kind)
     reader = spark.read.format("penstock").options(url=url(node), subscribe="in", columns="*")
     archived = dated(reader.load().drop("timestamp_ns"))
     lake.append(archived.where("shard = 0"), "archive", 1)
     lake.append(archived.where("shard > 0").orderBy("body"), "archive", 2)
-    version = lake.facts().version
-    chosen = options(node, table=str(tmp_path / "lake"), topics=[], to="{topic}.old")
-    assert planned(spark, chosen, str(tmp_path)).version == version
-    replay(spark, chosen, str(tmp_path))
+    version = lake.facts().version if kind == "delta" else None
+    chosen = options(node, table=str(tmp_path / "lake"), format=kind, topics=[], to="{topic}.old")
+    assert planned(engine, chosen, str(tmp_path)).version == version
+    replay(engine, chosen, str(tmp_path))
     wanted = rows(node, "in", SHARDS)
     for shard in wanted:
         for row in shard:
             row["dedup"] = None
     assert rows(node, "in.old", SHARDS) == wanted
-    earlier = options(
-        node, table=str(tmp_path / "lake"), version=version - 1, topics=["in"], to="x", where="tag = 'tag 1'"
+    first = wanted if version is None else wanted[:1]
+    earlier = {"version": version - 1} if version is not None else {}
+    some: dict[str, Any] = {
+        "table": str(tmp_path / "lake"),
+        "format": kind,
+        "topics": ["in"],
+        "to": "x",
+        "where": "tag = 'tag 1'",
+    }
+    assert planned(engine, options(node, **some, **earlier), str(tmp_path)).rows == sum(
+        row["tag"] == "tag 1" for shard in first for row in shard
     )
-    assert planned(spark, earlier, str(tmp_path)).rows == sum(row["tag"] == "tag 1" for row in wanted[0])
+    bounded: list[tuple[dict[str, Any], int | None]] = [
+        ({"from": 10, "until": 20}, 10 * SHARDS),
+        ({"from": {"1": 15}, "until": {"0": 0, "2": 0}}, None),
+    ]
+    for bounds, count in [*bounded, ({"from": "latest"}, 0), ({"until": "earliest"}, 0), ({"topics": ["other"]}, 0)]:
+        plan = planned(engine, options(node, **some | {"where": ""} | bounds), str(tmp_path))
+        assert plan.rows == (len(wanted[1]) - 15 if count is None else count), bounds
+
+
+def test_a_table_of_an_archive_is_replayed_between_times_and_by_its_own_columns(
+    spark: SparkSession, node: Flown, tmp_path: Path
+) -> None:
+    node.put("in", many(10))
+    node.advance(600)
+    middle = datetime.fromtimestamp(node.do(node.clock.now) / SECOND_NS, UTC).isoformat()
+    node.advance(600)
+    node.put("in", many(5, 10))
+    reader = spark.read.format("penstock").options(url=url(node), subscribe="in")
+    table(str(tmp_path / "lake")).append(dated(reader.load()), "archive", 1)
+    chosen = {"table": str(tmp_path / "lake"), "topics": []}
+    for bounds, rows_ in (({"from": middle}, 5), ({"until": middle}, 10)):
+        assert planned(never, options(node, **chosen, **bounds), str(tmp_path)).rows == rows_
+        assert planned(spark, options(node, **chosen, **bounds), str(tmp_path)).rows == rows_
+    assert replay(never, options(node, **chosen, **{"from": middle}), str(tmp_path)).rows == 5
+    assert node.bodies("out") == node.bodies("in")[10:]
+    # What only the table has is Spark's to judge.
+    by_day = options(node, **chosen, where="day > '2000-01-01'")
+    with pytest.raises(AssertionError, match="Spark was started"):
+        planned(never, by_day, str(tmp_path))
+    assert planned(spark, by_day, str(tmp_path)).rows == 15
 
 
 def test_a_time_counted_back_from_now_means_other_messages_later(node: Flown, tmp_path: Path) -> None:

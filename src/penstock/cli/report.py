@@ -67,8 +67,11 @@ def report(
     place = None if alone else place_of(data, url, token)
     began = time.monotonic()
     little = None
-    if place is not None and not table and master is None:
-        little = small(options, path=place.path, url=place.url, token=place.token)
+    if table:
+        needs_spark()
+    if master is None:
+        path, url_, token_ = ("", "", "") if place is None else (place.path, place.url, place.token)
+        little = small(options, path=path, url=url_, token=token_, tables=table or ())
     page = page_of(little) if little is not None else _by_spark(options, place, table or (), master or "local[*]")
     target.write_text(page.html, encoding="utf-8")
     figures, found = page.figures, problems(page.figures)

@@ -15,6 +15,7 @@ from penstock.pipeline.jobs.report import Report, frames, report
 from penstock.pipeline.jobs.report.figures import Figures, Topic
 from penstock.pipeline.jobs.report.options import micros, moment
 from penstock.pipeline.jobs.report.report import gather as gathered
+from penstock.pipeline.jobs.report.small import small
 from penstock.pipeline.jobs.report.spark import SparkQueries
 from penstock.pipeline.jobs.report.totals import Hot
 from tests.fakes import START_NS
@@ -177,17 +178,21 @@ def test_a_data_directory_is_reported_on_within_times(spark: SparkSession, data:
         frames(spark, Report())
 
 
-def test_an_archive_is_reported_on_like_topics(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_an_archive_is_reported_on_like_topics(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     event = next(runs({"event": "discarded", "topic": "t", "reason": "rate", "one_in": 1, "count": 3}))
     day = 24 * 3600 * SECOND_US
     rows = [message("t", at, at * day, b"x" * at) for at in range(5)]
     rows += [{**message("_penstock.events", 0), **event, "timestamp": START_US + day}]
-    options = Archive(table=str(tmp_path / "lake"))
+    options = Archive(table=str(tmp_path / "lake"), format=kind)
     assert options.lake().append(archived(frame(spark, rows).drop("tag"), options).frame, "test", 0) == 6
     second = Report(from_=moment(START_US + day), until=moment(START_US + 3 * day), sample_bytes=0)
-    found = gather(*frames(spark, second, tables=[options.table])[:2], second)
-    assert (found.messages, found.body_bytes, found.topics[0].discards) == (2, 3, {"rate": 3})
-    assert "tag" not in found.columns
+    little = small(second, tables=[options.table])
+    assert little is not None
+    for found in (gather(*frames(spark, second, tables=[options.table])[:2], second), gathered(little)):
+        assert (found.messages, found.body_bytes, found.topics[0].discards) == (2, 3, {"rate": 3})
+        assert "tag" not in found.columns
+    assert small(second, tables=[options.table], rows_max=5) is None
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:

@@ -16,7 +16,7 @@ from penstock.config import Config
 from penstock.errors import Refusal
 from penstock.pipeline.jobs.report import Report, page_of, small
 from penstock.pipeline.jobs.report.figures import Figures, Subscription, Topic
-from penstock.pipeline.jobs.report.plain import TYPES, PlainQueries
+from penstock.pipeline.jobs.report.plain import TYPES, Arrows, PlainQueries
 from penstock.pipeline.jobs.report.report import gather
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import Span
@@ -54,7 +54,7 @@ def messages(topic: str, count: int) -> list[dict[str, Any]]:
 
 def plain(rows: list[dict[str, Any]], intervals: list[dict[str, Any]], options: Report = QUICK) -> Figures:
     events = table([], Report.EVENT_COLUMNS)
-    return gather(PlainQueries(table(rows), events, table(intervals, Report.EVENT_COLUMNS), options))
+    return gather(PlainQueries(Arrows(table(rows), events, table(intervals, Report.EVENT_COLUMNS)), options))
 
 
 def copied(site: Site, directory: Path) -> None:
@@ -214,7 +214,7 @@ def test_arrow_and_spark_tell_the_same(spark: SparkSession, one_in: int) -> None
     options = Report(sample_bytes=0, top=5, topics_max=4)
     theirs = gather(SparkQueries(*day.frames(spark), frame(spark, counts, Report.EVENT_COLUMNS), options))
     events, own = table(day.events, Report.EVENT_COLUMNS), table(counts, Report.EVENT_COLUMNS)
-    ours = gather(PlainQueries(table(day.messages), events, own, options))
+    ours = gather(PlainQueries(Arrows(table(day.messages), events, own), options))
     for name in ("span", "columns", "events", "counts", "one_in", "topics_all", "messages", "body_bytes", "waiting"):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert [each.name for each in ours.everything] == [each.name for each in theirs.everything]

@@ -17,13 +17,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, Refusal
-from penstock.pipeline.lake import columns, deltalog, directory, merge, past
+from penstock.pipeline.lake import columns, deltalog, directory, merge, past, rows
 from penstock.pipeline.lake.faults import found, told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, key
 from penstock.pipeline.lake.staged import Staged, described, moved, stage
 from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Compacted, Facts, silent
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 #: How often a commit is tried against others who change the table; appends of theirs do not count.
@@ -67,9 +68,7 @@ class Delta:
     def read(self, spark: SparkSession, *, version: int | None = None) -> DataFrame:
         """Return what is in it, or what was in it at a version; without any jar."""
         with told(self.path):
-            table = self._there()
-            if version is not None:
-                deltalog.travel(table, version, self.path)
+            table = self._at(version)
             schema = deltalog.struct(table)
             entries = deltalog.entries(table)
             if any(entry.misplaced for entry in entries):
@@ -85,6 +84,13 @@ class Delta:
             frame = spark.read.schema(schema).option("basePath", self.path).parquet(*paths)
             # Spark puts the columns that directories stand for at the end.
             return frame.select(*schema.fieldNames())
+
+    def rows(self, *, version: int | None = None) -> pa.Table:
+        """Return what is in it, or was at a version, by this process."""
+        with told(self.path):
+            table = self._at(version)
+            files = [(entry.path, entry.partition) for entry in deltalog.entries(table)]
+            return rows.read(self.path, files, deltalog.struct(table))
 
     def compact(
         self, target_bytes: int = TARGET_BYTES, *, keep_hours: float = KEEP_HOURS, log: Callable[[str], None] = silent
@@ -269,6 +275,12 @@ class Delta:
         table = self._opened(Home(self.path))
         if table is None:
             raise ConfigError(f"there is no table at {self.path}: name another, or archive into it first")
+        return table
+
+    def _at(self, version: int | None) -> DeltaTable:
+        table = self._there()
+        if version is not None:
+            deltalog.travel(table, version, self.path)
         return table
 
     def _opened(self, home: Home) -> DeltaTable | None:

@@ -14,16 +14,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
-from penstock.pipeline.lake.faults import Damaged, reading
+from penstock.pipeline.lake.faults import Damaged
+from penstock.pipeline.lake.rows import arrow, batches
 from penstock.pipeline.lake.staged import NO_VALUE
 
 #: A row group ends at this much of Arrow's memory, or this many rows.
 GROUP_BYTES = 64 << 20
 GROUP_ROWS = 1 << 20
-BATCH_ROWS = 16_384
 #: What Spark and Hive escape in the names of directories.
 _SPECIAL = "\"#%'*/:=?\\\x7f{[]^"
 
@@ -97,13 +96,11 @@ def _escaped(value: str | None) -> str:
 
 def merged(paths: Sequence[str], into: str, schema: StructType, partition_by: Sequence[str], compression: str) -> None:
     """Write the rows of several files to one; a column that a file lacks is null."""
-    # Spark and delta-rs write every column as one that may be null, and times in UTC.
-    own = [StructField(field.name, field.dataType, True) for field in schema.fields if field.name not in partition_by]
-    arrow = to_arrow_schema(StructType(own), timezone="UTC")
-    with pq.ParquetWriter(into, arrow, compression=compression) as writer:
+    own = arrow(schema, partition_by)
+    with pq.ParquetWriter(into, own, compression=compression) as writer:
         waiting: list[pa.RecordBatch] = []
         size = rows = 0
-        for batch in _batches(paths, arrow):
+        for batch in batches(paths, own):
             waiting.append(batch)
             size += batch.nbytes
             rows += len(batch)
@@ -112,21 +109,3 @@ def merged(paths: Sequence[str], into: str, schema: StructType, partition_by: Se
                 waiting, size, rows = [], 0, 0
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting), GROUP_ROWS)
-
-
-def _batches(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for path in paths:
-        with reading(path), pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-            for batch in file.iter_batches(BATCH_ROWS):
-                arrays = [
-                    _cast(batch.column(field.name), field.type)
-                    if field.name in batch.schema.names
-                    else pa.nulls(len(batch), field.type)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as the table has it; a time of somebody else's may be finer than tables keep."""
-    return array if array.type == kind else array.cast(kind, safe=not pa.types.is_timestamp(kind))

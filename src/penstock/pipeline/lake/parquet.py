@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.pipeline.lake import columns, directory, faults, merge, past
+from penstock.pipeline.lake import columns, directory, faults, merge, past, rows
 from penstock.pipeline.lake.faults import told
 from penstock.pipeline.lake.home import Home, Identity, Move, Note, Swap, key, synced
-from penstock.pipeline.lake.staged import Staged, files, moved, stage
+from penstock.pipeline.lake.staged import Staged, files, moved, partition_of, stage
 from penstock.pipeline.lake.table import KEEP_HOURS, TARGET_BYTES, Compacted, Facts, silent
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -75,8 +76,7 @@ class Parquet:
 
     def read(self, spark: SparkSession, *, version: int | None = None) -> DataFrame:
         """Return what is in it; plain Parquet knows no versions."""
-        if version is not None:
-            raise ConfigError(f"table {self.path} is plain Parquet, which keeps no versions: leave version out")
+        self._unversioned(version)
         home = Home(self.path)
         with told(self.path):
             schema = _struct(self._there(home))
@@ -88,6 +88,15 @@ class Parquet:
                     faults.found(path)
                 frame = spark.read.schema(schema).parquet(self.path)
             return frame.select(*schema.fieldNames())
+
+    def rows(self, *, version: int | None = None) -> pa.Table:
+        """Return what is in it, by this process."""
+        self._unversioned(version)
+        home = Home(self.path)
+        with told(self.path):
+            schema = _struct(self._there(home))
+            with self._finished(home):
+                return rows.read(self.path, [(path, partition_of(path)) for path in sorted(files(self.path))], schema)
 
     def compact(
         self, target_bytes: int = TARGET_BYTES, *, keep_hours: float = KEEP_HOURS, log: Callable[[str], None] = silent
@@ -135,6 +144,10 @@ class Parquet:
         """Return what the table that is there is partitioned by."""
         identity = Home(self.path).identity()
         return None if identity is None else identity.partition_by
+
+    def _unversioned(self, version: int | None) -> None:
+        if version is not None:
+            raise ConfigError(f"table {self.path} is plain Parquet, which keeps no versions: leave version out")
 
     def _checked(self, home: Home, schema: StructType) -> None:
         columns.checked(self.path, schema, self.partition_by)

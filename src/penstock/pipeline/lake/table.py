@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -76,6 +77,9 @@ class Table(Protocol):
     def read(self, spark: SparkSession, *, version: int | None = None) -> DataFrame:
         """Return what is in it, or what was in it at a version."""
 
+    def rows(self, *, version: int | None = None) -> pa.Table:
+        """Return the same by this process, without Spark; for a table that fits into its memory."""
+
     def compact(
         self, target_bytes: int = TARGET_BYTES, *, keep_hours: float = KEEP_HOURS, log: Callable[[str], None] = silent
     ) -> Compacted:
@@ -105,6 +109,11 @@ def table(
     if len(set(partition_by)) < len(partition_by):
         raise ConfigError("partition_by names a column twice: name each once")
     return kind(where, tuple(partition_by), compression)
+
+
+def format_of(path: str) -> str:
+    """Return what a table that is there is."""
+    return "delta" if os.path.isdir(os.path.join(path, "_delta_log")) else "parquet"
 
 
 def _absolute(path: str) -> str:

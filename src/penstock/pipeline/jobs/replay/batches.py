@@ -1,6 +1,6 @@
-"""A replay by this process, without Spark: ranges of topics as Arrow batches, counted and written as they come.
+"""A replay by this process, without Spark: rows as Arrow batches, counted and written as they come.
 
-Owns how rows of the log become messages again. `frames.py` does the same for much data, by Spark.
+Owns how rows become messages again; `rows.py` reads them. `frames.py` does the same for much data, by Spark.
 Invariant: both give the same messages under the same names, so a replay that one began the other can end.
 """
 
@@ -13,19 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.wire import Read
 from penstock.columns import OPTIONAL_COLUMNS
-from penstock.errors import Refusal
 from penstock.pipeline.jobs.replay.condition import Condition
 from penstock.pipeline.jobs.replay.options import Replay
 from penstock.pipeline.jobs.replay.plan import Bucket, Plan, Stretch
-from penstock.pipeline.jobs.replay.source import COUNTED, TIME_US_MAX, TIMES, Settled, TopicSource, sink_options
+from penstock.pipeline.jobs.replay.rows import PLACE, Rows
+from penstock.pipeline.jobs.replay.source import COUNTED, TIME_US_MAX, TIMES, Settled, sink_options
 from penstock.pipeline.stage import Line
-from penstock.pipeline.store import Piece
 from penstock.pipeline.target import parsed as target_of
 
-#: What a row of the log does not say itself.
-PLACE = ("topic", "shard")
 #: What a row weighs.
 WEIGHED = ("body", "key", "headers")
 
@@ -33,9 +29,9 @@ WEIGHED = ("body", "key", "headers")
 class Batches:
     """Counts and writes in this process."""
 
-    def __init__(self, options: Replay, source: TopicSource, chosen: Condition) -> None:
+    def __init__(self, options: Replay, rows: Rows, chosen: Condition) -> None:
         self._options = options
-        self._source = source
+        self._rows = rows
         self._chosen = chosen
         carried = [name for name in OPTIONAL_COLUMNS if name not in TIMES]
         if not options.keep_dedup:
@@ -46,9 +42,9 @@ class Batches:
     def count(self, settled: Settled, rows: int) -> list[Bucket]:
         """Return the chosen rows, counted in pieces of this many offsets."""
         found: list[Bucket] = []
-        for stretch in settled.stretches:
+        for stretch, batches in self._rows.whole(settled, self._wanted(COUNTED)):
             pieces: dict[int, Bucket] = {}
-            for batch in self._read(stretch, COUNTED, settled.incarnations):
+            for batch in self._filtered(stretch, batches):
                 for number, bucket in _counted(batch, stretch, rows):
                     known = pieces.get(number)
                     pieces[number] = bucket if known is None else _together(known, bucket)
@@ -60,47 +56,41 @@ class Batches:
         target = target_of(sink_options(self._options, plan, number))
         query, version = target.once()
         attempts: list[str] = []
+        wanted = self._wanted(("timestamp", *self._carried, *self._times))
         with Line(target) as line:
             try:
-                for stretch in plan.steps[number].stretches:
-                    attempts += line.stage(query, version, self._messages(plan, stretch), stretch.shard)[0]
+                for stretch, batches in self._rows.step(plan, number, wanted):
+                    messages = self._messages(stretch, self._filtered(stretch, batches), plan.shift_us)
+                    attempts += line.stage(query, version, messages, stretch.shard)[0]
             except BaseException:
                 line.abort(query, version, attempts)
                 raise
             line.commit(query, version, attempts)
 
-    def _messages(self, plan: Plan, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-        """Yield what is written of a stretch."""
+    def _messages(self, stretch: Stretch, batches: Iterator[pa.RecordBatch], shift_us: int) -> Iterator[pa.RecordBatch]:
+        """Yield rows of a stretch as what is written of them."""
         topic = self._options.target(stretch.topic)
-        for batch in self._read(stretch, ("timestamp", *self._carried, *self._times), plan.incarnations):
+        for batch in batches:
             columns = {"topic": pa.repeat(topic, len(batch))}
             columns |= {name: batch.column(name) for name in self._carried}
             for name in self._times:
                 # The node says anew when it took a message; when that was first is told by event_time.
                 own = batch.column(name)
                 time_ = pc.coalesce(own, batch.column("timestamp")) if name == "event_time" else own
-                columns[name] = _moved(time_, plan.shift_us)
+                columns[name] = _moved(time_, shift_us)
             yield pa.record_batch(columns)
 
-    def _read(self, stretch: Stretch, columns: Sequence[str], incarnations: dict[str, int]) -> Iterator[pa.RecordBatch]:
-        """Yield the chosen rows of a stretch in their order; these columns of them, and those they are chosen by."""
-        wanted = [name for name in dict.fromkeys((*columns, *self._chosen.columns)) if name not in PLACE]
-        info = self._source.store.topic(stretch.topic)
-        if info is None:
-            raise Refusal("gone", f"topic {stretch.topic} was deleted while it was replayed")
-        read = Read(
-            topic=stretch.topic,
-            shard=stretch.shard,
-            incarnation=incarnations[stretch.topic],
-            start=stretch.start,
-            end=stretch.end,
-            columns=wanted,
-        )
-        for batch in self._source.store.batches(Piece(read, info.path or "")):
+    def _wanted(self, columns: Sequence[str]) -> list[str]:
+        """Return these columns, and those that rows are chosen by."""
+        return [name for name in dict.fromkeys((*columns, *self._chosen.columns)) if name not in PLACE]
+
+    def _filtered(self, stretch: Stretch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the chosen rows of a stretch in their order."""
+        for batch in batches:
             chosen = batch
             if self._chosen.verdict is not None:
                 values = {"topic": pa.repeat(stretch.topic, len(batch)), "shard": pa.repeat(stretch.shard, len(batch))}
-                values |= {name: batch.column(name) for name in wanted}
+                values |= {name: batch.column(name) for name in batch.schema.names}
                 chosen = batch.filter(self._chosen.verdict(values))
             if len(chosen):
                 yield chosen

@@ -1,4 +1,4 @@
-"""A replay by Spark: for much data, for tables, and for conditions that only SQL can say.
+"""A replay by Spark: for much data, and for conditions that only SQL can say.
 
 Owns how ranges and steps become DataFrames of messages, in the order of their shards, and how those are counted and
 written. `batches.py` does the same without Spark. Invariant: both give the same messages under the same names, so a
@@ -22,6 +22,7 @@ from penstock.pipeline.jobs.replay.options import TOPIC, Replay
 from penstock.pipeline.jobs.replay.plan import Bucket, Plan, Step, Stretch
 from penstock.pipeline.jobs.replay.source import (
     COUNTED,
+    NEEDED,
     TIME_US_MAX,
     TIMES,
     Settled,
@@ -32,7 +33,6 @@ from penstock.pipeline.jobs.replay.source import (
 )
 from penstock.pipeline.schema import TYPES
 
-NEEDED = ("topic", "shard", "offset", "timestamp", "body")
 #: What a step may be chosen by and what it carries on: everything but the rests of nanoseconds.
 COLUMNS = tuple(name for name in TYPES if name != "timestamp_ns")
 

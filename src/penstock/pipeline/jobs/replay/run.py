@@ -21,10 +21,19 @@ import msgspec
 from penstock.client.connection import Connection
 from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.replay.batches import Batches
-from penstock.pipeline.jobs.replay.condition import condition
+from penstock.pipeline.jobs.replay.condition import Condition, condition
 from penstock.pipeline.jobs.replay.options import Replay
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, Done, Plan, shares_of, steps_of
-from penstock.pipeline.jobs.replay.source import CALL_S, Settled, Source, TopicSource, node_of, source_of
+from penstock.pipeline.jobs.replay.rows import Rows, TopicRows, table_rows
+from penstock.pipeline.jobs.replay.source import (
+    CALL_S,
+    Settled,
+    Source,
+    TableSource,
+    TopicSource,
+    node_of,
+    source_of,
+)
 from penstock.units.times import shown
 
 if TYPE_CHECKING:
@@ -146,7 +155,7 @@ def replay(
         if done.steps == len(plan.steps):
             return Outcome(plan, 0, True, _repeated(plan, done, book))
         _make_targets(meant, plan)
-        engine = _engine(spark, meant, source, plan.read or plan.rows)
+        engine = _engine(spark, meant, source, plan.read or plan.rows, plan.version)
         return _Run(engine, meant, source, book, plan, pace, stop, told).run(done)
 
 
@@ -250,12 +259,30 @@ def _known(book: Book, options: Replay, meant: Replay) -> Plan | None:
     )
 
 
-def _engine(spark: Spark, options: Replay, source: Source, rows: int) -> Engine:
+def _condition(options: Replay) -> Condition | None:
+    try:
+        return condition(options.where)
+    except ConfigError:
+        if not options.table:
+            raise
+        return None  # a table may have columns of its own
+
+
+def _rows(options: Replay, source: Source, version: int | None) -> Rows | None:
+    """Return what reads a source here; None where Spark must."""
+    if isinstance(source, TableSource):
+        return table_rows(options, source, version) if source.small() else None
+    assert isinstance(source, TopicSource)
+    return TopicRows(source)
+
+
+def _engine(spark: Spark, options: Replay, source: Source, rows: int, version: int | None) -> Engine:
     """Return what reads and writes: this process, if there is little to read and no session is there already."""
-    if callable(spark) and rows < SMALL_ROWS and isinstance(source, TopicSource):
-        chosen = condition(options.where)
-        if chosen is not None:
-            return Batches(options, source, chosen)
+    if callable(spark) and rows < SMALL_ROWS:
+        chosen = _condition(options)
+        found = None if chosen is None else _rows(options, source, version)
+        if chosen is not None and found is not None:
+            return Batches(options, found, chosen)
     from penstock.pipeline.jobs.replay.frames import Frames
 
     return Frames(spark() if callable(spark) else spark, options, source)
@@ -267,7 +294,7 @@ def _plan(spark: Spark, source: Source, options: Replay, meant: Replay, now_ns: 
     step_rows = max(step_rows, settled.rows // STEPS_MAX)
     buckets: list[Bucket] = []
     if settled.stretches or meant.table:
-        engine = _engine(spark, meant, source, settled.rows)
+        engine = _engine(spark, meant, source, settled.rows, settled.version)
         buckets = engine.count(settled, max(1, step_rows // PIECES))
     shift_us = 0
     if meant.times == "shift":

@@ -31,8 +31,12 @@ _log = logging.getLogger(__name__)
 CALL_S = 10.0
 #: What rows are counted by.
 COUNTED = ("topic", "shard", "offset", "timestamp", "key", "headers", "body")
+#: What makes a table an archive of messages.
+NEEDED = ("topic", "shard", "offset", "timestamp", "body")
 #: The times that Spark and the log can both say.
 TIME_US_MAX = ((1 << 63) - 1) // 1000
+#: Of a table's files, which are compressed: more is Spark's.
+SMALL_BYTES = 128 << 20
 TIMES = ("event_time", "due", "expires")
 
 
@@ -173,6 +177,10 @@ class TableSource:
             for bound, key in ((self._options.from_, "from"), (self._options.until, "until"))
         ]
         return Settled((), {}, {}, version, facts.rows)
+
+    def small(self) -> bool:
+        """Tell whether this process has the memory for all of it."""
+        return self.table.facts().bytes < SMALL_BYTES
 
     def ready(self, plan: Plan, number: int) -> None:
         """A version of a table stays what it is."""

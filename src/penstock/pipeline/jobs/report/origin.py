@@ -8,7 +8,6 @@ absent.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from penstock.errors import ConfigError
 from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, OWN_PREFIX, Report, check_names, moment
-from penstock.pipeline.lake.table import table
+from penstock.pipeline.lake.table import format_of, table
 from penstock.pipeline.options import parsed
 from penstock.pipeline.schema import struct
 from penstock.pipeline.store import opened
@@ -72,8 +71,7 @@ def _own(tables: Sequence[DataFrame], topic: str) -> list[DataFrame]:
 
 def _table(spark: SparkSession, path: str) -> DataFrame:
     """Return a table of an archive, whichever of the formats it has."""
-    kind = "delta" if os.path.isdir(os.path.join(path, "_delta_log")) else "parquet"
-    return table(path, format=kind, partition_by=None).read(spark)
+    return table(path, format=format_of(path), partition_by=None).read(spark)
 
 
 def _live(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,17 +60,25 @@ class Run(msgspec.Struct):
     attempts: list[int] = []
 
 
-class PlainQueries:
-    """Tables of messages, of the node's events, and of its counts; times are microseconds since 1970."""
+class Arrows(NamedTuple):
+    """What a report is made of; times are microseconds since 1970. None where there is none."""
 
-    def __init__(self, messages: pa.Table, events: pa.Table | None, counts: pa.Table | None, options: Report) -> None:
+    messages: pa.Table
+    events: pa.Table | None = None
+    counts: pa.Table | None = None
+
+
+class PlainQueries:
+    """The answers from such tables."""
+
+    def __init__(self, found: Arrows, options: Report) -> None:
         self.options = options
-        self.columns = frozenset(messages.column_names)
-        self.has_events = events is not None
-        self.has_counts = counts is not None
-        self._messages = _wanted(messages, options)
-        self._events = events
-        self._counts = counts
+        self.columns = frozenset(found.messages.column_names)
+        self.has_events = found.events is not None
+        self.has_counts = found.counts is not None
+        self._messages = _wanted(found.messages, options)
+        self._events = found.events
+        self._counts = found.counts
         self._parsed: tuple[Span, list[tuple[int, Run]]] | None = None
 
     # --- messages -------------------------------------------------------------------------------------------------

@@ -1,20 +1,21 @@
 """Messages, events and counts as Arrow tables in this process, where there is little enough: then nobody needs Spark.
 
-Owns how much that is, and the way from a node or its directory to the tables. Invariant: what is read is what the
-source's frames have, with times in microseconds.
+Owns how much that is, and the way from a node or its directory to the tables; `archived.py` has that from an archive.
+Invariant: what is read is what the source's frames have, with times in microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.wire import Read, TopicInfo
+from penstock.errors import ConfigError
 from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, OWN_PREFIX, Report, check_names
-from penstock.pipeline.jobs.report.plain import TYPES, PlainQueries
+from penstock.pipeline.jobs.report.plain import TYPES, Arrows, PlainQueries
 from penstock.pipeline.options import parsed
 from penstock.pipeline.store import Piece, opened
 
@@ -35,24 +36,50 @@ def small(
     url: str = "",
     token: str = "",
     tls_roots: str = "",
+    tables: Sequence[str] = (),
     rows_max: int = ROWS_MAX,
 ) -> PlainQueries | None:
-    """Return the queries of a report that needs no Spark; None where there is too much to read."""
-    words = {"path": path, "url": url, "token": token, "tlsRoots": tls_roots, "subscribePattern": ".*"}
-    store = opened(parsed({name: value for name, value in words.items() if value}))
+    """Return the queries of a report that needs no Spark; None where there is too much to read.
+
+    With `tables`, directories of archives, the messages are theirs; then so are events and counts, unless there is a
+    path or url to have them from.
+    """
+    kept = None
+    if tables:
+        from penstock.pipeline.jobs.report.archived import archived  # the packages of tables are not everywhere
+
+        kept = archived(tables, rows_max)
+        if kept is None:
+            return None
+    if path or url:
+        words = {"path": path, "url": url, "token": token, "tlsRoots": tls_roots}
+        live = _live(options, {name: value for name, value in words.items() if value}, kept is None, rows_max)
+        if live is None:
+            return None
+        kept = live if kept is None else Arrows(kept.messages, live.events, live.counts)
+    if kept is None:
+        raise ConfigError("where are the messages? Name a data directory (path), a node (url) or tables of an archive")
+    return PlainQueries(kept, options)
+
+
+def _live(options: Report, words: Mapping[str, str], messages: bool, rows_max: int) -> Arrows | None:
+    """Return what a node or its directory has, messages only if asked for; None if that is too much."""
+    store = opened(parsed({**words, "subscribePattern": ".*"}))
     there = store.names()
-    check_names(options, there)
-    names = list(options.topics) or [name for name in there if not name.startswith(OWN_PREFIX)]
+    names: list[str] = []
+    if messages:
+        check_names(options, there)
+        names = list(options.topics) or [name for name in there if not name.startswith(OWN_PREFIX)]
     own = [name for name in (EVENTS_TOPIC, COUNTS_TOPIC) if name in there]
     infos = {name: info for name in [*names, *own] if (info := store.topic(name)) is not None}
     reads = {name: list(_reads(store, info, options)) for name, info in infos.items()}
     rows, size = _extent(infos, reads)
     if rows > rows_max or size > BYTES_MAX:
         return None
-    tables = {name: _table(store, infos[name], each) for name, each in reads.items()}
-    messages = [tables[name] for name in names if name in tables]
-    whole = pa.concat_tables(messages, promote_options="default") if messages else _empty()
-    return PlainQueries(whole, tables.get(EVENTS_TOPIC), tables.get(COUNTS_TOPIC), options)
+    found = {name: _table(store, infos[name], each) for name, each in reads.items()}
+    parts = [found[name] for name in names if name in found]
+    whole = pa.concat_tables(parts, promote_options="default") if parts else _empty()
+    return Arrows(whole, found.get(EVENTS_TOPIC), found.get(COUNTS_TOPIC))
 
 
 def _reads(store: Store, info: TopicInfo, options: Report) -> Iterator[Read]:
