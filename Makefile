@@ -56,13 +56,14 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
 test: check $(FOREIGN)/.made $(AWS)/.made ## checks, tests, a minute of simulation, short proofs
-	@scripts/need strace gcc openssl promtool go java chromium curl etcd etcdctl
+	@scripts/need strace gcc openssl promtool go java mvn kcat chromium curl etcd etcdctl
+	@$(BIN)/python -c "from bench import supply; supply.kafka()"
 	@$(MAKE) -j2 test-node test-pipeline test-outside test-exactly-once test-simulation test-crash test-queues test-archive test-fuzz
 
 # Two at a time, because tests mostly wait: for processes, for Spark, for other people's clients.
 .PHONY: test-node test-pipeline test-outside test-simulation test-exactly-once test-crash test-queues test-archive test-fuzz
-# Those that wait for others most: programs of our own, of others, and etcd.
-OUTSIDE := $(addprefix tests/,cli dynamiq etcd foreign m3msg pages sqs)
+# Those that wait for others most: programs of our own, of others, etcd and Kafka.
+OUTSIDE := $(addprefix tests/,cli dynamiq etcd foreign kafka m3msg pages sqs)
 test-node:
 	$(BIN)/pytest tests --ignore=tests/pipeline $(addprefix --ignore=,$(OUTSIDE))
 test-outside:

@@ -311,7 +311,7 @@ class Kafka(Server):
     @classmethod
     def version(cls) -> str:
         """Return the version that the broker's jar has in its name; a broker that was never fetched has none."""
-        for jar in (supply.BUILD / "kafka").glob("kafka_2.13-*.jar"):
+        for jar in supply.place_of_jars("kafka").glob("kafka_2.13-*.jar"):
             return jar.stem.rpartition("-")[2]
         raise Missing("Kafka was not fetched")
 
@@ -366,7 +366,7 @@ class ElasticMq(Server):
     @classmethod
     def version(cls) -> str:
         """Return the version that its jar has in its name; one that was never fetched has none."""
-        for jar in (supply.BUILD / "elasticmq").glob("elasticmq-server_2.13-*.jar"):
+        for jar in supply.place_of_jars("elasticmq").glob("elasticmq-server_2.13-*.jar"):
             return jar.stem.rpartition("-")[2]
         raise Missing("ElasticMQ was not fetched")
 

@@ -6,6 +6,8 @@ row can report it; nothing is left out in silence.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -16,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 BUILD = BENCH / "build"
+#: What comes from elsewhere as it is, outside the tree: tests and benchmarks of every checkout share it.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 #: Where the environment that runs this keeps its programs; not resolved, because .venv's python is a link.
 SCRIPTS = Path(sys.executable).parent
 
@@ -121,19 +125,29 @@ def java() -> Path:
     return Path(shutil.which("java") or "java")
 
 
+def place_of_jars(name: str) -> Path:
+    """Return where the jars are, or would be, that the module of this name in `peers-java` needs."""
+    digest = hashlib.sha256((BENCH / "peers-java" / name / "pom.xml").read_bytes()).hexdigest()
+    return CACHE / f"{name}-{digest[:12]}"
+
+
 def _jars(name: str) -> Path:
-    """Return the jars that the module of this name in `peers-java` needs, fetched by Maven at the first call."""
-    place, source = BUILD / name, BENCH / "peers-java" / name
-    if not place.exists() or place.stat().st_mtime < (source / "pom.xml").stat().st_mtime:
-        _need("mvn")
-        module = shutil.copytree(source, BUILD / "peers-java" / name, dirs_exist_ok=True)
-        # Into another directory first, because a fetch that breaks off leaves some of them. -U: try again what failed.
-        part = BUILD / f"{name}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        command = ["mvn", "-q", "-B", "-U", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
-        _call(command, f"{name}'s jars could not be fetched", cwd=module)
-        shutil.rmtree(place, ignore_errors=True)
-        part.rename(place)
+    """Return the jars of a module, fetched by Maven at the first call."""
+    place = place_of_jars(name)
+    if place.exists():
+        return place
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            _need("mvn")
+            module = shutil.copytree(BENCH / "peers-java" / name, CACHE / "modules" / name, dirs_exist_ok=True)
+            # Elsewhere first, because a fetch that breaks off leaves some of them. -U: try again what failed.
+            part = CACHE / f"{name}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            command = ["mvn", "-q", "-B", "-U", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+            _call(command, f"{name}'s jars could not be fetched", cwd=module)
+            part.rename(place)
     return place
 
 

@@ -1,0 +1,1 @@
+"""Kafka: our own wire against a real broker, librdkafka and Kafka's own tools."""
