@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import cast
+from typing import Protocol, cast
 
 from penstock.config import Config
 from penstock.m3.frames import MessageReader, acks
@@ -16,9 +16,9 @@ from penstock.relays.m3msg.config import RelayConfig
 from penstock.relays.m3msg.connection import Counts
 from penstock.relays.m3msg.relay import Relay
 from penstock.relays.m3msg.service import Service
-from penstock.relays.m3msg.topology import Cancel, OnPlacement, OnTopic
+from penstock.relays.m3msg.topology import Cancel, OnFlag, OnPlacement, OnTopic
 from penstock.wire.dial import Dialling, Failed
-from tests.simulation.clock import SimClock
+from tests.simulation.clock import Scheduler, SimClock
 from tests.simulation.network import Weather
 from tests.simulation.outgoing import Outside
 from tests.site import PLAIN, Site
@@ -61,10 +61,20 @@ class Session(asyncio.Protocol):
         self._transport.close()
 
 
+class Net(Protocol):
+    """Where instances are."""
+
+    outside: Outside
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What their processes run on."""
+
+
 class Consumer:
     """An instance of a service: a process that takes messages, and acks them or not."""
 
-    def __init__(self, way: Way, port: int) -> None:
+    def __init__(self, way: Net, port: int) -> None:
         self.way = way
         self.port = port
         self.endpoint = f"10.0.0.1:{port}"
@@ -73,7 +83,7 @@ class Consumer:
         self.got: Counter[bytes] = Counter()
         self.shards: dict[bytes, int] = {}
         self.sessions: list[Session] = []
-        self.clock = SimClock(way.site.machine.scheduler, 0, Random(port))
+        self.clock = SimClock(way.scheduler, 0, Random(port))
         self.listen()
 
     def listen(self) -> None:
@@ -81,7 +91,7 @@ class Consumer:
 
     def revive(self) -> None:
         """Begin another process at the same place."""
-        self.clock = SimClock(self.way.site.machine.scheduler, 0, Random(self.port))
+        self.clock = SimClock(self.way.scheduler, 0, Random(self.port))
         self.listen()
 
     def die(self) -> None:
@@ -98,6 +108,7 @@ class Told:
         self.placements: dict[str, Placement] = {}
         self._on_topic: OnTopic | None = None
         self._on_placement: dict[str, OnPlacement] = {}
+        self._on_flag: OnFlag | None = None
 
     def watch_topic(self, name: str, told: OnTopic) -> Cancel:
         self._on_topic = told
@@ -110,6 +121,14 @@ class Told:
         if service.name in self.placements:
             told(self.placements[service.name])
         return lambda: self._on_placement.pop(service.name, None) and None
+
+    def watch_flag(self, key: str, told: OnFlag) -> Cancel:
+        self._on_flag = told
+        return lambda: None
+
+    def flag(self, says: bool) -> None:
+        assert self._on_flag is not None
+        self._on_flag(says)
 
     async def close(self) -> None:
         pass
@@ -147,6 +166,10 @@ class Way:
         self.outside.die(self.site.machine.clock)
         self.site.start()
         self.start()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.site.machine.scheduler
 
     def dial(self, host: str, port: int, protocol: asyncio.Protocol, failed: Failed) -> Dialling:
         return self.outside.dial(self.site.machine.clock, port, protocol, failed)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 import socket
 from pathlib import Path
 
 import pytest
 
+from penstock.registry.etcd.client import Client
+from penstock.registry.etcd.mirror import Edit, Mirror
 from tests.cli.program import Done, Node, inside
 from tests.etcd.servers import Cluster, wait_for
 from tests.m3msg.receiver import Receiver
@@ -30,6 +34,7 @@ class Relayed:
     def __init__(self, path: Path, etcd: Cluster, environment: str) -> None:
         self.path = path
         self.file = path / "penstock.toml"
+        self.environment = environment
         endpoints = ", ".join(f'"{endpoint}"' for endpoint in etcd.endpoints)
         self.file.write_text(
             f"[etcd.zones.default]\nendpoints = [{endpoints}]\n"
@@ -119,6 +124,42 @@ def test_what_etcd_holds_is_shown_and_what_cannot_be_is_refused_with_a_reason(re
     assert "0..3" in relayed.ok("placement", "remove", "s", "b")
     relayed.ok("topic", "remove", "metrics", "s")
     assert "has no services" in relayed.ok("topic", "show", "metrics")
+
+
+def test_case_47_a_topic_is_changed_only_as_it_was_seen_and_its_end_is_told(relayed: Relayed, one: Cluster) -> None:
+    key = f"/topic/{relayed.environment}/metrics"
+
+    def version() -> int:
+        said = json.loads(one.ctl("get", key, "--write-out=json"))
+        return int(said["kvs"][0]["version"])
+
+    relayed.ok("topic", "init", "metrics", "--shards", "4")
+    assert version() == 1
+    assert "is in etcd already" in relayed.m3("topic", "init", "metrics", "--shards", "4").error
+    relayed.ok("topic", "add", "metrics", "store")
+    assert version() == 2
+
+    async def follow() -> None:
+        seen: list[Edit] = []
+        client = Client("default", one.zone())
+        mirror = Mirror(client, key.encode(), seen.extend, is_prefix=False)
+        try:
+            async with asyncio.timeout(60):
+                await mirror.is_ready.wait()
+                entry = mirror.entries[key.encode()]
+                stale = await client.change({key.encode(): b""}, guards={key.encode(): entry.revision - 1})
+                assert stale.conflicts
+                await asyncio.to_thread(one.ctl, "del", key)
+                while not seen:
+                    await asyncio.sleep(0.01)
+                assert [edit.value for edit in seen] == [None]
+        finally:
+            await mirror.close()
+            await client.close()
+
+    asyncio.run(follow())
+    relayed.ok("topic", "init", "metrics", "--shards", "8")
+    assert version() == 1
 
 
 def test_a_file_may_say_what_etcd_would(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from penstock.m3.topic import Filters, RoutingFilter
 from penstock.message import Rows
 from penstock.node.declared import declare
 from penstock.relays.m3msg.retry import Retry
+from penstock.relays.m3msg.topology import flag
 from penstock.settings import TrafficSettings
 from tests.m3msg.consumers import NAME, Consumer, Way, placed, service, topic
 from tests.site import PLAIN
@@ -194,6 +195,77 @@ def test_case_26_what_waits_for_a_replica_goes_to_the_instance_that_takes_its_pl
     way.until(lambda: all(each.depth() == 0 for each in way.topic.subscriptions.values()))
     assert set(two.got) == set(BODIES[:40])
     assert one.got == once(BODIES[:40])
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_case_27_of_two_instances_the_one_that_does_not_read_gets_no_more_and_holds_nothing_up(sharded: bool) -> None:
+    way = Way()
+    slow, fast = way.consumer(), way.consumer()
+    way.topology.placements = {"one": placed({slow: ALL, fast: ALL}, sharded=sharded)}
+    way.topology.say(topic(service("one")))
+    way.run()
+    full = [each for each in way.service("one").connections if each.link.address[1] == slow.port]
+    for connection in full:
+        connection.link.pause_writing()
+    way.publish(*BODIES, keys=KEYS)
+    way.run(1)
+    assert (fast.got, slow.got) == (once(BODIES), once([]))
+    # Where nobody reads, whoever does first gets what waits; who does not is hung up on after the write timeout.
+    for connection in way.service("one").connections:
+        connection.link.pause_writing()
+    way.publish(b"late")
+    way.run(3)
+    assert fast.got[b"late"] + slow.got[b"late"] == 0
+    way.until(lambda: fast.got[b"late"] + slow.got[b"late"] == 1)
+    assert way.counts("one").resets >= 4
+
+
+def test_case_28_a_service_that_leaves_a_topic_of_a_node_gets_what_was_stored_before_if_that_is_asked_for() -> None:
+    way = Way()
+    one = way.consumer()
+    way.topology.placements = {"one": placed({one: ALL})}
+    for graceful in (True, False):
+        way.relay._way.be_graceful(graceful)
+        one.acks, one.got = False, once([])
+        way.topology.say(topic(service("one")))
+        way.run()
+        way.publish(b"before")
+        way.run()
+        way.topology.say(topic())
+        way.run(3)
+        assert ("m3msg.one" in way.topic.subscriptions) == graceful
+        way.publish(b"after")
+        one.acks = True
+        way.until(lambda: "m3msg.one" not in way.topic.subscriptions)
+        assert (one.got[b"before"] >= 1, one.got[b"after"], one.sessions) == (True, 0, [])
+
+
+@pytest.mark.parametrize(("value", "says"), [(b"", False), (b"\x08\x01", True), (b"\x08\x00", False)])
+def test_a_flag_in_etcd_is_a_message_with_one_field(value: bytes, says: bool) -> None:
+    assert flag(value) is says
+
+
+def test_a_service_that_comes_back_before_it_has_gone_stays() -> None:
+    way = Way()
+    one = way.consumer()
+    one.acks = False
+    way.relay._way.be_graceful(True)
+    way.topology.placements = {"one": placed({one: ALL})}
+    way.topology.say(topic(service("one")))
+    way.run()
+    way.publish(b"before")
+    way.run()
+    way.topology.say(topic())
+    way.run(3)
+    way.publish(b"meanwhile")
+    way.run()
+    assert set(one.got) == {b"before"}
+    way.topology.say(topic(service("one")))
+    one.acks = True
+    way.until(lambda: way.counts("one").acked == 2)
+    way.run(3)
+    assert "m3msg.one" in way.topic.subscriptions
+    assert one.got[b"meanwhile"] == 1
 
 
 def test_case_29_a_replicated_service_needs_a_placement_with_shards() -> None:

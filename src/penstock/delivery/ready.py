@@ -27,11 +27,12 @@ class Lane:
 
     __slots__ = ("_turn", "again", "fresh")
 
-    def __init__(self) -> None:
+    def __init__(self, *, new_first: bool = False) -> None:
         #: Rows to be handed out again, and rows that were never out.
         self.again: deque[Offsets] = deque()
         self.fresh: deque[Offsets] = deque()
-        self._turn = True
+        #: It is the turn of those that go out again.
+        self._turn = not new_first
 
     def __bool__(self) -> bool:
         return bool(self.again or self.fresh)
@@ -202,7 +203,7 @@ class Ready:
         for code, part in _by_lane(offsets, self.policy.lanes_of(slots)):
             lane = self._lanes.get(code)
             if lane is None:
-                lane = self._lanes[code] = Lane()
+                lane = self._lanes[code] = Lane(new_first=self.policy.new_first)
             _append(lane.again if again else lane.fresh, part)
 
     def _follow(self) -> None:

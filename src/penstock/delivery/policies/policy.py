@@ -59,6 +59,8 @@ class Policy:
     lead_ns = 0
     #: A lane gives its rows in order, also those that were out before; else both take turns.
     in_order = False
+    #: Where both wait in a lane, what was never out goes first.
+    new_first = False
     #: How many times around everybody is asked: first for what is its own, then for what others left.
     ranks = 1
 

@@ -23,6 +23,7 @@ class Routed(Policy):
 
     name = "routed"
     many = True
+    new_first = True
 
     def __init__(self) -> None:
         self.slots = 1

@@ -52,6 +52,7 @@ class Manner(Protocol):
     dial_timeout_ns: int
     write_timeout_ns: int
     frame_bytes: int
+    is_graceful: bool
 
     def backoff(self) -> Backoff:
         """Return when to dial again."""

@@ -1,4 +1,4 @@
-"""The relay at work: topics of this node, each with the consumer services that M3's topic of its name has."""
+"""The relay at work: topics of this node that are M3's as well."""
 
 from __future__ import annotations
 
@@ -7,90 +7,43 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from random import Random
 
-from penstock.clock import SECOND
 from penstock.dialect import Peer, Sample
-from penstock.m3.topic import ServiceId
-from penstock.m3.topic import Topic as Said
+from penstock.node.declared import declared, with_filters
 from penstock.node.node import Node
 from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 from penstock.relays.m3msg.config import RelayConfig
-from penstock.relays.m3msg.retry import Retry
-from penstock.relays.m3msg.service import Service
+from penstock.relays.m3msg.relayed import Relayed, Way, followed
 from penstock.relays.m3msg.topology import Topology
+from penstock.settings import SubscriptionSettings
 from penstock.wire.dial import Dialler
-from penstock.wire.link import Backoff
 
 _log = logging.getLogger("penstock.m3msg")
 
-#: As upstream dials: after a second, then after twice as long each time.
-DIAL_NS_MIN = SECOND
-DIAL_NS_MAX = 15 * SECOND
 
+class NodeStream:
+    """A topic of this node, as a relay sees it."""
 
-class Way:
-    """How messages are sent, the same for all connections of a relay."""
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.name = topic.name
+        self.subscriptions = topic.subscriptions
+        self.attach, self.subscribe = topic.attach, topic.subscribe
+        self.update_subscription, self.delete_subscription = topic.update_subscription, topic.delete_subscription
 
-    def __init__(self, node: Node, config: RelayConfig, dialler: Dialler, random: Random) -> None:
-        self.clock = node.clock
-        self.dialler = dialler
-        self.retry = Retry(config.retry_initial_ns, config.retry_max_ns, random)
-        self.in_flight = config.in_flight
-        self.dial_timeout_ns = config.dial_timeout_ns
-        self.write_timeout_ns = config.write_timeout_ns
-        self.frame_bytes = config.frame_bytes
-        self._random = random
+    def declared(self, subscription: str, settings: SubscriptionSettings) -> SubscriptionSettings | None:
+        """Return settings with the filters that the file has for a subscription; None where it has none."""
+        static = declared(self._topic.node, self.name, subscription)
+        return with_filters(settings, static) if static is not None else None
 
-    def backoff(self) -> Backoff:
-        """Return when to dial again."""
-        return Backoff(DIAL_NS_MIN, DIAL_NS_MAX, self._random)
+    def remembered(self, key: str) -> bytes | None:
+        """Return what the registry has under a key."""
+        entry = self._topic.node.catalog.registry.get(key)
+        return entry.value if entry is not None else None
 
-
-class Relayed:
-    """One topic and its services."""
-
-    def __init__(self, topic: Topic, topology: Topology, way: Way, connections: int) -> None:
-        self.topic = topic
-        self.services: dict[ServiceId, Service] = {}
-        self.shards = 0
-        #: Changes of the topic that could not be followed.
-        self.refused = 0
-        self._topology = topology
-        self._way = way
-        self._connections = connections
-        self._cancels: dict[ServiceId, Callable[[], None]] = {}
-        self._cancel = topology.watch_topic(topic.name, self._heard)
-
-    def _heard(self, said: Said) -> None:
-        """Have the services that M3's topic has now."""
-        if self.shards and said.shards != self.shards:
-            self.refused += 1
-            _log.warning(
-                "topic %s has %d shards and cannot get %d: nothing of the change holds",
-                said.name,
-                self.shards,
-                said.shards,
-            )
-            return
-        self.shards = said.shards
-        now = {service.service_id: service for service in said.services}
-        for gone in [each for each in self.services if each not in now]:
-            self._cancels.pop(gone)()
-            self.services.pop(gone).remove()
-        for key, service in now.items():
-            if key in self.services:
-                self.services[key].become(service)
-            else:
-                new = self.services[key] = Service(self.topic, service, said.shards, self._way, self._connections)
-                new.begin()
-                self._cancels[key] = self._topology.watch_placement(key, new.place)
-
-    def close(self) -> None:
-        """Hang up on everybody."""
-        self._cancel()
-        for cancel in self._cancels.values():
-            cancel()
-        for service in self.services.values():
-            service.close()
+    def remember(self, key: str, value: bytes) -> Answer[None]:
+        """Put something into the registry."""
+        return self._topic.node.catalog.registry.propose({key: value}).then_make(lambda _: None)
 
 
 async def _nothing() -> None:
@@ -112,7 +65,8 @@ class Relay:
         self._end = end
         self._config = config
         self._topology = topology
-        self._way = Way(node, config, dialler, random)
+        self._way = Way(node.clock, config, dialler, random)
+        self._cancel = followed(config, topology, self._way)
         self._closed = False
         self.topics: dict[str, Relayed] = {}
         for name in config.topics:
@@ -122,17 +76,18 @@ class Relay:
         if topic is None:
             _log.error("topic %s cannot be relayed: %s", name, error)
         elif not self._closed:
-            self.topics[name] = Relayed(topic, self._topology, self._way, self._config.connections)
+            self.topics[name] = Relayed(NodeStream(topic), self._topology, self._way, self._config.connections)
 
     async def drain(self) -> None:
         """Send nothing more; acks of what is out still come."""
         for relayed in self.topics.values():
-            for service in relayed.services.values():
+            for service in (*relayed.services.values(), *relayed.leaving.values()):
                 service.drain()
 
     async def close(self) -> None:
         """Hang up on everybody."""
         self._closed = True
+        self._cancel()
         for relayed in self.topics.values():
             relayed.close()
         await self._topology.close()

@@ -19,9 +19,9 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import ConfigError
 from penstock.message import Batch
-from penstock.node.topic import Topic
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
 from penstock.relays.m3msg.owners import NOBODY, Owner, dealt, taker
+from penstock.relays.m3msg.stream import Attach
 
 
 class Replica:
@@ -29,7 +29,7 @@ class Replica:
 
     def __init__(
         self,
-        topic: Topic,
+        attach: Attach,
         subscription: Subscription,
         manner: Manner,
         connections: int,
@@ -38,7 +38,7 @@ class Replica:
         first_shard: int,
     ) -> None:
         self.subscription = subscription
-        self._topic = topic
+        self._attach = attach
         self._manner = manner
         self._number = connections
         self._counts = counts
@@ -86,7 +86,7 @@ class Replica:
         self._discard(False)
 
     def _connection(self, endpoint: str, number: int) -> Connection:
-        attach = partial(self._topic.attach, self.subscription)
+        attach = partial(self._attach, self.subscription)
         return Connection(
             host_and_port(endpoint),
             taker(endpoint, number),
@@ -102,7 +102,7 @@ class Replica:
     def _discard(self, does: bool) -> None:
         """Finish what nobody has, or cease to."""
         if does and self._nobody is None:
-            self._nobody = self._topic.attach(self.subscription, _nothing, name=NOBODY, keep=self._refuse)
+            self._nobody = self._attach(self.subscription, _nothing, name=NOBODY, keep=self._refuse)
             self._nobody.set_credit(1 << 30)
         elif not does and self._nobody is not None:
             self._nobody.close()

@@ -8,22 +8,25 @@ from functools import partial
 
 import msgspec
 
+from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.m3.placement import Placement
 from penstock.m3.topic import ConsumerService, Filters
-from penstock.node.declared import declared, with_filters
-from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
 from penstock.relays.m3msg.owners import Owner, replicas, shared
 from penstock.relays.m3msg.replica import Replica
+from penstock.relays.m3msg.stream import Stream
 from penstock.settings import HOUR_NS, SubscriptionSettings, TrafficSettings
 
 _log = logging.getLogger("penstock.m3msg")
 
 #: However often it was tried, a message is sent again within this.
 LEASE_NS_MAX = 24 * HOUR_NS
+
+#: How often it is looked whether a service that is about to go has acked everything, as upstream does.
+CLOSE_CHECK_NS = SECOND
 
 #: Where the registry keeps who has which replica.
 PLACES = "m3msg/"
@@ -32,16 +35,18 @@ PLACES = "m3msg/"
 class Service:
     """Keeps the subscriptions of a service, and their connections, as its placement is."""
 
-    def __init__(self, topic: Topic, said: ConsumerService, shards: int, manner: Manner, connections: int) -> None:
+    def __init__(self, stream: Stream, said: ConsumerService, shards: int, manner: Manner, connections: int) -> None:
         self.said = said
         self.counts = Counts()
-        self._topic = topic
+        self._stream = stream
         self._shards = shards
         self._manner = manner
         self._number = connections
         self._replicas: list[Replica] = []
         self._placement: Placement | None = None
         self._closed = False
+        #: Hears when it has gone, while it is about to.
+        self._left: Callable[[], None] | None = None
         #: Its topic had filters for it, so what its subscriptions have are not somebody else's.
         self._was_filtered = False
         #: Changes are made one after the other.
@@ -57,6 +62,11 @@ class Service:
     def connections(self) -> Iterator[Connection]:
         """All of them."""
         return (connection for replica in self._replicas for connection in replica.connections)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its placement is known and followed."""
+        return self._placement is not None and self._changing.is_given
 
     @property
     def lag(self) -> int:
@@ -100,13 +110,43 @@ class Service:
         for replica in self._replicas:
             replica.close()
 
-    def remove(self) -> None:
+    def leave(self, left: Callable[[], None]) -> None:
+        """Go: at once, or, where that is asked for, when everything that was published until now is acked."""
+        self._left = left
+        if self._manner.is_graceful:
+            for replica in self._replicas:
+                replica.subscription.gate([cursor.source.readable_end for cursor in replica.subscription.cursors])
+        self._look_around()
+
+    def stay(self) -> None:
+        """Do not go after all."""
+        self._left = None
+        for replica in self._replicas:
+            replica.subscription.gate(None)
+            replica.subscription.pump()
+
+    def _look_around(self) -> None:
+        """Go if nothing is waited for any more."""
+        if self._closed or self._left is None:
+            return
+        if self._manner.is_graceful and self._has_more():
+            clock = self._manner.clock
+            clock.call_at(clock.monotonic() + CLOSE_CHECK_NS, self._look_around)
+            return
+        self._remove()
+        self._left()
+
+    def _has_more(self) -> bool:
+        subscriptions = [replica.subscription for replica in self._replicas]
+        return any(each.depth() or each.in_flight() or each.waiting() for each in subscriptions)
+
+    def _remove(self) -> None:
         """Hang up, and keep nothing for it any more."""
         self.close()
         names = [replica.subscription.name for replica in self._replicas] or [self.name]
         for name in names:
-            if name in self._topic.subscriptions:
-                self._topic.delete_subscription(name).then(partial(_failed, f"subscription {name} cannot be removed"))
+            if name in self._stream.subscriptions:
+                self._stream.delete_subscription(name).then(partial(_failed, f"subscription {name} cannot be removed"))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +166,9 @@ class Service:
         )
         if self.said.filters is not None:
             return _filtered(settings, self.said.filters)
-        static = declared(self._topic.node, self._topic.name, self.name)
+        static = self._stream.declared(self.name, settings)
         if static is not None:
-            return with_filters(settings, static)
+            return static
         return _filtered(settings, Filters()) if self._was_filtered else settings
 
     def _configure(self) -> Answer[None]:
@@ -137,20 +177,20 @@ class Service:
         for replica in self._replicas:
             name = replica.subscription.name
             answer = answer.then_ask(
-                lambda _, name=name: self._topic.update_subscription(  # type: ignore[misc]
-                    name, self._settings(self._topic.subscription(name).settings)
+                lambda _, name=name: self._stream.update_subscription(  # type: ignore[misc]
+                    name, self._settings(self._stream.subscriptions[name].settings)
                 ).settled()
             )
         return answer
 
     def _subscribed(self, number: int) -> Answer[Subscription]:
         name = self.name if number == 0 else f"{self.name}.{number}"
-        there = self._topic.subscriptions.get(name)
+        there = self._stream.subscriptions.get(name)
         if there is None:
-            return self._topic.subscribe(name, self._settings())
+            return self._stream.subscribe(name, self._settings())
         # Somebody made it before: the file that has filters for it, or this relay when it ran the last time.
         settings = self._settings(there.settings)
-        return Answer.of(there) if settings == there.settings else self._topic.update_subscription(name, settings)
+        return Answer.of(there) if settings == there.settings else self._stream.update_subscription(name, settings)
 
     def _place(self) -> Answer[None]:
         placement = self._placement
@@ -177,7 +217,7 @@ class Service:
         def made(subscription: Subscription) -> None:
             first_shard = number * self._shards
             replica = Replica(
-                self._topic, subscription, self._manner, self._number, self.counts, self._shards, first_shard
+                self._stream.attach, subscription, self._manner, self._number, self.counts, self._shards, first_shard
             )
             self._replicas.append(replica)
 
@@ -187,18 +227,17 @@ class Service:
 
     @property
     def _key(self) -> str:
-        return f"{PLACES}{self._topic.name}/{self.name}"
+        return f"{PLACES}{self._stream.name}/{self.name}"
 
     def _places(self) -> list[dict[int, str]]:
-        entry = self._topic.node.catalog.registry.get(self._key)
-        return msgspec.json.decode(entry.value, type=list[dict[int, str]]) if entry is not None else []
+        value = self._stream.remembered(self._key)
+        return msgspec.json.decode(value, type=list[dict[int, str]]) if value is not None else []
 
     def _keep_places(self, tables: list[dict[int, Owner]]) -> Answer[None]:
         places = [{shard: owner.endpoint for shard, owner in table.items()} for table in tables]
         if places == self._places():
             return Answer.of(None)
-        registry = self._topic.node.catalog.registry
-        return registry.propose({self._key: msgspec.json.encode(places)}).then_make(lambda _: None)
+        return self._stream.remember(self._key, msgspec.json.encode(places))
 
 
 def _filtered(settings: SubscriptionSettings, filters: Filters) -> SubscriptionSettings:

@@ -18,7 +18,7 @@ from penstock.m3 import topic as topics
 from penstock.m3.placement import Instance, Placement, Shard
 from penstock.m3.shardset import BadShardSet, ranges
 from penstock.m3.topic import ConsumerService, Filters, RoutingFilter, ServiceId, Topic
-from penstock.m3.wire import BadMessage
+from penstock.m3.wire import BadMessage, fields
 from penstock.relays.m3msg.config import RelayConfig
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 OnTopic = Callable[[Topic], None]
 OnPlacement = Callable[[Placement], None]
+OnFlag = Callable[[bool], None]
 Cancel = Callable[[], None]
 
 
@@ -42,6 +43,9 @@ class Topology(Protocol):
 
     def watch_placement(self, service: ServiceId, told: OnPlacement) -> Cancel:
         """Tell of the placement of a service likewise."""
+
+    def watch_flag(self, key: str, told: OnFlag) -> Cancel:
+        """Tell of a flag likewise."""
 
     async def close(self) -> None:
         """Tell nothing more."""
@@ -158,6 +162,10 @@ class FileTopology:
         """Tell of a placement."""
         return _soon(told, self._known.placements.get(service.name))
 
+    def watch_flag(self, key: str, told: OnFlag) -> Cancel:
+        """Tell of no flag: what a file says does not change."""
+        return lambda: None
+
     async def close(self) -> None:
         """Tell nothing more; it does not anyway."""
 
@@ -204,6 +212,10 @@ class EtcdTopology:
         """Tell of the placement of a service as it is and as it becomes."""
         return self._watch(self.placement_key(service), partial(self._told, placements.decode, told))
 
+    def watch_flag(self, key: str, told: OnFlag) -> Cancel:
+        """Tell of a flag, a BoolProto, as it is and as it becomes."""
+        return self._watch(f"_kv/{self.environment}/{key}", partial(self._told, flag, told))
+
     async def close(self) -> None:
         """Tell nothing more."""
         for mirror, first in self._mirrors:
@@ -246,3 +258,12 @@ class EtcdTopology:
             _log.warning("%s in etcd cannot be used and changes nothing: %s", key, error)
             return
         told(found)
+
+
+def flag(value: bytes) -> bool:
+    """Return what a BoolProto says."""
+    said = False
+    for field in fields(value):
+        if field.number == 1:
+            said = bool(field.whole())
+    return said

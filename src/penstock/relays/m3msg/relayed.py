@@ -1,0 +1,122 @@
+"""One topic that is relayed: the consumer services that M3's topic of its name has, and how they are sent to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+from penstock.clock import SECOND, Clock
+from penstock.m3.topic import ServiceId, Topic
+from penstock.relays.m3msg.config import RelayConfig
+from penstock.relays.m3msg.retry import Retry
+from penstock.relays.m3msg.service import Service
+from penstock.relays.m3msg.stream import Stream
+from penstock.relays.m3msg.topology import Topology
+from penstock.wire.dial import Dialler
+from penstock.wire.link import Backoff
+
+_log = logging.getLogger("penstock.m3msg")
+
+#: As upstream dials: after a second, then after twice as long each time.
+DIAL_NS_MIN = SECOND
+DIAL_NS_MAX = 15 * SECOND
+
+
+class Way:
+    """How messages are sent, the same for all connections of a relay."""
+
+    def __init__(self, clock: Clock, config: RelayConfig, dialler: Dialler, random: Random) -> None:
+        self.clock = clock
+        self.dialler = dialler
+        self.retry = Retry(config.retry_initial_ns, config.retry_max_ns, random)
+        self.in_flight = config.in_flight
+        self.dial_timeout_ns = config.dial_timeout_ns
+        self.write_timeout_ns = config.write_timeout_ns
+        self.frame_bytes = config.frame_bytes
+        #: A service that leaves its topic gets what was published for it before.
+        self.is_graceful = config.graceful_close
+        self._random = random
+
+    def backoff(self) -> Backoff:
+        """Return when to dial again."""
+        return Backoff(DIAL_NS_MIN, DIAL_NS_MAX, self._random)
+
+    def be_graceful(self, graceful: bool) -> None:
+        """Let services leave like this from now on, also those that are about to."""
+        self.is_graceful = graceful
+
+
+def followed(config: RelayConfig, topology: Topology, way: Way) -> Callable[[], None]:
+    """Let a key in etcd say how services leave, where the configuration names one; returns what ends it."""
+    if not config.graceful_close_key:
+        return lambda: None
+    return topology.watch_flag(config.graceful_close_key, way.be_graceful)
+
+
+class Relayed:
+    """One topic and its services."""
+
+    def __init__(self, stream: Stream, topology: Topology, way: Way, connections: int) -> None:
+        self.stream = stream
+        self.services: dict[ServiceId, Service] = {}
+        #: Those that are in the topic no more, and are waited for.
+        self.leaving: dict[ServiceId, Service] = {}
+        self.shards = 0
+        #: Changes of the topic that could not be followed.
+        self.refused = 0
+        self._topology = topology
+        self._way = way
+        self._connections = connections
+        self._cancels: dict[ServiceId, Callable[[], None]] = {}
+        self._cancel = topology.watch_topic(stream.name, self._heard)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the topic is known, and where each of its services is."""
+        return bool(self.shards) and all(service.is_placed for service in self.services.values())
+
+    def _heard(self, said: Topic) -> None:
+        """Have the services that M3's topic has now."""
+        if self.shards and said.shards != self.shards:
+            self.refused += 1
+            _log.warning(
+                "topic %s has %d shards and cannot get %d: nothing of the change holds",
+                said.name,
+                self.shards,
+                said.shards,
+            )
+            return
+        self.shards = said.shards
+        now = {service.service_id: service for service in said.services}
+        for gone in [each for each in self.services if each not in now]:
+            self._leave(gone)
+        for key, service in now.items():
+            back = self.leaving.pop(key, None)
+            if back is not None:
+                back.stay()
+                self.services[key] = back
+            if key in self.services:
+                self.services[key].become(service)
+            else:
+                new = self.services[key] = Service(self.stream, service, said.shards, self._way, self._connections)
+                new.begin()
+                self._cancels[key] = self._topology.watch_placement(key, new.place)
+
+    def _leave(self, key: ServiceId) -> None:
+        service = self.leaving[key] = self.services.pop(key)
+        cancel = self._cancels[key]
+
+        def left() -> None:
+            cancel()
+            del self._cancels[key], self.leaving[key]
+
+        service.leave(left)
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self._cancel()
+        for cancel in self._cancels.values():
+            cancel()
+        for service in (*self.services.values(), *self.leaving.values()):
+            service.close()
