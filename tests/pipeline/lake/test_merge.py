@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from penstock.pipeline.lake import merge
+from penstock.pipeline.lake import merge, rows
 from penstock.pipeline.lake.staged import described, partition_of
 
 FILES = st.lists(
@@ -51,7 +51,7 @@ def test_a_directory_stands_for_the_values_it_was_named_after(topic: str, day: s
 def test_a_merge_keeps_rows_in_order_whatever_columns_files_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "BATCH_ROWS", 3)
+    monkeypatch.setattr(rows, "BATCH_ROWS", 3)
     monkeypatch.setattr(merge, "GROUP_ROWS", 5)
     schema = StructType().add("topic", StringType()).add("offset", LongType()).add("timestamp", TimestampType())
     times = pa.array(range(1000, 1020), pa.timestamp("ns", "UTC"))

@@ -50,10 +50,10 @@ def _plain(rows: pa.Table) -> pa.Table | None:
 
 
 def _own(tables: Sequence[pa.Table], topic: str) -> pa.Table | None:
-    """Return what tables have of one of the node's own topics."""
+    """Return what tables have of one of the node's own topics; None if that is nothing."""
     found = [
         each.filter(pc.equal(each.column("topic"), topic)).select(list(Report.EVENT_COLUMNS))
         for each in tables
         if {"topic", *Report.EVENT_COLUMNS} <= set(each.column_names)
     ]
-    return pa.concat_tables(found) if found else None
+    return pa.concat_tables(found) if any(map(len, found)) else None

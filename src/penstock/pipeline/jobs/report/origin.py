@@ -61,12 +61,13 @@ def frames(
 
 
 def _own(tables: Sequence[DataFrame], topic: str) -> list[DataFrame]:
-    """Return what tables of an archive have of one of the node's own topics."""
-    return [
+    """Return what tables of an archive have of one of the node's own topics; one without any does not know of it."""
+    found = [
         each.where(sql.col("topic") == topic).select(*Report.EVENT_COLUMNS)
         for each in tables
         if {"topic", *Report.EVENT_COLUMNS} <= set(each.columns)
     ]
+    return [each for each in found if not each.isEmpty()]
 
 
 def _table(spark: SparkSession, path: str) -> DataFrame:
