@@ -81,6 +81,7 @@ class Link(asyncio.Protocol):
         log: logging.Logger,
         connect_ns: int = CONNECT_NS,
         tls: ssl.SSLContext | None = None,
+        lost: Callable[[str], None] | None = None,
     ) -> None:
         self.address = address
         #: Why it cannot be used, empty while all is well.
@@ -94,6 +95,8 @@ class Link(asyncio.Protocol):
         self._connect_ns = connect_ns
         self._log = log
         self._context = tls
+        #: Told why it cannot be had or kept; whoever wants to know decides what comes next, and nobody dials again.
+        self._lost = lost
         self._dialling: Dialling | None = None
         self._transport: asyncio.Transport | None = None
         self._tls: Tls | None = None
@@ -238,6 +241,11 @@ class Link(asyncio.Protocol):
         """Try again, later and later."""
         self._dialling = None
         if self._closed:
+            return
+        if self._lost is not None:
+            self._cancel()
+            self._closed = True
+            self._lost(why)
             return
         if not self.trouble:  # said once, not at every attempt
             self._log.warning("%s %s cannot be used: %s; trying again", self._what, self.name, why)

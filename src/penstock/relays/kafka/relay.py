@@ -1,0 +1,189 @@
+"""The relay at work: topics of this node, each with a seat, and one router for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from random import Random
+
+import msgspec
+
+from penstock.delivery.subscription import Subscription
+from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
+from penstock.errors import PenstockError
+from penstock.node.declared import declared, with_filters
+from penstock.node.node import Change, Node
+from penstock.node.topic import Topic
+from penstock.relays.kafka.config import KafkaRelayConfig
+from penstock.relays.kafka.lane import LEASE_NS, Lane
+from penstock.relays.kafka.router import Outside, Router
+from penstock.relays.kafka.wanted import wanted
+from penstock.settings import SubscriptionSettings
+
+_log = logging.getLogger("penstock.kafka")
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Relay:
+    """All topics that are relayed."""
+
+    def __init__(
+        self,
+        node: Node,
+        config: KafkaRelayConfig,
+        outside: Outside,
+        random: Random,
+        end: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.router = Router(config, node.clock, random, outside, node.discards)
+        self._node = node
+        self._config = config
+        self._end = end
+        self._keep = wanted(config.tags, config.header)
+        self._is_closed = False
+        #: Topics that are about to get a lane.
+        self._coming: set[str] = set()
+        node.watchers.append(self._changed)
+        for topic in list(node.topics.values()):
+            self._consider(topic)
+        for name in config.topics:
+            if not set(name) & set("*?["):
+                node.obtain(name).then(partial(self._found, name))
+        self.router.start()
+
+    # --- which topics ---------------------------------------------------------------------------------------------
+
+    def _found(self, name: str, topic: Topic | None, error: BaseException | None) -> None:
+        if topic is None:
+            _log.error("topic %s cannot be relayed: %s", name, error)
+        else:
+            self._consider(topic)
+
+    def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
+        if subscription is None and event == "created":
+            self._consider(topic)
+        elif subscription is None and event == "deleted":
+            lane = self.router.lanes.get(topic.name)
+            if lane is not None and lane.topic is topic:
+                lane.close()
+
+    def _consider(self, topic: Topic) -> None:
+        """Relay a topic if that is asked for."""
+        lane = self.router.lanes.get(topic.name)
+        if self._is_closed or topic.name in self._coming or (lane is not None and lane.is_open):
+            return
+        if not self._config.relays(topic.name):
+            return
+        self._coming.add(topic.name)
+        name = self._config.subscription
+        there = topic.subscriptions.get(name)
+        settings = self._settings(topic, there)
+        if there is None:
+            asked = topic.subscribe(name, settings)
+        else:
+            asked = topic.update_subscription(name, settings)
+        asked.then(partial(self._subscribed, topic))
+
+    def _settings(self, topic: Topic, there: Subscription | None) -> SubscriptionSettings:
+        """Return the settings of its subscription: those of the file, or the filters that it has."""
+        settings = msgspec.structs.replace(
+            there.settings if there is not None else SubscriptionSettings(), lease_ns=LEASE_NS, lease_max_ns=LEASE_NS
+        )
+        static = declared(self._node, topic.name, self._config.subscription)
+        return with_filters(settings, static) if static is not None else settings
+
+    def _subscribed(self, topic: Topic, subscription: Subscription | None, error: BaseException | None) -> None:
+        self._coming.discard(topic.name)
+        if subscription is None:
+            level = logging.WARNING if isinstance(error, PenstockError) else logging.ERROR
+            _log.log(level, "topic %s cannot be relayed: %s", topic.name, error)
+        elif not self._is_closed and topic.is_open and not self._node.stopping:
+            config = self._config
+            manner = config.manner(topic.name)
+            self.router.add(Lane(topic, subscription, manner, self.router.take, self._keep, config.in_flight))
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Send what is in hand, for as long as a stopping node waits for it."""
+        ended = asyncio.Event()
+        self.router.drain(ended.set)
+        clock = self._node.clock
+        timer = clock.call_at(clock.monotonic() + self._config.shutdown_max_delay_ns, ended.set)
+        await ended.wait()
+        timer.cancel()
+        self._close()
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        self._close()
+        await self._end()
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._node.watchers.remove(self._changed)
+            self.router.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """Return its figures."""
+        counts = self.router.counts
+        for name, text, value in (
+            ("taken_total", "Messages that the relay took in hand.", counts.taken),
+            ("sent_total", "Messages sent, again as well.", counts.sent),
+            ("requests_total", "Requests that carried them.", counts.requests),
+            ("acked_total", "Messages that Kafka has.", counts.acked),
+            ("discarded_total", "Messages that were thrown away; why is told with the discards.", counts.discarded),
+            ("resent_total", "Messages sent again, or on another way.", counts.resent),
+            ("possible_duplicates_total", "Messages that Kafka may have twice.", counts.duplicates),
+            ("pauses_total", "Times that sending stopped because of trouble.", counts.pauses),
+            ("metadata_fetches_total", "Times that Kafka said what it has.", counts.metadata_fetched),
+            ("metadata_failures_total", "Times that it did not.", counts.metadata_failed),
+            ("connection_failures_total", "Connections to brokers that failed or broke.", counts.connection_failures),
+        ):
+            yield Sample(name, "counter", text, value)
+        for code, value in sorted(counts.errors.items()):
+            yield Sample("errors_total", "counter", "Answers with an error.", value, {"code": str(code)})
+        yield Sample("held", "gauge", "Messages in hand.", self.router.held)
+        yield Sample("is_sending", "gauge", "1 while nothing keeps it from sending.", int(not self.router.trouble))
+        ready = sum(1 for _ in self.peers())
+        yield Sample("connections", "gauge", "Brokers that can be sent to.", ready)
+
+    def peers(self) -> Iterator[Peer]:
+        """Return the brokers that are connected."""
+        for line in self.router.lines.values():
+            if line.wire is not None and line.wire.is_ready:
+                out = sum(part.count for request in line.out for part in request)
+                yield Peer(f"{line.broker.host}:{line.broker.port}", "kafka_relay", in_flight=out)
+
+    # --- for status pages -----------------------------------------------------------------------------------------
+
+    @property
+    def watch(self) -> Watch | None:
+        """Who is told of single messages."""
+        return self.router.watch
+
+    @watch.setter
+    def watch(self, watch: Watch | None) -> None:
+        self.router.watch = watch
+
+    def queues(self) -> Iterator[Queue]:
+        """Return the topics of which it holds messages."""
+        return self.router.queues()
+
+    def waiting(self) -> int:
+        """Return how many messages it has not looked at yet."""
+        return sum(lane.waiting for lane in self.router.lanes.values())
+
+    def metadata_times(self) -> MetadataTimes:
+        """Return when it learned what it knows."""
+        return self.router.times
+
+    def update_metadata(self) -> None:
+        """Ask Kafka again, soon."""
+        self.router.refresh()

@@ -1,0 +1,342 @@
+"""A relay and a Kafka that answers by script, by the numbers of the specification's cases."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
+from penstock.settings import TopicSettings
+from tests.kafka.scripted import CUT, CUT_AFTER, SILENT, Way
+
+PLAIN = KafkaRelayConfig(topics=("*",), idempotence=False, pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
+NUMBERED = KafkaRelayConfig(topics=("*",), pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
+EITHER = pytest.mark.parametrize("config", [PLAIN, NUMBERED], ids=["plain", "idempotent"])
+BODIES = [b"message %d" % number for number in range(3000)]
+
+
+@EITHER
+def test_everything_that_is_published_arrives_once_and_is_finished(config: KafkaRelayConfig) -> None:
+    way = Way(config)
+    way.publish(*BODIES)
+    way.publish(b"one more")
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted([*BODIES, b"one more"])
+    assert way.router.counts.acked == 3001
+    assert way.router.held == 0
+
+
+def test_17_keys_go_to_their_partitions() -> None:
+    way = Way(PLAIN)
+    keys = [0, 1, 2, 3, 12345, 0xFFFFFFFF]
+    way.publish(*(b"%d" % key for key in keys), route=list(keys))
+    way.until(lambda: not way.left())
+    assert way.kafka.log == {
+        ("t", 0): [b"0", b"3", b"12345", b"4294967295"],
+        ("t", 1): [b"1"],
+        ("t", 2): [b"2"],
+    }
+
+
+def test_19_single_messages_are_spread_as_brokers_lead() -> None:
+    way = Way(PLAIN, starts=False)
+    way.kafka.have("t", *((number, 1 if number < 3 else 2, 0) for number in range(10)))
+    way.start()
+    way.publish_each(*BODIES[:40])
+    way.until(lambda: not way.left())
+    assert len(way.kafka.got) == 40
+    first = [next(iter(got.sets))[1] for got in way.kafka.got if got.broker == 1]
+    assert first == [0, 1, 2] * 4
+    other = [next(iter(got.sets))[1] for got in way.kafka.got if got.broker == 2]
+    assert other == [3, 4, 5, 6, 7, 8, 9] * 4
+
+
+def test_20_a_message_that_is_too_long_is_thrown_away() -> None:
+    way = Way(replace(PLAIN, message_max_bytes=1000))
+    way.publish(b"x" * 974, b"y" * 975)
+    way.until(lambda: not way.left())
+    assert way.kafka.bodies == [b"x" * 974]
+    assert way.discarded("too_long") == 1
+    report, _ = way.site.node.discards.reports()
+    assert [sample[:3] for sample in report.too_long] == [b"t y"]
+
+
+def test_21_beyond_the_rate_messages_are_thrown_away() -> None:
+    way = Way(replace(PLAIN, rate_interval_ns=SECOND, rate_count=3))
+    way.publish(*BODIES[:10])
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == BODIES[:3]
+    assert way.discarded("rate_limit") == 7
+    report, _ = way.site.node.discards.reports()
+    assert (report.rate_limited, report.discarded["t"].count) == ({"t": 7}, 7)
+
+
+def test_22_while_kafka_is_away_messages_wait_unseen_and_arrive_when_it_comes() -> None:
+    way = Way(PLAIN, starts=False)
+    way.kafka.is_away = True
+    way.start()
+    way.publish(*BODIES[:6])
+    way.run(600)
+    assert (way.relay.waiting(), list(way.relay.queues())) == (6, [])
+    way.kafka.is_away = False
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES[:6])
+
+
+@EITHER
+def test_23_a_message_that_is_refused_too_often_is_thrown_away(config: KafkaRelayConfig) -> None:
+    way = Way(replace(config, failed_attempts_max=2))
+    fetches = way.kafka.fetches
+    way.kafka.fate = 2
+    way.publish(b"x")
+    way.until(lambda: not way.left())
+    assert way.requests == [[b"x"]] * 3
+    assert way.kafka.fetches == fetches
+    assert way.discarded("attempt_limit") == 1
+    way.kafka.fate = 0
+    way.publish(b"y")
+    way.until(lambda: not way.left())
+    assert way.kafka.bodies == [b"y"]
+
+
+@EITHER
+def test_24_a_leader_that_moved_is_asked_for_once_and_nothing_is_lost_or_doubtful(config: KafkaRelayConfig) -> None:
+    way = Way(config)
+    fetches = way.kafka.fetches
+    way.kafka.script.append(6)
+    way.publish(b"x")
+    way.until(lambda: not way.left())
+    assert way.requests == [[b"x"]] * 2
+    assert way.kafka.fetches == fetches + 1
+    assert way.kafka.bodies == [b"x"]
+    assert (way.site.node.discards.total(), way.site.node.discards.duplicates) == (0, {})
+
+
+@EITHER
+def test_25_other_errors_cost_the_messages_and_no_pause(config: KafkaRelayConfig) -> None:
+    way = Way(config)
+    way.kafka.script.extend((10, 99))
+    way.publish(b"x")
+    way.run(0.1)
+    way.publish(b"y")
+    way.until(lambda: not way.left())
+    assert way.requests == [[b"x"], [b"y"]]
+    assert way.discarded("error_ack") == 2
+    assert way.router.counts.pauses == 0
+    way.publish(*BODIES[:100])
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES[:100])
+
+
+def test_26_a_connection_that_breaks_before_the_answer_counts_no_attempt_and_makes_duplicates() -> None:
+    way = Way(replace(PLAIN, failed_attempts_max=0))
+    way.kafka.script.append(CUT_AFTER)
+    way.publish(b"x")
+    way.until(lambda: not way.left())
+    assert way.kafka.bodies == [b"x", b"x"]
+    assert way.site.node.discards.duplicates == {"t": 1}
+    assert way.site.node.discards.total() == 0
+
+
+def test_26_with_numbers_there_are_none() -> None:
+    way = Way(replace(NUMBERED, failed_attempts_max=0))
+    way.kafka.script.extend((0, 0, CUT_AFTER, CUT, CUT_AFTER))
+    for start in range(0, 3000, 300):
+        way.publish(*BODIES[start : start + 300])
+        way.run(0.002)
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES)
+    assert way.site.node.discards.duplicates == {}
+
+
+def test_27_batches_of_a_topic_go_to_brokers_in_turn_and_the_rest_when_its_time_has_come() -> None:
+    way = Way(replace(PLAIN, batching="per_topic", batch_messages=3, batch_time_ns=SECOND), starts=False)
+    way.kafka.have("t", (0, 1, 0), (1, 2, 0))
+    way.start()
+    way.publish(*BODIES[:7])
+    way.run(0.5)
+    assert sorted(map(len, way.requests)) == [3, 3]
+    assert {got.broker for got in way.kafka.got} == {1, 2}
+    assert [(queue.topic, queue.batch) for queue in way.relay.queues()] == [("t", 1)]
+    way.run(1)
+    assert [len(request) for request in way.requests] == [3, 3, 1]
+
+
+def test_28_bytes_cut_batches_and_those_that_are_complete_together_share_a_request() -> None:
+    way = Way(replace(PLAIN, batching="per_topic", batch_bytes=10), starts=False)
+    way.kafka.have("t", (0, 1, 0))
+    way.start()
+    way.publish_each(*(b"x" * size for size in (4, 4, 3, 0, 10, 5, 5)))
+    way.until(lambda: not way.left())
+    assert [[len(body) for body in request] for request in way.requests] == [[4, 4], [3, 0, 10], [5, 5]]
+
+
+def test_a_combined_batch_has_messages_of_several_topics_keyed_or_not() -> None:
+    config = replace(
+        PLAIN, batching="combined", combined_messages=3, per_topic=(PerTopic(topic="alone", batching="none"),)
+    )
+    way = Way(config, starts=False)
+    way.kafka.have("t", (0, 1, 0))
+    way.kafka.have("u", (0, 1, 0), (1, 1, 0))
+    way.kafka.have("alone", (0, 1, 0))
+    way.start()
+    way.publish(b"a")
+    way.publish(b"b", to="u", route=[1])
+    way.publish(b"c", to="alone")
+    assert way.requests == [[b"c"]]
+    way.publish(b"d")
+    way.until(lambda: not way.left())
+    assert way.kafka.got[1].sets == {("t", 0): [b"a", b"d"], ("u", 1): [b"b"]}
+
+
+def test_33_what_waits_for_company_is_sent_when_the_node_stops() -> None:
+    way = Way(replace(PLAIN, batching="combined", combined_time_ns=60 * SECOND))
+    way.publish(b"x", b"y")
+    way.run(0.5)
+    assert not way.kafka.bodies
+    ended: list[bool] = []
+    way.router.drain(lambda: ended.append(True))
+    way.until(lambda: bool(ended))
+    assert sorted(way.kafka.bodies) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("durability", ["memory", "os"])
+def test_32_what_is_never_acked_is_doubtful_at_the_end_and_lost_only_where_nothing_is_stored(durability: str) -> None:
+    way = Way(PLAIN)
+    way.kafka.fate = SILENT
+    way.topic("t", TopicSettings(durability=durability))  # type: ignore[arg-type]
+    way.publish(b"x")
+    way.run(0.5)
+    thrown: list[tuple[str, str | None]] = []
+    way.site.node.discards.listeners.append(lambda told: thrown.append((told.event, told.reason)))
+    way.router.drain(lambda: None)
+    way.run(1.5)
+    way.router.close()
+    lost = [("discard", "shutdown")] if durability == "memory" else []
+    assert thrown == [("duplicate", None), *lost]
+
+
+def test_34_a_new_topic_is_known_after_an_update_and_the_next_one_changes_nothing() -> None:
+    way = Way(PLAIN)
+    way.publish(b"early", to="new")
+    way.run(0.5)
+    assert way.discarded("bad_topic") == 1
+    first = way.relay.metadata_times()
+    way.kafka.have("new", (0, 2, 0))
+    way.relay.update_metadata()
+    way.run(0.5)
+    second = way.relay.metadata_times()
+    assert second.modified_ms > first.modified_ms
+    way.publish(b"x", to="new")
+    way.until(lambda: not way.left("new"))
+    assert way.kafka.bodies == [b"x"]
+    way.relay.update_metadata()
+    way.run(0.5)
+    third = way.relay.metadata_times()
+    assert third.updated_ms > second.updated_ms
+    assert third.modified_ms == second.modified_ms
+
+
+def test_35_a_topic_that_cannot_be_made_costs_its_messages_for_that_reason() -> None:
+    way = Way(replace(PLAIN, topic_autocreate=True))
+    way.kafka.creations.append(17)
+    way.publish(b"x", to="new")
+    way.publish(b"y")
+    way.until(lambda: not way.left("new") and not way.left())
+    assert way.discarded("topic_autocreate_failed") == 1
+    assert way.discarded("bad_topic") == 0
+    assert way.kafka.bodies == [b"y"]
+
+
+def test_a_topic_is_made_and_its_messages_wait_until_it_is_there() -> None:
+    way = Way(replace(PLAIN, topic_autocreate=True))
+    way.kafka.creations.append(0)
+    way.publish(b"x", to="new")
+    way.publish(b"y")
+    way.run(2)
+    assert not way.kafka.bodies
+    way.until(lambda: not way.left("new") and not way.left())
+    assert sorted(way.kafka.bodies) == [b"x", b"y"]
+    assert way.kafka.asked_for == ["new"]
+
+
+def test_a_topic_that_goes_away_costs_what_waits_for_it() -> None:
+    way = Way(replace(PLAIN, batching="per_topic", batch_time_ns=3600 * SECOND))
+    way.publish(b"x")
+    way.run(0.1)
+    del way.kafka.topics["t"]
+    way.relay.update_metadata()
+    way.until(lambda: not way.left())
+    assert way.discarded("bad_topic") == 1
+
+
+def test_without_a_partition_messages_are_thrown_away() -> None:
+    way = Way(PLAIN)
+    way.kafka.have("t", (0, 1, 5))
+    way.relay.update_metadata()
+    way.run(0.5)
+    way.publish(b"x")
+    way.until(lambda: not way.left())
+    assert way.discarded("no_available_partitions") == 1
+
+
+@EITHER
+def test_a_broker_that_does_not_accept_is_left_once_others_lead_its_partitions(config: KafkaRelayConfig) -> None:
+    way = Way(config)
+    way.kafka.refusing.add(2)
+    way.kafka.script.append(CUT)
+    way.publish(*BODIES[:100])
+    way.run(5)
+    way.kafka.have("t", (0, 1, 0), (1, 1, 0), (2, 1, 0))
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES[:100])
+
+
+def test_numbers_that_kafka_forgot_cost_a_new_producer_and_no_message() -> None:
+    way = Way(NUMBERED)
+    way.publish(*BODIES[:10])
+    way.until(lambda: not way.left())
+    way.kafka.forget_producers()
+    way.publish(*BODIES[10:20])
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES[:20])
+
+
+def test_a_numbered_set_waits_for_its_partition_while_others_go_on() -> None:
+    way = Way(NUMBERED)
+    way.kafka.script.append(CUT_AFTER)
+    way.publish(b"x", route=[1])
+    way.kafka.have("t", (0, 1, 0), (1, -1, 5), (2, 1, 0))
+    way.run(5)
+    way.publish(*BODIES[:10])
+    way.run(1)
+    assert sorted(way.kafka.bodies) == sorted([b"x", *BODIES[:10]])
+    assert way.left() == 1
+    way.kafka.have("t", (0, 1, 0), (1, 2, 0), (2, 1, 0))
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted([b"x", *BODIES[:10]])
+
+
+@EITHER
+def test_a_node_that_is_killed_goes_on_from_its_acks(config: KafkaRelayConfig) -> None:
+    way = Way(config)
+    way.publish(*BODIES[:1000])
+    way.until(lambda: not way.left())
+    way.run(1)
+    way.kafka.fate = SILENT
+    way.publish(*BODIES[1000:1500])
+    way.kafka.fate = 0
+    way.restart()
+    way.publish(*BODIES[1500:2000])
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted(BODIES[:2000])
+
+
+def test_only_messages_with_a_tag_and_a_header_are_relayed() -> None:
+    way = Way(replace(PLAIN, tags=("a", "b"), header="region=eu"))
+    europe, other = b'{"region":"eu"}', b'{"region":"us"}'
+    way.publish(b"1", b"2", b"3", b"4", tag=["a", "b", "c", None], headers=[europe, other, europe, europe])
+    way.publish(*BODIES[:40], tag=["b"] * 40, headers=[europe, other] * 20)
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted([b"1", *BODIES[:40:2]])
