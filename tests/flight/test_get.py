@@ -157,6 +157,7 @@ def test_offset_that_is_not_kept_is_refused_and_the_earliest_named(flown: Flown)
     for _ in range(4):
         flown.put("t", body_batch(*(b"x" * 1000 for _ in range(100))))
         flown.do(lambda: flown.node.topics["t"].shards[0].roll())
+    flown.put("t", body_batch(b"in the segment that stays"))
     flown.until(lambda: flown.node.topics["t"].shards[0].retain(None, flown.clock.now()) > 0)
     earliest = flown.act("topic", name="t")["shards"][0]["start"]
     assert earliest > 0
