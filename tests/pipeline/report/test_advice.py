@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, Advice, Measure, advice, best, measures, stride
+from penstock.codecs import MESSAGE_SET_BYTES, Measure, best
+from penstock.pipeline.jobs.report.compression import Advice, advice, measures, stride
 
 DRAW = random.Random(5)
 WORDS = [b"order", b"customer", b"address", b"delivered", b"pending", b"parcel", b"refund"]

@@ -19,7 +19,7 @@ from penstock.pipeline.jobs.report.tallies import INTERVAL_US, Backlog, Tallies
 from penstock.pipeline.jobs.report.totals import SHOWN_BYTES, Hot
 
 if TYPE_CHECKING:
-    from penstock.pipeline.jobs.report.compression import Measure
+    from penstock.codecs import Measure
     from penstock.pipeline.jobs.report.options import Report
     from penstock.pipeline.jobs.report.queries import Row
     from penstock.pipeline.jobs.report.totals import Total, Totals

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.pipeline.jobs.report.compression import Measure, measures, stride
+from penstock.codecs import Measure
+from penstock.pipeline.jobs.report.compression import measures, stride
 from penstock.pipeline.jobs.report.options import OWN_PREFIX, Report
 from penstock.pipeline.jobs.report.scale import PER_DOUBLING, PLAIN, classes_of
 from penstock.pipeline.jobs.report.span import HOUR_US, SECOND_US, Span, slots_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from penstock.pipeline.jobs.report.compression import Measure
+from penstock.codecs import Measure
 from penstock.pipeline.jobs.report.options import Report
 from penstock.pipeline.jobs.report.span import Span
 from penstock.pipeline.jobs.report.totals import Total, Totals

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
+from penstock.codecs import Measure
 from penstock.pipeline.jobs.report import counts, events
-from penstock.pipeline.jobs.report.compression import RESULT, Measure, measured_table, sampled
+from penstock.pipeline.jobs.report.compression import RESULT, measured_table, sampled
 from penstock.pipeline.jobs.report.options import OWN_PREFIX, Report, moment
 from penstock.pipeline.jobs.report.origin import wanted
 from penstock.pipeline.jobs.report.span import HOUR_US, Span

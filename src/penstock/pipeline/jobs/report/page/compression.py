@@ -5,8 +5,9 @@ Owns how the advice is shown. The rule behind it is the advice's own.
 
 from __future__ import annotations
 
+from penstock.codecs import MESSAGE_SET_BYTES, Measure
 from penstock.markup import Child, Markup, tag
-from penstock.pipeline.jobs.report.compression import MESSAGE_SET_BYTES, SEGMENT_BYTES, Measure
+from penstock.pipeline.jobs.report.compression import SEGMENT_BYTES
 from penstock.pipeline.jobs.report.draw import units
 from penstock.pipeline.jobs.report.draw.markup import Absent, Section, cell, figure, name, not_recorded, plots, table
 from penstock.pipeline.jobs.report.draw.plots import SMALL, Series, bands, bars, legend, linear
