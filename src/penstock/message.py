@@ -12,7 +12,7 @@ rest). Code that handles both has a twin for each, because a numpy or Arrow call
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from operator import sub
 from typing import Any, TypeAlias, cast
 
@@ -93,6 +93,16 @@ class Batch(msgspec.Struct, eq=False):
         """Return one body; for single rows only, batches go through cuts and body."""
         return bytes(memoryview(self.body)[int(self.cuts[row]) : int(self.cuts[row + 1])])
 
+    def bodies(self, rows: slice | Offsets) -> list[bytes]:
+        """Return the bodies of some rows."""
+        if not isinstance(rows, slice):
+            return [self.row_body(row) for row in rows.tolist()]
+        cuts = self.cuts[rows.start : rows.stop + 1]
+        ends = cuts if isinstance(cuts, list) else cuts.tolist()
+        low = ends[0]
+        data = bytes(memoryview(self.body)[low : ends[-1]])
+        return [data[start - low : stop - low] for start, stop in pairwise(ends)]
+
     def row_time(self, row: int) -> int:
         """Return the time one row was taken."""
         return self.timestamp if isinstance(self.timestamp, int) else int(self.timestamp[row])
@@ -143,7 +153,9 @@ def joined(batches: Sequence[Batch]) -> Batch:
     if count == len(batches):
         times = [batch.row_time(0) for batch in batches]
     else:
-        times = np.concatenate([np.broadcast_to(np.asarray(each.timestamp), each.count) for each in batches])
+        parts = [[time] * each.count if isinstance(time := each.timestamp, int) else time for each in batches]
+        alike = all(isinstance(part, list) for part in parts)
+        times = list(chain.from_iterable(parts)) if alike else np.concatenate(parts)
     return Batch(first.first, count, np.asarray(times, np.int64), cuts, body, first.source, columns, first.weight)
 
 

@@ -8,6 +8,7 @@ Invariant: an array gets what its ids would get one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +45,13 @@ def shown_id(id_: int, key: int) -> int:
     shown = _mixed(id_ - 1, rounds)
     # One number of 63 bits is no shown id; what lands on it goes around once more, and so the rest stays a bijection.
     return shown if shown != SPACE else _mixed(shown, rounds)
+
+
+def shown_few(ids: Sequence[int], key: int) -> list[int]:
+    """Return what is shown for each of a few ids."""
+    rounds = _rounds(key)
+    shown = [_mixed(id_ - 1, rounds) for id_ in ids]
+    return [_mixed(each, rounds) if each == SPACE else each for each in shown] if SPACE in shown else shown
 
 
 def hidden_id(shown: int, key: int) -> int:

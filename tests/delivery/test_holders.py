@@ -190,11 +190,11 @@ def test_journal_of_before_holders_had_names_is_read_as_that_of_api(bench: Bench
     held = [Lease(1, 1, 1, api.leases()[0].ends_ns), Lease(2, 3, 3, api.leases()[0].ends_ns)]
     assert api.leases() == (held[:1] if released else held)
     # A receipt was the id and the attempt: that of the lease of now holds, and no older one ever again.
-    assert api.current(np.array([1, 2, 2]), np.array([1, 3, 1])).tolist() == [True, not released, False]
+    assert api.current([(1, 1), (2, 3), (2, 1)]) == [True, not released, False]
     if released:
         bench.subscription.holder("api").look(1, 60 * SECOND, lambda deliveries: None)
         bench.pump()
-        assert api.current(np.array([2, 2, 2, 2]), np.array([1, 2, 3, 4])).tolist() == [False, False, False, True]
+        assert api.current([(2, 1), (2, 2), (2, 3), (2, 4)]) == [False, False, False, True]
 
 
 def test_receipts_are_checked_in_any_order_and_with_any_number(bench: Bench) -> None:
@@ -203,10 +203,12 @@ def test_receipts_are_checked_in_any_order_and_with_any_number(bench: Bench) -> 
     api.look(1000, 60 * SECOND, lambda deliveries: None)
     bench.pump()
     ids = np.random.default_rng(1).permutation(np.arange(1, 1001))
-    good = api.current(np.concatenate((ids, [0, 5000, 1 << 40, -3])), np.ones(1004, np.int64))
-    assert good.tolist() == [True] * 1000 + [False] * 4
+    given = [(id_, 1) for id_ in (*ids.tolist(), 0, 5000, 1 << 40, -3)]
+    assert api.current(given) == [True] * 1000 + [False] * 4
+    few = given[-9:]
+    assert api.current(few) == [True] * 5 + [False] * 4
     assert api.release([7]) == []
-    assert api.current(np.array([7, 8]), np.array([1, 1])).tolist() == [False, True]
+    assert api.current([(7, 1), (8, 1)]) == [False, True]
 
 
 def test_looks_of_one_turn_all_find_what_is_there(bench: Bench) -> None:
@@ -226,7 +228,7 @@ def test_extend_gives_new_versions_only_if_told_to(bench: Bench) -> None:
     assert named.seat.extend([1, 2, 9], 90 * SECOND) == [9]
     assert [lease.version for lease in named.seat.leases()] == [1, 1]
     assert named.seat.extend([2], 90 * SECOND, renew=True) == []
-    assert named.seat.current(np.array([1, 2, 2]), np.array([1, 1, 2])).tolist() == [True, False, True]
+    assert named.seat.current([(1, 1), (2, 1), (2, 2)]) == [True, False, True]
     bench.crash(flush=False)
     assert on_lease(bench, "c1") == [(1, 1, 1), (2, 2, 1)]
 
@@ -243,7 +245,7 @@ def test_versions_of_one_start_begin_anew_after_their_19_bits(bench: Bench) -> N
     assert on_lease(bench, "c1") == [(1, VERSION_MAX, 1)]
     again = Named(bench, "c1")
     assert again.seat.extend([1], 60 * SECOND, renew=True) == []
-    assert again.seat.current(np.array([1, 1]), np.array([VERSION_MAX, first + 1])).tolist() == [False, True]
+    assert again.seat.current([(1, VERSION_MAX), (1, first + 1)]) == [False, True]
     bench.crash(flush=False)
     assert on_lease(bench, "c1") == [(1, first + 1, 1)]
 
@@ -258,7 +260,7 @@ def test_version_is_not_given_again_after_a_start_that_lost_the_journal(bench: B
     bench.crash(flush=False)
     again = Named(bench, "c1")
     again.take()
-    assert not again.seat.current(np.array([1]), np.array([receipt])).any()
+    assert again.seat.current([(1, receipt)]) == [False]
 
 
 def test_version_is_not_given_again_after_a_seek(bench: Bench) -> None:
@@ -301,8 +303,7 @@ def test_named_seat_of_a_topic_with_two_shards_has_its_leases_again_after_a_kill
     seat = topic.attach(topic.subscription("audit"), lambda deliveries: None, holder="timeline/c1")
     kept = [(one.id, one.version) for one in (before[0], before[3])]
     assert [(one.id, one.version) for one in seat.leases()] == kept
-    good = seat.current(np.array([one.id for one in before]), np.array([one.version for one in before]))
-    assert good.tolist() == [True, False, False, True]
+    assert seat.current([(one.id, one.version) for one in before]) == [True, False, False, True]
     seat.close(release=True)
     assert topic.subscription("audit").depth() == 2
 

@@ -32,7 +32,7 @@ def look(bench: Bench, limit: int = 5) -> list[receipts.Receipt]:
         for delivery in deliveries:
             assert delivery.versions is not None
             ids = [offset + 1 for offset in delivery.offsets()]
-            got.extend(zip(ids, delivery.versions.tolist(), strict=True))
+            got.extend(zip(ids, delivery.versions, strict=True))
 
     seat = holder(bench).look(limit, 30 * SECOND, deliver)
     bench.pump()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import numpy as np
-
 from penstock.clock import MILLISECOND
 from penstock.columns import id_of
 from penstock.delivery.journal import UNNAMED as HOLDER
@@ -107,7 +105,7 @@ class Session(Actor):
         if found is None or row is None:
             return
         holder = found.holder(HOLDER)
-        good = holder.current(np.array([id_]), np.array([version])).all()
+        good = all(holder.current([(id_, version)]))
         mine = row.state is State.LEASED and row.session and row.version == version
         certain = mine and book.now_ns < row.expires_ns and not row.maybe and row.message.stored
         certain = certain and not model.may_be_revoked(row, book.now_ns)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
@@ -168,7 +167,7 @@ def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> lis
     for delivery in deliveries:
         first = delivery.batch.first
         assert delivery.versions is not None
-        for number, (offset, version) in enumerate(zip(delivery.offsets(), delivery.versions.tolist(), strict=True)):
+        for number, (offset, version) in enumerate(zip(delivery.offsets(), delivery.versions, strict=True)):
             attempts = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
             message = shown(delivery.shard, delivery.batch, offset - first, call.node.mapping)
             message.attempts = attempts
@@ -240,8 +239,7 @@ def _each(subscription: Subscription, receipts: list[str], act: Callable[[Seat, 
     read = [_read(receipt) for receipt in receipts]
     known = list(dict.fromkeys(place for place in read if place is not None and place[0] < ID_END))
     seat = subscription.holder(HOLDER)
-    places = np.array(known, np.int64).reshape(-1, 2)
-    good = [place for place, holds in zip(known, seat.current(places[:, 0], places[:, 1]), strict=True) if holds]
+    good = [place for place, holds in zip(known, seat.current(known), strict=True) if holds]
     refused = set(act(seat, [id_ for id_, _ in good])) if good else set()
     held = {place for place in good if place[0] not in refused}
     results = []

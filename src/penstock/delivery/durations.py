@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.columns import SMALL
 from penstock.delivery.source import Delivery
 from penstock.message import int64s
 
@@ -53,6 +54,12 @@ class Durations:
     def add_first(self, delivery: Delivery, wall_ns: int) -> None:
         """Count how long rows waited that go out for the first time: since they came, or since they were due."""
         batch, rows = delivery.batch, delivery.rows
+        if delivery.count <= SMALL and isinstance(rows, slice) and "due" not in batch.columns:
+            times = batch.timestamp
+            if not isinstance(times, int) and delivery.attempts == 1:
+                for since_ns in times[rows] if isinstance(times, list) else times[rows].tolist():
+                    self.add(wall_ns - since_ns)
+                return
         since: int | npt.NDArray[np.int64]
         since = batch.timestamp if isinstance(batch.timestamp, int) else np.asarray(batch.timestamp, np.int64)[rows]
         if "due" in batch.columns:

@@ -13,7 +13,7 @@ replay in any cut of whole frames gives a state that was true at some moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,38 @@ def pending(
     heads, tails = np.concatenate(([0], cuts + 1)), np.concatenate((cuts, [len(offsets) - 1]))
     columns = (offsets[heads], offsets[tails], told[heads], due_ns[heads])
     return [(op, *entry) for entry in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def pending_few(
+    op: int, offsets: list[int], attempts: list[int], due_ns: list[int], versions: list[int], holder: int = -1
+) -> list[Entry]:
+    """Return the entries that `pending` would, of a few rows."""
+    entries: list[Entry] = []
+    above = (holder + 1) << HOLDER_AT
+    first = last = told = due = -1
+    for offset, times, due_at, version in zip(offsets, attempts, due_ns, versions, strict=True):
+        tells = times + (version << VERSION_AT) + above
+        if offset != last + 1 or tells != told or due_at != due:
+            if last >= 0:
+                entries.append((op, first, last, told, due))
+            first, told, due = offset, tells, due_at
+        last = offset
+    if last >= 0:
+        entries.append((op, first, last, told, due))
+    return entries
+
+
+def finished_few(op: int, offsets: list[int]) -> list[Entry]:
+    """Return the entries that finish a few rows, ascending and distinct, for one reason."""
+    entries: list[Entry] = []
+    first = last = offsets[0]
+    for offset in offsets[1:]:
+        if offset != last + 1:
+            entries.append((op, first, last, last - first + 1, 0))
+            first = offset
+        last = offset
+    entries.append((op, first, last, last - first + 1, 0))
+    return entries
 
 
 def named(holder: int, name: str) -> list[Entry]:
@@ -214,13 +246,15 @@ def _gaps(start: int, first: Offsets, last: Offsets, end: int) -> Offsets:
 class JournalWriter:
     """What happened since the last frame, until it is written as the next."""
 
-    __slots__ = ("_acked", "_finished", "_journal", "_kept", "_named", "_written", "acked")
+    __slots__ = ("_acked", "_finished", "_journal", "_kept", "_named", "_written", "acked", "acked_few")
 
     def __init__(self, journal: JournalFile) -> None:
         self._journal = journal
         self._acked: list[int | Offsets] = []
         #: Notes a row, or ascending rows, that a consumer finished; once a message, so it is the list's own method.
         self.acked = self._acked.append
+        #: Notes a few rows.
+        self.acked_few = self._acked.extend
         self._kept: list[Entry] = []
         self._finished: list[Entry] = []
         #: Names that this file knows by their numbers.
@@ -249,10 +283,28 @@ class JournalWriter:
         self, holder: int, name: str, offsets: Offsets, attempts: Offsets, ends_ns: Offsets, versions: Offsets
     ) -> None:
         """Note leases that outlive connections."""
+        self._name(holder, name)
+        self._kept += pending(HELD, offsets, attempts, ends_ns, versions, holder)
+
+    def held_few(
+        self, holder: int, name: str, offsets: list[int], attempts: list[int], ends_ns: list[int], versions: list[int]
+    ) -> None:
+        """Note a few such leases."""
+        self._name(holder, name)
+        self._kept += pending_few(HELD, offsets, attempts, ends_ns, versions, holder)
+
+    def held_range(
+        self, holder: int, name: str, ends: tuple[int, int], attempts: int, end_ns: int, version: int
+    ) -> None:
+        """Note such leases of a range of rows, its first and its last, that are all alike."""
+        self._name(holder, name)
+        told = attempts + (version << VERSION_AT) + ((holder + 1) << HOLDER_AT)
+        self._kept.append((HELD, *ends, told, end_ns))
+
+    def _name(self, holder: int, name: str) -> None:
         if self._named.get(holder) != name:
             self._named[holder] = name
             self._kept += named(holder, name)
-        self._kept += pending(HELD, offsets, attempts, ends_ns, versions, holder)
 
     def begin(self, offset: int) -> None:
         """Forget everything and begin anew at an offset, at once."""
@@ -265,7 +317,9 @@ class JournalWriter:
         entries: list[Entry] | npt.NDArray[np.int64]
         entries = [*self._kept]
         apart = None
-        if self._acked:
+        if len(self._acked) <= SMALL and set(map(type, self._acked)) == {int}:
+            entries += finished_few(ACKED, sorted(cast("list[int]", self._acked)))
+        elif self._acked:
             single = [offset for offset in self._acked if isinstance(offset, int)]
             parts = [part for part in self._acked if not isinstance(part, int)]
             if single:

@@ -355,6 +355,41 @@ class Pages:
         self._less(number, page, 1)
         return began
 
+    def finish_few(self, offsets: list[int], holder: int) -> list[int | None]:
+        """Finish a few rows, as `finish_one` would each."""
+        out: list[int | None] = []
+        number, page = -1, None
+        for offset in offsets:
+            if offset >> PAGE_BITS != number:
+                number = offset >> PAGE_BITS
+                page = self._pages.get(number)
+            if page is None:
+                out.append(None)
+                continue
+            at = offset & PAGE_MASK if page.index is None else page.find_one(offset & PAGE_MASK)
+            if page.state.item(at) != LEASED or page.holder.item(at) != holder:
+                out.append(None)
+                continue
+            page.state[at] = DONE
+            out.append(page.began.item(at))
+            self._less(number, page, 1)
+        return out
+
+    def lease_of(self, offset: int, holder: int | None = None) -> tuple[int, int]:
+        """Return (deadline, version) of a row on lease; (0, -1) of any other, or of one that another holder has."""
+        page = self._pages.get(offset >> PAGE_BITS)
+        if page is None:
+            return 0, -1
+        at = offset & PAGE_MASK if page.index is None else page.find_one(offset & PAGE_MASK)
+        if page.state.item(at) != LEASED or (holder is not None and page.holder.item(at) != holder):
+            return 0, -1
+        return page.deadline.item(at), 0 if page.version is None else page.version.item(at)
+
+    def leases_of(self, offsets: list[int]) -> tuple[list[int], list[int]]:
+        """Return the deadlines and the versions of a few rows on lease."""
+        found = [self.lease_of(offset) for offset in offsets]
+        return [deadline_ns for deadline_ns, _ in found], [version for _, version in found]
+
     def finish_held(self, offsets: Offsets, holder: int) -> Mask | None:
         """Finish ascending rows that a holder has on lease; return which these are, None if all."""
         all_good = True

@@ -140,7 +140,9 @@ class Portion:
             if position.judged_ns != self._now.wall_ns:
                 position.judged_to = first
         if position.judged_to <= first and (
-            position.skips.firsts or cursor.states.keys is not None or cursor.rules.concerns(batch)
+            position.skips.firsts
+            or cursor.states.keys is not None
+            or (cursor.rules.concerns(batch) and not cursor.rules.all_go(batch, row, stop, self._now.wall_ns))
         ):
             cursor.judge(batch, row, stop, self._now)
             return 0

@@ -15,18 +15,17 @@ from zlib import crc32
 
 import numpy as np
 
-from penstock.columns import Offsets
+from penstock.delivery.seat import Receipt as Receipt
 from penstock.delivery.seat import Seat
 
 #: Id, version, incarnation; and a sum of them, which tells a receipt from any other text.
 _RECEIPT = Struct(">QIQ")
 _SUMMED = Struct(">QIQI")
+_LETTERS = _SUMMED.size * 4 // 3
 
 #: Base64 with letters that may stand in an address.
 _SAFE = bytes.maketrans(b"+/", b"-_")
 _USUAL = bytes.maketrans(b"-_", b"+/")
-
-Receipt: TypeAlias = tuple[int, int]
 
 #: What a receipt did: it finished its message, it is the last one of a message whose time is over, it is stale.
 Outcome: TypeAlias = Literal["done", "late", "stale"]
@@ -37,6 +36,34 @@ def written(id_: int, version: int, incarnation: int) -> str:
     sum_ = crc32(_RECEIPT.pack(id_, version, incarnation))
     packed = _SUMMED.pack(id_, version, incarnation, sum_)
     return b2a_base64(packed, newline=False).translate(_SAFE).decode("ascii")
+
+
+def written_all(ids: Sequence[int], versions: Sequence[int], incarnation: int) -> list[str]:
+    """Return the receipts of several leases."""
+    packed = b""
+    for id_, version in zip(ids, versions, strict=True):
+        one = _RECEIPT.pack(id_, version, incarnation)
+        packed += one + crc32(one).to_bytes(4, "big")
+    # Nothing is left over between two of them: 24 bytes are 32 letters.
+    text = b2a_base64(packed, newline=False).translate(_SAFE).decode("ascii")
+    return [text[at : at + _LETTERS] for at in range(0, len(text), _LETTERS)]
+
+
+def read_all(texts: Sequence[str], incarnation: int) -> list[Receipt | None]:
+    """Return what `read` would of each text."""
+    try:
+        packed = a2b_base64("".join(texts).encode("ascii").translate(_USUAL))
+    except ValueError:
+        packed = b""
+    if len(packed) != _SUMMED.size * len(texts) or set(map(len, texts)) != {_LETTERS}:
+        return [read(text, incarnation) for text in texts]  # one of them is no receipt, or none of ours
+    out: list[Receipt | None] = []
+    at = 0
+    for id_, version, of, sum_ in _SUMMED.iter_unpack(packed):
+        good = of == incarnation and 0 < id_ < 1 << 63 and sum_ == crc32(packed[at : at + _RECEIPT.size])
+        out.append((id_, version) if good else None)
+        at += _SUMMED.size
+    return out
 
 
 def read(text: str, incarnation: int) -> Receipt | None:
@@ -59,16 +86,16 @@ def finish(seat: Seat, given: Sequence[Receipt], *, late: bool = True) -> list[O
     """
     if not given:
         return []
-    ids, versions = _arrays(given)
-    held = seat.current(ids, versions)
-    if held.any():
-        seat.ack(np.unique(ids[held]))
-    if held.all():
+    held = seat.current(given)
+    ids = {id_ for (id_, _), holds in zip(given, held, strict=True) if holds}
+    if ids:
+        seat.ack(sorted(ids))
+    if all(held):
         return ["done"] * len(given)
-    over = ~held
-    over[over] = seat.last(ids[over], versions[over])
-    if late and over.any():
-        seat.subscription.remove(np.unique(ids[over]))
+    rest = iter(seat.last([receipt for receipt, holds in zip(given, held, strict=True) if not holds]))
+    over = [not holds and next(rest) for holds in held]
+    if late and any(over):
+        seat.subscription.remove(np.unique([id_ for (id_, _), then in zip(given, over, strict=True) if then]))
     after: Outcome = "done" if late else "late"
     return ["done" if now else after if then else "stale" for now, then in zip(held, over, strict=True)]
 
@@ -93,7 +120,7 @@ def _each(
     """Do something with all that hold, those with the same time together."""
     if not given:
         return []
-    good: list[bool] = seat.current(*_arrays(given)).tolist()
+    good = seat.current(given)
     todo: dict[int, list[int]] = {}
     seen: set[int] = set()
     for (id_, _), time_ns, holds in zip(given, times_ns, good, strict=True):
@@ -102,8 +129,3 @@ def _each(
             todo.setdefault(time_ns, []).append(id_)
     refused = {id_ for time_ns, ids in todo.items() for id_ in act(ids, time_ns)}
     return [holds and id_ not in refused for (id_, _), holds in zip(given, good, strict=True)]
-
-
-def _arrays(given: Sequence[Receipt]) -> tuple[Offsets, Offsets]:
-    both = np.array(given, np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]

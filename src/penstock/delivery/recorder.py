@@ -25,6 +25,9 @@ class Recorder(Protocol):
     def acked_one(self, offset: int) -> None:
         """Hear that one row was finished by its consumer."""
 
+    def acked_few(self, offsets: list[int]) -> None:
+        """Hear that a few rows were finished by their consumer."""
+
     def acked(self, offsets: Offsets) -> None:
         """Hear that rows, ascending and distinct, were finished by their consumer."""
 

@@ -8,10 +8,10 @@ name. Knows nothing of sockets, frames or other seats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: Which rows of a batch of a shard a seat wants.
 Keep = Callable[[int, Batch, "slice | Offsets"], "npt.NDArray[np.bool_]"]
 Deliver = Callable[[list[Delivery]], None]
+#: A message's id and the version of a lease of it.
+Receipt: TypeAlias = tuple[int, int]
 #: Which receipts, by offsets and versions, are good.
 Holds = Callable[["RowStates", Offsets, Offsets], "npt.NDArray[np.bool_]"]
 
@@ -202,6 +204,10 @@ class Seat:
         if len(ids) > FEW:
             for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
                 refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder, now_ns))
+        elif len(ids) > 1 and len(cursors) == 1:
+            # Whatever else an id says, it is a row of the one shard or of none.
+            few = [id_ - 1 for id_ in (ids if isinstance(ids, list) else ids.tolist())]
+            refused = [place + 1 for place in cursors[0].states.ack_few(few, self.holder, now_ns)]
         else:
             for id_ in ids if isinstance(ids, list) else ids.tolist():
                 shard = (id_ - 1) >> OFFSET_BITS
@@ -285,17 +291,26 @@ class Seat:
         seat.set_credit(limit)
         return seat
 
-    def current(self, ids: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
+    def current(self, given: Sequence[Receipt]) -> list[bool]:
         """Tell which receipts hold: it has the message on lease, in this version."""
-        return self._those(ids, versions, lambda states, *rows: states.current(*rows, self.holder))
+        if len(given) > FEW:
+            return self._those(given, lambda states, *rows: states.current(*rows, self.holder))
+        cursors, holder = self.subscription.cursors, self.holder
+        return [
+            0 <= (id_ - 1) >> OFFSET_BITS < len(cursors)
+            and cursors[(id_ - 1) >> OFFSET_BITS].states.pages.lease_of((id_ - 1) & _OFFSET_MASK, holder)[1] == version
+            for id_, version in given
+        ]
 
-    def last(self, ids: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
+    def last(self, given: Sequence[Receipt]) -> list[bool]:
         """Tell which receipts are over and still the last: the message came back, and nobody has had it since."""
-        return self._those(ids, versions, lambda states, *rows: states.last(*rows))
+        return self._those(given, lambda states, *rows: states.last(*rows))
 
-    def _those(self, ids: Offsets, versions: Offsets, holds: Holds) -> npt.NDArray[np.bool_]:
-        good = np.zeros(len(ids), np.bool_)
-        places = ids - 1
+    def _those(self, given: Sequence[Receipt], holds: Holds) -> list[bool]:
+        both = np.array(given, np.int64).reshape(-1, 2)
+        versions = both[:, 1]
+        good = np.zeros(len(both), np.bool_)
+        places = both[:, 0] - 1
         for cursor in self.subscription.cursors:
             mine = places >> OFFSET_BITS == cursor.source.number
             if mine.any():
@@ -304,7 +319,7 @@ class Seat:
                 found = np.empty(len(order), np.bool_)
                 found[order] = holds(cursor.states, offsets, versions[mine][order])
                 good[mine] = found
-        return good
+        return good.tolist()
 
     def leases(self, limit: int | None = None) -> list[Lease]:
         """Return what it holds, in order of the ids, up to `limit` of it."""

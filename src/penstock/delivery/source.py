@@ -85,14 +85,15 @@ class Delivery(msgspec.Struct, eq=False):
     #: The same for all rows, or one each.
     attempts: int | npt.NDArray[np.uint16]
     #: Of leases that outlive connections, the version of each.
-    versions: Offsets | None = None
+    versions: list[int] | None = None
 
     def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
         """Return some of the rows; the mask has one entry for each."""
         rows = self.picks()
         attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[mask]
         some = Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
-        some.versions = self.versions[mask] if self.versions is not None else None
+        if self.versions is not None:
+            some.versions = [version for version, good in zip(self.versions, mask.tolist(), strict=True) if good]
         return some
 
     def picks(self) -> Offsets:
@@ -101,10 +102,19 @@ class Delivery(msgspec.Struct, eq=False):
 
     def each(self) -> Iterator[tuple[int, int, int]]:
         """Yield (id, attempts, row of the batch) of each row, for dialects that say one at a time."""
-        offsets, attempts = self.offsets(), self.attempts
-        tried = [attempts] * self.count if isinstance(attempts, int) else attempts.tolist()
-        for offset, times in zip(offsets, tried, strict=True):
+        for offset, times in zip(self.offsets(), self.tries(), strict=True):
             yield id_of(self.shard, offset), times, offset - self.batch.first
+
+    def tries(self) -> list[int]:
+        """Return which attempt this is of each row."""
+        return [self.attempts] * self.count if isinstance(self.attempts, int) else self.attempts.tolist()
+
+    def ids(self) -> list[int]:
+        """Return the id of each row."""
+        first = id_of(self.shard, self.batch.first)
+        if isinstance(self.rows, slice):
+            return list(range(first + self.rows.start, first + self.rows.stop))
+        return [first + row for row in self.rows.tolist()]
 
     def offsets(self) -> list[int]:
         """Return the offset of each row."""

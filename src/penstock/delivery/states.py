@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns import Offsets
+from penstock.columns import SMALL, Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.calendar import Calendar
 from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
@@ -149,12 +149,25 @@ class RowStates:
 
     def note_leases(self, out: list[Delivery], holder: int, now: Instant) -> None:
         """Note leases that no connection holds, to be written before anybody hears of them (ruling 3)."""
+        name, later_ns = self.names[holder], now.wall_ns - now.monotonic_ns
         for delivery in out:
-            offsets = np.array(delivery.offsets(), np.int64)
-            attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), offsets.shape)
-            versions = delivery.versions = self.pages.versions(offsets)
-            ends = self.pages.details(offsets)[2] - now.monotonic_ns + now.wall_ns
-            self.journal.held(holder, self.names[holder], offsets, attempts, ends, versions)
+            rows, first = delivery.rows, delivery.batch.first
+            if isinstance(rows, slice):  # straight from the log: what one of them has, all have
+                deadline_ns, version = self.pages.lease_of(first + rows.start)
+                delivery.versions = [version] * delivery.count
+                ends = (first + rows.start, first + rows.stop - 1)
+                self.journal.held_range(holder, name, ends, 1, deadline_ns + later_ns, version)
+            elif delivery.count <= SMALL:
+                offsets = delivery.offsets()
+                deadlines, delivery.versions = self.pages.leases_of(offsets)
+                ends_ns = [deadline_ns + later_ns for deadline_ns in deadlines]
+                self.journal.held_few(holder, name, offsets, delivery.tries(), ends_ns, delivery.versions)
+            else:
+                picked = first + rows
+                attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), picked.shape)
+                versions = self.pages.versions(picked)
+                delivery.versions = versions.tolist()
+                self.journal.held(holder, name, picked, attempts, self.pages.details(picked)[2] + later_ns, versions)
 
     def wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
         """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
@@ -197,6 +210,31 @@ class RowStates:
         if self.recorder is not None:
             self.recorder.acked_one(offset)
         return True
+
+    def ack_few(self, offsets: list[int], holder: int, now_ns: int) -> list[int]:
+        """Finish a few rows, as `ack` would; return those that this holder does not have."""
+        began = self.pages.finish_few(offsets, holder)
+        refused: list[int] = []
+        if None in began:
+            refused = [offset for offset, when in zip(offsets, began, strict=True) if when is None]
+            offsets = [offset for offset, when in zip(offsets, began, strict=True) if when is not None]
+        count = len(offsets)
+        if count:
+            if began[0] and began.count(began[0]) == len(began):  # they went out together
+                self.leased_for.add(since_ns(began[0], now_ns), count)
+            else:
+                for when in began:
+                    if when:
+                        self.leased_for.add(since_ns(when, now_ns))
+            self.leases.less(holder, count)
+            self.journal.acked_few(offsets)
+            self.counts[ACKED] += count
+            self.leased -= count
+            if self.keys is not None:
+                self._free(offsets)
+            if self.recorder is not None:
+                self.recorder.acked_few(offsets)
+        return refused
 
     def ack(self, offsets: Offsets, holder: int, now_ns: int) -> Offsets:
         """Finish rows, given ascending and distinct; return those that this holder does not have."""

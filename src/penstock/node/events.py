@@ -333,6 +333,15 @@ class Recorder:
         if offset % n == ((self.base + offset // n) * STEP & BITS) * n >> 32:
             self._events.note(self._kind("acked"), self._shard, offset, 1)
 
+    def acked_few(self, offsets: list[int]) -> None:
+        """Hear that a few rows were finished by their consumer."""
+        tally = self.tally
+        tally.acked += len(offsets)
+        if not tally.busy:
+            tally.touch()
+        if self.one_in == 1 or self._sampler.any_of(self.base, offsets):
+            self._picked(self._kind("acked"), np.array(sorted(offsets), np.int64), None)
+
     def acked(self, offsets: Offsets) -> None:
         """Hear that rows, ascending and distinct, were finished by their consumer."""
         count = len(offsets)

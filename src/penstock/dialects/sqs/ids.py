@@ -6,21 +6,28 @@ has the same one whenever it is shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
-from penstock.shown import shown_id
+from penstock.shown import shown_few, shown_id
 
 _MASK = (1 << 64) - 1
-_LOWER = (1 << 62) - 1
 #: A number that belongs to no message: the place of a queue in the space of its own ids.
 _QUEUE = 1 << 62
 
 
 def message_id(incarnation: int, id_: int) -> str:
     """Return the id of a message for people and clients."""
-    shown = shown_id(id_, incarnation)
-    text = f"{0x8000_0000_0000_0000 | shown & _LOWER:016x}"
-    return f"{_uppers(incarnation)[shown >> 62]}-{text[:4]}-{text[4:]}"
+    return message_ids(incarnation, (id_,))[0]
+
+
+def message_ids(incarnation: int, ids: Sequence[int]) -> list[str]:
+    """Return the ids of several."""
+    uppers = _uppers(incarnation)
+    return [
+        f"{uppers[shown >> 62]}-{0x8000 | shown >> 48 & 0x3FFF:04x}-{shown & 0xFFFF_FFFF_FFFF:012x}"
+        for shown in shown_few(ids, incarnation)
+    ]
 
 
 @lru_cache(maxsize=4096)

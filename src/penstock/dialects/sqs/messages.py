@@ -23,7 +23,7 @@ from penstock.dialects.sqs.choices import MESSAGE_BYTES_MAX, SqsChoices
 from penstock.dialects.sqs.codec import shapes
 from penstock.dialects.sqs.codec.shapes import SendEntry, Sending, SendMessage, Value
 from penstock.dialects.sqs.faults import Fault, invalid, missing, no_queue, within
-from penstock.dialects.sqs.ids import message_id
+from penstock.dialects.sqs.ids import message_id, message_ids
 from penstock.dialects.sqs.queues import Queue, Queues
 from penstock.http import Request
 from penstock.intake.receipt import Receipt
@@ -36,6 +36,7 @@ from penstock.registry.answer import Answer
 SOURCE = "sqs"
 HOLDER = "sqs"
 BATCH_MAX = 10
+ID_LETTERS_MAX = 80
 #: More on lease is refused, as Amazon does.
 IN_FLIGHT_MAX = 120_000
 
@@ -43,7 +44,7 @@ _UNSPEAKABLE = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
     "#x10000 to #x10FFFF"
 )
-_ID = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
+_ID = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 _PLAIN = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
 
 R = TypeVar("R", shapes.DeleteEntry, shapes.ChangeEntry)
@@ -161,10 +162,8 @@ class Messages:
         def sent(receipt: Receipt) -> shapes.SentBatch:
             return shapes.SentBatch(
                 successful=[
-                    shapes.SentEntry(
-                        id=entry.id, message_id=message_id(incarnation, id_), md5_of_message_body=_md5(body)
-                    )
-                    for entry, body, id_ in zip(entries, bodies, receipt.ids(), strict=True)
+                    shapes.SentEntry(id=entry.id, message_id=id_, md5_of_message_body=_md5(body))
+                    for entry, body, id_ in zip(entries, bodies, message_ids(incarnation, receipt.ids()), strict=True)
                 ]
             )
 
@@ -285,20 +284,19 @@ class Messages:
         incarnation = queue.topic.record.incarnation
         for delivery in deliveries:
             assert delivery.versions is not None
-            batch = delivery.batch
-            for (id_, attempts, row), version in zip(delivery.each(), delivery.versions.tolist(), strict=True):
-                body = batch.row_body(row)
-                text = _speakable(body)
-                if text is not None and not system and "headers" not in batch.columns:
-                    message = shapes.Message(
-                        message_id=message_id(incarnation, id_),
-                        receipt_handle=receipts.written(id_, version, incarnation),
-                        md5_of_body=_md5(body),
-                        body=text,
-                    )
-                else:
-                    message = self._message(queue, batch, row, id_, attempts, system, asked)
-                    message.receipt_handle = receipts.written(id_, version, incarnation)
+            ids = delivery.ids()
+            handles = receipts.written_all(ids, delivery.versions, incarnation)
+            plain = None if system else _plain_texts(delivery)
+            if plain is not None:
+                columns = zip(message_ids(incarnation, ids), handles, *plain, strict=True)
+                out += [
+                    shapes.Message(message_id=id_, receipt_handle=handle, md5_of_body=digest, body=text)
+                    for id_, handle, digest, text in columns
+                ]
+                continue
+            for (id_, attempts, row), handle in zip(delivery.each(), handles, strict=True):
+                message = self._message(queue, delivery.batch, row, id_, attempts, system, asked)
+                message.receipt_handle = handle
                 out.append(message)
         return out
 
@@ -420,12 +418,14 @@ class Messages:
 
     def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
         """Return the entries with their receipts; those that have none are told of."""
+        handles = [entry.receipt_handle for entry in entries]
+        found = receipts.read_all(handles, queue.topic.record.incarnation)
         read = []
-        for entry in entries:
-            try:
-                read.append((entry, _receipt(queue, entry.receipt_handle)))
-            except Fault as fault:
-                told.failed.append(failed(entry.id, fault))
+        for entry, receipt in zip(entries, found, strict=True):
+            if receipt is not None:
+                read.append((entry, receipt))
+            else:
+                told.failed.append(failed(entry.id, _no_receipt(entry.receipt_handle)))
         return read
 
 
@@ -447,13 +447,12 @@ def check_batch(entries: Sequence[Entry]) -> None:
         text = f"Maximum number of entries per request are {BATCH_MAX}. You have sent {len(entries)}."
         raise Fault("TooManyEntriesInBatchRequest", text)
     ids = [entry.id for entry in entries]
-    for id_ in ids:
-        if _ID(id_) is None:
-            raise Fault(
-                "InvalidBatchEntryId",
-                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most "
-                "80 letters long.",
-            )
+    if not all(ids) or max(map(len, ids)) > ID_LETTERS_MAX or _ID("".join(ids)) is None:
+        raise Fault(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most "
+            f"{ID_LETTERS_MAX} letters long.",
+        )
     if len(set(ids)) < len(ids):
         again = next(id_ for id_ in ids if ids.count(id_) > 1)
         raise Fault("BatchEntryIdsNotDistinct", f"Id {again} repeated.")
@@ -470,9 +469,12 @@ def _check_visibility(seconds: int | None) -> None:
 def _receipt(queue: Queue, text: str) -> receipts.Receipt:
     receipt = receipts.read(text, queue.topic.record.incarnation)
     if receipt is None:
-        told = f'The input receipt handle "{text[:200]}" is not a valid receipt handle.'
-        raise Fault("ReceiptHandleIsInvalid", told)
+        raise _no_receipt(text)
     return receipt
+
+
+def _no_receipt(text: str) -> Fault:
+    return Fault("ReceiptHandleIsInvalid", f'The input receipt handle "{text[:200]}" is not a valid receipt handle.')
 
 
 def _not_in_flight() -> Fault:
@@ -524,6 +526,20 @@ def _speakable(body: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if text.isprintable() or not values.unspeakable(text) else None
+
+
+def _plain_texts(delivery: Delivery) -> tuple[list[str], list[str]] | None:
+    """Return digests and texts of bodies that are all their messages are, and may be sent as they are; else None."""
+    if "headers" in delivery.batch.columns:
+        return None
+    bodies = delivery.batch.bodies(delivery.rows)
+    try:
+        texts = [body.decode() for body in bodies]
+    except UnicodeDecodeError:
+        return None
+    if not "".join(texts).isprintable():  # of the rest somebody has to look
+        return None
+    return [md5(body, usedforsecurity=False).hexdigest() for body in bodies], texts
 
 
 def _plain(choices: SqsChoices, asked: Sequence[SendMessage | SendEntry]) -> list[bytes] | None:

@@ -103,7 +103,7 @@ class LeaseResource:
         messages: list[shapes.Message] = []
         for delivery in deliveries:
             assert delivery.versions is not None
-            for (id_, attempts, row), version in zip(delivery.each(), delivery.versions.tolist(), strict=True):
+            for (id_, attempts, row), version in zip(delivery.each(), delivery.versions, strict=True):
                 found = message(queue, delivery.batch, row, id_, mapping)
                 found.attempts = attempts
                 found.receipt = receipts.written(id_, version, incarnation)
