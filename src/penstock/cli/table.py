@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from penstock.api import API
 from penstock.cli.printer import complain
 from penstock.dialects import DIALECTS
+from penstock.feeds import FEEDS
 from penstock.relays import RELAYS
 
 if TYPE_CHECKING:
     from penstock.config import Loaded
     from penstock.dialect import Dialect
 
-TABLE = (API, *DIALECTS, *RELAYS)
+TABLE = (API, *DIALECTS, *RELAYS, *FEEDS)
 
 
 def load(

@@ -127,6 +127,10 @@ class Dedup:
         """Return the id of the first row of the batch that had this sequence; None if none is known."""
         return self._batches.get(sequence)
 
+    def sequences(self, prefix: bytes) -> list[bytes]:
+        """Return the sequences that begin so. Budget: 0.05 us for each that is known."""
+        return self._batches.beginning(prefix)
+
     def add(self, keys: Sequence[bytes | None], shard: int, first: int, time_ns: int | Sequence[int]) -> None:
         """Remember the keys of rows stored from offset `first` on, at one time or at one time per row."""
         self.advance(time_ns if isinstance(time_ns, int) else max(time_ns, default=0))
@@ -196,6 +200,9 @@ class _Keys:
         if value is None or value >> _ID_BITS < self._last_ns - self.window_ns:
             return None
         return value & _ID_MASK
+
+    def beginning(self, prefix: bytes) -> list[bytes]:
+        return [key for key in self._known if key.startswith(prefix)]
 
     def advance(self, time_ns: int) -> None:
         self._last_ns = max(self._last_ns, time_ns)

@@ -147,6 +147,10 @@ class Intake:
         """Return the id of the first row of the batch that had this sequence; None if none is known."""
         return self._dedup.sequence(sequence) if self._dedup is not None else None
 
+    def sequences(self, prefix: bytes) -> list[bytes]:
+        """Return the sequences that begin so, of all batches that are known by theirs."""
+        return self._dedup.sequences(prefix) if self._dedup is not None else []
+
     # --- in -------------------------------------------------------------------------------------------------------
 
     def remember(self) -> None:
