@@ -219,7 +219,8 @@ def test_a_real_socket_that_nobody_reads_is_bounded_then_closed(served: Served) 
         consumer.send(b"SUB t ch\nRDY 2500\n")
         assert consumer.told() == "OK"
         subscription = served.node.topics["t"].subscriptions["ch"]
-        (connection,) = [one for one in connections() if one.session.seat is not None]
+        # In the node's thread: elsewhere one may be seen that is about to be made, or taken apart.
+        (connection,) = served.do(lambda: [one for one in connections() if one.session.seat is not None])
         transport: Any = connection._transport
         items = (struct.pack(">I", 4096) + b"x" * 4096) * 1500
         most = 0
