@@ -105,3 +105,21 @@ print((resident_bytes() - before) >> 20)
 def test_allocators_keep_nothing_of_what_was_freed() -> None:
     told = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, check=True)
     assert int(told.stdout) < 30
+
+
+#: Prints whether pandas, which is installed here, came with the first array, and when it is asked for by its name.
+LOADED = """
+import sys
+from penstock.resident import without_pandas
+without_pandas()
+import pyarrow as pa
+pa.array(["a"])
+print("pandas" in sys.modules)
+import pandas
+print("pandas" in sys.modules)
+"""
+
+
+def test_pyarrow_does_without_pandas_and_whoever_wants_it_gets_it() -> None:
+    told = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]

@@ -70,10 +70,11 @@ def run(
     import uvloop
 
     from penstock.cli.beside import declared
-    from penstock.resident import keep_little
+    from penstock.resident import keep_little, without_pandas
 
     start_log(config)
     keep_little()
+    without_pandas()
     with claimed(config):
         declared(config)  # a pipeline's file that is not there is said before anything starts
         listeners = Listeners(config, endpoints(config, table))
