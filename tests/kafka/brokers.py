@@ -14,11 +14,12 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -56,6 +57,7 @@ share.coordinator.state.topic.min.isr={in_sync}
 auto.create.topics.enable={autocreate}
 group.initial.rebalance.delay.ms=0
 log.cleaner.enable=false
+log.retention.ms=-1
 num.io.threads=4
 num.network.threads=2
 broker.session.timeout.ms=6000
@@ -232,6 +234,7 @@ class Brokers:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=settings)
         self.admin.create_topics([new], operation_timeout=PATIENCE_S)[topic].result(PATIENCE_S)
         wait_for(lambda: len(self.leaders(topic)) == partitions, f"leaders of {topic}")
+        wait_for(lambda: self._lead(topic, partitions), f"leaders of {topic} to know that they are")
         return topic
 
     def delete(self, topic: str) -> None:
@@ -275,14 +278,26 @@ class Brokers:
             consumer.close()
         return sorted(found, key=lambda each: (each.partition() or 0, each.offset() or 0))
 
-    def dump(self, topic: str, partition: int = 0) -> str:
-        """Return what Kafka's own kafka-dump-log says of a partition's first segment, every record included."""
-        leader = self.leader(topic, partition)
-        segment = leader.folder / "data" / f"{topic}-{partition}" / f"{0:020}.log"
-        words = ["org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", str(segment)]
+    def dump(self, topic: str, partitions: Iterable[int] = (0,)) -> str:
+        """Return what Kafka's own kafka-dump-log says of partitions' first segments, every record included."""
+        files = [
+            str(self.leader(topic, each).folder / "data" / f"{topic}-{each}" / f"{0:020}.log") for each in partitions
+        ]
+        leader = self.members[0]
+        words = ["org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files)]
         done = subprocess.run(leader.java(*words), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def _lead(self, topic: str, partitions: int) -> bool:
+        """Tell whether all leaders of a topic act as such: they know of it a little later than others."""
+        places = {TopicPartition(topic, each): OffsetSpec.latest() for each in range(partitions)}  # type: ignore[no-untyped-call]
+        try:
+            for found in self.admin.list_offsets(places, request_timeout=10).values():
+                found.result(PATIENCE_S)
+        except KafkaException:
+            return False
+        return True
 
     def _known(self) -> set[int]:
         try:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from penstock.columns import SMALL
 from penstock.m3 import frames
 from penstock.m3.frames import AckReader, FrameTooLarge, MessageReader, Messages, Metadata, Metadatas
-from penstock.m3.wire import BadMessage, varint
+from penstock.m3.wire import BadMessage
+from penstock.varints import varint
 
 SENT = 1_700_000_000_000_000_000
 MESSAGE = bytes.fromhex("00 00 00 17 0a 0e 08 05 10 01 18 80 80 a8 b1 e3 9f e7 cb 17 12 05 68 65 6c 6c 6f")
@@ -189,7 +190,7 @@ def test_a_large_frame_comes_in_many_pieces() -> None:
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50))
 @example([0, 127, 128, 2**56 - 1, 2**56, 2**63 - 1, 2**63, 2**64 - 1])
 def test_numbers_by_the_column_are_numbers_one_by_one(values: list[int]) -> None:
-    from penstock.m3.varints import PAD, Reader, Writer, sizes_of
+    from penstock.varints import PAD, Reader, Writer, sizes_of
 
     wire = b"".join(map(varint, values))
     sizes = [len(varint(value)) for value in values]

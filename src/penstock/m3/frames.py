@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import varints
 from penstock.columns import SMALL, Buffer, Cuts
 from penstock.errors import PenstockError
-from penstock.m3 import varints
-from penstock.m3.varints import PAD, Places, Reader, Writer
 from penstock.m3.wire import BYTES, BadMessage, bytes_field, fields, number_field
+from penstock.varints import PAD, Places, Reader, Writer
 
 #: Upstream's limit of what a frame may hold, which both ends may choose.
 FRAME_BYTES_MAX = 4 * 1024 * 1024

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import varints
 from penstock.columns import Buffer, Cuts
-from penstock.m3 import varints
 from penstock.m3.metrics import KINDS, Asked, Metric, asked, decode, policy_bytes, policy_of
 from penstock.m3.policies import StoragePolicy
-from penstock.m3.varints import PAD, Marks, Places, Reader, Writer
 from penstock.m3.wire import BadMessage, bytes_field
+from penstock.varints import PAD, Marks, Places, Reader, Writer
 
 #: Traffic types of 64 bits are kept in an int64.
 Bits = npt.NDArray[np.int64]

@@ -23,7 +23,8 @@ from struct import Struct, error, unpack
 from typing import Literal, NamedTuple
 
 from penstock.m3.policies import PRECISIONS_NS, StoragePolicy
-from penstock.m3.wire import FIXED64, BadMessage, Field, bytes_field, fields, number_field, varint
+from penstock.m3.wire import FIXED64, BadMessage, Field, bytes_field, fields, number_field
+from penstock.varints import varint
 
 #: As a metric's own type numbers them; untyped is what upstream's aggregator writes.
 KINDS = ("", "counter", "timer", "gauge")

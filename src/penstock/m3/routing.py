@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.m3.wire import VARINT, bytes_field, fields, text_field, varint
+from penstock.m3.wire import VARINT, bytes_field, fields, text_field
+from penstock.varints import varint
 
 #: The namespace of keys that M3 has without being told another one.
 DEFAULT_NAMESPACE = "_kv"

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.varints import varint
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -86,17 +87,6 @@ def fields(data: bytes) -> Iterator[Field]:
             raise BadMessage(f"byte {at}: field {number} needs {size} bytes, and {end - at} are left")
         yield Field(number, kind, data[at : at + size])
         at += size
-
-
-def varint(number: int) -> bytes:
-    """Return a whole number; a negative one as its 64 bits."""
-    number &= _BITS
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def number_field(number: int, value: int) -> bytes:

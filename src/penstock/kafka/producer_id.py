@@ -1,0 +1,51 @@
+"""InitProducerId: the number under which a producer counts what it sends, so that nothing is stored twice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.kafka.exchange import Api, is_flexible
+from penstock.kafka.wire import Reader, Writer
+
+#: Sequences go up to here and begin at 0 again.
+SEQUENCES = 1 << 31
+
+
+class Producer(NamedTuple):
+    """Who sends."""
+
+    id: int = -1
+    epoch: int = -1
+
+
+#: Somebody who does not count.
+NOBODY = Producer()
+
+
+class Given(NamedTuple):
+    """The answer: a producer, or an error."""
+
+    error: int
+    producer: Producer
+    throttle_ms: int = 0
+
+
+def request(version: int, before: Producer = NOBODY) -> bytes:
+    """Return the question of a producer without transactions, of one that was somebody before or nobody yet."""
+    out = Writer(is_flexible(Api.INIT_PRODUCER_ID, version))
+    out.string(None)
+    out.int32((1 << 31) - 1)  # how long transactions may take, of which there are none
+    if version >= 3:
+        out.int64(before.id)
+        out.int16(before.epoch)
+    out.tags()
+    return out.done()
+
+
+def answer(reader: Reader) -> Given:
+    """Return who one is; BadAnswer where it is no answer."""
+    throttle_ms, error = reader.int32(), reader.int16()
+    producer = Producer(reader.int64(), reader.int16())
+    reader.tags()
+    reader.end()
+    return Given(error, producer, throttle_ms)
