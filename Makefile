@@ -3,6 +3,9 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# Where Python is told to keep nothing of what it compiles, each of some hundred processes compiles the program anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 BIN := .venv/bin
 # One at a time: `make up` installs in the background what `make test` may want as well.
