@@ -31,7 +31,7 @@ from bench.measure import Sample
 from bench.ports import free_offset, free_port, owns_port
 from bench.supply import Missing
 
-Durability = Literal["os", "fsync"]
+Durability = Literal["memory", "os", "fsync"]
 
 START_SECONDS_MAX = 30.0
 #: nsqd writes its memory queues to disk when it is asked to stop.

@@ -40,11 +40,11 @@ def said(found: Messages | None) -> Said:
     data = bytes(memoryview(found.values))
     cuts = [int(cut) for cut in found.cuts]
     values = [data[start:stop] for start, stop in pairwise(cuts)]
-    rows = zip(*([int(number) for number in column] for column in found.metadata), strict=True)
-    assert len(values) == found.count == len(found.metadata)
+    names = found.names()
+    assert len(values) == found.count == len(names)
+    assert [int(shard) for shard in found.shard] == [name.shard for name in names]
     assert isinstance(found.entries, list) == (found.count <= SMALL)
     entries = found.entries if isinstance(found.entries, list) else found.entries.to_pylist()
-    names = [Metadata(*row) for row in rows]
     assert entries == [frames.entry(name) for name in names]
     return list(zip(names, values, strict=True))
 
@@ -84,6 +84,9 @@ def test_the_vectors_are_read_and_written() -> None:
 
 @given(st.lists(messages, max_size=60), st.lists(st.integers(0, 10_000), max_size=4))
 @example([(Metadata(5, number, SENT), b"x" * 64) for number in range(200)], [1000, 1003])
+@example([(Metadata(number % 130, 5000 + number, SENT), b"x" * (64 + number % 2)) for number in range(600)], [70_000])
+@example([(Metadata(number % 7, 5000 + number, SENT + number), b"x" * 64) for number in range(100)], [])
+@example([(Metadata(1, 2**63 + number, SENT), b"x" * 64) for number in range(100)], [])
 @example([(Metadata(5, 1, SENT), b"")] * 40 + [(Metadata(), b"y" * 200)] * 40, [])
 def test_what_is_written_by_columns_is_read_by_columns_wherever_it_is_cut(rows: Said, cuts: list[int]) -> None:
     wire = b"".join(frames.encoded(*row) for row in rows)
@@ -91,6 +94,19 @@ def test_what_is_written_by_columns_is_read_by_columns_wherever_it_is_cut(rows: 
     assert bytes(memoryview(together)) == wire
     assert [int(place) for place in places] == [0, *np.cumsum([len(frames.encoded(*row)) for row in rows])]
     assert read(wire, cuts) == (rows, "")
+
+
+@given(st.lists(messages, min_size=17, max_size=40))
+@example([(Metadata(number % 3, 5000 + number, SENT), b"x" * 64) for number in range(100)])
+def test_numbers_that_are_0_may_be_written_and_say_the_same(rows: Said) -> None:
+    _, wire = frames.encode(*columns_of(rows), zeros=True)
+    reader = MessageReader()
+    found = reader.feed(bytes(memoryview(wire)))
+    assert found is not None
+    assert not reader.fault
+    assert found.names() == [name for name, _ in rows]
+    assert [int(shard) for shard in found.shard] == [name.shard for name, _ in rows]
+    assert bytes(memoryview(found.values)) == b"".join(value for _, value in rows)
 
 
 #: Fields that a Message of another version may have, and forms that others may write.
@@ -133,6 +149,10 @@ def test_columns_and_the_plain_form_say_the_same_of_anything(bodies: list[bytes]
 
 
 @given(st.lists(metadatas, max_size=60), st.integers(35, 200))
+@example([Metadata(7, 2**20 + number, SENT) for number in range(100)], 4096)
+@example([Metadata(number, 2**20 + number, SENT + number) for number in range(100)], 4096)
+@example([Metadata(7, 2**63 + number, 2**64 - 1) for number in range(100)], 4096)
+@example([Metadata()] * 100, 4096)
 def test_acks_are_read_as_they_were_written_in_frames_that_fit(rows: list[Metadata], bytes_max: int) -> None:
     columns = Metadatas(*([row[place] for row in rows] for place in range(3)))
     entries = frames.entries(columns)

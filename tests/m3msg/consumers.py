@@ -50,7 +50,7 @@ class Session(asyncio.Protocol):
         for row in range(found.count):
             value = bytes(memoryview(found.values)[int(found.cuts[row]) : int(found.cuts[row + 1])])
             self._consumer.got[value] += 1
-            self._consumer.shards[value] = int(found.metadata.shard[row])
+            self._consumer.shards[value] = int(found.shard[row])
         if self._consumer.acks:
             self.say(acks([found.entries]).wire)
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from penstock import varints
 from penstock.columns import SMALL, Buffer, Cuts
 from penstock.errors import PenstockError
+from penstock.m3 import alike
 from penstock.m3.wire import BYTES, BadMessage, bytes_field, fields, number_field
 from penstock.varints import PAD, Places, Reader, Writer
 
@@ -32,11 +33,10 @@ ENTRY_BYTES_MAX = 2 + 3 * 11
 _HEAD = struct.Struct(">I")
 _METADATA, _VALUE = 1 << 3 | BYTES, 2 << 3 | BYTES
 _SHARD, _ID, _SENT = 1 << 3, 2 << 3, 3 << 3
+_TAGS = bytes((_SHARD, _ID, _SENT))
 _UINT64_MAX = (1 << 64) - 1
 #: So many frames of one size in a row make it likely that more follow.
 _ALIKE = 8
-#: How many are then looked at together.
-_RUN_MAX = 4096
 
 Column: TypeAlias = "list[int] | npt.NDArray[np.uint64]"
 
@@ -68,12 +68,17 @@ class Messages(msgspec.Struct, eq=False):
     """Messages of one read, by columns."""
 
     count: int
-    metadata: Metadatas
+    shard: Column
     #: Values back to back, and where each begins.
     cuts: Cuts
     values: Buffer
     #: What an Ack says of each, as it came: one behind the other they are the content of an Ack.
     entries: list[bytes] | pa.Array
+
+    def names(self) -> list[Metadata]:
+        """Return what each says of itself; whoever stores them needs no more than shards and entries."""
+        listed = self.entries if isinstance(self.entries, list) else self.entries.to_pylist()
+        return ack(b"".join(listed))
 
 
 class Acks(NamedTuple):
@@ -104,22 +109,22 @@ class Frames:
         """How many bytes are held of a frame that is not all there."""
         return self._have
 
+    def keep(self, data: bytes) -> None:
+        """Put bytes aside until more come."""
+        self._pieces.append(data)
+        self._have += len(data)
+
     def cut(self, data: bytes) -> tuple[bytes, Sequence[int] | Places, Sequence[int] | Places]:
-        """Return bytes, and where the contents of all whole frames in them begin and end."""
+        """Return bytes, and where the contents of all whole frames in them begin and end; behind them is PAD."""
         if self.fault:
             return b"", _NONE, _NONE
-        if self._have:
-            self._pieces.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return b"", _NONE, _NONE
-            data = b"".join(self._pieces)
-        elif len(data) < self._need:
-            self._pieces, self._have = [data], len(data)
+        self.keep(data)
+        if self._have < self._need:
             return b"", _NONE, _NONE
-        starts, stops, at, need = self._cut(data)
-        rest = b"" if self._is_broken() else data[at:]
-        self._pieces, self._have, self._need = [rest], len(rest), need
+        data = b"".join([*self._pieces, PAD])
+        starts, stops, at, need = self._cut(data, len(data) - len(PAD))
+        rest = b"" if self._is_broken() else data[at : -len(PAD)]
+        self._pieces, self._have, self._need = [rest] if rest else [], len(rest), need
         return data, starts, stops
 
     def _is_broken(self) -> bool:
@@ -130,41 +135,50 @@ class Frames:
         self._pieces, self._have = [], 0
         self.fault = self.fault or "its connection is over"
 
-    def _cut(self, data: bytes) -> tuple[Sequence[int] | Places, Sequence[int] | Places, int, int]:
+    def _cut(self, data: bytes, end: int) -> tuple[Sequence[int] | Places, Sequence[int] | Places, int, int]:
         """Return where frames begin and end, where the last of them ends, and how many bytes the next one needs."""
-        unpack, most, end = _HEAD.unpack_from, self._bytes_max, len(data)
+        unpack, most = _HEAD.unpack_from, self._bytes_max
+        pieces: list[Places] = []
         starts: list[int] = []
-        stops: list[int] = []
-        at, need, alike, before = 0, _HEAD.size, 0, -1
+        at, need = 0, _HEAD.size
+        # How often the last size came in a row, and the one that came often: many of it are then looked at together.
+        before, same, usual, run = -1, 0, -1, _ALIKE
         while at + 4 <= end:
             (size,) = unpack(data, at)
-            stop = at + 4 + size
             if size > most:
                 self.fault = f"a frame of {size} bytes, above the {most} that a frame may have"
                 break
-            if stop > end:
+            if at + 4 + size > end:
                 need = 4 + size
                 break
             starts.append(at + 4)
-            stops.append(stop)
-            at = stop
-            alike = alike + 1 if size == before else 0
+            at += 4 + size
+            if size == usual:
+                run = _run(data, at, size, min((end - at) // (4 + size), 2 * run + _ALIKE))
+                if run:
+                    pieces += [np.array(starts, np.int64), np.arange(run) * (4 + size) + (at + 4)]
+                    starts.clear()
+                    at += run * (4 + size)
+                if run < _ALIKE:
+                    usual = -1
+            elif size == before:
+                same += 1
+                if same >= _ALIKE:
+                    same, usual = 0, size
+            else:
+                same = 0
             before = size
-            if alike >= _ALIKE and end - at >= _ALIKE * (4 + size):
-                alike = 0
-                run = _run(data, at, 4 + size, size)
-                starts.extend(range(at + 4, at + 4 + run * (4 + size), 4 + size))
-                at += run * (4 + size)
-                stops.extend(range(stop + 4 + size, at + 1, 4 + size))
-        if len(starts) > SMALL:
-            return np.array(starts, np.int64), np.array(stops, np.int64), at, need
-        return starts, stops, at, need
+        if pieces or len(starts) > SMALL:
+            found = np.concatenate([*pieces, np.array(starts, np.int64)])
+            return found, np.append(found[1:] - 4, at), at, need
+        return starts, [*(start - 4 for start in starts[1:]), at][: len(starts)], at, need
 
 
-def _run(data: bytes, at: int, step: int, size: int) -> int:
-    """Return how many frames from here on have this size."""
-    count = min((len(data) - at) // step, _RUN_MAX)
-    alike = np.ndarray((count,), ">u4", data, at, (step,)) == size
+def _run(data: bytes, at: int, size: int, count: int) -> int:
+    """Return how many frames from here on have this size, up to so many."""
+    if not count:
+        return 0
+    alike = np.ndarray((count,), ">u4", data, at, (4 + size,)) == size
     return count if alike.all() else int(alike.argmin())
 
 
@@ -200,13 +214,13 @@ class MessageReader(Frames):
 def together(found: Sequence[tuple[Metadata, bytes]]) -> Messages:
     """Return messages that were read one by one, in the shape that their number asks for."""
     count = len(found)
-    shards, ids, sent = zip(*[metadata for metadata, _ in found], strict=True)
+    shards = [metadata.shard for metadata, _ in found]
     values = [value for _, value in found]
     entries = [entry(metadata) for metadata, _ in found]
     cuts: Cuts = [0, *accumulate(map(len, values))]
     if count <= SMALL:
-        return Messages(count, Metadatas(list(shards), list(ids), list(sent)), cuts, b"".join(values), entries)
-    wide = Metadatas(*(np.array(each, np.uint64) for each in (shards, ids, sent)))
+        return Messages(count, shards, cuts, b"".join(values), entries)
+    wide = np.array(shards, np.uint64)
     return Messages(count, wide, np.array(cuts, np.int32), b"".join(values), pa.array(entries, pa.binary()))
 
 
@@ -263,15 +277,18 @@ def metadata(data: bytes, before: Metadata | None = None) -> Metadata:
 
 
 def columns(data: bytes, starts: Places, stops: Places) -> Messages | None:
-    """Return messages that are written as everybody writes them, None if one of them is not."""
-    reader = Reader(data + PAD)
+    """Return messages that are written as everybody writes them, None if one of them is not; behind them is PAD."""
+    reader = Reader(data)
     raw = reader.raw
     at, end, good = reader.nested(_METADATA, starts, stops)
     if not (good & (end - starts <= ENTRY_BYTES_MAX)).all():
         return None
-    found = _metadatas(reader, at, end)
-    if found is None:
-        return None
+    shards = alike.first(raw, at, raw[starts + 1], _TAGS)
+    if shards is None:
+        found = _metadatas(reader, at, end)
+        if found is None:
+            return None
+        shards = np.asarray(found.shard, np.uint64)
     start, stop, good = reader.optional_nested(_VALUE, end, stops)
     if not (good & (stop == stops)).all():
         return None
@@ -281,7 +298,7 @@ def columns(data: bytes, starts: Places, stops: Places) -> Messages | None:
     if not (raw[starts + 1] == end - at).all():
         return None
     _, edges, body = values.buffers()
-    return Messages(len(starts), found, np.frombuffer(edges, np.int32, len(starts) + 1), body or b"", entries)
+    return Messages(len(starts), shards, np.frombuffer(edges, np.int32, len(starts) + 1), body or b"", entries)
 
 
 def _metadatas(reader: Reader, at: Places, end: Places) -> Metadatas | None:
@@ -306,10 +323,13 @@ def encoded(said: Metadata, value: bytes, bytes_max: int = FRAME_BYTES_MAX) -> b
     return _HEAD.pack(_fitting(len(body), bytes_max)) + body
 
 
-def encode(said: Metadatas, cuts: Cuts, values: Buffer, bytes_max: int = FRAME_BYTES_MAX) -> tuple[Cuts, Buffer]:
+def encode(
+    said: Metadatas, cuts: Cuts, values: Buffer, bytes_max: int = FRAME_BYTES_MAX, *, zeros: bool = False
+) -> tuple[Cuts, Buffer]:
     """Return the frames of many messages back to back, and where each begins.
 
-    FrameTooLarge if one of them is; nothing is encoded then.
+    FrameTooLarge if one of them is; nothing is encoded then. With `zeros` a number that is 0 may be written as well:
+    to readers it is the same, and heads of one length are put together faster.
     """
     if len(said) <= SMALL:
         view = memoryview(values)
@@ -320,7 +340,8 @@ def encode(said: Metadatas, cuts: Cuts, values: Buffer, bytes_max: int = FRAME_B
             for row, (shard, id_, sent) in enumerate(zip(*said, strict=True))
         ]
         return [0, *accumulate(map(len, each))], b"".join(each)
-    head, sizes = _heads(said, np.asarray(cuts, np.int64))
+    places = np.asarray(cuts, np.int64)
+    head, sizes = _heads_alike(said, np.diff(places), zeros=zeros) or _heads(said, places)
     _fitting(int(sizes.max()), bytes_max)
     bodies = pa.Array.from_buffers(
         pa.binary(), len(said), [None, pa.py_buffer(np.ascontiguousarray(cuts, np.int32)), pa.py_buffer(values)]
@@ -328,6 +349,28 @@ def encode(said: Metadatas, cuts: Cuts, values: Buffer, bytes_max: int = FRAME_B
     wire = pc.binary_join_element_wise(head, bodies, b"")
     _, edges, body = wire.buffers()
     return np.frombuffer(edges, np.int32, len(said) + 1), body
+
+
+def _heads_alike(said: Metadatas, lengths: Places, *, zeros: bool) -> tuple[pa.Array, Places] | None:
+    """Return the same of messages whose heads all have one length; None of others."""
+    numbers = [*(np.asarray(each, np.uint64) for each in said), lengths.astype(np.uint64)]
+    widths = [alike.width(each) for each in numbers]
+    if not all(widths) or not lengths.all() or not (zeros or all(each.all() for each in numbers)):
+        return None
+    inner = sum(widths[:3]) + 3
+    if inner >= 0x80:
+        return None
+    sizes = lengths + (2 + inner + 1 + widths[3])
+    table = np.empty((len(said), 4 + 2 + inner + 1 + widths[3]), np.uint8)
+    table[:, :4] = sizes.astype(">u4").view(np.uint8).reshape(-1, 4)
+    table[:, 4:6] = _METADATA, inner
+    at = 6
+    for tag, values, width in zip((*_TAGS, _VALUE), numbers, widths, strict=True):
+        table[:, at] = tag
+        alike.write(table, at + 1, values, width)
+        at += 1 + width
+    edges = np.arange(0, table.size + 1, table.shape[1], dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(said), [None, pa.py_buffer(edges), pa.py_buffer(table)]), sizes
 
 
 def _heads(said: Metadatas, cuts: Places) -> tuple[pa.Array, Places]:
@@ -422,11 +465,15 @@ class AckReader(Frames):
     def feed(self, data: bytes) -> Metadatas | None:
         """Return what all Acks say that are there whole now, None if they say nothing."""
         data, starts, stops = self.cut(data)
+        tables = [_table(data, int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+        whole = [each for each in tables if each is not None]
+        if whole and len(whole) == len(tables):
+            return whole[0] if len(whole) == 1 else Metadatas(*map(np.concatenate, zip(*whole, strict=True)))
         places = [_entry_places(data, int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
         canonical = [each for each in places if each is not None]
         if len(canonical) == len(places) and sum(len(ats) for ats, _ in canonical) > SMALL:
             ats, ends = (np.concatenate([each[side] for each in canonical]) for side in (0, 1))
-            found = _metadatas(Reader(data + PAD), ats, ends)
+            found = _metadatas(Reader(data), ats, ends)
             if found is not None:
                 return found
         return self._each(data, starts, stops)
@@ -446,6 +493,21 @@ class AckReader(Frames):
         return Metadatas(*lists) if len(said) <= SMALL else Metadatas(*(np.array(each, np.uint64) for each in lists))
 
 
+def _table(data: bytes, at: int, stop: int) -> Metadatas | None:
+    """Return what an Ack says whose entries are written alike; None of another one, and of a short one."""
+    size = 2 + data[at + 1] if at + 1 < stop else stop + 1
+    count = (stop - at) // size
+    if count <= SMALL or count * size != stop - at:
+        return None
+    table = np.frombuffer(data, np.uint8, stop - at, at).reshape(count, size)
+    if not (table[:, :2] == (_METADATA, size - 2)).all() or size == 2:
+        return None
+    found = alike.columns(table[:, 2:], _TAGS)
+    if found is None:
+        return None
+    return Metadatas(*(np.full(count, each, np.uint64) if isinstance(each, int) else each for each in found))
+
+
 def _entry_places(data: bytes, at: int, stop: int) -> tuple[Places, Places] | None:
     """Return where the entries of an Ack begin and end; None if one is not written as everybody does."""
     size = 2 + data[at + 1] if at + 1 < stop else 1
@@ -453,7 +515,7 @@ def _entry_places(data: bytes, at: int, stop: int) -> tuple[Places, Places] | No
     if count > SMALL and count * size == stop - at:  # ids next to each other have the same length, but for a few
         heads = np.frombuffer(data, np.uint8, stop - at, at).reshape(count, size)[:, :2]
         if (heads[:, 0] == _METADATA).all() and (heads[:, 1] == size - 2).all() and size < 0x82:
-            ats = np.arange(at + 2, stop, size)
+            ats = np.arange(count) * size + (at + 2)
             return ats, ats + (size - 2)
     starts, ends = [], []
     while at < stop:

@@ -102,11 +102,24 @@ def _aggregated_asked(
         known = [policy_of(each.as_py()) for each in policies.dictionary]
     except BadMessage:
         return None
-    which = np.asarray(policies.indices).astype(np.int64)
-    masks, codes = np.unique(traffic, return_inverse=True)
-    pairs, rows = np.unique(which * len(masks) + codes.reshape(-1), return_inverse=True)
-    found = [Asked((known[int(pair) // len(masks)],), int(masks[int(pair) % len(masks)])) for pair in pairs]
-    return tuple(found), rows.reshape(-1).astype(np.int32)
+    which = np.asarray(policies.indices)
+    masks, codes = _codes(traffic)
+    if len(known) == 1 and len(masks) == 1:
+        return (Asked((known[0],), masks[0]),), which
+    pairs = which.astype(np.int64) * len(masks) + codes
+    there = np.flatnonzero(np.bincount(pairs))
+    places = np.zeros(int(there[-1]) + 1, np.int32)
+    places[there] = np.arange(len(there))
+    found = [Asked((known[pair // len(masks)],), masks[pair % len(masks)]) for pair in there.tolist()]
+    return tuple(found), places[pairs]
+
+
+def _codes(numbers: npt.NDArray[np.uint64]) -> tuple[list[int], npt.NDArray[np.int32]]:
+    """Return different numbers, of which there are few, and which of them each is."""
+    if (numbers == numbers[0]).all():
+        return [int(numbers[0])], np.zeros(len(numbers), np.int32)
+    coded = pa.array(numbers).dictionary_encode()
+    return coded.dictionary.to_pylist(), np.asarray(coded.indices)
 
 
 def _samples(

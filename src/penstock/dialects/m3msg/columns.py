@@ -122,7 +122,7 @@ def _has_long(ids: pa.Array) -> bool:
 
 
 def _route(messages: Messages) -> Column:
-    shards = messages.metadata.shard
+    shards = messages.shard
     if isinstance(shards, list):
         return [shard - (1 << 64) if shard >> 63 else shard for shard in shards]
     return pa.array(shards.view(np.int64))

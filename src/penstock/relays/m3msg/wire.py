@@ -34,7 +34,7 @@ def framed(delivery: Delivery, shards: int, first_shard: int, sent_ns: int, byte
     said = Metadatas(named, ids.view(np.uint64), np.full(len(rows), sent_ns, np.uint64))
     cuts, values = _values(delivery, rows)
     try:
-        return Framed(encode(said, cuts, values, bytes_max)[1], ids, [])
+        return Framed(encode(said, cuts, values, bytes_max, zeros=True)[1], ids, [])
     except FrameTooLarge:
         return _fitting(said, ids, delivery, rows, bytes_max)
 
