@@ -25,6 +25,14 @@ def free_port() -> int:
     return free_offset((0,))
 
 
+def free_ports(count: int) -> list[int]:
+    """Return so many of them, all different."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
+
+
 def free_offset(ports: tuple[int, ...]) -> int:
     """Return a number that, added to each port, gives free ones; drawn, so that two runs at once do not meet."""
     for _ in range(100):

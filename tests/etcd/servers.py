@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from bench.ports import free_ports
 from penstock.config import ZoneConfig
 
 #: Longer than anything here takes on a slow machine.
@@ -25,18 +26,6 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) 
     while not holds():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses, all of them different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Etcd:

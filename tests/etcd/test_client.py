@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.ports import free_port
 from penstock.config import ZoneConfig
 from penstock.errors import Refusal
 from penstock.registry.etcd.client import Client, end_of
 from penstock.registry.etcd.mirror import Edit, Mirror
 from penstock.registry.registry import Entry, UnknownOutcomeError
 from tests.etcd.relay import Relay
-from tests.etcd.servers import PATIENCE_S, Cluster, free_ports
+from tests.etcd.servers import PATIENCE_S, Cluster
 from tests.nsq.certificates import certificates
 
 
@@ -278,7 +279,7 @@ def test_a_leader_that_dies_or_stands_still_is_left_for_another(three: Cluster, 
 
 def test_what_nobody_heard_is_asked_elsewhere_and_refused_when_there_is_nobody(one: Cluster, prefix: str) -> None:
     async def main() -> None:
-        dead = f"127.0.0.1:{free_ports(1)[0]}"
+        dead = f"127.0.0.1:{free_port()}"
         async with client_of(ZoneConfig(endpoints=(dead, *one.endpoints))) as client:
             assert await client.put(prefix.encode(), b"") > 0  # a put is sent on only because it was never sent
         async with client_of(ZoneConfig(endpoints=(dead,))) as client:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from tests.cli.program import ANY_PORTS, Node, Running, inside
-from tests.etcd.servers import Cluster, free_ports, wait_for
+from tests.etcd.servers import Cluster, wait_for
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_start_waits_for_etcd_and_says_so(own: Cluster, tmp_path: Path) -> Non
 
 
 def test_a_start_without_etcd_ends_with_a_sentence(tmp_path: Path) -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{free_port()}"
     options = ("--set=registry.kind=etcd", f"--set=etcd.zones.default.endpoints={nobody}")
     with Running("up", "--data", "data", *ANY_PORTS, *options, "--set=registry.start_timeout=1s", cwd=tmp_path) as node:
         assert node.process.wait(60) == 2

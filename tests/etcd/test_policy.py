@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.ports import free_port
 from penstock.config import ZoneConfig
 from penstock.errors import Refusal
 from penstock.m3 import routing
@@ -17,7 +18,7 @@ from penstock.node.policy import Policy
 from penstock.registry.etcd.client import Client
 from penstock.registry.etcd.policy import Follower
 from penstock.registry.records import RoutingMapping
-from tests.etcd.servers import PATIENCE_S, Cluster, free_ports
+from tests.etcd.servers import PATIENCE_S, Cluster
 from tests.m3.vectors import POLICY, POLICY_BYTES
 
 
@@ -156,7 +157,7 @@ def test_case_44_a_policy_that_is_followed_no_more_stays_as_it_was(one: Cluster,
 
 def test_writing_where_nobody_answers_is_refused_with_the_reason() -> None:
     async def main() -> None:
-        zone = msgspec.structs.replace(ZoneConfig(), endpoints=(f"127.0.0.1:{free_ports(1)[0]}",))
+        zone = msgspec.structs.replace(ZoneConfig(), endpoints=(f"127.0.0.1:{free_port()}",))
         async with following(zone, "key", seconds=0.1) as made:
             with pytest.raises(Refusal, match="does not answer"):
                 await made.follower.write({"a": 1})

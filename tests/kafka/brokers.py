@@ -28,7 +28,7 @@ from confluent_kafka.admin._scram import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from bench.ports import free_port
+from bench.ports import free_ports
 
 #: Longer than anything here takes on a slow machine.
 PATIENCE_S = 180.0
@@ -88,14 +88,6 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) 
     while not holds():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses, all different; none that an outgoing connection could get."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return sorted(found)
 
 
 class Broker:

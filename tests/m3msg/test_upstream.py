@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench import supply
+from bench.ports import free_port
 from tests.cli.program import SECONDS_MAX, Node
-from tests.etcd.servers import free_ports, wait_for
+from tests.etcd.servers import wait_for
 
 COUNT = 20_000
 
@@ -33,7 +34,7 @@ def test_its_producer_sends_to_this_node_and_hears_of_every_message(tmp_path: Pa
 
 
 def test_its_consumer_hears_from_this_node_and_acks_every_message(tmp_path: Path, m3msg: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     (tmp_path / "m3.toml").write_text(
         '[topics.metrics]\nshards = 16\n[[topics.metrics.services]]\nname = "service"\n'
         f'[placements.service.instances.a]\nendpoint = "127.0.0.1:{port}"\n'

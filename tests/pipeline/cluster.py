@@ -6,7 +6,6 @@ import faulthandler
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -42,12 +41,6 @@ SMALL = {
     "spark.executor.extraJavaOptions": JAVA,
     "spark.python.worker.tracebackDumpIntervalSeconds": "60",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def bare_python(path: Path) -> Path:

@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bench.ports import free_port
 from penstock.client.connection import Access, Connection
 from penstock.client.wire import Publish, Read
-from tests.pipeline.cluster import Cluster, free_port
+from tests.pipeline.cluster import Cluster
 from tests.proofs.checks import Checks
 from tests.proofs.child import Child
 from tests.proofs.driver import Job
