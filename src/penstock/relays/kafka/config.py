@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config import Config, Section, host_and_port, parse_duration, parse_size
-from penstock.config.tree import Duration, Named, NamedList, Secret, Size, SomeSize
+from penstock.config.tree import Duration, NamedList, Size, SomeSize
 from penstock.errors import ConfigError
 from penstock.relays.kafka.actions import changes
 from penstock.relays.kafka.batching import BatchLimits
@@ -20,7 +20,6 @@ INT32_MAX = (1 << 31) - 1
 
 Batching = Literal["none", "per_topic", "combined"]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-Sasl = Literal["none", "plain", "scram-sha-256", "scram-sha-512"]
 
 
 class PerTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,13 +129,6 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of this client, where they ask for one.
     tls_cert: str = ""
     tls_key: str = ""
-    #: How this client says who it is.
-    sasl: Sasl = "none"
-    user: str = ""
-    #: The user's password.
-    password: Secret = ""
-    #: The file whose first line it is, where `password` is not set.
-    password_file: Named = ""
 
     @property
     def combined(self) -> BatchLimits:
@@ -188,8 +180,6 @@ def check(config: Config) -> None:
     changes(relay.error_actions)
     if relay.header and "=" not in relay.header:
         raise ConfigError(f'kafka_relay.header = "{relay.header}" is no NAME=VALUE')
-    if relay.sasl != "none" and not (relay.user and (relay.password or relay.password_file)):
-        raise ConfigError(f"kafka_relay.sasl = {relay.sasl} needs a user, and a password or password_file")
     seen: set[str] = set()
     for each in relay.per_topic:
         if each.topic in seen:
