@@ -90,9 +90,10 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     combined_time_ns: Duration = 0
     combined_messages: Annotated[int, Meta(ge=0)] = 0
     combined_bytes: Size = 0
-    #: Messages of one partition that go together are compressed, if they are so large ...
+    #: Messages of one partition that go together are compressed, with a level (0 = the codec's own), if they are so
+    #: large ...
     compression: Codec = "none"
-    compression_level: Annotated[int, Meta(ge=-1, le=22)] = -1
+    compression_level: Annotated[int, Meta(ge=0, le=22)] = 0
     compression_min_bytes: Size = 128
     #: ... and if that leaves at most so many percent of them.
     compression_percent: Annotated[int, Meta(ge=0, le=100)] = 100
@@ -150,7 +151,7 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
             self.batching if said.batching is None else said.batching,
             batch,
             self.compression if said.compression is None else said.compression,
-            None if level < 0 else level,
+            level or None,
             self.compression_min_bytes if least is None else parse_size(least),
             self.rate_interval_ns if interval is None else parse_duration(interval),
             self.rate_count if said.rate_count is None else said.rate_count,
