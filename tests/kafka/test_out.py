@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cli.program import Node
-from tests.kafka.brokers import Brokers, wait_for
+from tests.kafka.brokers import USERS, Brokers, wait_for
 from tests.m3msg.test_out import published
 
 Name = Callable[[str], str]
 BODIES = [b"order %d" % number for number in range(5000)]
 
 
-def relayed(path: Path, kafka: Brokers, *topics: str, more: str = "") -> Node:
+def relayed(path: Path, kafka: Brokers, *topics: str, more: str = "", addresses: str = "") -> Node:
     """Return a node that relays topics to Kafka."""
     names = ", ".join(f'"{topic}"' for topic in topics)
-    brokers = ", ".join(f'"{address}"' for address in kafka.addresses.split(","))
+    brokers = ", ".join(f'"{address}"' for address in (addresses or kafka.addresses).split(","))
     file = path / "penstock.toml"
     file.write_text(f"[kafka_relay]\ntopics = [{names}]\nbrokers = [{brokers}]\n{more}\n")
     return Node(path, "--config", file)
@@ -88,8 +88,10 @@ def test_kafka_is_away_at_first_and_the_node_is_killed_meanwhile(tmp_path: Path,
         wait_for(lambda: figures(node)["metadata_failures_total"] > 0, "Kafka not to answer")
         assert node.end(signal.SIGKILL) < 0
     one.members[0].resume()
-    more = 'pause_initial = "100ms"'
-    with relayed(tmp_path, one, topic, more=more) as node:
+    # The second time it comes with TLS, and as somebody.
+    user, password = next(iter(USERS.items()))
+    more = f'tls = true\ntls_ca = "{one.ca}"\nsasl = "scram-sha-512"\nuser = "{user}"\npassword = "{password}"'
+    with relayed(tmp_path, one, topic, more=more, addresses=f"127.0.0.1:{one.members[0].sasl_tls_port}") as node:
         published(node, topic, BODIES[2000:])
         balanced(node, 5000, 0)
         assert has(one, topic, BODIES)

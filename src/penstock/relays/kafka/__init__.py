@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:
     """Begin to send."""
     import os
+    import secrets
+    from functools import partial
     from random import Random
 
+    from penstock.kafka.sasl import Login, login
     from penstock.relays.kafka.conversation import Manner
     from penstock.relays.kafka.outside import KafkaOutside
     from penstock.relays.kafka.relay import Relay
@@ -25,6 +28,10 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
     from penstock.wire.tls import client_context
 
     relay, dialler, chance = config.of(KafkaRelayConfig), LoopDialler(), Random(os.urandom(32))
+
+    def logged_in() -> Login:
+        return login(relay.sasl.upper(), relay.user, relay.secret(), partial(secrets.token_hex, 16))
+
     manner = Manner(
         node.clock,
         dialler,
@@ -32,6 +39,7 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
         client_id=relay.client_id,
         timeout_ns=relay.socket_timeout_ns,
         tls=client_context(relay.tls_ca, relay.tls_cert, relay.tls_key) if relay.tls else None,
+        login=logged_in if relay.sasl != "none" else None,
     )
     return Relay(node, relay, KafkaOutside(relay, manner), chance, dialler.close)
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config import Config, Section, host_and_port, parse_duration, parse_size
-from penstock.config.tree import Duration, NamedList, Size, SomeSize
+from penstock.config.tree import Duration, Named, NamedList, Secret, Size, SomeSize
 from penstock.errors import ConfigError
 from penstock.relays.kafka.actions import changes
 from penstock.relays.kafka.batching import BatchLimits
@@ -19,6 +19,7 @@ MILLISECOND_NS = 1_000_000
 INT32_MAX = (1 << 31) - 1
 
 Batching = Literal["none", "per_topic", "combined"]
+Sasl = Literal["none", "plain", "scram-sha-256", "scram-sha-512"]
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -131,6 +132,14 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     tls_cert: str = ""
     tls_key: str = ""
 
+    #: How this client says who it is.
+    sasl: Sasl = "none"
+    user: str = ""
+    #: The user's password.
+    password: Secret = ""
+    #: The file whose first line it is, where `password` is not set; read again for each connection.
+    password_file: Named = ""
+
     @property
     def combined(self) -> BatchLimits:
         """What completes a batch of several topics."""
@@ -157,6 +166,16 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
             self.rate_count if said.rate_count is None else said.rate_count,
         )
 
+    def secret(self) -> str:
+        """Return the password; ConfigError where its file cannot be read."""
+        if self.password or not self.password_file:
+            return self.password
+        try:
+            with open(self.password_file, encoding="utf-8") as file:
+                return file.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"kafka_relay.password_file {self.password_file} cannot be read: {error}") from None
+
     def relays(self, topic: str) -> bool:
         """Tell whether messages of a topic are sent."""
         return any(
@@ -181,6 +200,9 @@ def check(config: Config) -> None:
     changes(relay.error_actions)
     if relay.header and "=" not in relay.header:
         raise ConfigError(f'kafka_relay.header = "{relay.header}" is no NAME=VALUE')
+    if relay.sasl != "none" and not (relay.user and (relay.password or relay.password_file)):
+        raise ConfigError(f"kafka_relay.sasl = {relay.sasl} needs a user, and a password or password_file")
+    relay.secret()
     seen: set[str] = set()
     for each in relay.per_topic:
         if each.topic in seen:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from penstock.clock import SECOND, Clock
 from penstock.columns import Buffer
 from penstock.errors import PenstockError
-from penstock.kafka import versions
 from penstock.kafka.exchange import Api, Exchange
+from penstock.kafka.opening import Opening
+from penstock.kafka.sasl import Login
 from penstock.kafka.wire import Reader
 from penstock.wire.dial import Dialler
 from penstock.wire.link import Backoff, Link
@@ -40,6 +41,7 @@ class Manner:
         client_id: str,
         timeout_ns: int,
         tls: ssl.SSLContext | None = None,
+        login: Callable[[], Login] | None = None,
     ) -> None:
         self.clock = clock
         self.dialler = dialler
@@ -47,6 +49,8 @@ class Manner:
         self.client_id = client_id
         self.timeout_ns = timeout_ns
         self.tls = tls
+        #: Says who we are, anew on each connection.
+        self.login = login
 
 
 class Conversation:
@@ -56,20 +60,19 @@ class Conversation:
         self,
         address: tuple[str, int],
         manner: Manner,
-        needed: Iterable[Api],
         *,
         ready: Callable[[], None],
         failed: Callable[[str], None],
         hold: Callable[[bool], None] | None = None,
     ) -> None:
         self._manner = manner
-        self._needed = tuple(needed)
         self._ready = ready
         self._failed = failed
         self._hold = hold
         self._exchange = Exchange(manner.client_id)
         self._told: deque[Told] = deque()
-        self._versions: dict[Api, int] = {Api.API_VERSIONS: versions.FIRST}
+        self._opening = Opening(self._exchange)
+        self._versions: dict[Api, int] = {}
         #: When something was last heard, or asked where nothing was waited for.
         self._alive_ns = 0
         self._is_over = False
@@ -97,8 +100,7 @@ class Conversation:
         if not self._exchange.waiting:
             self._alive_ns = self._manner.clock.monotonic()
         self._told.append(told)
-        for piece in self._exchange.ask(api, self._versions[api], body):
-            self.link.write(piece)
+        self._write(self._exchange.ask(api, self._versions[api], body))
 
     def close(self) -> None:
         """Hang up; nothing more is told."""
@@ -114,17 +116,25 @@ class Conversation:
     # --- the link calls these -------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """Ask what the broker understands."""
-        body = versions.request(self._versions[Api.API_VERSIONS])
-        self.ask(Api.API_VERSIONS, [body], self._agree)
+        """Ask what the broker understands, and say who we are."""
+        self._alive_ns = self._manner.clock.monotonic()
+        if self._manner.login is not None:
+            try:
+                self._opening = Opening(self._exchange, self._manner.login())
+            except PenstockError as error:
+                self.fail(str(error))
+                return
+        self._write(self._opening.begin())
 
     def received(self, data: bytes) -> None:
         """Tell who asked."""
         self._alive_ns = self._manner.clock.monotonic()
         for asked, reader in self._exchange.feed(data):
-            told = self._told.popleft()
             try:
-                told(reader, asked.version)
+                if self.is_ready:
+                    self._told.popleft()(reader, asked.version)
+                else:
+                    self._open(self._opening.answered(asked, reader))
             except PenstockError as error:
                 self.fail(f"the answer to {asked.api.name}: {error}")
             if self._is_over:
@@ -149,18 +159,17 @@ class Conversation:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _agree(self, reader: Reader, version: int) -> None:
-        found = versions.answer(reader, version)
-        if found is None:
-            self._versions[Api.API_VERSIONS] = versions.OLDEST
-            self.opened()
-            return
-        self._versions.update(versions.chosen(found, self._needed))
-        self._begin()
+    def _write(self, pieces: Sequence[Buffer]) -> None:
+        for piece in pieces:
+            self.link.write(piece)
 
-    def _begin(self) -> None:
-        self.is_ready = True
-        self._ready()
+    def _open(self, pieces: Sequence[Buffer]) -> None:
+        """Go on with the first words, or be ready for others."""
+        self._write(pieces)
+        if self._opening.versions is not None:
+            self._versions = self._opening.versions
+            self.is_ready = True
+            self._ready()
 
     def _end(self, why: str) -> None:
         if not self._is_over:

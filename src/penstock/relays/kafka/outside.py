@@ -39,9 +39,7 @@ class ProduceWire:
         self._sequences = sequences
         self._timeout_ms = timeout_ms
         address = line.broker.host, line.broker.port
-        self._conversation = Conversation(
-            address, manner, (Api.PRODUCE,), ready=line.wake, failed=line.failed, hold=line.hold
-        )
+        self._conversation = Conversation(address, manner, ready=line.wake, failed=line.failed, hold=line.hold)
 
     @property
     def is_ready(self) -> bool:
@@ -76,13 +74,11 @@ class _Inquiry:
         self,
         addresses: Sequence[tuple[str, int]],
         manner: Manner,
-        needed: Sequence[Api],
         work: Callable[[_Inquiry], None],
         failed: Failed,
     ) -> None:
         self._addresses = list(addresses)
         self._manner = manner
-        self._needed = needed
         self._work = work
         self._failed = failed
         self._why = "there is no broker to ask"
@@ -97,7 +93,6 @@ class _Inquiry:
         self.conversation = Conversation(
             address,
             self._manner,
-            self._needed,
             ready=partial(self._work, self),
             failed=partial(self._missed, address),
         )
@@ -138,7 +133,6 @@ class KafkaOutside:
         self, brokers: Sequence[Broker], *, producer: bool, found: Callable[[Found], None], failed: Failed
     ) -> None:
         """Ask what Kafka has, and for a new producer."""
-        needed = (Api.METADATA, *((Api.INIT_PRODUCER_ID,) if producer else ()))
 
         def work(inquiry: _Inquiry) -> None:
             inquiry.ask(Api.METADATA, lambda version: metadata.request(version, None), partial(said, inquiry))
@@ -164,7 +158,7 @@ class KafkaOutside:
             topics = [SaidTopic(topic.name, topic.error, _partitions(topic)) for topic in there.topics]
             found(Found(cluster([Broker(*broker) for broker in there.brokers], topics), sequences))
 
-        self._inquiry = _Inquiry(self._ring(brokers), self._manner, needed, work, failed)
+        self._inquiry = _Inquiry(self._ring(brokers), self._manner, work, failed)
 
     def create(self, brokers: Sequence[Broker], topic: str, made: Callable[[int], None], failed: Failed) -> None:
         """Ask for one topic, which makes it."""
@@ -184,7 +178,7 @@ class KafkaOutside:
             inquiry.close()
             made(error)
 
-        self._inquiry = _Inquiry(self._ring(brokers), self._manner, (Api.METADATA,), work, failed)
+        self._inquiry = _Inquiry(self._ring(brokers), self._manner, work, failed)
 
     def close(self) -> None:
         """Ask nothing more."""
