@@ -64,19 +64,23 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 test: ## checks, tests, most of a minute of simulation, short proofs
 	@scripts/need ensurepip node npm strace gcc openssl promtool go java mvn kcat chromium curl etcd etcdctl
 	@$(MAKE) -j3 check peers $(FOREIGN)/.made $(AWS)/.made
-	@$(MAKE) -j2 $(PARTS)
+	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
+		$(MAKE) -j2 SCRATCH="$$scratch" $(PARTS)
 
 PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-simulation test-fuzz test-queues test-archive
 .PHONY: peers $(PARTS)
 # Built before the tests, because a compiler takes both cores from whatever runs beside it.
 peers: | $(BIN)/python
 	$(BIN)/python -c "from bench import supply; supply.nsqd(); supply.flight_reader(); supply.m3msg(); supply.kafka()"
+# Where tests that sync much write; Spark's and the proofs stay on the disk.
+SCRATCH ?=
+PYTEST := $(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest
 # Those that wait for others most: programs of our own, of others, etcd and Kafka.
 OUTSIDE := $(addprefix tests/,cli dynamiq etcd foreign kafka m3msg pages sqs)
 test-node:
-	$(BIN)/pytest tests --ignore=tests/pipeline $(addprefix --ignore=,$(OUTSIDE))
+	$(PYTEST) tests --ignore=tests/pipeline $(addprefix --ignore=,$(OUTSIDE))
 test-outside:
-	$(BIN)/pytest $(OUTSIDE)
+	$(PYTEST) $(OUTSIDE)
 test-pipeline:
 	$(BIN)/pytest tests/pipeline
 test-simulation:
