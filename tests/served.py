@@ -21,6 +21,7 @@ from penstock.api.server import ApiServer
 from penstock.cli.daemon import Daemon
 from penstock.clock import SECOND
 from penstock.config import CallersConfig, Config, EventsConfig
+from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
@@ -44,6 +45,7 @@ NO_FLIGHT = FlightConfig(enabled=False)
 NO_SQS = SqsConfig(enabled=False)
 QUEUES = DynamiqConfig(port=0)
 NO_M3MSG = M3MsgConfig(enabled=False)
+NO_DORY = DoryConfig()
 
 
 class MovableClock:
@@ -108,6 +110,7 @@ class Served:
         sqs: SqsConfig = NO_SQS,
         dynamiq: DynamiqConfig = QUEUES,
         m3msg: M3MsgConfig = NO_M3MSG,
+        dory: DoryConfig = NO_DORY,
         lookup: bool = False,
         **config: Any,
     ) -> None:
@@ -118,7 +121,7 @@ class Served:
         )
         self.config = Config(
             data_dir=str(path),
-            parts=(api, own, flight, sqs, dynamiq, m3msg),
+            parts=(api, own, flight, sqs, dynamiq, m3msg, dory),
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),

@@ -1,5 +1,5 @@
 """The dialects of a node: the one list of them."""
 
-from penstock.dialects import dynamiq, flight, m3msg, nsq, sqs
+from penstock.dialects import dory, dynamiq, flight, m3msg, nsq, sqs
 
-DIALECTS = (flight.DIALECT, nsq.DIALECT, sqs.DIALECT, dynamiq.DIALECT, m3msg.DIALECT)
+DIALECTS = (flight.DIALECT, nsq.DIALECT, sqs.DIALECT, dynamiq.DIALECT, m3msg.DIALECT, dory.DIALECT)

@@ -44,6 +44,12 @@ class Storage:
         """Return the rows of a shard that the next first subscription would get."""
         return shard.rows_between(max(self._topic.record.orphan_from[shard.number], shard.start), shard.end)
 
+    def unfinished_from(self, shard: Shard) -> int:
+        """Return the offset below which every row is finished by all subscriptions, or gone."""
+        topic, number = self._topic, shard.number
+        floors = [subscription.cursors[number].floor for subscription in topic.subscriptions.values()]
+        return max(min(floors) if floors else topic.record.orphan_from[number], shard.start)
+
     def retain(self, room: int = 0) -> None:
         """Drop history that is neither needed nor young, and more of it where so many bytes are needed."""
         now_ns = self._node.steady.now()

@@ -1,0 +1,90 @@
+"""The memory for messages that were taken in: blocks of one size, so many and no more.
+
+A message that finds no room is dropped, whole; those that are in stay. It holds its blocks until it is stored, and in
+a memory topic until nobody needs it any more: what the log does not keep is kept here.
+Invariant: no more blocks are taken than there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+#: A block, and what of it a message can use: Dory's own numbers, so that `max_buffer` holds as much here as there.
+BLOCK_BYTES = 128
+USED_BYTES = 120
+
+
+class Keeper(Protocol):
+    """A topic's shard in memory, as far as this goes."""
+
+    def needed_from(self) -> int | None:
+        """Return the first offset that somebody needs; None where the shard is gone."""
+
+
+class _Kept(NamedTuple):
+    """Rows of a memory topic that were stored together."""
+
+    first: int
+    #: How many blocks each has.
+    blocks: list[int]
+
+
+class Pool:
+    """All blocks of one node."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.blocks_max = max(1, size_bytes // BLOCK_BYTES)
+        self.used = 0
+        #: What of it is for rows of memory topics, by their shards, the oldest first.
+        self._kept: dict[Keeper, deque[_Kept]] = {}
+
+    def take(self, sizes: list[int] | npt.NDArray[np.int64]) -> tuple[int, list[int] | None]:
+        """Take blocks for messages of these sizes; return how many, and which found room: None if all did."""
+        blocks = blocks_of(sizes)
+        total = sum(blocks) if isinstance(blocks, list) else int(blocks.sum())
+        if self.used + total > self.blocks_max:
+            self._reclaim()
+        if self.used + total <= self.blocks_max:
+            self.used += total
+            return total, None
+        kept: list[int] = []
+        before = self.used
+        for row, count in enumerate(blocks if isinstance(blocks, list) else blocks.tolist()):
+            if self.used + count <= self.blocks_max:
+                self.used += count
+                kept.append(row)
+        return self.used - before, kept
+
+    def give(self, blocks: int) -> None:
+        """Give blocks back."""
+        self.used -= blocks
+
+    def keep(self, keeper: Keeper, first: int, sizes: list[int] | npt.NDArray[np.int64]) -> None:
+        """Leave the blocks of rows that were stored with them, until their shard says that nobody needs them."""
+        blocks = blocks_of(sizes)
+        kept = self._kept.setdefault(keeper, deque())
+        kept.append(_Kept(first, blocks if isinstance(blocks, list) else blocks.tolist()))
+
+    def _reclaim(self) -> None:
+        """Give back what rows had that nobody needs any more."""
+        for keeper, kept in list(self._kept.items()):
+            needed = keeper.needed_from()
+            while kept and (needed is None or kept[0].first + len(kept[0].blocks) <= needed):
+                self.used -= sum(kept.popleft().blocks)
+            if kept and needed is not None and kept[0].first < needed:
+                first, blocks = kept.popleft()
+                self.used -= sum(blocks[: needed - first])
+                kept.appendleft(_Kept(needed, blocks[needed - first :]))
+            if not kept:
+                del self._kept[keeper]
+
+
+def blocks_of(sizes: list[int] | npt.NDArray[np.int64]) -> list[int] | npt.NDArray[np.int64]:
+    """Return how many blocks each message takes: none for an empty one."""
+    if isinstance(sizes, list):
+        return [-(-size // USED_BYTES) for size in sizes]
+    return -(-sizes // USED_BYTES)

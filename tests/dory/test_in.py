@@ -1,0 +1,227 @@
+"""Dory's inputs on a real node: order, names, limits, files, and senders of garbage."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.config import CallersConfig, Config, LimitsConfig, NodeConfig
+from penstock.dialects.dory.config import DATAGRAM, STREAM, TCP, DoryConfig, check, endpoints
+from penstock.dory import encode
+from penstock.errors import ConfigError
+from tests.dory.senders import TIME_MS, M, Sockets, dory
+
+TRANSPORTS = ["datagram", "stream", "tcp"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_five_thousand_messages_of_any_size_are_stored_once_each_in_order(tmp_path: Path, transport: str) -> None:
+    dice = random.Random(1)
+    bodies = [b"%d " % number + dice.randbytes(dice.choice([0, 10, 100, 1000])) for number in range(5000)]
+    wires = [encode("t", body, b"k%d" % (number % 7)) for number, body in enumerate(bodies)]
+    with dory(tmp_path) as node, node.open(transport) as line:
+        if transport == "datagram":
+            line.say(*wires)
+        else:
+            wire, at, step = b"".join(wires), 0, 1
+            while at < len(wire):
+                line.say(wire[at : at + step])
+                at, step = at + step, step * 7 % 100_003
+        found = node.until_stored(5000)
+        assert [body for body, _ in found] == bodies
+        assert [row["key"] for _, row in found] == [b"k%d" % (number % 7) for number in range(5000)]
+        assert node.thrown() == {}
+
+
+def test_messages_of_many_topics_go_to_their_own_and_each_keeps_its_order(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("stream") as line:
+        line.say(*[encode(f"t{number % 5}", b"%d" % number) for number in range(500)])
+        for topic in range(5):
+            found = node.until_stored(100, f"t{topic}")
+            assert [int(body) for body, _ in found] == list(range(topic, 500, 5))
+
+
+def test_a_topic_name_that_no_topic_can_have_is_a_bad_topic(tmp_path: Path) -> None:
+    names = [b"nul\0", b"\xff\xfe", b"x" * 1025]
+    with dory(tmp_path) as node, node.open("stream") as line:
+        line.say(*[encode(name, b"hello", timestamp_ms=TIME_MS) for name in names], M)
+        node.until_stored(1)
+        node.until_thrown(bad_topic=3)
+        assert node.served.do(lambda: set(node.served.node.topics)) == {"t"}
+        assert node.running.pool.used == 0
+        assert node.served.do(lambda: node.served.node.ledger.total("dory:bad_name")) == 3
+
+
+def test_who_may_not_publish_is_told_nothing_and_counted(tmp_path: Path) -> None:
+    with dory(tmp_path, {"callers": CallersConfig(anonymous="off", audit="off")}) as node:
+        for transport in TRANSPORTS:
+            with node.open(transport) as line:
+                line.say(M)
+        node.until_thrown(bad_topic=3)
+        assert node.served.do(lambda: "t" in node.served.node.topics) is False
+
+
+def test_a_message_that_no_topic_takes_is_too_long_and_its_neighbours_are_stored(tmp_path: Path) -> None:
+    with dory(tmp_path, {"node": NodeConfig(message_bytes=1000)}) as node, node.open("stream") as line:
+        sizes = (1000, 1001, 5) * 20
+        line.say(b"".join([encode("t", b"x" * size) for size in sizes]))
+        assert [len(body) for body, _ in node.until_stored(40)] == [1000, 5] * 20
+        node.until_thrown(too_long=20)
+
+
+def test_a_deleted_topic_is_made_again(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("tcp") as line:
+        line.say(M)
+        node.until_stored(1)
+        assert node.served.ask("DELETE", "topics/t").status == 204
+        line.say(M)
+        node.until_stored(1)
+
+
+def test_what_the_node_refuses_is_counted_and_gives_the_pool_back(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("stream") as line:
+        line.say(M)
+        node.until_stored(1)
+        node.served.do(lambda: setattr(node.served.node.topic("t").intake, "closed", "stopping"))
+        line.say(M, M)
+        node.until_thrown(shutdown=2)
+        assert node.running.pool.used == 0
+
+
+def test_datagrams_that_the_loop_does_not_come_to_are_dropped_beyond_the_buffer(tmp_path: Path) -> None:
+    wire = encode("t", b"x" * 1000, timestamp_ms=TIME_MS)
+    with dory(tmp_path, max_buffer=100_000) as node, node.open("datagram") as line:
+        line.say(M)
+        node.until_stored(1)
+        going, blocked = threading.Event(), threading.Event()
+
+        def block() -> None:
+            blocked.set()
+            going.wait(60)
+
+        node.served._loop.call_soon_threadsafe(block)
+        blocked.wait(60)
+        line.say(*[wire] * 1000)  # the sender is done, however long the loop takes
+        going.set()
+        node.served.until(
+            lambda: node.served.node.topic("t").intake.published + node.served.node.discards.total() == 1001
+        )
+        assert node.thrown()["no_memory"] >= 800
+
+
+@contextmanager
+def flooded(node: Sockets) -> Iterator[None]:
+    """Have somebody send garbage to all sockets, as fast as it goes."""
+    script = Path(__file__).parent / "garbage.py"
+    command = [sys.executable, str(script), node.datagram, node.stream, str(node.served.ports[TCP])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"flooding\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_flood_of_garbage_on_all_sockets_costs_good_senders_nothing(tmp_path: Path) -> None:
+    count = 300
+    with dory(tmp_path, {"limits": LimitsConfig(topics=20)}) as node:
+        with node.open("datagram") as one, node.open("stream") as two, node.open("tcp") as three:
+            two.say(encode("good", b"first"))
+            three.say(encode("good", b"first"))
+            node.until_stored(2, "good")
+            with flooded(node):
+                node.until("InputAgentDiscardMsgMalformed", 100)
+                for transport, line in zip(TRANSPORTS, (one, two, three), strict=True):
+                    line.say(*[encode("good", b"%s %d" % (transport.encode(), number)) for number in range(count)])
+                found = node.until_stored(2 + 3 * count, "good")
+        for transport in TRANSPORTS:
+            own = [body for body, _ in found if body.startswith(transport.encode())]
+            assert own == [b"%s %d" % (transport.encode(), number) for number in range(count)]
+        assert node.served.do(lambda: node.served.node.bugs) == 0
+        node.served.until(lambda: node.running.pool.used == 0)
+
+
+def test_socket_files_have_their_mode_and_go_with_the_node(tmp_path: Path) -> None:
+    with dory(tmp_path, unix_datagram_mode="0222", unix_stream_mode="0b110110000") as node:
+        assert stat.S_IMODE(os.stat(node.datagram).st_mode) == 0o222
+        assert stat.S_IMODE(os.stat(node.stream).st_mode) == 0o660
+        with node.open("datagram") as line:
+            line.say(*[M] * 100)
+            node.served.stop()
+            assert not os.path.exists(node.datagram)
+            assert not os.path.exists(node.stream)
+            with pytest.raises(OSError):
+                line.say(M)
+
+
+def test_what_was_sent_before_the_node_stops_is_stored(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("datagram") as line:
+        line.say(*[M] * 200)
+        node.served.stop()
+        assert node.served.node.topics["t"].intake.published == 200
+
+
+def test_a_socket_file_that_a_dead_node_left_is_replaced(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(left))
+    with dory(tmp_path / "data", unix_datagram_path=str(left)) as node:
+        node.datagram = str(left)
+        with node.open("datagram") as line:
+            line.say(M)
+            node.until_stored(1)
+
+
+def test_more_connections_than_a_listener_takes_are_closed_and_counted(tmp_path: Path) -> None:
+    with dory(tmp_path, {"limits": LimitsConfig(connections=1)}) as node, node.open("stream") as line:
+        line.say(M)
+        node.until_stored(1)
+        with node.open("stream") as other:
+            assert other.until_end() == b""
+        assert node.served.do(lambda: node.served.node.ledger.total("dory:too_many_connections")) == 1
+        line.say(M)
+        node.until_stored(2)
+
+
+def test_figures_and_peers_are_told(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("tcp") as line, node.open("stream") as other:
+        line.say(M)
+        other.say(M)
+        node.until_stored(2)
+        text = node.served.get("/metrics").content.decode()
+        assert 'penstock_dory_input_total{name="TcpInputForwardMsg"} 1\n' in text
+        assert "penstock_dory_connections 2\n" in text
+        peers = node.served.get("peers?dialect=dory").json["peers"]
+        assert sorted(peer["listener"] for peer in peers) == [TCP, STREAM]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"unix_datagram_path": "dory.socket"}, "no absolute path"),
+        ({"unix_stream_mode": "0x1ff"}, "no mode"),
+        ({"unix_stream_mode": "1777"}, "no mode"),
+        ({"unix_datagram_path": "/x", "max_datagram_msg_size": 16 << 20}, "allow_large_unix_datagrams"),
+        ({"tcp": True, "max_stream_msg_size": 1 << 40}, "memory.body_bytes"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(chosen: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(Config(parts=(DoryConfig(**chosen),)))  # type: ignore[arg-type]
+
+
+def test_an_input_is_off_until_it_is_named() -> None:
+    assert endpoints(Config(parts=(DoryConfig(max_datagram_msg_size=16 << 20),))) == []
+    chosen = DoryConfig(unix_datagram_path="/a", unix_stream_path="/b", tcp=True)
+    assert [endpoint.key for endpoint in endpoints(Config(parts=(chosen,)))] == [DATAGRAM, STREAM, TCP]
