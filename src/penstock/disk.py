@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import Refusal
@@ -250,11 +251,7 @@ class LocalDisk:
 
     def boot_id(self) -> str:
         """Return a text that changes when the machine restarts and unsynced bytes may be gone."""
-        try:
-            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                return file.read().strip()
-        except OSError:  # no such file outside Linux: every start then counts as a new boot
-            return os.urandom(16).hex()
+        return _boot_id()
 
     def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run blocking work on a pool of POOLS, then call `done(result, error)` on the loop."""
@@ -289,6 +286,15 @@ def private(path: str, flags: int) -> int:
 def is_full(error: BaseException | None) -> bool:
     """Tell whether an error means that no more can be written for now."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:  # no such file outside Linux: every start then counts as a new boot
+        return os.urandom(16).hex()
 
 
 def unmade(what: str, error: Exception) -> Exception:

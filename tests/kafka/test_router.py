@@ -23,7 +23,7 @@ def test_everything_that_is_published_arrives_once_and_is_finished(config: Kafka
     way.publish(b"one more")
     way.until(lambda: not way.left())
     assert sorted(way.kafka.bodies) == sorted([*BODIES, b"one more"])
-    assert way.router.counts.acked == 3001
+    assert way.router.books.counts.acked == 3001
     assert way.router.held == 0
 
 
@@ -123,7 +123,7 @@ def test_25_other_errors_cost_the_messages_and_no_pause(config: KafkaRelayConfig
     way.until(lambda: not way.left())
     assert way.requests == [[b"x"], [b"y"]]
     assert way.discarded("error_ack") == 2
-    assert way.router.counts.pauses == 0
+    assert way.router.books.counts.pauses == 0
     way.publish(*BODIES[:100])
     way.until(lambda: not way.left())
     assert sorted(way.kafka.bodies) == sorted(BODIES[:100])

@@ -163,7 +163,10 @@ def named(holder: int, name: str) -> list[Entry]:
 def replay(entries: npt.NDArray[np.int64], start: int) -> State:
     """Return the state that entries describe; a subscription that wrote none begins at `start`."""
     counts = dict.fromkeys(FINISHED, 0)
-    ops = entries[:, 0] if len(entries) else np.empty(0, np.int64)
+    if len(entries) == 0:  # of many queues most were never used
+        none = np.empty(0, np.int64)
+        return State(start, none, none, none, none, none, [], counts, [])
+    ops = entries[:, 0]
     starts = np.flatnonzero(ops == START)
     if len(starts):
         start = int(entries[starts[-1], 1])

@@ -22,6 +22,8 @@ def recover(
 ) -> Offsets:
     """Take up rows that a journal tells, `due` being those that were not due yet; return the ready ones."""
     rows, attempts = state.rows, state.attempts
+    if len(rows) == 0:
+        return rows
     held = state.holder >= 0
     published = np.minimum(np.searchsorted(due[0], rows), max(len(due[0]) - 1, 0))
     first_due = np.where(due[0][published] == rows, due[1][published], 0) if len(due[0]) else 0 * rows

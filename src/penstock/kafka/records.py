@@ -8,6 +8,7 @@ Invariant: what is left of an empty key or value is null, as Dory has it, unless
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from struct import Struct
 from typing import TypeAlias
@@ -39,8 +40,11 @@ _AFTER = Struct(">hiqqqhii")
 _LENGTH_FROM = 12
 _MAGIC = 2
 _NULL = varint(1)  # a length of -1, zigzag
-#: Records of one width next to each other that are worth a matrix of their own.
-_RUN = 64
+_NOTHING = np.zeros(0, np.uint8)
+#: Numbers of up to two bytes are looked up: sizes and offsets below 8 Ki, seconds between two records.
+_KNOWN = 1 << 14
+_VARINTS = [varint(number) for number in range(_KNOWN)]
+_WIDTHS = np.where(np.arange(_KNOWN) < 128, 1, 2)
 
 Times: TypeAlias = "int | Sequence[int] | Offsets"
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -132,6 +136,11 @@ def sealed(
     return Sealed([before + after, data], codec, plain, len(data))
 
 
+@cache
+def _known() -> pa.Array:
+    return pa.array(_VARINTS, pa.binary())
+
+
 # --- a few, one by one ------------------------------------------------------------------------------------------------
 
 
@@ -140,20 +149,24 @@ def _each(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
     first_ms = last_ms = _time(pieces[0].times_ms, 0)
     weight = row = 0
     for piece in pieces:
-        view = memoryview(piece.body)
+        view, times, keys, headers = memoryview(piece.body), piece.times_ms, piece.key, piece.headers
         for at, (start, stop) in enumerate(pairwise(piece.cuts)):
-            time_ms = _time(piece.times_ms, at)
-            last_ms = max(last_ms, time_ms)
-            key, value = _cell(piece.key, at), bytes(view[start:stop])
-            weight += len(key or b"") + len(value)
+            time_ms = times if isinstance(times, int) else int(times[at])
+            if time_ms > last_ms:
+                last_ms = time_ms
+            key = None if keys is None else _cell(keys, at)
+            value = bytes(view[start:stop])
+            weight += len(value)
+            if key:
+                weight += len(key)
             body = b"".join(
                 (
                     b"\0",
                     _zigzag(time_ms - first_ms),
                     _zigzag(row),
-                    _sized(None if null_empty and not key else key),
-                    _sized(None if null_empty and not value else value),
-                    section(_cell(piece.headers, at)),
+                    _NULL if key is None or (null_empty and not key) else _zigzag(len(key)) + key,
+                    _NULL if null_empty and not value else _zigzag(len(value)) + value,
+                    NONE if headers is None else section(_cell(headers, at)),
                 )
             )
             out += _zigzag(len(body)), body
@@ -165,91 +178,143 @@ def _time(times: Times, row: int) -> int:
     return times if isinstance(times, int) else int(times[row])
 
 
-def _cell(column: Column | None, row: int) -> bytes | None:
-    if column is None:
-        return None
+def _cell(column: Column, row: int) -> bytes | None:
     value = column[row] if isinstance(column, list) else column[row].as_py()
     return value if isinstance(value, bytes) else None
 
 
-def _sized(data: bytes | None) -> bytes:
-    return _NULL if data is None else varint(len(data) << 1) + data
-
-
 def _zigzag(number: int) -> bytes:
-    return varint((number << 1) ^ (number >> 63))
+    number = (number << 1) ^ (number >> 63)
+    return _VARINTS[number] if number < _KNOWN else varint(number)
 
 
 # --- many, by columns -------------------------------------------------------------------------------------------------
 
 
 def _columns(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
-    times = _times(pieces)
-    first_ms = int(times[0])
-    sizes = np.concatenate([np.diff(np.asarray(piece.cuts, np.int64)) for piece in pieces])
-    key = _joined_column(pieces, "key")
-    headers = _joined_column(pieces, "headers")
-    deltas = times - first_ms
-    head = Writer(count)
-    head.constant(b"\0")
-    head.numbers(((deltas << 1) ^ (deltas >> 63)).view(np.uint64))
-    head.numbers(np.arange(0, 2 * count, 2, dtype=np.uint64))
-    parts: list[pa.Array] = []
+    times, first_ms, last_ms = _times(pieces)
+    sizes = _sizes(pieces)
+    key, headers = _joined_column(pieces, "key"), _joined_column(pieces, "headers")
     weight = int(sizes.sum()) + MESSAGE_OVERHEAD_BYTES * count
-    inside = head.sizes
+    if key is None and headers is None and times is None:
+        size = int(sizes[0])
+        if (sizes == size).all():
+            data: Buffer = _alike(pieces, count, size, null_empty)
+            return Records(count, data, first_ms, last_ms, weight)
+    #: What every record has one behind the other, and how many bytes of it stand in each.
+    inside: Offsets = sizes + 1
+    columns: list[pa.Array | bytes] = [b"\0"]
+    if times is None:
+        columns.append(b"\0")
+        inside += 1
+    else:
+        deltas = times - first_ms
+        inside += _add(columns, (deltas << 1) ^ (deltas >> 63))
+    inside += _add(columns, np.arange(0, 2 * count, 2))
     if key is None:
-        head.constant(_NULL)
-        value_size = _lengths(sizes, None, null_empty)
-        head.take(value_size)
-        inside = head.sizes + sizes
+        columns.append(_NULL)
+        inside += 1
     else:
         key_sizes = np.asarray(pc.binary_length(key).fill_null(0), np.int64)
         weight += int(key_sizes.sum())
-        head.take(_lengths(key_sizes, key, null_empty))
-        value_size = _lengths(sizes, None, null_empty)
-        inside = head.sizes + key_sizes + value_size.sizes + sizes
-        parts = [key.fill_null(b"") if key.null_count else key, value_size.column()]
-    tail = None if headers is None else sections(headers)
-    inside = inside + (1 if tail is None else np.asarray(pc.binary_length(tail), np.int64))
-    whole = Writer(count)
-    whole.numbers((inside << 1).view(np.uint64))
-    whole.take(head)
-    if tail is None and key is None:
-        data = _woven(whole, sizes, pieces)
+        nulls = key_sizes == 0 if null_empty else np.asarray(key.is_null())
+        inside += _add(columns, np.where(nulls, 1, key_sizes << 1)) + key_sizes
+        columns.append(key.fill_null(b"") if key.null_count else key)
+    inside += _add(columns, np.where(sizes == 0, 1, sizes << 1) if null_empty else sizes << 1)
+    columns.append(_values(pieces))
+    if headers is None:
+        columns.append(NONE)
+        inside += 1
     else:
-        values = _values(pieces)
-        end = tail if tail is not None else NONE
-        joined = pc.binary_join_element_wise(whole.column(), *parts, values, end, b"")
-        data = _bytes_of(joined)
-    return Records(count, data, first_ms, int(times.max()), weight)
+        tail = sections(headers)
+        columns.append(tail)
+        inside += np.asarray(pc.binary_length(tail), np.int64)
+    first: list[pa.Array | bytes] = []
+    _add(first, inside << 1)
+    joined = pc.binary_join_element_wise(*_fewer([*first, *columns]), b"")
+    return Records(count, _bytes_of(joined), first_ms, last_ms, weight)
 
 
-def _times(pieces: Sequence[Piece]) -> Offsets:
-    return np.concatenate(
+def _add(columns: list[pa.Array | bytes], numbers: Offsets) -> Offsets | int:
+    """Write numbers that are not negative, one in each record; return how many bytes each takes."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if low == high:
+        columns.append(varint(low))
+        return len(varint(low))
+    if low >= 0 and high < _KNOWN:
+        columns.append(_known().take(pa.array(numbers)))
+        return _WIDTHS[numbers]
+    writer = Writer(len(numbers))
+    writer.numbers(numbers.view(np.uint64))
+    columns.append(writer.column())
+    return writer.sizes
+
+
+def _fewer(columns: list[pa.Array | bytes]) -> list[pa.Array | bytes]:
+    """Return columns with what is the same in all records, and stands side by side, as one."""
+    out: list[pa.Array | bytes] = []
+    for column in columns:
+        if isinstance(column, bytes) and out and isinstance(out[-1], bytes):
+            out[-1] += column
+        else:
+            out.append(column)
+    return out
+
+
+def _alike(pieces: Sequence[Piece], count: int, size: int, null_empty: bool) -> Buffer:
+    """Return records that differ in their offsets and values alone: a matrix for all offsets of one width."""
+    value_size = _NULL if null_empty and not size else varint(size << 1)
+    middle = np.frombuffer(_NULL + value_size, np.uint8)
+    values = np.concatenate([_matrix(piece, size) for piece in pieces]) if len(pieces) > 1 else _matrix(pieces[0], size)
+    out: list[Bytes] = []
+    start, width = 0, 1
+    while start < count:
+        stop = min(count, 1 << (7 * width - 1))
+        inside = 2 + width + len(middle) + size + 1
+        head = np.frombuffer(varint(inside << 1) + b"\0\0", np.uint8)
+        at = len(head)
+        rows = np.empty((stop - start, at + inside - 2), np.uint8)
+        rows[:, :at] = head
+        numbers = np.arange(2 * start, 2 * stop, 2)
+        for place in range(width):
+            more = 0x80 if place + 1 < width else 0
+            rows[:, at + place] = (numbers >> 7 * place) & 0x7F | more
+        at += width
+        rows[:, at : at + len(middle)] = middle
+        rows[:, at + len(middle) : -1] = values[start:stop]
+        rows[:, -1] = 0
+        out.append(rows.reshape(-1))
+        start, width = stop, width + 1
+    return (out[0] if len(out) == 1 else np.concatenate(out)).data
+
+
+def _matrix(piece: Piece, size: int) -> Bytes:
+    flat: Bytes = np.frombuffer(piece.body, np.uint8, piece.count * size, int(piece.cuts[0])) if size else _NOTHING
+    return flat.reshape(piece.count, size)
+
+
+def _times(pieces: Sequence[Piece]) -> tuple[Offsets | None, int, int]:
+    """Return the times, None where all are the same; the first; the last."""
+    said = [piece.times_ms for piece in pieces]
+    first = _time(said[0], 0)
+    if all(isinstance(each, int) and each == first for each in said):
+        return None, first, first
+    times = np.concatenate(
         [
-            np.full(piece.count, piece.times_ms, np.int64)
-            if isinstance(piece.times_ms, int)
-            else np.asarray(piece.times_ms, np.int64)
-            for piece in pieces
+            np.full(piece.count, each, np.int64) if isinstance(each, int) else np.asarray(each, np.int64)
+            for piece, each in zip(pieces, said, strict=True)
         ]
     )
+    last = int(times.max())
+    return (None if first == last == int(times.min()) else times), first, last
 
 
-def _lengths(sizes: Offsets, column: pa.Array | None, null_empty: bool) -> Writer:
-    """Return lengths as they stand before keys or values."""
-    if null_empty:
-        null = sizes == 0
-    else:
-        null = np.asarray(column.is_null()) if column is not None else np.zeros(len(sizes), np.bool_)
-    writer = Writer(len(sizes))
-    writer.numbers(np.where(null, 1, sizes << 1).view(np.uint64))
-    return writer
-
-
-def _woven(heads: Writer, sizes: Offsets, pieces: Sequence[Piece]) -> Buffer:
-    """Return heads and values in turn, each followed by no headers."""
-    values = _values(pieces)
-    return _bytes_of(pc.binary_join_element_wise(heads.column(), values, NONE, b""))
+def _sizes(pieces: Sequence[Piece]) -> Offsets:
+    found: list[Offsets] = []
+    for piece in pieces:
+        cuts = np.asarray(piece.cuts, np.int64)
+        found.append(cuts[1:] - cuts[:-1])
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _values(pieces: Sequence[Piece]) -> pa.Array:

@@ -84,6 +84,8 @@ class Journal:
         self.ended = False
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = 0
+        #: Called before anything is written in this life; what it raises, whoever writes hears.
+        self.before_first: Callable[[], None] | None = None
 
     @classmethod
     def open(
@@ -127,6 +129,7 @@ class Journal:
             entries = [*self._held, *_tuples(entries)]
         if not len(entries):
             return
+        self._begin_life()
         try:
             if self._torn:
                 raise OSError(errno.EIO, "the file ends in the rest of a failed append")
@@ -138,6 +141,11 @@ class Journal:
         self._held = []
         self._count += len(entries)
         self._unsynced = True
+
+    def _begin_life(self) -> None:
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
 
     def catch_up(self) -> None:
         """Write what a full disk held back, if there is space again."""
@@ -162,6 +170,7 @@ class Journal:
         """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
         if self.ended:
             return
+        self._begin_life()
         old = self._file
         try:
             file = self._begin_generation(entries)

@@ -159,6 +159,11 @@ class ManifestWriter:
         self.failed = False
 
     @property
+    def is_used(self) -> bool:
+        """Whether the manifest was written, or was to be, in this life."""
+        return self._version > 0
+
+    @property
     def settled(self) -> bool:
         """Whether the file on disk says what the shard does."""
         return not (self._busy or self._again or self.failed)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import msgspec
+
 from penstock.columns import BASE_COLUMNS
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
@@ -37,6 +39,8 @@ class Recovered:
         self.weight = 0
         self.cut_bytes = 0
         self.damaged: list[Damage] = []
+        #: What the manifest says, without its check; None where there is none that can be read and checked.
+        self.manifest: Manifest | None = None
         #: Files that nothing refers to any more; a reader may still have them open.
         self.stale: list[str] = []
         #: Rows may have been given out that are gone: the next offset must come from beyond the reserved block.
@@ -146,6 +150,8 @@ class _Recovery:
             found = None
         # It can be rebuilt: every segment is then scanned as if it had not been sealed.
         self.lost_manifest = found is None
+        if found is not None and found.check:
+            self.found.manifest = msgspec.structs.replace(found, check="")
         return found or Manifest()
 
     def files(self) -> dict[int, int]:

@@ -143,7 +143,7 @@ class Segment:
             rows=self.rows,
             batches=self.batches,
             bytes=self.bytes,
-            ts_min=self.ts_min if self.file is None or not self.index else self.index.earliest(),
+            ts_min=self.index.earliest() if self.index and (self.file or not self.ts_min) else self.ts_min,
             ts_max=self.ts_max,
             due_max=self.due_max,
             weight=self.weight,

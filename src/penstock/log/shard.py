@@ -142,6 +142,8 @@ class Shard:
         self._room = 0
         self._ticked_end = self.end
         self._count()
+        #: It is as its last life left it, and the files say so: what a start writes down waits for the first change.
+        self._resting = False
         #: A sync failed in another life, and the machine has not restarted since: what files show may not be there.
         self._was_suspect = False
 
@@ -190,7 +192,7 @@ class Shard:
             close_open(found)
         shard = cls(disk, clock, path, number, settings, state, found, measures, cache_bytes, quota)
         shard._was_suspect = state.state.suspect
-        shard._begin(boot, found.stale)
+        shard._begin(boot, found)
         return shard
 
     @property
@@ -498,6 +500,7 @@ class Shard:
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
         journal, entries = Journal.open(self._disk, self._clock, self.path, name, suspect=self._was_suspect)
+        journal.before_first = self._rise
         self._journals.append(journal)
         return journal, entries
 
@@ -532,9 +535,12 @@ class Shard:
         self._state.state.clean, self._state.state.suspect = clean, not clean or self.journals_suspect
 
     def _write_end(self) -> None:
+        state = self._state.state
         try:
-            self._manifest.write()
-            self._state.replace()
+            if not self._resting or self._manifest.is_used:
+                self._manifest.write()
+            if not self._resting or not state.clean or state.suspect:
+                self._state.replace()
         except OSError:  # likewise
             self.sync_errors += 1
 
@@ -569,19 +575,38 @@ class Shard:
         self._quota.add(-self._counted[0], -self._counted[1])
         self._counted = (0, 0)
 
-    def _begin(self, boot: str, stale: list[str]) -> None:
-        """Write down that the shard is in use, and what it was recovered to."""
+    def _begin(self, boot: str, found: Recovered) -> None:
+        """Write down that the shard is in use, and what it was recovered to; where nothing changed, not yet."""
         if self._segments.open is not None:
             self._segments.open.opened_ns = self._clock.monotonic()
         state = self._state.state
+        unchanged = found.manifest == self._segments.manifest(self.number, self.start, self.end, self.weight)
+        self._resting = state.clean and not state.suspect and unchanged and not found.stale
         state.boot, state.clean = boot, False
         self._reserve.begin(self.end)
         self._note_position()
-        self._manifest.write()
         self.last_version = self._state.start(self._clock.now())
+        if not self._resting:
+            self._manifest.write()
+            self._write_begin()
+        self._rewrites.doom(found.stale)
+
+    def _write_begin(self) -> None:
         self._state.replace()
-        self._reserve.synced(state.reserved_end)
-        self._rewrites.doom(stale)
+        self._resting = False
+        self._reserve.synced(self._state.state.reserved_end)
+
+    def _rise(self) -> None:
+        """Write down that the shard is in use, before its first row or a lease that outlives connections.
+
+        Until then a crash leaves what the last life did, which ended cleanly. Retention and rewriting need none of
+        this: what they make is synced before the manifest names it.
+        """
+        if self._resting:
+            try:
+                self._write_begin()
+            except OSError as error:
+                raise self._refusal(error) from error
 
     def _take_room(self, rows: Rows) -> None:
         """Take room for rows from the quota, and a step more; what there is none for is refused."""
@@ -619,6 +644,7 @@ class Shard:
         unknown = wanted - COLUMNS.keys()
         if unknown:
             raise Refusal("bad_column", f"there is no column {sorted(unknown)[0]!r} in a message")
+        self._rise()
         try:
             if segments.open is not None and not segments.open.batches:
                 self._abandon(segments.open)
@@ -642,6 +668,9 @@ class Shard:
         self._segments.open = None
 
     def _refill(self, end: int) -> None:
+        self._rise()
+        if end <= self._reserve.refill_at:
+            return
         try:
             self._reserve.refill(end)
         except OSError as error:
@@ -687,7 +716,7 @@ class Shard:
     def _note_synced(self) -> None:
         """Write down how far the log is synced, at most once a second: group syncs come by the thousand."""
         monotonic_ns = self._clock.monotonic()
-        if self._position_noted or monotonic_ns - self._noted_ns < NOTE_EVERY_NS:
+        if self._position_noted or self._resting or monotonic_ns - self._noted_ns < NOTE_EVERY_NS:
             return
         self._position_noted, self._noted_ns = True, monotonic_ns
         self._note_position()

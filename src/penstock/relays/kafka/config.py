@@ -19,8 +19,8 @@ MILLISECOND_NS = 1_000_000
 INT32_MAX = (1 << 31) - 1
 
 Batching = Literal["none", "per_topic", "combined"]
-Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Sasl = Literal["none", "plain", "scram-sha-256", "scram-sha-512"]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class PerTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,9 +91,10 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     combined_time_ns: Duration = 0
     combined_messages: Annotated[int, Meta(ge=0)] = 0
     combined_bytes: Size = 0
-    #: Messages of one partition that go together are compressed, if they are so large ...
+    #: Messages of one partition that go together are compressed, with a level (0 = the codec's own), if they are so
+    #: large ...
     compression: Codec = "none"
-    compression_level: Annotated[int, Meta(ge=-1, le=22)] = -1
+    compression_level: Annotated[int, Meta(ge=0, le=22)] = 0
     compression_min_bytes: Size = 128
     #: ... and if that leaves at most so many percent of them.
     compression_percent: Annotated[int, Meta(ge=0, le=100)] = 100
@@ -130,12 +131,13 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of this client, where they ask for one.
     tls_cert: str = ""
     tls_key: str = ""
+
     #: How this client says who it is.
     sasl: Sasl = "none"
     user: str = ""
     #: The user's password.
     password: Secret = ""
-    #: The file whose first line it is, where `password` is not set.
+    #: The file whose first line it is, where `password` is not set; read again for each connection.
     password_file: Named = ""
 
     @property
@@ -158,11 +160,21 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
             self.batching if said.batching is None else said.batching,
             batch,
             self.compression if said.compression is None else said.compression,
-            None if level < 0 else level,
+            level or None,
             self.compression_min_bytes if least is None else parse_size(least),
             self.rate_interval_ns if interval is None else parse_duration(interval),
             self.rate_count if said.rate_count is None else said.rate_count,
         )
+
+    def secret(self) -> str:
+        """Return the password; ConfigError where its file cannot be read."""
+        if self.password or not self.password_file:
+            return self.password
+        try:
+            with open(self.password_file, encoding="utf-8") as file:
+                return file.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"kafka_relay.password_file {self.password_file} cannot be read: {error}") from None
 
     def relays(self, topic: str) -> bool:
         """Tell whether messages of a topic are sent."""
@@ -190,6 +202,7 @@ def check(config: Config) -> None:
         raise ConfigError(f'kafka_relay.header = "{relay.header}" is no NAME=VALUE')
     if relay.sasl != "none" and not (relay.user and (relay.password or relay.password_file)):
         raise ConfigError(f"kafka_relay.sasl = {relay.sasl} needs a user, and a password or password_file")
+    relay.secret()
     seen: set[str] = set()
     for each in relay.per_topic:
         if each.topic in seen:

@@ -22,6 +22,8 @@ from penstock.message import Batch, int64s
 if TYPE_CHECKING:
     from penstock.relays.kafka.lane import Lane
 
+Content = bytes
+
 
 class Group(msgspec.Struct, eq=False):
     """Some rows, on lease."""
@@ -52,6 +54,11 @@ class Group(msgspec.Struct, eq=False):
     def count(self) -> int:
         """How many they are."""
         return len(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all of them."""
+        return int(self.sizes.sum())
 
     @property
     def picks(self) -> Offsets:
@@ -98,11 +105,11 @@ class Group(msgspec.Struct, eq=False):
             self.lane, self.shard, self.batch, self.picks[mask], self.sizes[mask], self.partition, self.failures
         )
 
-    def contents(self) -> Iterator[tuple[bytes | None, bytes]]:
+    def contents(self) -> Iterator[tuple[Content | None, Content]]:
         """Yield key and value of each, for whoever writes down single messages."""
         for row in self.picks.tolist():
             key = self.batch.row_value("key", row)
-            yield (key if isinstance(key, bytes) else None), self.batch.row_body(row)
+            yield (key if isinstance(key, Content) else None), self.batch.row_body(row)
 
     def _times(self) -> tuple[Offsets, Offsets, npt.NDArray[np.bool_]]:
         """Return when each came, what its producer said, and whether it did."""

@@ -132,7 +132,7 @@ class Relay:
 
     def samples(self) -> Iterator[Sample]:
         """Return its figures."""
-        counts = self.router.counts
+        counts = self.router.books.counts
         for name, text, value in (
             ("taken_total", "Messages that the relay took in hand.", counts.taken),
             ("sent_total", "Messages sent, again as well.", counts.sent),
@@ -166,11 +166,11 @@ class Relay:
     @property
     def watch(self) -> Watch | None:
         """Who is told of single messages."""
-        return self.router.watch
+        return self.router.books.watch
 
     @watch.setter
     def watch(self, watch: Watch | None) -> None:
-        self.router.watch = watch
+        self.router.books.watch = watch
 
     def queues(self) -> Iterator[Queue]:
         """Return the topics of which it holds messages."""

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from random import Random
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.columns import Offsets
 from penstock.delivery.source import Delivery
-from penstock.dialect import MetadataTimes, Queue, Watch
+from penstock.dialect import MetadataTimes, Queue
 from penstock.relays.kafka.actions import Action, Actions, changes
 from penstock.relays.kafka.assembly import MESSAGE_BYTES
+from penstock.relays.kafka.books import Books, Discards, Reason
 from penstock.relays.kafka.cluster import Broker, Cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group
@@ -29,7 +30,7 @@ from penstock.relays.kafka.lane import LEASE_NS, Lane
 from penstock.relays.kafka.line import Line, Wire
 from penstock.relays.kafka.pauses import Pauses
 from penstock.relays.kafka.sequences import DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, Sequences
-from penstock.relays.kafka.sets import MessageSet, Request
+from penstock.relays.kafka.sets import MessageSet
 
 _log = logging.getLogger("penstock.kafka")
 
@@ -39,19 +40,6 @@ CREATION_NS = (3 * SECOND, 6 * SECOND, 12 * SECOND)
 CREATED = (0, 5)
 #: What a batch of several topics is called.
 COMBINED = ""
-
-#: Why messages are given up.
-Reason = Literal[
-    "bad_topic",
-    "too_long",
-    "no_available_partitions",
-    "rate_limit",
-    "topic_autocreate_failed",
-    "error_ack",
-    "attempt_limit",
-    "shutdown",
-]
-Stage = Literal["receive", "send", "got_ack"]
 
 
 class Found:
@@ -88,48 +76,6 @@ class Outside(Protocol):
         """Ask nothing more."""
 
 
-class Discards(Protocol):
-    """Who is told of what is thrown away."""
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether keys and bodies are wanted."""
-
-    def add(
-        self,
-        reason: Reason,
-        topic: str,
-        times_ms: Offsets,
-        keys: Sequence[bytes | None] = (),
-        bodies: Sequence[bytes] = (),
-    ) -> None:
-        """Hear of messages that are given up."""
-
-    def add_duplicates(
-        self, topic: str, times_ms: Offsets, keys: Sequence[bytes | None] = (), bodies: Sequence[bytes] = ()
-    ) -> None:
-        """Hear of messages that may have been sent twice."""
-
-
-class Counts:
-    """What became of messages, and of those who were asked."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self.sent = 0
-        self.requests = 0
-        self.acked = 0
-        self.discarded = 0
-        self.duplicates = 0
-        self.resent = 0
-        self.pauses = 0
-        self.metadata_fetched = 0
-        self.metadata_failed = 0
-        self.connection_failures = 0
-        #: Answers with an error, by its code.
-        self.errors: dict[int, int] = {}
-
-
 class Router:
     """Decides; one for each relay."""
 
@@ -138,8 +84,7 @@ class Router:
     ) -> None:
         self.lanes: dict[str, Lane] = {}
         self.lines: dict[int, Line] = {}
-        self.counts = Counts()
-        self.watch: Watch | None = None
+        self.books = Books(clock, discards, self._freed)
         self.times = MetadataTimes(0, 0)
         #: Why nothing is sent; empty while it is.
         self.trouble = "it was not asked yet what Kafka has"
@@ -147,14 +92,12 @@ class Router:
         self._clock = clock
         self._random = random
         self._outside = outside
-        self._discards = discards
         self._actions = Actions(changes(config.error_actions))
         self._pauses = Pauses(config.pause_initial_ns, config.pause_doublings, config.pause_min_ns, random)
         self._cluster: Cluster | None = None
         self._sequences: Sequences | None = None
         #: starting, running, pausing (in a while lines are stopped), stopping (until answers are in), asking, creating.
         self._state = "starting"
-        self._held_bytes = 0
         self._is_full = False
         self._is_draining = False
         #: Sets whose partition nobody leads now: they go there, or nowhere.
@@ -193,15 +136,12 @@ class Router:
     def take(self, lane: Lane, deliveries: list[Delivery]) -> None:
         """Route what was handed out."""
         for delivery in deliveries:
-            group = Group.of(lane, delivery)
-            lane.held += group.count
-            self._held_bytes += int(group.sizes.sum())
-            self.counts.taken += group.count
+            group = self.books.take(lane, delivery)
             if self._state == "running":
                 self._receive(lane, group)
             else:
                 self._late.append((lane, group))
-        if self._held_bytes >= self._config.in_flight_bytes and not self._is_full:
+        if self.books.held_bytes >= self._config.in_flight_bytes and not self._is_full:
             self._is_full = True
             self._block()
 
@@ -249,7 +189,7 @@ class Router:
         for line in self.lines.values():
             for request in line.out:
                 for part in request:
-                    self._duplicates(part)
+                    self.books.doubt(part)
             line.close()
         if self._is_draining:
             self._lose_memory()
@@ -268,20 +208,20 @@ class Router:
         if valid is not None and lane.window is not None:
             valid = self._admitted(lane, valid)
         if valid is not None:
-            self._watched("receive", valid)
+            self.books.show("receive", (valid,))
             self._route(lane, valid, batches=not self._is_draining)
 
     def _valid(self, lane: Lane, group: Group) -> Group | None:
         """Return the messages that can be sent."""
         if lane.known is None:
-            self._discard(group, "bad_topic")
+            self.books.discard(group, "bad_topic")
             return None
         too_long = group.sizes + MESSAGE_BYTES > self._config.message_max_bytes
         if too_long.any():
-            self._discard(group.picked(too_long), "too_long")
+            self.books.discard(group.picked(too_long), "too_long")
             group = group.picked(~too_long)
         if lane.spread is None:
-            self._discard(group, "no_available_partitions")
+            self.books.discard(group, "no_available_partitions")
             return None
         return group if group.count else None
 
@@ -291,7 +231,7 @@ class Router:
             return group
         count = lane.window.admit(group.count, self._clock.monotonic())
         if count < group.count:
-            self._discard(group.cut(count, group.count), "rate_limit")
+            self.books.discard(group.cut(count, group.count), "rate_limit")
         return group.cut(0, count) if count else None
 
     # --- where they go --------------------------------------------------------------------------------------------
@@ -395,24 +335,13 @@ class Router:
             for part in sets:
                 part.sequence = self._sequences.take(part.place, part.count)
 
-    def sent(self, request: Request) -> None:
-        """Count messages that were sent."""
-        self.counts.requests += 1
-        for part in request:
-            count = part.count
-            self.counts.sent += count
-            self._waits(part, count)
-            if self.watch is not None:
-                for group in part.groups:
-                    self._watched("send", group)
-
     def answered(self, line: Line, part: MessageSet, code: int) -> None:
         """Do what follows from what a broker says of one set."""
         self._waits(part, -part.count)
         if code == 0 or (code == DUPLICATE and part.sequence >= 0):
-            self._delivered(part)
+            self.books.deliver(part)
             return
-        self.counts.errors[code] = self.counts.errors.get(code, 0) + 1
+        self.books.counts.errors[code] = self.books.counts.errors.get(code, 0) + 1
         if part.sequence >= 0 and self._is_of_numbers(line, part, code):
             return
         action = self._actions.of(code)
@@ -421,7 +350,7 @@ class Router:
         else:
             self._count_failure(line, part)
             if part.groups and action is Action.RESEND:
-                self.counts.resent += part.count
+                self.books.counts.resent += part.count
                 line.put_again((part,))
             elif part.groups:
                 line.returned.append(part)
@@ -430,7 +359,7 @@ class Router:
 
     def trouble_of(self, line: Line, why: str) -> None:
         """Stop, because a broker cannot be spoken to."""
-        self.counts.connection_failures += 1
+        self.books.counts.connection_failures += 1
         self._pause(f"broker {line.broker.id} at {line.broker.host}:{line.broker.port}: {why}")
         self._if_settled()
 
@@ -465,18 +394,11 @@ class Router:
     def _give_up(self, line: Line, part: MessageSet, groups: list[Group], reason: Reason) -> None:
         """Throw messages of a set away that the broker does not have."""
         for group in groups:
-            self._discard(group, reason)
+            self.books.discard(group, reason)
         part.groups = [group for group in part.groups if group not in groups]
         if self._sequences is not None and part.sequence >= 0:
             count = sum(group.count for group in groups)
             self._sequences.give_up(part.place, count, line.later(part))
-
-    def _delivered(self, part: MessageSet) -> None:
-        if self.watch is not None:
-            for group in part.groups:
-                self._watched("got_ack", group)
-        self.counts.acked += part.count
-        self._finish(part.groups)
 
     # --- pause, ask, restart --------------------------------------------------------------------------------------
 
@@ -487,7 +409,7 @@ class Router:
             return
         self._state = "pausing"
         self.trouble = why
-        self.counts.pauses += 1
+        self.books.counts.pauses += 1
         self._block()
         wait_ns = self._pauses.next_ns(self._clock.monotonic())
         _log.warning("sending to Kafka pauses for %.1f s: %s", wait_ns / SECOND, why)
@@ -540,7 +462,7 @@ class Router:
         self._is_asking = False
         if self._is_closed:
             return
-        self.counts.metadata_failed += 1
+        self.books.counts.metadata_failed += 1
         wait_ns = max(self._pauses.next_ns(self._clock.monotonic()), 10 * MILLISECOND)
         if self.trouble != why:
             _log.warning("Kafka does not say what it has: %s; asking again", why)
@@ -564,7 +486,7 @@ class Router:
 
     def _not_refreshed(self, why: str) -> None:
         self._is_asking = False
-        self.counts.metadata_failed += 1
+        self.books.counts.metadata_failed += 1
         if self._is_closed:
             return
         if self._state == "asking":
@@ -574,7 +496,7 @@ class Router:
             self._arm_refresh(self._pauses.next_ns(self._clock.monotonic()))
 
     def _fetched(self) -> None:
-        self.counts.metadata_fetched += 1
+        self.books.counts.metadata_fetched += 1
         self.times = self.times._replace(updated_ms=self._clock.now() // MILLISECOND)
 
     def _restart(self, found: Found) -> None:
@@ -632,12 +554,12 @@ class Router:
                 self._stranded += lost + refused
             else:
                 for part in lost:
-                    self._duplicates(part)
+                    self.books.doubt(part)
                 parts = sorted((*lost, *refused), key=lambda each: each.number)
                 back.append([group for part in parts for group in part.groups])
         if self._sequences is None:
             for part in self._stranded:
-                self._duplicates(part)
+                self.books.doubt(part)
             back.append([group for part in self._stranded for group in part.groups])
             self._stranded = []
         unsent = [list(line.unsent()) for line in self.lines.values()]
@@ -658,14 +580,14 @@ class Router:
         # The topic is gone, or is another one of the same name.
         if self._sequences is not None:
             self._sequences.forget(part.topic)
-        self._duplicates(part)
+        self.books.doubt(part)
         return [(group.lane, group) for group in part.groups]
 
     def _reroute(self, lane: Lane, group: Group) -> None:
         group.partition = None
         valid = self._valid(lane, group)
         if valid is not None:
-            self.counts.resent += valid.count
+            self.books.counts.resent += valid.count
             self._route(lane, valid, batches=False)
 
     def _reconcile(self, lane: Lane) -> None:
@@ -673,7 +595,7 @@ class Router:
         if lane.batcher is not None and lane.batcher.groups and lane.spread is None:
             reason: Reason = "bad_topic" if lane.known is None else "no_available_partitions"
             for group in lane.batcher.flush():
-                self._discard(group, reason)
+                self.books.discard(group, reason)
 
     def _arm_refresh(self, wait_ns: int | None = None) -> None:
         if self._refresh_timer is not None:
@@ -713,7 +635,7 @@ class Router:
 
     def _not_seen(self, lane: Lane, waits: Sequence[int], why: str) -> None:
         self._is_asking = False
-        self.counts.metadata_failed += 1
+        self.books.counts.metadata_failed += 1
         if not self._is_closed:
             self._not_made(lane, why)
 
@@ -736,7 +658,7 @@ class Router:
         late, self._late = self._late, []
         for owner, group in late:
             if owner is lane:
-                self._discard(group, reason)
+                self.books.discard(group, reason)
             elif self._state == "running":
                 self._receive(owner, group)
             else:
@@ -749,31 +671,9 @@ class Router:
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
-    def _discard(self, group: Group, reason: Reason) -> None:
-        """Give messages up, and say why."""
-        if not group.count:
-            return
-        self.counts.discarded += group.count
-        keys, bodies = self._contents(group, wanted=self._discards.is_heard or reason == "too_long")
-        self._discards.add(reason, group.topic, group.times_ms, keys, bodies)
-        # Not from inside what handed them out.
-        self._clock.call_soon(partial(self._finish, [group]))
-
-    def _duplicates(self, part: MessageSet) -> None:
-        """Say that messages may be in Kafka already and are sent again."""
-        self.counts.duplicates += part.count
-        for group in part.groups:
-            keys, bodies = self._contents(group, wanted=self._discards.is_heard)
-            self._discards.add_duplicates(group.topic, group.times_ms, keys, bodies)
-
-    def _finish(self, groups: Sequence[Group]) -> None:
-        by_lane: dict[int, list[Group]] = {}
-        for group in groups:
-            self._held_bytes -= int(group.sizes.sum())
-            by_lane.setdefault(id(group.lane), []).append(group)
-        for some in by_lane.values():
-            some[0].lane.finish(some)
-        if self._is_full and self._held_bytes < self._config.in_flight_bytes // 2:
+    def _freed(self) -> None:
+        """Take more, or be idle, as there is room now."""
+        if self._is_full and self.books.held_bytes < self._config.in_flight_bytes // 2:
             self._is_full = False
             if self._state == "running":
                 self._unblock()
@@ -807,23 +707,12 @@ class Router:
         ]
         for group in groups:
             if group.lane.topic.settings.durability == "memory":
-                self._discard(group, "shutdown")
+                self.books.discard(group, "shutdown")
 
     # --- small things ---------------------------------------------------------------------------------------------
 
     def _waits(self, part: MessageSet, count: int) -> None:
         part.groups[0].lane.ack_wait += count
-
-    def _contents(self, group: Group, *, wanted: bool) -> tuple[list[bytes | None], list[bytes]]:
-        if not wanted:
-            return [], []
-        pairs = list(group.contents())
-        return [key for key, _ in pairs], [body for _, body in pairs]
-
-    def _watched(self, stage: Stage, group: Group) -> None:
-        if self.watch is not None:
-            keys, bodies = self._contents(group, wanted=True)
-            self.watch(stage, group.topic, group.times_ms.tolist(), keys, bodies)
 
     def _block(self) -> None:
         for lane in self.lanes.values():
@@ -848,7 +737,7 @@ class _Judge:
 
     def __init__(self, router: Router) -> None:
         self.number = router.number
-        self.sent = router.sent
+        self.sent = router.books.sent
         self.answered = router.answered
         self.trouble = router.trouble_of
         self.settled = router.settled

@@ -37,11 +37,6 @@ class MessageSet:
         """How many messages it has."""
         return sum([group.count for group in self.groups])
 
-    @property
-    def bytes(self) -> int:
-        """The keys and values it has."""
-        return sum([int(group.sizes.sum()) for group in self.groups])
-
 
 class Request:
     """Sets that went together, and wait for their answer."""

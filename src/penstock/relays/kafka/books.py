@@ -1,0 +1,148 @@
+"""The books of a relay: what is in hand, what Kafka has, and what was given up and why.
+
+Invariant: taken = acked + discarded + held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, Protocol
+
+from penstock.clock import Clock
+from penstock.columns import Offsets
+from penstock.delivery.source import Delivery
+from penstock.dialect import Watch
+from penstock.relays.kafka.group import Group
+from penstock.relays.kafka.lane import Lane
+from penstock.relays.kafka.sets import MessageSet, Request
+
+#: Why messages are given up.
+Reason = Literal[
+    "bad_topic",
+    "too_long",
+    "no_available_partitions",
+    "rate_limit",
+    "topic_autocreate_failed",
+    "error_ack",
+    "attempt_limit",
+    "shutdown",
+]
+Stage = Literal["receive", "send", "got_ack"]
+
+
+class Discards(Protocol):
+    """Who is told of what is thrown away."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether keys and bodies are wanted."""
+
+    def add(
+        self,
+        reason: Reason,
+        topic: str,
+        times_ms: Offsets,
+        keys: Sequence[bytes | None] = (),
+        bodies: Sequence[bytes] = (),
+    ) -> None:
+        """Hear of messages that are given up."""
+
+    def add_duplicates(
+        self, topic: str, times_ms: Offsets, keys: Sequence[bytes | None] = (), bodies: Sequence[bytes] = ()
+    ) -> None:
+        """Hear of messages that may have been sent twice."""
+
+
+class Counts:
+    """What became of messages, and of those who were asked."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.sent = 0
+        self.requests = 0
+        self.acked = 0
+        self.discarded = 0
+        self.duplicates = 0
+        self.resent = 0
+        self.pauses = 0
+        self.metadata_fetched = 0
+        self.metadata_failed = 0
+        self.connection_failures = 0
+        #: Answers with an error, by its code.
+        self.errors: dict[int, int] = {}
+
+
+class Books:
+    """Every message that is taken in is finished here."""
+
+    def __init__(self, clock: Clock, discards: Discards, freed: Callable[[], None]) -> None:
+        self.counts = Counts()
+        #: Told of single messages; None = nobody listens.
+        self.watch: Watch | None = None
+        self.held_bytes = 0
+        self._clock = clock
+        self._discards = discards
+        #: Told whenever messages were finished.
+        self._freed = freed
+
+    def take(self, lane: Lane, delivery: Delivery) -> Group:
+        """Take messages in hand."""
+        group = Group.of(lane, delivery)
+        lane.held += group.count
+        self.held_bytes += group.bytes
+        self.counts.taken += group.count
+        return group
+
+    def sent(self, request: Request) -> None:
+        """Count messages that were sent, and now wait for an answer."""
+        self.counts.requests += 1
+        for part in request:
+            count = part.count
+            self.counts.sent += count
+            part.groups[0].lane.ack_wait += count
+            self.show("send", part.groups)
+
+    def deliver(self, part: MessageSet) -> None:
+        """Be done with messages that Kafka has."""
+        self.show("got_ack", part.groups)
+        self.counts.acked += part.count
+        self._finish(part.groups)
+
+    def discard(self, group: Group, reason: Reason) -> None:
+        """Give messages up, and say why."""
+        if not group.count:
+            return
+        self.counts.discarded += group.count
+        keys, bodies = _contents(group) if self._discards.is_heard or reason == "too_long" else ([], [])
+        self._discards.add(reason, group.topic, group.times_ms, keys, bodies)
+        # Not from inside what handed them out.
+        self._clock.call_soon(partial(self._finish, [group]))
+
+    def doubt(self, part: MessageSet) -> None:
+        """Say that messages may be in Kafka already, and are sent again."""
+        self.counts.duplicates += part.count
+        for group in part.groups:
+            keys, bodies = _contents(group) if self._discards.is_heard else ([], [])
+            self._discards.add_duplicates(group.topic, group.times_ms, keys, bodies)
+
+    def show(self, stage: Stage, groups: Iterable[Group]) -> None:
+        """Show single messages to whoever looks."""
+        if self.watch is not None:
+            for group in groups:
+                keys, bodies = _contents(group)
+                self.watch(stage, group.topic, group.times_ms.tolist(), keys, bodies)
+
+    def _finish(self, groups: Sequence[Group]) -> None:
+        by_lane: dict[int, list[Group]] = {}
+        for group in groups:
+            self.held_bytes -= group.bytes
+            by_lane.setdefault(id(group.lane), []).append(group)
+        for some in by_lane.values():
+            some[0].lane.finish(some)
+        self._freed()
+
+
+def _contents(group: Group) -> tuple[list[bytes | None], list[bytes]]:
+    pairs = list(group.contents())
+    return [key for key, _ in pairs], [body for _, body in pairs]

@@ -1,0 +1,204 @@
+"""The way to Kafka over real connections: produce requests, and questions about what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from penstock.columns import Buffer
+from penstock.config import host_and_port
+from penstock.kafka import metadata, produce, producer_id
+from penstock.kafka.codes import NONE, named
+from penstock.kafka.exchange import Api
+from penstock.kafka.wire import BadAnswer, Reader
+from penstock.relays.kafka.cluster import Broker, SaidTopic, cluster
+from penstock.relays.kafka.config import KafkaRelayConfig
+from penstock.relays.kafka.conversation import Conversation, Manner
+from penstock.relays.kafka.line import Line, Wire
+from penstock.relays.kafka.records import Packer
+from penstock.relays.kafka.router import Found
+from penstock.relays.kafka.sequences import Sequences
+from penstock.relays.kafka.sets import Request
+
+MILLISECOND_NS = 1_000_000
+
+#: The user may not produce idempotently.
+_FORBIDDEN = (31, 53)
+
+Failed = Callable[[str], None]
+
+
+class ProduceWire:
+    """The connection of a line."""
+
+    def __init__(
+        self, line: Line, manner: Manner, packer: Packer, sequences: Sequences | None, timeout_ms: int
+    ) -> None:
+        self._line = line
+        self._packer = packer
+        self._sequences = sequences
+        self._timeout_ms = timeout_ms
+        address = line.broker.host, line.broker.port
+        self._conversation = Conversation(address, manner, ready=line.wake, failed=line.failed, hold=line.hold)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something can be sent."""
+        return self._conversation.is_ready
+
+    def produce(self, request: Request) -> None:
+        """Send; the answer comes to the line."""
+        parts = [
+            produce.Part(part.topic, part.partition, self._packer.batch(part, self._sequences)) for part in request
+        ]
+        version = self._conversation.version(Api.PRODUCE)
+        body = produce.request(version, parts, produce.ACKS_ALL, self._timeout_ms)
+        self._conversation.ask(Api.PRODUCE, body, self._answered)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._conversation.close()
+
+    def _answered(self, reader: Reader, version: int) -> None:
+        parts = produce.answer(reader, version).parts
+        codes = {(part.topic, part.partition): part.error for part in parts}
+        if len(codes) < len(parts):
+            raise BadAnswer("it has a partition twice")
+        self._line.answered(codes)
+
+
+class _Inquiry:
+    """One question, put to one broker after the other until one answers."""
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        manner: Manner,
+        work: Callable[[_Inquiry], None],
+        failed: Failed,
+    ) -> None:
+        self._addresses = list(addresses)
+        self._manner = manner
+        self._work = work
+        self._failed = failed
+        self._why = "there is no broker to ask"
+        self.conversation: Conversation | None = None
+        manner.clock.call_soon(self._next)
+
+    def _next(self) -> None:
+        if not self._addresses:
+            self._failed(self._why)
+            return
+        address = self._addresses.pop(0)
+        self.conversation = Conversation(
+            address,
+            self._manner,
+            ready=partial(self._work, self),
+            failed=partial(self._missed, address),
+        )
+
+    def _missed(self, address: tuple[str, int], why: str) -> None:
+        self._why = f"{address[0]}:{address[1]}: {why}"
+        self._manner.clock.call_soon(self._next)
+
+    def ask(self, api: Api, body: Callable[[int], Buffer], told: Callable[[Reader, int], None]) -> None:
+        """Ask whoever is asked now."""
+        if self.conversation is not None:
+            self.conversation.ask(api, [body(self.conversation.version(api))], told)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._addresses.clear()
+        self._failed = _nobody
+        if self.conversation is not None:
+            self.conversation.close()
+
+
+class KafkaOutside:
+    """Makes connections to brokers."""
+
+    def __init__(self, config: KafkaRelayConfig, manner: Manner) -> None:
+        self._config = config
+        self._manner = manner
+        self._packer = Packer(config)
+        self._first = [host_and_port(broker) for broker in config.brokers]
+        self._inquiry: _Inquiry | None = None
+
+    def open(self, line: Line, sequences: Sequences | None) -> Wire:
+        """Connect a line to its broker."""
+        timeout_ms = self._config.replication_timeout_ns // MILLISECOND_NS
+        return ProduceWire(line, self._manner, self._packer, sequences, timeout_ms)
+
+    def fetch(
+        self, brokers: Sequence[Broker], *, producer: bool, found: Callable[[Found], None], failed: Failed
+    ) -> None:
+        """Ask what Kafka has, and for a new producer."""
+
+        def work(inquiry: _Inquiry) -> None:
+            inquiry.ask(Api.METADATA, lambda version: metadata.request(version, None), partial(said, inquiry))
+
+        def said(inquiry: _Inquiry, reader: Reader, version: int) -> None:
+            there = metadata.answer(reader, version)
+            if not there.brokers:
+                raise BadAnswer("it names no broker")
+            if producer:
+                inquiry.ask(Api.INIT_PRODUCER_ID, producer_id.request, partial(given, inquiry, there))
+            else:
+                done(inquiry, there, None)
+
+        def given(inquiry: _Inquiry, there: metadata.Metadata, reader: Reader, _: int) -> None:
+            answer = producer_id.answer(reader)
+            if answer.error != NONE:
+                way_out = "; kafka_relay.idempotence = false sends without" if answer.error in _FORBIDDEN else ""
+                raise BadAnswer(f"error {named(answer.error)}{way_out}")
+            done(inquiry, there, Sequences(answer.producer.id, answer.producer.epoch))
+
+        def done(inquiry: _Inquiry, there: metadata.Metadata, sequences: Sequences | None) -> None:
+            inquiry.close()
+            topics = [SaidTopic(topic.name, topic.error, _partitions(topic)) for topic in there.topics]
+            found(Found(cluster([Broker(*broker) for broker in there.brokers], topics), sequences))
+
+        self._inquiry = _Inquiry(self._ring(brokers), self._manner, work, failed)
+
+    def create(self, brokers: Sequence[Broker], topic: str, made: Callable[[int], None], failed: Failed) -> None:
+        """Ask for one topic, which makes it."""
+
+        def work(inquiry: _Inquiry) -> None:
+            inquiry.ask(
+                Api.METADATA,
+                lambda version: metadata.request(version, [topic], autocreate=True),
+                partial(said, inquiry),
+            )
+
+        def said(inquiry: _Inquiry, reader: Reader, version: int) -> None:
+            there = metadata.answer(reader, version)
+            error = next((each.error for each in there.topics if each.name == topic), None)
+            if error is None:
+                raise BadAnswer(f"it does not speak of {topic}")
+            inquiry.close()
+            made(error)
+
+        self._inquiry = _Inquiry(self._ring(brokers), self._manner, work, failed)
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        if self._inquiry is not None:
+            self._inquiry.close()
+
+    def _ring(self, brokers: Sequence[Broker]) -> list[tuple[str, int]]:
+        """Return whom to ask: those that are known from a random one on, at last those of the configuration."""
+        known = [(broker.host, broker.port) for broker in brokers]
+        if not known:
+            known, rest = self._first, []
+        else:
+            rest = [address for address in self._first if address not in known]
+        start = self._manner.random.randrange(len(known))
+        return [*known[start:], *known[:start], *rest]
+
+
+def _partitions(topic: metadata.Topic) -> tuple[tuple[int, int, int], ...]:
+    return tuple((each.id, each.leader, each.error) for each in topic.partitions)
+
+
+def _nobody(_: str) -> None:
+    """Tell nobody."""

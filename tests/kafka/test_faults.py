@@ -1,0 +1,92 @@
+"""A broker that answers with garbage, with too little or too much, or hangs up, at every stage: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from random import Random
+from struct import pack
+
+import pytest
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.kafka.exchange import Api
+from penstock.relays.kafka.config import KafkaRelayConfig
+from penstock.relays.kafka.conversation import Manner
+from penstock.relays.kafka.outside import KafkaOutside
+from penstock.relays.kafka.relay import Relay
+from penstock.wire.dial import Dialling, Failed
+from tests.kafka.broker import ByteBroker, Fault, Session
+from tests.simulation.clock import SimClock
+from tests.simulation.network import Weather
+from tests.simulation.outgoing import Outside
+from tests.site import Site
+
+FAULTS: dict[str, Fault] = {
+    "hangs up": lambda answer: None,
+    "answers another question": lambda answer: answer[:4] + pack(">i", 99) + answer[8:],
+    "answers garbage": lambda answer: pack(">i", len(answer)) + answer[4:8] + b"\xff" * (len(answer) - 4),
+    "answers nothing": lambda answer: pack(">i", 0),
+    "claims a huge answer": lambda answer: pack(">i", 1 << 30),
+    "claims less than nothing": lambda answer: pack(">i", -5),
+    "leaves the end off": lambda answer: pack(">i", len(answer) - 6) + answer[4:-2],
+    "says more than it should": lambda answer: pack(">i", len(answer) + 3) + answer[4:] + b"\0" * 7,
+    "is silent": lambda answer: b"",
+}
+#: The oldest answer about versions may be followed by anything.
+FORGIVEN = {(Api.API_VERSIONS, "says more than it should")}
+
+
+class Way:
+    """A node, its relay, and a broker beyond a simulated network."""
+
+    def __init__(self) -> None:
+        self.site = Site()
+        self.broker = ByteBroker(9092, "t")
+        self._outside = Outside(self.site.machine.scheduler, Weather(Random(7), MILLISECOND, 0.3))
+        clock = SimClock(self.site.machine.scheduler, 0, Random(9092))
+        self._outside.listen(9092, lambda: Session(self.broker), clock)
+        config = KafkaRelayConfig(
+            topics=("t",), brokers=("10.0.0.1:9092",), socket_timeout_ns=2 * SECOND, restart_max_delay_ns=SECOND
+        )
+        manner = Manner(self.site.machine.clock, self, Random(3), client_id="test", timeout_ns=2 * SECOND)
+        self.relay = Relay(self.site.node, config, KafkaOutside(config, manner), Random(3))
+        self.run(0.1)
+        self.topic = self.site.node.topics["t"]
+
+    def dial(self, host: str, port: int, protocol: asyncio.Protocol, failed: Failed) -> Dialling:
+        return self._outside.dial(self.site.machine.clock, port, protocol, failed)
+
+    def run(self, seconds: float) -> None:
+        self.site.machine.run(seconds)
+
+    def until_stored(self, count: int) -> None:
+        for _ in range(20_000):
+            if len(self.broker.stored) >= count and not self.relay.router.held:
+                return
+            self.run(0.05)
+        raise AssertionError(f"{len(self.broker.stored)} of {count} messages arrived: {self.relay.router.trouble}")
+
+
+@pytest.mark.parametrize("api", [Api.API_VERSIONS, Api.METADATA, Api.INIT_PRODUCER_ID, Api.PRODUCE])
+def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
+    way = Way()
+    sent: list[bytes] = []
+    for name, fault in FAULTS.items():
+        if api is not Api.PRODUCE:  # asked before anything can be sent: have it asked again
+            way.broker.faults[Api.PRODUCE].append(FAULTS["hangs up"])
+        if api is Api.INIT_PRODUCER_ID:
+            way.relay.router._sequences = None
+        before = way.broker.sessions
+        way.broker.faults[api] += [fault, fault]
+        bodies = [b"%s %d" % (name.encode(), number) for number in range(40)]
+        assert way.site.offer(way.topic, *bodies) == [None]
+        sent += bodies
+        way.until_stored(len(sent))
+        assert (api, name) in FORGIVEN or not way.broker.faults[api], name
+        assert way.broker.sessions > before
+    counts = way.relay.router.books.counts
+    if api is not Api.INIT_PRODUCER_ID:  # a producer that is made anew may send twice
+        assert Counter(way.broker.stored) == Counter(sent)
+    assert set(way.broker.stored) == set(sent)
+    assert (counts.taken, counts.acked, counts.discarded) == (len(sent), len(sent), 0)

@@ -1,0 +1,98 @@
+"""A real node that relays to a real Kafka; what arrived is read back with librdkafka."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.cli.program import Node
+from tests.kafka.brokers import USERS, Brokers, wait_for
+from tests.m3msg.test_out import published
+
+Name = Callable[[str], str]
+BODIES = [b"order %d" % number for number in range(5000)]
+
+
+def relayed(path: Path, kafka: Brokers, *topics: str, more: str = "", addresses: str = "") -> Node:
+    """Return a node that relays topics to Kafka."""
+    names = ", ".join(f'"{topic}"' for topic in topics)
+    brokers = ", ".join(f'"{address}"' for address in (addresses or kafka.addresses).split(","))
+    file = path / "penstock.toml"
+    file.write_text(f"[kafka_relay]\ntopics = [{names}]\nbrokers = [{brokers}]\n{more}\n")
+    return Node(path, "--config", file)
+
+
+def figures(node: Node) -> dict[str, int]:
+    """Return the relay's figures."""
+    with urllib.request.urlopen(f"{node.ready['url']}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line.startswith("penstock_kafka_relay_") and "{" not in line)
+    return {name.removeprefix("penstock_kafka_relay_"): int(float(value)) for name, _, value in pairs}
+
+
+def has(kafka: Brokers, topic: str, bodies: Sequence[bytes]) -> bool:
+    """Tell whether a topic has these messages, and none twice."""
+    return Counter(message.value() or b"" for message in kafka.read(topic)) == Counter(bodies)
+
+
+def balanced(node: Node, taken: int, discarded: int) -> None:
+    """Wait until so many messages were taken, and see that all of them are accounted for."""
+    wait_for(lambda: figures(node)["held"] == 0 and figures(node)["taken_total"] >= taken, f"{taken} messages")
+    found = figures(node)
+    assert (found["taken_total"], found["discarded_total"]) == (taken, discarded)
+    assert found["acked_total"] == taken - discarded
+
+
+def test_what_is_published_arrives_once_and_what_cannot_is_accounted_for(
+    tmp_path: Path, one: Brokers, name: Name
+) -> None:
+    orders, small, again = name("orders"), name("small"), name("again")
+    one.create(orders, 3)
+    one.create(small, 1, max_message_bytes=3000)
+    one.create(again, 2)
+    more = 'metadata_refresh = "500ms"\npause_initial = "100ms"'
+    with relayed(tmp_path, one, orders, small, again, more=more) as node:
+        published(node, orders, BODIES)
+        balanced(node, 5000, 0)
+        assert has(one, orders, BODIES)
+        # Kafka refuses what is too large for it.
+        for bodies in ([b"first"], [b"x" * 5000], [b"second", b"third"]):
+            published(node, small, bodies)
+            wait_for(lambda: figures(node)["held"] == 0, "answers")
+        balanced(node, 5004, 1)
+        assert has(one, small, [b"first", b"second", b"third"])
+        # A topic goes away, and another one comes under its name.
+        published(node, again, [b"before"])
+        balanced(node, 5005, 1)
+        one.delete(again)
+        published(node, again, [b"between"])
+        balanced(node, 5006, 2)
+        one.create(again, 1)
+        fetches = figures(node)["metadata_fetches_total"]
+        wait_for(lambda: figures(node)["metadata_fetches_total"] >= fetches + 2, "Kafka to be asked")
+        published(node, again, BODIES[:100])
+        balanced(node, 5106, 2)
+        assert has(one, again, BODIES[:100])
+        assert node.end() == 0
+
+
+def test_kafka_is_away_at_first_and_the_node_is_killed_meanwhile(tmp_path: Path, one: Brokers, name: Name) -> None:
+    topic = one.create(name("late"), 2)
+    one.members[0].pause()
+    more = 'pause_initial = "100ms"\nsocket_timeout = "1s"'
+    with relayed(tmp_path, one, topic, more=more) as node:
+        published(node, topic, BODIES[:2000])
+        wait_for(lambda: figures(node)["metadata_failures_total"] > 0, "Kafka not to answer")
+        assert node.end(signal.SIGKILL) < 0
+    one.members[0].resume()
+    # The second time it comes with TLS, and as somebody.
+    user, password = next(iter(USERS.items()))
+    more = f'tls = true\ntls_ca = "{one.ca}"\nsasl = "scram-sha-512"\nuser = "{user}"\npassword = "{password}"'
+    with relayed(tmp_path, one, topic, more=more, addresses=f"127.0.0.1:{one.members[0].sasl_tls_port}") as node:
+        published(node, topic, BODIES[2000:])
+        balanced(node, 5000, 0)
+        assert has(one, topic, BODIES)
+        assert node.end() == 0
