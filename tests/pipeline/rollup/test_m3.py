@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from penstock.m3.policies import StoragePolicy, storage_policy
 from penstock.m3.wire import bytes_field, number_field
 from penstock.pipeline.jobs.rollup import Rollup, m3, rolled
 from penstock.pipeline.jobs.rollup.options import Aggregations
+from tests.cli.program import ANY_PORTS, NO_HISTORY
 from tests.fakes import START_NS
 from tests.m3.test_metrics import AGGREGATED, SAMPLE, aggregates, samples
 from tests.m3msg.producer import Producer, bodies, stored
 from tests.pipeline.data import Data
 from tests.served import Served
 
+ROOT = Path(__file__).parents[3]
 POLICY, MINUTE = storage_policy("10s:2d"), storage_policy("1m:40d")
 WINDOW_NS = 10 * 10**9
 END_NS = (START_NS // WINDOW_NS + 1) * WINDOW_NS
@@ -141,6 +145,16 @@ def test_metrics_of_a_producer_come_back_as_aggregates_in_a_topic(spark: SparkSe
         assert metrics.decode(body, 0) == Metric(b"reqs", "", end_ns, (6.0,), (POLICY,), 14, is_aggregated=True)
         ((_, columns),) = stored(node, "aggregated")
         assert (columns["key"], columns["traffic"], columns["event_time"]) == (b"reqs", 14, end_ns)
+
+
+def test_the_example_of_the_readme_rolls_up_what_a_producer_sends_and_routes_it_to_services(
+    spark: SparkSession,
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples/m3_rollup.py"))
+    assert asyncio.run(example["run"](spark, (*ANY_PORTS, NO_HISTORY))) == {
+        "long-term": {"checkout": 6.0},
+        "everything": {"checkout": 6.0, "search": 30.0, "login": 5.0},
+    }
 
 
 def test_the_vectors_are_samples() -> None:

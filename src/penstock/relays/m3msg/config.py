@@ -37,9 +37,9 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     #: An instance that does not accept a connection, or does not read, for so long is given up, and dialled again.
     dial_timeout_ns: Duration = 5 * SECOND_NS
     write_timeout_ns: Duration = 5 * SECOND_NS
-    #: A service that leaves its topic gets what was published for it before, and is hung up on when it has acked all of
-    #: that. The key of a flag in etcd may say so instead, and may change its mind.
+    #: A service that leaves its topic gets what was published for it before, and is hung up on when it has acked that.
     graceful_close: bool = False
+    #: The key of a flag in etcd that says so instead, and may change its mind.
     graceful_close_key: str = ""
     #: A larger message is not sent, and counted.
     frame_bytes: SomeSize = 4 << 20
