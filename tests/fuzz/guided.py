@@ -13,16 +13,20 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-with atheris.instrument_imports(include=["penstock.dialects.nsq", "penstock.http", "penstock.m3", "penstock.wire"]):
+with atheris.instrument_imports(
+    include=["penstock.dialects.nsq", "penstock.http", "penstock.kafka", "penstock.m3", "penstock.wire"]
+):
     from penstock.dialects.nsq.codec.decoder import Decoder
     from penstock.dialects.nsq.codec.words import Limits
     from penstock.dialects.nsq.lookup import codec as lookup
+    from penstock.errors import PenstockError
     from penstock.m3 import metrics
     from penstock.m3.frames import MessageReader
     from penstock.m3.wire import BadMessage
     from penstock.wire.layers import Deflate, LayerError, Snappy
 
 from tests.fuzz import samples
+from tests.kafka import answers
 
 LIMITS = Limits(message_bytes_max=1 << 16, body_bytes_max=1 << 18)
 
@@ -61,6 +65,14 @@ def m3msg(data: bytes) -> None:
         pass
 
 
+def kafka(data: bytes) -> None:
+    """A broker's answers; the first byte says to what."""
+    try:
+        answers.read(data[0] if data else 0, data[1:])
+    except PenstockError:
+        pass
+
+
 def layers(data: bytes) -> None:
     """Snappy and deflate."""
     for layer in (Snappy(), Deflate()):
@@ -75,6 +87,10 @@ def layers(data: bytes) -> None:
 DECODERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
     "nsq": (nsq, tuple(sample.removeprefix(b"  V2") for sample in samples.NSQ_TCP)),
     "lookup": (lookup_tcp, samples.LOOKUP_TCP),
+    "kafka": (
+        kafka,
+        tuple(bytes((row,)) + answers.good(api, version) for row, (api, version, _) in enumerate(answers.READERS)),
+    ),
     "layers": (layers, ()),
     "m3msg": (m3msg, samples.M3MSG),
 }
