@@ -18,15 +18,22 @@ class Process:
         self.clock = FakeClock()
         self.bytes = 100 << 20
         self.kept = 0
+        self.used = 0
         self.work: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self.load = 0.0
         self.searches: list[int] = []
         self.resident = Resident(
-            self.clock, lambda *work: self.work.append(work), self.size, self.give, self.spent, self.searches.append
+            self.clock,
+            lambda *work: self.work.append(work),
+            self.size,
+            self.give,
+            self.spent,
+            self.searches.append,
+            lambda: self.used,
         )
 
     def size(self) -> int:
-        return self.bytes + self.kept
+        return self.bytes + self.used + self.kept
 
     def spent(self) -> int:
         return int(self.load * self.clock.monotonic())
@@ -49,6 +56,21 @@ def test_growth_is_given_back_once() -> None:
     process.kept = GROWN_BYTES
     process.clock.advance(3 * SECOND)
     assert len(process.work) == 1  # and not again while a thread is at it
+    process.thread()
+    assert process.kept == 0
+    process.clock.advance(3 * SECOND)
+    assert not process.work
+
+
+def test_what_was_in_use_when_it_was_asked_for_is_given_back_once_it_is_free() -> None:
+    process = Process()
+    process.used = 2 * GROWN_BYTES
+    process.clock.advance(2 * SECOND)
+    process.thread()
+    process.clock.advance(3 * SECOND)
+    assert not process.work  # nothing is free yet
+    process.used, process.kept = 0, 2 * GROWN_BYTES
+    process.clock.advance(2 * SECOND)
     process.thread()
     assert process.kept == 0
     process.clock.advance(3 * SECOND)

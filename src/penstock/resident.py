@@ -114,7 +114,7 @@ def trim() -> None:
 
 
 class Resident:
-    """Gives memory back whenever the process has grown."""
+    """Gives memory back whenever the process has grown, and once what it grew by is free."""
 
     def __init__(
         self,
@@ -124,6 +124,7 @@ class Resident:
         give: Callable[[], None] = trim,
         spent: Callable[[], int] = time.process_time_ns,
         search: Callable[[int], object] = gc.collect,
+        used: Callable[[], int] = pa.total_allocated_bytes,
     ) -> None:
         self._clock = clock
         #: Runs the first in a thread, then the second on the loop.
@@ -133,6 +134,9 @@ class Resident:
         #: Processor time of this process so far.
         self._spent = spent
         self._search = search
+        #: What somebody holds of Arrow's memory, and what was held when the rest was last given back.
+        self._used = used
+        self._used_then = 0
         self._floor = size()
         #: Its size when everything was searched.
         self._searched = self._floor
@@ -152,10 +156,13 @@ class Resident:
         self._worked_ns = self._spent()
         if self._busy:
             return
-        if size < self._floor + GROWN_BYTES:
+        used = self._used()
+        # What was in use when the process was seen to grow stays with Arrow after its end, and nothing grows then.
+        if size < self._floor + GROWN_BYTES and used > self._used_then - GROWN_BYTES:
             self._floor = min(self._floor, size)
             return
         self._busy = True
+        self._used_then = used
         # What connections held is gone without this; it is for whatever else made a cycle. Each object is looked at
         # once or twice, so that is bounded work.
         self._searched = min(self._searched, size)
