@@ -294,6 +294,8 @@ class Kafka(Server):
     """Apache Kafka 4: one broker; a topic is made by its first publish and has two partitions."""
 
     name = "kafka"
+    #: Java on a machine that is busy with others.
+    start_seconds_max = 120.0
 
     def __init__(self, durability: Durability = "os") -> None:
         super().__init__(durability)
@@ -321,7 +323,8 @@ class Kafka(Server):
     def start(self, wait: bool = True) -> None:
         """Start it; its directory is made ready before the first time."""
         if not (self.data / "log").exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # It must not begin with a dash, which Kafka takes for an option.
+            cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
             words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.settings)]
             made = subprocess.run([*self._java("-Xmx128m"), *words], capture_output=True, text=True, check=False)
             if made.returncode:
