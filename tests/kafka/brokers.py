@@ -363,7 +363,8 @@ class Brokers:
 
 def _new_id() -> str:
     """Return what Kafka takes for a name of a cluster or a directory."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # It must not begin with a dash, which would be taken for an option.
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def _logins() -> str:
