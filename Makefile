@@ -40,7 +40,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
-.PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
+.PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -128,11 +128,15 @@ fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-queues prove-etcd prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
 prove-m3msg: $(DEV) ## M3's own producer, in Go, and a node that is killed while it sends: everything is acked and stored (ARGS="--kills 10")
+prove-kafka: $(DEV) ## from Kafka through a node to Kafka, and node and Kafka killed meanwhile: nothing is lost, and all comes in once (ARGS="--kills 30")
+	@scripts/need java mvn
+	$(BIN)/python -m tests.proofs.kafka $(ARGS)
+
 prove-columns: $(DEV) ## Python lines executed do not grow with the messages
 prove-mutants: $(DEV) ## planted bugs are found by the simulation
 prove-fsync: $(DEV) ## every OK of an fsync topic follows its fdatasync
