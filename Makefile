@@ -72,9 +72,10 @@ PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-
 # Built before the tests, because a compiler takes both cores from whatever runs beside it.
 peers: | $(BIN)/python
 	$(BIN)/python -c "from bench import supply; supply.nsqd(); supply.flight_reader(); supply.m3msg(); supply.kafka()"
-# Where tests that sync much write; Spark's and the proofs stay on the disk.
+# Where tests that sync much write, and leave nothing of what passed, as it may be memory; Spark's and the proofs stay on
+# the disk.
 SCRATCH ?=
-PYTEST := $(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest
+PYTEST := $(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest $(if $(SCRATCH),-o tmp_path_retention_policy=failed)
 # Those that wait for others most: programs of our own, of others, etcd and Kafka.
 OUTSIDE := $(addprefix tests/,cli dynamiq etcd foreign kafka m3msg pages sqs)
 test-node:
