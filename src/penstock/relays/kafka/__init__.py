@@ -22,6 +22,7 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
 
     from penstock.kafka.sasl import Login, login
     from penstock.relays.kafka.conversation import Manner
+    from penstock.relays.kafka.learning import Learning, beside
     from penstock.relays.kafka.outside import KafkaOutside
     from penstock.relays.kafka.relay import Relay
     from penstock.wire.dial import LoopDialler
@@ -41,7 +42,8 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
         tls=client_context(relay.tls_ca, relay.tls_cert, relay.tls_key) if relay.tls else None,
         login=logged_in if relay.sasl != "none" else None,
     )
-    return Relay(node, relay, KafkaOutside(relay, manner), chance, dialler.close)
+    learning = Learning(node.clock, beside)
+    return Relay(node, relay, KafkaOutside(relay, manner, learning), chance, dialler.close, learning)
 
 
 RELAY = Dialect(

@@ -20,7 +20,7 @@ INT32_MAX = (1 << 31) - 1
 
 Batching = Literal["none", "per_topic", "combined"]
 Sasl = Literal["none", "plain", "scram-sha-256", "scram-sha-512"]
-Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd", "auto"]
 
 
 class PerTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,8 +91,8 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     combined_time_ns: Duration = 0
     combined_messages: Annotated[int, Meta(ge=0)] = 0
     combined_bytes: Size = 0
-    #: Messages of one partition that go together are compressed, with a level (0 = the codec's own), if they are so
-    #: large ...
+    #: Messages of one partition that go together are compressed (auto: by what each topic is found to suit), with a
+    #: level (0 = the codec's own), if they are so large ...
     compression: Codec = "none"
     compression_level: Annotated[int, Meta(ge=0, le=22)] = 0
     compression_min_bytes: Size = 128

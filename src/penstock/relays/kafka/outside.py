@@ -14,6 +14,7 @@ from penstock.kafka.wire import BadAnswer, Reader
 from penstock.relays.kafka.cluster import Broker, SaidTopic, cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.conversation import Conversation, Manner
+from penstock.relays.kafka.learning import Learning, beside
 from penstock.relays.kafka.line import Line, Wire
 from penstock.relays.kafka.records import Packer
 from penstock.relays.kafka.router import Found
@@ -117,10 +118,10 @@ class _Inquiry:
 class KafkaOutside:
     """Makes connections to brokers."""
 
-    def __init__(self, config: KafkaRelayConfig, manner: Manner) -> None:
+    def __init__(self, config: KafkaRelayConfig, manner: Manner, learning: Learning | None = None) -> None:
         self._config = config
         self._manner = manner
-        self._packer = Packer(config)
+        self._packer = Packer(config, learning or Learning(manner.clock, beside))
         self._first = [host_and_port(broker) for broker in config.brokers]
         self._inquiry: _Inquiry | None = None
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from time import thread_time_ns
 
 from penstock.columns import Buffer
 from penstock.kafka.compression import Compression
 from penstock.kafka.producer_id import NOBODY, Producer
-from penstock.kafka.records import Piece, Sealed, laid_out, sealed
+from penstock.kafka.records import Piece, Records, laid_out, sealed
 from penstock.relays.kafka.config import KafkaRelayConfig, TopicManner
+from penstock.relays.kafka.learning import Codec, Learning
 from penstock.relays.kafka.sequences import Sequences
 from penstock.relays.kafka.sets import MessageSet
 
 #: The dialect whose clients cannot tell what is empty from what is absent: it is absent.
 DORY = "dory"
 
-#: Told of the topic of a batch, and of what compression came to.
-Packed = Callable[[str, Sealed], None]
-
 
 class Packer:
     """Packs sets, each as its topic asks for."""
 
-    def __init__(self, config: KafkaRelayConfig, packed: Packed | None = None) -> None:
+    def __init__(self, config: KafkaRelayConfig, learning: Learning) -> None:
         self._percent = config.compression_percent
-        self._compressions: dict[TopicManner, Compression] = {}
-        self._packed = packed
+        self._compressions: dict[tuple[Codec, TopicManner], Compression] = {}
+        self._learning = learning
 
     def batch(self, part: MessageSet, sequences: Sequences | None) -> Sequence[Buffer]:
         """Return the record batch of a set, in pieces."""
@@ -33,15 +32,20 @@ class Packer:
         pieces = [Piece.of(group.batch, group.rows, group.times_ms) for group in groups]
         records = laid_out(pieces, null_empty=any(group.batch.source == DORY for group in groups))
         producer = NOBODY if sequences is None else Producer(sequences.producer_id, sequences.epoch)
-        found = sealed(records, self._compression(groups[0].lane.manner), producer, part.sequence)
-        if self._packed is not None:
-            self._packed(part.topic, found)
+        compression = self._compression(part.topic, groups[0].lane.manner, records)
+        start_ns = thread_time_ns()
+        found = sealed(records, compression, producer, part.sequence)
+        spent_ns = thread_time_ns() - start_ns if compression.codec != "none" else 0
+        self._learning.sent(part.topic, found.plain_bytes, found.sent_bytes, spent_ns)
         return found.pieces
 
-    def _compression(self, manner: TopicManner) -> Compression:
-        found = self._compressions.get(manner)
+    def _compression(self, topic: str, manner: TopicManner, records: Records) -> Compression:
+        codec, level = manner.compression, manner.compression_level
+        if codec == "auto":
+            codec, level = self._learning.codec(topic), None
+            self._learning.see(topic, records.data)
+        found = self._compressions.get((codec, manner))
         if found is None:
-            found = self._compressions[manner] = Compression(
-                manner.compression, manner.compression_level, manner.compression_min_bytes, self._percent
-            )
+            found = Compression(codec, level, manner.compression_min_bytes, self._percent)
+            self._compressions[codec, manner] = found
         return found

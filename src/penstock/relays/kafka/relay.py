@@ -18,6 +18,7 @@ from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.lane import LEASE_NS, Lane
+from penstock.relays.kafka.learning import Learning
 from penstock.relays.kafka.router import Outside, Router
 from penstock.relays.kafka.wanted import wanted
 from penstock.settings import SubscriptionSettings
@@ -39,11 +40,13 @@ class Relay:
         outside: Outside,
         random: Random,
         end: Callable[[], Awaitable[None]] = _nothing,
+        learning: Learning | None = None,
     ) -> None:
         self.router = Router(config, node.clock, random, outside, node.discards)
         self._node = node
         self._config = config
         self._end = end
+        self._learning = learning
         self._keep = wanted(config.tags, config.header)
         self._is_closed = False
         #: Topics that are about to get a lane.
@@ -149,6 +152,8 @@ class Relay:
             yield Sample(name, "counter", text, value)
         for code, value in sorted(counts.errors.items()):
             yield Sample("errors_total", "counter", "Answers with an error.", value, {"code": str(code)})
+        if self._learning is not None:
+            yield from self._learning.samples()
         yield Sample("held", "gauge", "Messages in hand.", self.router.held)
         yield Sample("is_sending", "gauge", "1 while nothing keeps it from sending.", int(not self.router.trouble))
         ready = sum(1 for _ in self.peers())
