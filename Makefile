@@ -40,7 +40,7 @@ FOREIGN_PIP = $(FOREIGN)/bin/python -m pip --disable-pip-version-check --quiet
 AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
-.PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
+.PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
 .PHONY: prove-exactly-once prove-archive prove-cluster
 
 help: ## list the targets
@@ -129,7 +129,7 @@ fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
@@ -148,6 +148,10 @@ prove-connections: $(DEV) ## many, slow and rude connections cost others nothing
 prove-damage: $(DEV) ## every file removed, cut, and with a bit flipped: the rest is served, or a sentence says why not (ARGS="--sampled")
 prove-hostile: $(DEV) ## every attack at once from 500 connections: the others lose nothing and wait for nobody (ARGS="--seconds 10")
 prove-memory: $(DEV) ## five minutes of 20,000 messages a second: where the node's memory settles (ARGS="--seconds 60")
+prove-kafka-relay: $(DEV) ## three brokers of Kafka, killed in turn while a node sends to them: everything arrives, once (ARGS="--kills 10")
+	@scripts/need java mvn
+	$(BIN)/python -m tests.proofs.kafka_relay $(ARGS)
+
 prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics are made: nothing is lost or made twice (ARGS="--troubles 6")
 	@scripts/need etcd
 	$(BIN)/python -m tests.proofs.etcd $(ARGS)

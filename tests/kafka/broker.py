@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import Callable
 from struct import pack, unpack_from
 from typing import cast
 
+from penstock.kafka.compression import NUMBERS, CodecName
 from penstock.kafka.exchange import Api
 
 #: What it understands: one old version of each, without compact forms.
@@ -49,10 +51,10 @@ class Read:
 
 
 def bodies(batch: bytes) -> list[bytes]:
-    """Return the values of a record batch that is not compressed."""
+    """Return the values of a record batch, plain or gzipped."""
     (count,) = unpack_from(">i", batch, 57)
-    read, found = Read(batch), []
-    read.at = 61
+    plain = zlib.decompress(batch[61:], 31) if codec(batch) == "gzip" else batch[61:]
+    read, found = Read(plain), []
     for _ in range(count):
         end = read.varint()
         end += read.at
@@ -65,6 +67,12 @@ def bodies(batch: bytes) -> list[bytes]:
     return found
 
 
+def codec(batch: bytes) -> CodecName:
+    """Return how a record batch is compressed."""
+    (attributes,) = unpack_from(">h", batch, 21)
+    return next(name for name, number in NUMBERS.items() if number == attributes & 7)
+
+
 class ByteBroker:
     """One broker, with one topic of one partition, and how it will answer."""
 
@@ -74,6 +82,8 @@ class ByteBroker:
         #: The next answers to each question; those behind are as they should be.
         self.faults: dict[Api, deque[Fault]] = {api: deque() for api in Api}
         self.stored: list[bytes] = []
+        #: How each batch was compressed.
+        self.codecs: list[CodecName] = []
         self.sessions = 0
         #: The next number of each producer.
         self._numbers: dict[int, int] = {}
@@ -120,6 +130,7 @@ class ByteBroker:
         if first == due:
             self._numbers[producer] = first + count
             self.stored += bodies(batch)
+            self.codecs.append(codec(batch))
         error = 0 if first <= due else 45
         return pack(">i", 1) + text(self.topic) + pack(">iihqqi", 1, 0, error, 0, -1, 0)
 

@@ -1,4 +1,4 @@
-"""A broker that answers with garbage, with too little or too much, or hangs up, at every stage: nothing is lost."""
+"""A broker of bytes: it answers with garbage, with too little or too much, or hangs up, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 from struct import pack
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.kafka.exchange import Api
@@ -37,18 +38,18 @@ FAULTS: dict[str, Fault] = {
 FORGIVEN = {(Api.API_VERSIONS, "says more than it should")}
 
 
+PLAIN = KafkaRelayConfig(topics=("t",), brokers=("10.0.0.1:9092",), restart_max_delay_ns=SECOND)
+
+
 class Way:
     """A node, its relay, and a broker beyond a simulated network."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: KafkaRelayConfig = PLAIN) -> None:
         self.site = Site()
         self.broker = ByteBroker(9092, "t")
         self._outside = Outside(self.site.machine.scheduler, Weather(Random(7), MILLISECOND, 0.3))
         clock = SimClock(self.site.machine.scheduler, 0, Random(9092))
         self._outside.listen(9092, lambda: Session(self.broker), clock)
-        config = KafkaRelayConfig(
-            topics=("t",), brokers=("10.0.0.1:9092",), socket_timeout_ns=2 * SECOND, restart_max_delay_ns=SECOND
-        )
         manner = Manner(self.site.machine.clock, self, Random(3), client_id="test", timeout_ns=2 * SECOND)
         self.relay = Relay(self.site.node, config, KafkaOutside(config, manner), Random(3))
         self.run(0.1)
@@ -90,3 +91,11 @@ def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
         assert Counter(way.broker.stored) == Counter(sent)
     assert set(way.broker.stored) == set(sent)
     assert (counts.taken, counts.acked, counts.discarded) == (len(sent), len(sent), 0)
+
+
+def test_29_30_a_set_is_compressed_from_a_size_on_and_only_if_that_makes_it_smaller() -> None:
+    way = Way(replace(PLAIN, compression="gzip", compression_min_bytes=128, compression_percent=75))
+    for count, body in enumerate((b"A" * 101, b"A" * 102, Random(1).randbytes(500)), 1):
+        assert way.site.offer(way.topic, body) == [None]
+        way.until_stored(count)
+    assert way.broker.codecs == ["none", "gzip", "none"]
