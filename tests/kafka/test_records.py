@@ -69,11 +69,14 @@ def test_rows_of_a_batch_are_picked_or_taken_as_they_stand() -> None:
         assert whole(laid_out([Piece.of(batch, rows, 5)])) == whole(laid_out([expected]))
 
 
-def test_headers_keep_text_as_it_is_and_everything_else_as_json() -> None:
+def test_headers_keep_text_and_bytes_as_they_are_and_everything_else_as_json() -> None:
     said = b'{"text":"\xc3\xa4\\n","number":1.50,"null":null,"object":{"a": [1]}}'
     assert headers.section(said) == (
         b"\x08" + b"\x08text\x06\xc3\xa4\n" + b"\x0cnumber\x081.50" + b"\x08null\x01" + b'\x0cobject\x14{"a": [1]}'
     )
+    raw = b'{"b":{"type":"Binary","value":"/wA="},"l":["x",null],"n":["x",1]}'
+    assert headers.section(raw) == b'\x08\x02b\x04\xff\x00\x02l\x02x\x02l\x01\x02n\x0e["x",1]'
+    assert headers.section(b'{"b":{"type":"Binary","value":"?"}}') == b'\x02\x02b:{"type":"Binary","value":"?"}'
     assert headers.section(b"no object") == b"\x02\x0eheaders\x12no object"
     assert headers.section(None) == headers.section(b"{}") == b"\0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from functools import lru_cache
 
 import msgspec
@@ -19,7 +20,11 @@ _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @lru_cache(4096)
 def section(headers: bytes | None) -> bytes:
-    """Return what a record has of them: how many, then each; text as it is, null as null, the rest as JSON."""
+    """Return what a record has of them: how many, then each.
+
+    Text as it is, null as null, {"type": "Binary", "value": base64} as those bytes, a list of such as one header each,
+    the rest as JSON: what was brought in from Kafka goes out as it was.
+    """
     if not headers:
         return NONE
     try:
@@ -28,7 +33,7 @@ def section(headers: bytes | None) -> bytes:
         found = {}
         pairs: list[tuple[str, bytes | None]] = [(UNREAD, headers)]
     else:
-        pairs = [(name, _value(bytes(raw))) for name, raw in found.items()]
+        pairs = [(name, value) for name, raw in found.items() for value in _values(bytes(raw))]
     out = [_zigzag(len(pairs))]
     for name, value in pairs:
         key = name.encode(errors="replace")
@@ -45,13 +50,23 @@ def sections(column: pa.Array) -> pa.Array:
     return known.take(places)
 
 
-def _value(raw: bytes) -> bytes | None:
-    if raw.startswith(b'"'):
-        try:
-            return msgspec.json.decode(raw, type=str).encode()
-        except (msgspec.MsgspecError, UnicodeEncodeError):
-            return raw
-    return None if raw == b"null" else raw
+def _values(raw: bytes) -> list[bytes | None]:
+    try:
+        said: object = msgspec.json.decode(raw)
+        return [_value(each) for each in said] if isinstance(said, list) and said else [_value(said)]
+    except (msgspec.MsgspecError, ValueError):  # what cannot be said in bytes is said in JSON
+        return [raw]
+
+
+def _value(said: object) -> bytes | None:
+    match said:
+        case None:
+            return None
+        case str():
+            return said.encode()
+        case {"type": "Binary", "value": str(text), **more} if not more:
+            return b64decode(text, validate=True)
+    raise ValueError(said)
 
 
 def _zigzag(number: int) -> bytes:
