@@ -29,6 +29,7 @@ from penstock.intake.spread import picked
 from penstock.m3.frames import MessageReader, Messages
 from penstock.message import Rows
 from penstock.node.topic import Topic
+from penstock.wire.reading import Reading
 from penstock.wire.tls import common_name
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class Connection(asyncio.Protocol):
         self._topic: Topic | None = None
         #: What was read before its topic was there.
         self._early: list[tuple[Rows, Entries]] = []
-        self._stopped = self._reads = 0
+        self._reading = Reading()
+        self._stop, self._start = self._reading.stop, self._reading.start
+        self._reads = 0
         #: Bytes that were handed on and are not stored, and how many groups of rows they are.
         self._pending_bytes = self._pending = 0
         #: A part of a message, while there is only that.
@@ -97,6 +100,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        self._reading.begin(self._transport)
         peer = transport.get_extra_info("peername")
         self.name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         self.connected_ns = self._clock.now()
@@ -126,7 +130,7 @@ class Connection(asyncio.Protocol):
         if self._ending:
             return
         self._reads += 1
-        if len(data) >= READ_BYTES_MAX and not self._stopped & _TURN:
+        if len(data) >= READ_BYTES_MAX and not self._reading.stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
             if self._reader.held < GATHERED_BYTES:
@@ -164,6 +168,7 @@ class Connection(asyncio.Protocol):
         """End."""
         self._ending = self._closed = True
         self._transport = None
+        self._reading.end()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -203,7 +208,7 @@ class Connection(asyncio.Protocol):
         topic = self._topic
         if topic is None or topic.deleted:
             self._early.append((rows, entries))
-            if not self._stopped & _TOPIC:
+            if not self._reading.stopped & _TOPIC:
                 self._ask_topic()
             return
         self._publish(topic, rows, entries)
@@ -322,7 +327,7 @@ class Connection(asyncio.Protocol):
         if held:
             if self._held is None:
                 self._held = bodies.begin(host_of(self.name), self._cut)
-            self._held.paced = not self._stopped
+            self._held.paced = not self._reading.stopped
             bodies.hold(self._held, held)
 
     def _cut(self, why: Refusal) -> None:
@@ -399,17 +404,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     # --- reading or not -------------------------------------------------------------------------------------------
-
-    def _stop(self, why: int) -> None:
-        if not self._stopped and self._transport is not None:
-            self._transport.pause_reading()
-        self._stopped |= why
-
-    def _start(self, why: int) -> None:
-        if self._stopped:
-            self._stopped &= ~why
-            if not self._stopped and self._transport is not None and not self._transport.is_closing():
-                self._transport.resume_reading()
 
     def _next_turn(self) -> None:
         self._start(_TURN)

@@ -25,6 +25,7 @@ from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.wire.layers import LayerError
+from penstock.wire.reading import Reading
 from penstock.wire.tls import TlsFacts
 
 #: A read of this many bytes is a full one: uvloop's are never larger. Measured: larger ones delay the neighbours,
@@ -91,7 +92,8 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._inside = False
         self._closing = False
-        self._stopped = 0
+        self._reading = Reading()
+        self._stop, self._start = self._reading.stop, self._reading.start
         self._made_ns = 0
         self._last_read_ns = 0
         self._blocked_ns = 0
@@ -107,6 +109,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        self._reading.begin(self._transport)
         self._transport.set_write_buffer_limits(high=self._server.config.max_client_output_size)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
@@ -133,7 +136,7 @@ class Connection(asyncio.Protocol):
             if self._is_flooded():
                 self._cut_off("asked for more and more without reading any of it")
                 return
-        if len(data) >= READ_BYTES_MAX and not self._stopped & _TURN:
+        if len(data) >= READ_BYTES_MAX and not self._reading.stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
         if not self._greeted or self._layers is not None:
@@ -194,6 +197,7 @@ class Connection(asyncio.Protocol):
         """End."""
         self._closing = True
         self._transport = None
+        self._reading.end()
         for timer in (self._timer, self._handshake):
             if timer is not None:
                 timer.cancel()
@@ -330,7 +334,7 @@ class Connection(asyncio.Protocol):
 
     def _more(self) -> None:
         """Handle what the layers hold; while the session waits, they keep it."""
-        if not self._closing and not self._stopped & _WAIT:
+        if not self._closing and not self._reading.stopped & _WAIT:
             self._start(_MORE)
             self.receive(b"")
 
@@ -373,17 +377,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _stop(self, why: int) -> None:
-        if not self._stopped and self._transport is not None:
-            self._transport.pause_reading()
-        self._stopped |= why
-
-    def _start(self, why: int) -> None:
-        if self._stopped:
-            self._stopped &= ~why
-            if not self._stopped and self._transport is not None and not self._transport.is_closing():
-                self._transport.resume_reading()
-
     def _next_turn(self) -> None:
         self._start(_TURN)
 
@@ -393,7 +386,7 @@ class Connection(asyncio.Protocol):
             return
         self._start(_WAIT)
         self._carry_out(None)
-        if self._layers is not None and self._layers.pending and self._stopped & _MORE:
+        if self._layers is not None and self._layers.pending and self._reading.stopped & _MORE:
             self._clock.call_soon(self._more)
 
     def _beat_ns(self) -> int:
