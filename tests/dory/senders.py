@@ -132,6 +132,7 @@ def dory(path: Path, node: dict[str, Any] | None = None, **chosen: Any) -> Itera
                 "unix_stream_path": f"{directory}/dory.stream",
                 "tcp": True,
                 "tcp_port": 0,
+                "http_port": 0,
                 **chosen,
             }
         )

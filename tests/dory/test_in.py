@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import CallersConfig, Config, LimitsConfig, NodeConfig
-from penstock.dialects.dory.config import DATAGRAM, STREAM, TCP, DoryConfig, check, endpoints
+from penstock.dialects.dory.config import DATAGRAM, HTTP, STREAM, TCP, DoryConfig, check, endpoints
 from penstock.dory import encode
 from penstock.errors import ConfigError
 from tests.dory.senders import TIME_MS, M, Sockets, dory
@@ -224,4 +224,4 @@ def test_what_cannot_work_is_refused_before_anything_starts(chosen: dict[str, ob
 def test_an_input_is_off_until_it_is_named() -> None:
     assert endpoints(Config(parts=(DoryConfig(max_datagram_msg_size=16 << 20),))) == []
     chosen = DoryConfig(unix_datagram_path="/a", unix_stream_path="/b", tcp=True)
-    assert [endpoint.key for endpoint in endpoints(Config(parts=(chosen,)))] == [DATAGRAM, STREAM, TCP]
+    assert [endpoint.key for endpoint in endpoints(Config(parts=(chosen,)))] == [DATAGRAM, STREAM, TCP, HTTP]

@@ -10,12 +10,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from penstock.budget import sizes_of
-from penstock.config import Config, Endpoint, Section
-from penstock.config.tree import KIB, MIB, Port, SomeSize
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, has_callers
+from penstock.config.tree import KIB, MIB, Duration, Named, Port, SomeSize
 from penstock.errors import ConfigError
+from penstock.settings import HOUR_NS
 from penstock.units.quantity import format_size
 
 DATAGRAM, STREAM, TCP = "dory.unix_datagram_path", "dory.unix_stream_path", "dory.tcp_port"
+HTTP = "dory.http_port"
 
 #: What Dory itself refuses to take as one datagram.
 DATAGRAM_BYTES_MAX = 16 * MIB
@@ -44,6 +46,17 @@ class DoryConfig(Section, frozen=True, kw_only=True):
     allow_large_unix_datagrams: bool = False
     #: One message over a stream or TCP, without the four bytes that say its size.
     max_stream_msg_size: SomeSize = 2 * MIB
+    #: Whether there are status pages, while there is an input, ...
+    http: bool = True
+    #: ... and where.
+    address: str = "127.0.0.1"
+    http_port: Port = 9091
+    #: The directory of the files that message debugging writes; empty = it cannot be switched on.
+    msg_debug_path: Named = ""
+    #: It ends by itself after this, ...
+    msg_debug_time_ns: Duration = HOUR_NS
+    #: ... or when the three files together have this.
+    msg_debug_bytes: SomeSize = 256 * MIB
 
 
 def check(config: Config) -> None:
@@ -55,6 +68,8 @@ def check(config: Config) -> None:
         if path and not os.path.isabs(path):
             raise ConfigError(f'dory.{name}_path = "{path}" is no absolute path; write one that begins with /')
         mode_of(mode, f"dory.{name}_mode")
+    if dory.msg_debug_path and not os.path.isabs(dory.msg_debug_path):
+        raise ConfigError(f'dory.msg_debug_path = "{dory.msg_debug_path}" is no absolute path; write one')
     if dory.unix_datagram_path:
         _check_datagrams(dory)
     if dory.unix_stream_path or dory.tcp:
@@ -117,4 +132,8 @@ def endpoints(config: Config) -> list[Endpoint]:
         found.append(Endpoint(STREAM, "unix", "Dory stream", dory.unix_stream_path))
     if dory.tcp:
         found.append(Endpoint(TCP, "tcp", "Dory TCP", "127.0.0.1", config.listen_port(dory.tcp_port)))
+    if found and dory.http:
+        port, tls, asks = config.listen_port(dory.http_port), bool(config.tls_cert), has_callers(config)
+        curl = "curl {}/discards/plain"
+        found.append(Endpoint(HTTP, "http", "Dory status", dory.address, port, tls, asks, TOKEN_AND_TLS, example=curl))
     return found

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
 
+from penstock import http as httpkit
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.dory.codec import MALFORMED, Places
-from penstock.dialects.dory.config import DATAGRAM, STREAM, TCP, DoryConfig, mode_of
+from penstock.dialects.dory.config import DATAGRAM, HTTP, STREAM, TCP, DoryConfig, mode_of
 from penstock.dialects.dory.connection import Connection
 from penstock.dialects.dory.counters import Counters
 from penstock.dialects.dory.datagrams import Datagrams
 from penstock.dialects.dory.door import Door
+from penstock.dialects.dory.pages import Pages
 from penstock.dialects.dory.pool import BLOCK_BYTES, Pool
+from penstock.http.listener import tls_context
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
 
@@ -44,6 +47,11 @@ class Dory:
         }
         self._servers: list[asyncio.Server] = []
         self._datagrams: Datagrams | None = None
+        self.pages = Pages(node, self.config, self.counters)
+        crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
+        door = httpkit.Door(self.config.address, config.http.hosts)
+        #: Its status pages.
+        self.listener = httpkit.Listener(HTTP, self.pages, node.clock, node.budget, node.gate, door, crowd)
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Mapping[str, Bound]) -> Self:
@@ -65,6 +73,9 @@ class Dory:
         if TCP in bound:
             made = partial(dory.connect, TCP)
             dory._servers.append(await loop.create_server(made, sock=bound[TCP].taken(), backlog=BACKLOG))
+        if HTTP in bound:
+            tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+            await dory.listener.serve(bound[HTTP].taken(), tls)
         return dory
 
     def connect(self, listener: str) -> Connection:
@@ -109,6 +120,8 @@ class Dory:
         await asyncio.sleep(0)
         for door in self.doors.values():
             door.close()
+        self.pages.close()
+        await self.listener.close()
 
     def samples(self) -> Iterator[Sample]:
         """Return its figures."""
