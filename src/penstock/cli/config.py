@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -33,13 +33,20 @@ Insecure = Annotated[
 
 @app.command()
 def check(file: File = None, settings: Settings = None, json: Json = False) -> None:
-    """Say whether a node could start with this configuration."""
+    """Say whether a node could start with this configuration; brokers that it names are asked for their limits."""
+    from penstock.cli.brokers import complaints
+    from penstock.cli.printer import complain
     from penstock.cli.table import load
+    from penstock.relays.kafka.config import KafkaRelayConfig
 
     loaded = load(file, flags(settings))
+    warnings = complaints(loaded.config.of(KafkaRelayConfig))
+    for warning in warnings:
+        complain(warning)
     chosen = {name: origin for name, _, origin in loaded.rows() if origin != "default"}
     differ = "setting is not the default" if len(chosen) == 1 else "settings are not the defaults"
-    Printer(json=json).done({"ok": True, "chosen": chosen}, f"The configuration is good; {len(chosen)} {differ}.")
+    document = {"ok": True, "chosen": chosen, **({"warnings": warnings} if warnings else {})}
+    Printer(json=json).done(document, f"The configuration is good; {len(chosen)} {differ}.")
 
 
 @app.command()
@@ -55,14 +62,15 @@ def show(file: File = None, settings: Settings = None, json: Json = False) -> No
 @app.command("import")
 def import_(
     file: Annotated[
-        str, typer.Argument(help="Dynamiq's config.gcfg, or the YAML file of an m3aggregator.", metavar="FILE")
+        str,
+        typer.Argument(help="Dynamiq's config.gcfg, Dory's XML, or the YAML file of an m3aggregator.", metavar="FILE"),
     ],
     json: Json = False,
 ) -> None:
-    """Print a penstock.toml with what Dynamiq's or M3's file says, and tell what could not be carried over."""
+    """Print a penstock.toml with what Dynamiq's, Dory's or M3's file says, and tell what could not be carried over."""
     import sys
 
-    from penstock.cli import import_m3
+    from penstock.cli import import_dory, import_m3
     from penstock.cli.table import load
     from penstock.config.toml import as_toml
     from penstock.dialects.dynamiq import gcfg
@@ -71,8 +79,12 @@ def import_(
     try:
         with open(file, encoding="utf-8") as opened:
             text = opened.read()
-            is_yaml = file.endswith((".yaml", ".yml"))
-            settings, left = import_m3.imported(text) if is_yaml else gcfg.imported(text)
+            read: Callable[[str], tuple[Mapping[str, object], dict[str, str]]] = gcfg.imported
+            if file.endswith((".yaml", ".yml")):
+                read = import_m3.imported
+            elif file.endswith(".xml") or text.lstrip().startswith("<"):
+                read = import_dory.imported
+            settings, left = read(text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
