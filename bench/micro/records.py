@@ -69,7 +69,7 @@ def theirs() -> None:
     try:
         broker.start()
         body = np.random.default_rng(1).bytes(BODY_BYTES)
-        settings = {"acks": "all", "linger.ms": 5, "queue.buffering.max.messages": MESSAGES}
+        settings = {"acks": "all", "linger.ms": 5, "queue.buffering.max.messages": MESSAGES, "log_level": 0}
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}", **settings})
         for _ in range(3):
             before = time.process_time_ns()

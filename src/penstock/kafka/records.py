@@ -46,6 +46,8 @@ _NOTHING = np.zeros(0, np.uint8)
 #: Numbers of up to two bytes are looked up: sizes and offsets below 8 Ki, seconds between two records.
 _KNOWN = 1 << 14
 _VARINTS = [varint(number) for number in range(_KNOWN)]
+#: As many offsets are kept ready.
+_NUMBERED = 1 << 15
 _WIDTHS = np.where(np.arange(_KNOWN) < 128, 1, 2)
 
 Times: TypeAlias = "int | Sequence[int] | Offsets"
@@ -139,6 +141,14 @@ def sealed(
 
 
 @cache
+def _offsets() -> tuple[pa.Array, Offsets]:
+    """Return the offsets of a batch's records, and how many bytes each takes."""
+    writer = Writer(_NUMBERED)
+    writer.numbers(np.arange(0, 2 * _NUMBERED, 2, dtype=np.uint64))
+    return writer.column(), writer.sizes
+
+
+@cache
 def _known() -> pa.Array:
     return pa.array(_VARINTS, pa.binary())
 
@@ -215,7 +225,12 @@ def _columns(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
     else:
         deltas = times - first_ms
         inside += _add(columns, (deltas << 1) ^ (deltas >> 63))
-    inside += _add(columns, np.arange(0, 2 * count, 2))
+    if count <= _NUMBERED:
+        offsets, widths = _offsets()
+        columns.append(offsets.slice(0, count))
+        inside += widths[:count]
+    else:
+        inside += _add(columns, np.arange(0, 2 * count, 2))
     if key is None:
         columns.append(_NULL)
         inside += 1
