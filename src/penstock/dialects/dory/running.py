@@ -64,7 +64,8 @@ class Dory:
             _set_mode(bound[DATAGRAM], chosen.unix_datagram_mode)
             overflow = partial(dory.receive, room=False)
             size = chosen.max_datagram_msg_size
-            dory._datagrams = Datagrams(sock, size, chosen.max_buffer, dory.receive, overflow)
+            failed = partial(node.report_bug, "dory datagrams")
+            dory._datagrams = Datagrams(sock, size, chosen.max_buffer, dory.receive, overflow, failed)
         if STREAM in bound:
             _set_mode(bound[STREAM], chosen.unix_stream_mode)
             made = partial(dory.connect, STREAM)
