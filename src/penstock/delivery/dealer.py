@@ -23,6 +23,7 @@ from penstock.delivery.policies.policy import Policy
 from penstock.delivery.portion import LOOKS_MAX
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
+from penstock.errors import InvariantError
 from penstock.message import Batch
 
 #: One pump hands out at most this much before other connections get their turn (ruling 25).
@@ -63,6 +64,17 @@ class Host(Protocol):
         """Hear that handing rows over failed, and to which seat (None: to whoever's turn it was)."""
 
 
+class _Nobody(deque[Seat]):
+    """The line where nobody ever joined, one for all: an empty one of its own would take 760 bytes."""
+
+    def append(self, seat: Seat) -> None:
+        """Refuse who would stand in every line at once."""
+        raise InvariantError(f"seat {seat.name!r} has credit and did not join")
+
+
+_NOBODY = _Nobody()
+
+
 class Dealer:
     """Serves the seats of one subscription from its cursors."""
 
@@ -89,7 +101,7 @@ class Dealer:
         self._host = host
         self._leave = leave
         #: Seats that had room when they joined it, in turn.
-        self.line: deque[Seat] = deque()
+        self.line: deque[Seat] = _NOBODY
         #: Nobody gets anything.
         self.paused = False
         #: Who gets which row.
@@ -120,7 +132,9 @@ class Dealer:
             self.line.append(seat)
 
     def tidy(self) -> None:
-        """Take out those who have gone, where they are many."""
+        """Have a line for whoever joins, and take out those who have gone, where they are many."""
+        if self.line is _NOBODY:
+            self.line = deque()
         if self._gone * 2 > len(self.line):
             self._gone = 0
             here = [one for one in self.line if not one.gone]

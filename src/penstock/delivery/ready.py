@@ -16,10 +16,26 @@ from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.pages import UNSORTED, Pages, Slots
 from penstock.delivery.policies.policy import Policy, Taker
+from penstock.errors import InvariantError
 from penstock.message import Batch
 
 #: Pieces do not grow together beyond this: a page of rows.
 PIECE_ROWS_MAX = 1 << 16
+
+
+class _Nowhere(deque[Offsets]):
+    """Stands where no queue was needed yet, one for all: an empty one of its own would take 760 bytes."""
+
+    def append(self, piece: Offsets) -> None:
+        """Refuse what would be in every queue at once."""
+        raise InvariantError("rows were put into a queue that nobody made")
+
+    def extend(self, pieces: Iterable[Offsets]) -> None:
+        """Refuse what would be in every queue at once."""
+        raise InvariantError("rows were put into a queue that nobody made")
+
+
+_NOWHERE = _Nowhere()
 
 
 class Lane:
@@ -29,13 +45,23 @@ class Lane:
 
     def __init__(self, *, new_first: bool = False) -> None:
         #: Rows to be handed out again, and rows that were never out.
-        self.again: deque[Offsets] = deque()
-        self.fresh: deque[Offsets] = deque()
+        self.again: deque[Offsets] = _NOWHERE
+        self.fresh: deque[Offsets] = _NOWHERE
         #: It is the turn of those that go out again.
         self._turn = not new_first
 
     def __bool__(self) -> bool:
         return bool(self.again or self.fresh)
+
+    def end(self, *, again: bool) -> deque[Offsets]:
+        """Return the queue that rows are added to."""
+        if again:
+            if self.again is _NOWHERE:
+                self.again = deque()
+            return self.again
+        if self.fresh is _NOWHERE:
+            self.fresh = deque()
+        return self.fresh
 
     def queue(self, *, ordered: bool = False, more_fresh: bool = False) -> deque[Offsets] | None:
         """Return where the next rows come from, None if there are none; `ordered` is by their offsets.
@@ -69,7 +95,7 @@ class Ready:
     def clear(self) -> None:
         """Begin with no row."""
         self.only = Lane()
-        self.unsorted: deque[Offsets] = deque()
+        self.unsorted: deque[Offsets] = _NOWHERE
         self._lanes: dict[int, Lane] = {}
         self._deal = self.policy.deal
 
@@ -80,7 +106,7 @@ class Ready:
         self.policy, self.many = policy, policy.many
         self.clear()
         if self.many:
-            self.unsorted.extend([*again, *fresh, *mixed])
+            self.unsorted = deque([*again, *fresh, *mixed])
         else:
             self._line_up(again, fresh, mixed)
 
@@ -137,12 +163,12 @@ class Ready:
     def queue(self, offsets: Offsets) -> None:
         """Add rows that go out again."""
         if not self.many:
-            self.only.again.append(offsets)
+            self.only.end(again=True).append(offsets)
             return
         slots = self._pages.slots(offsets)
         known = slots != UNSORTED
         if not known.all():
-            self.unsorted.append(offsets[~known])
+            self._leave_unsorted(offsets[~known])
             offsets, slots = offsets[known], slots[known]
         if len(offsets):
             self._put(offsets, slots, again=True)
@@ -150,7 +176,7 @@ class Ready:
     def add(self, batch: Batch, offsets: Offsets) -> Slots | None:
         """Add rows of a batch that were never out; return their slots where there are several lanes."""
         if not self.many:
-            self.only.fresh.append(offsets)
+            self.only.end(again=False).append(offsets)
             return None
         slots = self._slots_of(batch, offsets)
         self._put(offsets, slots, again=False)
@@ -170,7 +196,12 @@ class Ready:
         rows = np.concatenate([*again, *fresh, *mixed, more])
         rows = np.sort(rows[self._pages.ready(rows)])
         if len(rows):
-            self.unsorted.append(rows)
+            self._leave_unsorted(rows)
+
+    def _leave_unsorted(self, rows: Offsets) -> None:
+        if self.unsorted is _NOWHERE:
+            self.unsorted = deque()
+        self.unsorted.append(rows)
 
     def next_unsorted(self) -> Offsets:
         """Return the next rows whose lane is not known yet, as far as they are ready still."""
@@ -204,7 +235,7 @@ class Ready:
             lane = self._lanes.get(code)
             if lane is None:
                 lane = self._lanes[code] = Lane(new_first=self.policy.new_first)
-            _append(lane.again if again else lane.fresh, part)
+            _append(lane.end(again=again), part)
 
     def _follow(self) -> None:
         """Put what stands in lanes into those of now, if they were dealt anew; nothing is read for it."""
@@ -226,10 +257,12 @@ class Ready:
             tried = self._pages.attempts(ready) > 0
             again.append(ready[tried])
             fresh.append(ready[~tried])
-        self.only.again.extend(piece for piece in again if len(piece))
+        for piece in again:
+            if len(piece):
+                self.only.end(again=True).append(piece)
         new = np.concatenate(fresh) if fresh else np.empty(0, np.int64)
         if len(new):
-            self.only.fresh.append(np.sort(new, kind="stable"))
+            self.only.end(again=False).append(np.sort(new, kind="stable"))
 
     def _pieces(self) -> tuple[list[Offsets], list[Offsets], list[Offsets]]:
         """Return all pieces: rows to be handed out again, new ones, and those of which that is not known here."""

@@ -84,7 +84,8 @@ class Subscription:
         #: The policy that was chosen; in force unless some seat asks for a tag.
         self.chosen_policy: Policy = policy_of(settings, host.incarnation)
         self.dealer.policy = self.chosen_policy
-        self._tagged = Tagged()
+        #: Made by the first seat that asks for a tag.
+        self._tagged: Tagged | None = None
         self.configure(settings)
 
     def add(self, cursor: Cursor) -> None:
@@ -162,15 +163,16 @@ class Subscription:
         return self.holders.under(name).holder
 
     def _claim(self, seat: Seat) -> None:
+        if self._tagged is None:
+            self._tagged = Tagged()
         seat.lane = self._tagged.claim(seat.tag)
         self._deal_by(self._tagged)
 
     def unclaim(self, seat: Seat) -> None:
         """Give a seat's tag back to whoever takes any."""
-        if not seat.tag:
-            return
-        self._tagged.unclaim(seat.tag)
-        self._deal_by(self.policy)
+        if seat.tag and self._tagged is not None:
+            self._tagged.unclaim(seat.tag)
+            self._deal_by(self.policy)
 
     def leave(self, seat: Seat, *, release: bool = False) -> None:
         """Let a seat go; what it held is ready for the others at once, or stays on lease under its name.

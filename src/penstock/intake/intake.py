@@ -69,7 +69,8 @@ class Intake:
         #: What is to be taken in once the topic has its new shards; None while it is not about to get some.
         self._held: list[tuple[Rows, object, Published, int | None, int]] | None = None
         self._dedup: Dedup | None = None
-        self._homes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        #: Which shard is a publisher's own; made where there are several.
+        self._homes: WeakKeyDictionary[object, int] | None = None
         self._next_home = 0
         self._take_in(grown)
 
@@ -105,7 +106,7 @@ class Intake:
         """Take in what was held, and whatever comes; there are more shards if the topic has grown."""
         if grown is not None:
             if len(self._gathers) == 1:  # nobody had to be asked where it is at home
-                self._homes.update(dict.fromkeys(self._gathers[0].publishers(), 0))
+                self._homes = WeakKeyDictionary(dict.fromkeys(self._gathers[0].publishers(), 0))
             self._next_home = len(self._gathers)
             self._take_in(grown)
         held, self._held = self._held or [], None
@@ -265,6 +266,8 @@ class Intake:
 
     def _home_of(self, publisher: object) -> int:
         # A publisher keeps its shard, so its messages keep their order (ruling 27).
+        if self._homes is None:
+            self._homes = WeakKeyDictionary()
         home = self._homes.get(publisher)
         if home is None:
             home = self._homes[publisher] = self._next_home

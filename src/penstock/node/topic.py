@@ -57,6 +57,46 @@ class Backlog(NamedTuple):
 class Topic:
     """One topic of a running node."""
 
+    __slots__ = (
+        "__weakref__",
+        "_active_ns",
+        "_alarm",
+        "_clock",
+        "_followers",
+        "_recorders",
+        "_roster",
+        "_timer",
+        "apply_rules",
+        "attach",
+        "busy",
+        "change",
+        "changes",
+        "chosen",
+        "create_subscription",
+        "delete_subscription",
+        "deleted",
+        "empty",
+        "flush_at_once",
+        "forget_passing",
+        "intake",
+        "is_growing",
+        "monotonic",
+        "name",
+        "node",
+        "path",
+        "pause",
+        "publish",
+        "record",
+        "shards",
+        "storage",
+        "subscribe",
+        "subscription",
+        "subscriptions",
+        "update",
+        "update_subscription",
+        "wall",
+    )
+
     def __init__(self, node: Node, record: TopicRecord, path: str, made: Made | None = None) -> None:
         self.node = node
         self.record = record
