@@ -86,6 +86,17 @@ def test_a_message_goes_round_trip_in_xml(node: Served, name: str) -> None:
     assert ask(node, Action="DeleteQueue", QueueUrl=str(url)).status == 200
 
 
+def test_a_permission_in_xml_is_a_statement_of_the_policy(node: Served, boto: Boto, name: str) -> None:
+    url = boto.queue(name)
+    numbered = {"AWSAccountId__1": "123456789012", "ActionName__1": "SendMessage", "ActionName__2": "GetQueueUrl"}
+    added = ask(node, Action="AddPermission", QueueUrl=url, Label="senders", **numbered)
+    assert tree(added).tag == f"{NAMESPACE}AddPermissionResponse"
+    (statement,) = json.loads(boto.attributes(url)["Policy"])["Statement"]
+    assert statement["Action"] == ["SQS:SendMessage", "SQS:GetQueueUrl"]
+    assert ask(node, Action="RemovePermission", QueueUrl=url, Label="senders").status == 200
+    assert "Policy" not in boto.attributes(url)
+
+
 def test_a_batch_in_xml_names_what_failed(node: Served, boto: Boto, name: str) -> None:
     url = boto.queue(name)
     entry = "SendMessageBatchRequestEntry"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import md5
 from typing import Any
 
 import pytest
 
+from penstock.dialects.sqs.permissions import ACTIONS
 from tests.served import Served
 from tests.sqs.boto import Boto
 
@@ -263,6 +265,60 @@ def test_tags_come_and_go(boto: Boto, name: str) -> None:
     assert boto("list_queue_tags", QueueUrl=url)["Tags"] == {"team": "shop", "stage": "test"}
     boto("untag_queue", QueueUrl=url, TagKeys=["team"])
     assert boto("list_queue_tags", QueueUrl=url)["Tags"] == {"stage": "test"}
+
+
+def test_permissions_are_statements_of_the_queues_policy(boto: Boto, name: str) -> None:
+    url = boto.queue(name)
+    arn = boto.attributes(url)["QueueArn"]
+    accounts = ["123456789012", "210987654321"]
+    one: dict[str, Any] = {
+        "QueueUrl": url,
+        "Label": "senders",
+        "AWSAccountIds": accounts[:1],
+        "Actions": ["SendMessage"],
+    }
+    boto("add_permission", **one)
+    both = ["ReceiveMessage", "DeleteMessage"]
+    boto("add_permission", QueueUrl=url, Label="receivers", AWSAccountIds=accounts, Actions=both)
+    root = "arn:aws:iam::{}:root"
+    senders = {"AWS": root.format(accounts[0])}
+    receivers = {"AWS": [root.format(account) for account in accounts]}
+    assert json.loads(boto.attributes(url)["Policy"]) == {
+        "Version": "2012-10-17",
+        "Id": f"{arn}/SQSDefaultPolicy",
+        "Statement": [
+            {"Sid": sid, "Effect": "Allow", "Principal": principal, "Action": action, "Resource": arn}
+            for sid, principal, action in (
+                ("senders", senders, "SQS:SendMessage"),
+                ("receivers", receivers, ["SQS:ReceiveMessage", "SQS:DeleteMessage"]),
+            )
+        ],
+    }
+    for wrong, fault in (
+        ({}, "InvalidParameterValue"),  # the label is taken
+        ({"Label": "no label"}, "InvalidParameterValue"),
+        ({"Label": "x", "AWSAccountIds": ["nobody"]}, "InvalidParameterValue"),
+        ({"Label": "x", "Actions": ["Fly"]}, "InvalidParameterValue"),
+        ({"Label": "x", "Actions": sorted(ACTIONS)[:8]}, "OverLimit"),
+    ):
+        assert boto.refused("add_permission", **{**one, **wrong}).code == fault
+    for label in ("senders", "receivers"):
+        boto("remove_permission", QueueUrl=url, Label=label)
+        assert boto.refused("remove_permission", QueueUrl=url, Label=label).code == "InvalidParameterValue"
+    assert "Policy" not in boto.attributes(url)
+
+
+def test_a_policy_that_was_set_whole_takes_a_statement_if_it_is_one(boto: Boto, name: str) -> None:
+    whole = {"Version": "2008-10-17", "Statement": {"Sid": "mine", "Effect": "Deny"}}
+    url = boto.queue(name, Policy=json.dumps(whole))
+    add: dict[str, Any] = {"QueueUrl": url, "AWSAccountIds": ["123456789012"], "Actions": ["*"]}
+    boto("add_permission", Label="all", **add)
+    policy = json.loads(boto.attributes(url)["Policy"])
+    assert [(each["Sid"], each["Effect"]) for each in policy["Statement"]] == [("mine", "Deny"), ("all", "Allow")]
+    for text in ("no policy", "[]", '{"Statement": 7}', '{"Statement": ["x"]}'):
+        boto("set_queue_attributes", QueueUrl=url, Attributes={"Policy": text})
+        assert boto.refused("add_permission", Label="more", **add).code == "InvalidAttributeValue"
+        assert boto.attributes(url)["Policy"] == text
 
 
 def test_message_attributes_of_every_kind_come_back_as_asked_for(boto: Boto, name: str) -> None:

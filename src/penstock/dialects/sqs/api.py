@@ -171,6 +171,10 @@ class Api(App):
             "DeleteQueue": Operation(shapes.ByUrl, lambda a: queues.delete(a.caller, a.params)),
             "PurgeQueue": Operation(shapes.ByUrl, lambda a: queues.purge(a.caller, a.params)),
             "ListQueueTags": Operation(shapes.ByUrl, lambda a: queues.tags(a.caller, a.params)),
+            "AddPermission": Operation(shapes.AddPermission, lambda a: queues.add_permission(a.caller, a.params)),
+            "RemovePermission": Operation(
+                shapes.RemovePermission, lambda a: queues.drop_permission(a.caller, a.params)
+            ),
             "TagQueue": Operation(shapes.TagQueue, lambda a: queues.tag(a.caller, a.params)),
             "UntagQueue": Operation(shapes.UntagQueue, lambda a: queues.untag(a.caller, a.params)),
             "StartMessageMoveTask": Operation(shapes.StartMessageMoveTask, lambda a: tasks.start(a.caller, a.params)),

@@ -13,7 +13,7 @@ import msgspec
 from penstock.callers import Action, Caller
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
-from penstock.dialects.sqs import attributes
+from penstock.dialects.sqs import attributes, permissions
 from penstock.dialects.sqs.attributes import Kept
 from penstock.dialects.sqs.choices import SqsChoices
 from penstock.dialects.sqs.codec import shapes
@@ -191,6 +191,27 @@ class Queues:
         now_s = self.node.clock.now() // SECOND
         kept = attributes.changed(kept, asked.attributes, queue.name, self.names, self._target, now_s)
         return self._keep(queue, kept)
+
+    def add_permission(self, caller: Caller, asked: shapes.AddPermission) -> Answer[shapes.Nothing]:
+        """Add a statement to a queue's policy."""
+        queue = self.find(caller, "change", asked.queue_url)
+        arn = self.names.arn(queue.name)
+        policy = permissions.added(self._policy(queue), arn, asked.label, asked.aws_account_ids, asked.actions)
+        return self._keep_policy(queue, policy)
+
+    def drop_permission(self, caller: Caller, asked: shapes.RemovePermission) -> Answer[shapes.Nothing]:
+        """Take a statement out of it."""
+        queue = self.find(caller, "change", asked.queue_url)
+        return self._keep_policy(queue, permissions.removed(self._policy(queue), asked.label))
+
+    def _policy(self, queue: Queue) -> str:
+        return attributes.shown(*queue, self.names).get("Policy", "")
+
+    def _keep_policy(self, queue: Queue, policy: str) -> Answer[shapes.Nothing]:
+        kept, now_s = Kept(queue.choices, queue.subscription.settings), self.node.clock.now() // SECOND
+        return self._keep(
+            queue, attributes.changed(kept, {"Policy": policy}, queue.name, self.names, self._target, now_s)
+        )
 
     def _keep(self, queue: Queue, kept: Kept) -> Answer[shapes.Nothing]:
         topic = queue.topic

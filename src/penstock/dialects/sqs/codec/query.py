@@ -29,6 +29,8 @@ _LISTS = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
     "TagKey": "TagKeys",
+    "AWSAccountId": "AWSAccountIds",
+    "ActionName": "Actions",
 }
 #: SQS's maps: how an entry is written -> the field, and what key and value are called.
 _MAPS = {

@@ -156,6 +156,20 @@ class ChangeMessageVisibilityBatch(ByUrl, kw_only=True):
     entries: list[ChangeEntry] = []
 
 
+class AddPermission(ByUrl, kw_only=True):
+    """Add a statement to the policy."""
+
+    label: str
+    aws_account_ids: list[str] = field(name="AWSAccountIds", default_factory=list)
+    actions: list[str] = []
+
+
+class RemovePermission(ByUrl, kw_only=True):
+    """Take one away."""
+
+    label: str
+
+
 class TagQueue(ByUrl, kw_only=True):
     """Set tags."""
 
