@@ -133,6 +133,9 @@ async def _serve(
 ) -> None:
     from penstock.cli.beside import Beside
 
+    # Messages are no cycles, they go when the last reference does: looking through every recent batch for them cost
+    # more than carrying them. Nor are topics: looking through 10,000 again and again was half of their start.
+    gc.set_threshold(*GC_THRESHOLDS)
     daemon = Daemon(config, asyncio.get_running_loop(), table, listeners, registry=registry)
     stopped = asyncio.Event()
     on_signals(stopped)
@@ -144,11 +147,9 @@ async def _serve(
     import pyarrow as pa
 
     pa.array(np.zeros(1))
-    # What is loaded by now stays for good: no collection needs to look at it again. And messages are no cycles, they
-    # go when the last reference does: looking through every recent batch for them cost more than carrying them.
+    # What is loaded by now stays for good: no collection needs to look at it again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     # The loop gives the interpreter lock away with every system call; a thread that seals must not keep it for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     for risk in banner.risks(bound):

@@ -65,7 +65,9 @@ _log = logging.getLogger(__name__)
 class Shard:
     """An ordered piece of a topic, on disk."""
 
+    # As attributes of a dict they would take a kilobyte more; a dict is there only once something else is set.
     __slots__ = (
+        "__dict__",
         "_cache_bytes",
         "_chunks",
         "_clock",

@@ -57,7 +57,9 @@ class Backlog(NamedTuple):
 class Topic:
     """One topic of a running node."""
 
+    # As attributes of a dict they would take a kilobyte more; a dict is there only once something else is set.
     __slots__ = (
+        "__dict__",
         "__weakref__",
         "_active_ns",
         "_alarm",
