@@ -14,10 +14,7 @@ from itertools import chain, zip_longest
 from random import Random
 from typing import Protocol
 
-import numpy as np
-
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
-from penstock.columns import Offsets
 from penstock.delivery.source import Delivery
 from penstock.dialect import MetadataTimes, Queue
 from penstock.relays.kafka.actions import Action, Actions, changes
@@ -29,6 +26,7 @@ from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import LEASE_NS, Lane
 from penstock.relays.kafka.line import Line, Wire
 from penstock.relays.kafka.pauses import Pauses
+from penstock.relays.kafka.routes import Routes
 from penstock.relays.kafka.sequences import DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, Sequences
 from penstock.relays.kafka.sets import MessageSet
 
@@ -38,8 +36,6 @@ _log = logging.getLogger("penstock.kafka")
 CREATION_NS = (3 * SECOND, 6 * SECOND, 12 * SECOND)
 #: What an answer to asking for a topic may say: it is there, or it is and has no leader yet.
 CREATED = (0, 5)
-#: What a batch of several topics is called.
-COMBINED = ""
 
 
 class Found:
@@ -82,8 +78,8 @@ class Router:
     def __init__(
         self, config: KafkaRelayConfig, clock: Clock, random: Random, outside: Outside, discards: Discards
     ) -> None:
-        self.lanes: dict[str, Lane] = {}
-        self.lines: dict[int, Line] = {}
+        self.routes = Routes(config, clock, lambda: self._state in ("running", "pausing"))
+        self.lanes, self.lines = self.routes.lanes, self.routes.lines
         self.books = Books(clock, discards, self._freed)
         self.times = MetadataTimes(0, 0)
         #: Why nothing is sent; empty while it is.
@@ -113,8 +109,6 @@ class Router:
         self._timer: Timer | None = None
         self._stop_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
-        self._batch_timer: Timer | None = None
-        self._batch_ns: int | None = None
         self._renew_timer: Timer | None = None
         self._is_closed = False
 
@@ -183,7 +177,8 @@ class Router:
     def close(self) -> None:
         """Hang up; what is in hand stays in the log, or where there is none, is lost and told of."""
         self._is_closed = True
-        for timer in (self._timer, self._stop_timer, self._refresh_timer, self._batch_timer, self._renew_timer):
+        self.routes.close()
+        for timer in (self._timer, self._stop_timer, self._refresh_timer, self._renew_timer):
             if timer is not None:
                 timer.cancel()
         for line in self.lines.values():
@@ -209,7 +204,7 @@ class Router:
             valid = self._admitted(lane, valid)
         if valid is not None:
             self.books.show("receive", (valid,))
-            self._route(lane, valid, batches=not self._is_draining)
+            self.routes.route(lane, valid, batches=not self._is_draining)
 
     def _valid(self, lane: Lane, group: Group) -> Group | None:
         """Return the messages that can be sent."""
@@ -234,98 +229,9 @@ class Router:
             self.books.discard(group.cut(count, group.count), "rate_limit")
         return group.cut(0, count) if count else None
 
-    # --- where they go --------------------------------------------------------------------------------------------
-
-    def _route(self, lane: Lane, group: Group, *, batches: bool) -> None:
-        keyed = group.routes
-        if keyed is None:
-            self._spread(lane, group, batches=batches)
-            return
-        values, has_key = keyed
-        if not has_key.all():
-            self._spread(lane, group.picked(~has_key), batches=batches)
-            group, values = group.picked(has_key), values[has_key]
-        self._send_keyed(lane, group, values, batches=batches)
-
-    def _spread(self, lane: Lane, group: Group, *, batches: bool) -> None:
-        """Send messages without a key: as whole batches in turn, or else one by one in turn."""
-        spread = lane.spread
-        if spread is None:
-            raise RuntimeError(f"topic {lane.name} has no partition to send to")
-        if batches and lane.batcher is not None:
-            for batch in lane.batcher.add(group, self._clock.now()):
-                self.lines[spread.next()].put(batch)
-            self._arm_batches(lane.batcher.deadline_ns)
-            return
-        combines = batches and lane.manner.batching == "combined"
-        only = spread.only
-        if only is not None:
-            self._put(self.lines[only], group, combines=combines)
-            return
-        turns = spread.many(group.count)
-        for broker in dict.fromkeys(turns.tolist()):
-            self._put(self.lines[broker], group.picked(turns == broker), combines=combines)
-
-    def _send_keyed(self, lane: Lane, group: Group, values: Offsets, *, batches: bool) -> None:
-        keys = lane.keys
-        if keys is None:
-            raise RuntimeError(f"topic {lane.name} has no partition to send to")
-        partitions = keys.partitions(values)
-        for partition in np.unique(partitions).tolist():
-            some = group.picked(partitions == partition)
-            some.partition = partition
-            line = self.lines[keys.leader(partition)]
-            if batches and lane.batcher is not None:
-                line.batch(lane.name, lane.manner.batch, some, self._clock.now())
-                self._arm_batches(line.deadline_ns)
-            else:
-                self._put(line, some, combines=batches and lane.manner.batching == "combined")
-
-    def _put(self, line: Line, group: Group, *, combines: bool) -> None:
-        if combines and self._config.combined.is_set:
-            line.batch(COMBINED, self._config.combined, group, self._clock.now())
-            self._arm_batches(line.deadline_ns)
-        else:
-            line.put((group,))
-
-    # --- batches that are complete by time ------------------------------------------------------------------------
-
-    def _arm_batches(self, deadline_ns: int | None) -> None:
-        if deadline_ns is None or (self._batch_ns is not None and self._batch_ns <= deadline_ns):
-            return
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-        self._batch_ns = deadline_ns
-        self._batch_timer = self._after(max(deadline_ns - self._clock.now(), 0), self._expire)
-
-    def _expire(self) -> None:
-        self._batch_ns = self._batch_timer = None
-        now_ns = self._clock.now()
-        if self._state in ("running", "pausing"):
-            self._let_go(now_ns)
-        batchers = chain(
-            (lane.batcher for lane in self.lanes.values() if lane.batcher is not None),
-            (batcher for line in self.lines.values() for batcher in line.batchers.values()),
-        )
-        ends = [each.deadline_ns for each in batchers if each.deadline_ns is not None]
-        if ends:  # while nothing is sent, look again in a while
-            self._arm_batches(max(min(ends), now_ns + (10 * MILLISECOND if min(ends) <= now_ns else 0)))
-
-    def _let_go(self, now_ns: int | None) -> None:
-        """Send batches that waited long enough, or with no time, all."""
-        for lane in self.lanes.values():
-            batcher, spread = lane.batcher, lane.spread
-            if batcher is None or spread is None or not batcher.groups:
-                continue
-            deadline_ns = batcher.deadline_ns
-            if now_ns is None or (deadline_ns is not None and deadline_ns <= now_ns):
-                self.lines[spread.next()].put(batcher.flush())
-        for line in self.lines.values():
-            line.expire(now_ns)
-
     def _flush(self) -> None:
         if self._state == "running":
-            self._let_go(None)
+            self.routes.let_go(None)
 
     # --- lines tell these -----------------------------------------------------------------------------------------
 
@@ -511,7 +417,7 @@ class Router:
         self._cluster = cluster = found.cluster
         if found.sequences is not None:
             self._sequences = found.sequences
-        self.lines = {number: self._line(cluster.brokers[number]) for number in sorted(cluster.in_service)}
+        self.lines.update((number, self._line(cluster.brokers[number])) for number in sorted(cluster.in_service))
         for lane in self.lanes.values():
             lane.learn(cluster, self._config.partition_keys, self._random)
             self._reconcile(lane)
@@ -563,7 +469,7 @@ class Router:
             back.append([group for part in self._stranded for group in part.groups])
             self._stranded = []
         unsent = [list(line.unsent()) for line in self.lines.values()]
-        self.lines = {}
+        self.lines.clear()
         return [(group.lane, group) for group in chain(_interleaved(back), _interleaved(unsent))]
 
     def _placed(self, part: MessageSet) -> list[tuple[Lane, Group]]:
@@ -588,7 +494,7 @@ class Router:
         valid = self._valid(lane, group)
         if valid is not None:
             self.books.counts.resent += valid.count
-            self._route(lane, valid, batches=False)
+            self.routes.route(lane, valid, batches=False)
 
     def _reconcile(self, lane: Lane) -> None:
         """Throw away what waits for company and cannot be sent any more."""
