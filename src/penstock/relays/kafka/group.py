@@ -84,6 +84,14 @@ class Group(msgspec.Struct, eq=False):
         return np.where(valid, said, taken) // MILLISECOND
 
     @property
+    def stamp_ms(self) -> int | Offsets:
+        """The same, as one number where all have one time."""
+        time = self.batch.timestamp
+        if isinstance(time, int) and "event_time" not in self.batch.columns:
+            return time // MILLISECOND
+        return self.times_ms
+
+    @property
     def routes(self) -> tuple[Offsets, npt.NDArray[np.bool_]] | None:
         """The partition key of each, and which have one; None where none has."""
         column = self.batch.columns.get("route")

@@ -29,7 +29,7 @@ class Packer:
     def batch(self, part: MessageSet, sequences: Sequences | None) -> Sequence[Buffer]:
         """Return the record batch of a set, in pieces."""
         groups = part.groups
-        pieces = [Piece.of(group.batch, group.rows, group.times_ms) for group in groups]
+        pieces = [Piece.of(group.batch, group.rows, group.stamp_ms) for group in groups]
         records = laid_out(pieces, null_empty=any(group.batch.source == DORY for group in groups))
         producer = NOBODY if sequences is None else Producer(sequences.producer_id, sequences.epoch)
         compression = self._compression(part.topic, groups[0].lane.manner, records)
