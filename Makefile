@@ -124,7 +124,7 @@ bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on t
 
 fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then parsers guided by coverage
 	$(BIN)/python -m tests.fuzz --seconds 1800 $(ARGS)
-	for decoder in nsq lookup layers m3msg kafka; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
+	for decoder in nsq lookup layers m3msg kafka dory; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)

@@ -14,8 +14,16 @@ from pathlib import Path
 import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 with atheris.instrument_imports(
-    include=["penstock.dialects.nsq", "penstock.http", "penstock.kafka", "penstock.m3", "penstock.wire"]
+    include=[
+        "penstock.dialects.dory",
+        "penstock.dialects.nsq",
+        "penstock.http",
+        "penstock.kafka",
+        "penstock.m3",
+        "penstock.wire",
+    ]
 ):
+    from penstock.dialects.dory.codec import Stream, decode
     from penstock.dialects.nsq.codec.decoder import Decoder
     from penstock.dialects.nsq.codec.words import Limits
     from penstock.dialects.nsq.lookup import codec as lookup
@@ -73,6 +81,21 @@ def kafka(data: bytes) -> None:
         pass
 
 
+def dory(data: bytes) -> None:
+    """Dory's messages; the same number of good and bad ones, however they arrive and however many come at once."""
+    at = len(data) // 2
+    counts = []
+    for pieces in ([data], [data[:at], data[at:]]):
+        stream, good, bad = Stream(1 << 16), 0, 0
+        for piece in pieces:
+            if not stream.fault:
+                found = decode(*stream.cut(piece), 0)
+                good += sum(group.rows.count for group in found.groups)
+                bad += sum(map(len, found.faults.values()))
+        counts.append((good, bad, stream.fault, stream.held if not stream.fault else 0))
+    assert counts[0] == counts[1]
+
+
 def layers(data: bytes) -> None:
     """Snappy and deflate."""
     for layer in (Snappy(), Deflate()):
@@ -93,6 +116,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], None], tuple[bytes, ...]]] = {
     ),
     "layers": (layers, ()),
     "m3msg": (m3msg, samples.M3MSG),
+    "dory": (dory, samples.DORY),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from penstock.dory import encode
+
 
 def _sized(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
@@ -165,6 +167,14 @@ M3MSG = (
     _sized(b"\x1a\x03abc\x0a\x02\x10\x09\x12\x01z"),
 )
 
+DORY = (
+    encode("t", b"hello") + encode("t", b"", b"key", partition_key=7),
+    encode("t", b"x" * 20) * 40,
+    b"".join(encode(f"t{number % 3}", b"x" * number, partition_key=number) for number in range(40)),
+    b"\0\0\0\4" * 40 + encode("t", b"after"),
+    encode("t", b"part")[:-2],
+)
+
 #: By the key of the listener's port.
 BY_PORT = {
     "nsq.tcp_port": NSQ_TCP,
@@ -173,6 +183,7 @@ BY_PORT = {
     "nsq.lookup_http_port": LOOKUP_HTTP,
     "dynamiq.port": DYNAMIQ,
     "m3msg.port": M3MSG,
+    "dory.tcp_port": DORY,
     "api.port": API,
     "flight.port": FLIGHT,
     "sqs.port": SQS,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.config.tree import LimitsConfig
+from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
@@ -36,7 +37,8 @@ class Victim:
 
     def __init__(self, path: Path) -> None:
         flown, queues, m3msg = FlightConfig(port=0), SqsConfig(port=0), M3MsgConfig(port=0)
-        self._served = Served(path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, limits=LIMITS)
+        dory = DoryConfig(tcp=True, tcp_port=0, http_port=0)
+        self._served = Served(path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, dory=dory, limits=LIMITS)
         self._flight: flight.FlightClient | None = None
 
     def __enter__(self) -> Self:
