@@ -25,6 +25,6 @@ def test_pipx_installs_the_wheel_and_its_commands(tmp_path: Path) -> None:
         return done.stdout
 
     run(str(ENVIRONMENT / "bin" / "pipx"), "install", str(wheel))
-    assert sorted(os.listdir(tmp_path / "bin")) == ["nsqd", "nsqlookupd", "penstock"]
+    assert sorted(os.listdir(tmp_path / "bin")) == ["dory", "nsqd", "nsqlookupd", "penstock", "to_dory"]
     assert "penstock 0." in run(str(tmp_path / "bin" / "penstock"), "--version")
     assert "Run a node" in run(str(tmp_path / "bin" / "penstock"), "--help")
