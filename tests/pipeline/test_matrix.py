@@ -16,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, TIMES
+from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dory import Sender
 from tests.flight.parts import Flown
 from tests.nsq.parts import Extended, pub_ext
 from tests.proofs.client import MESSAGE, Client, fin
@@ -82,6 +84,7 @@ SAID: dict[str, Values] = {
     "sns": AWS,
     "dynamiq": {"body": VALUES["body"]},
     "v2": VALUES,
+    "dory": {name: VALUES[name] for name in ("body", "key", "event_time", "route")},
 }
 #: What a consumer sees in a dialect.
 SEEN = {
@@ -141,6 +144,13 @@ class Site:
         client.send(pub_ext("t", NSQ_HEADER, VALUES["body"]))
         assert client.reply()[:2] == b"OK"
         client.close()
+
+    def publish_dory(self) -> None:
+        with Sender(self._node.ports["dory.tcp_port"], "tcp") as sender:
+            time_ms = VALUES["event_time"] // 1_000_000
+            sender.send("t", VALUES["body"], VALUES["key"], partition_key=VALUES["route"], timestamp_ms=time_ms)
+        topics = self._node.node.topics
+        self._node.until(lambda: "t" in topics and topics["t"].published == 1)
 
     def publish_flight(self) -> None:
         self._node.put("t", pa.record_batch({name: pa.array([VALUES[name]], COLUMNS[name]) for name in EVERYTHING}))
@@ -327,7 +337,8 @@ def value_of(name: str, column: pa.ChunkedArray) -> object:
 
 @pytest.fixture
 def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
-    with Flown(tmp_path / "data", sqs=SqsConfig(port=0)) as node:
+    dory = DoryConfig(tcp=True, tcp_port=0, http=False)
+    with Flown(tmp_path / "data", sqs=SqsConfig(port=0), dory=dory) as node:
         made = Site(node, spark)
         yield made
         made.close()
