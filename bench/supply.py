@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import trust
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 BUILD = BENCH / "build"
@@ -146,7 +148,9 @@ def _jars(name: str) -> Path:
             part = CACHE / f"{name}.part"
             shutil.rmtree(part, ignore_errors=True)
             command = ["mvn", "-q", "-B", "-U", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
-            _call(command, f"{name}'s jars could not be fetched", cwd=module)
+            told = " ".join([os.environ.get("MAVEN_OPTS", ""), *trust.options(CACHE / "authorities.jks")]).strip()
+            environment = {**os.environ, "MAVEN_OPTS": told}
+            _call(command, f"{name}'s jars could not be fetched", cwd=module, environment=environment)
             part.rename(place)
     return place
 
@@ -186,7 +190,7 @@ def _call(command: Sequence[str], failure: str, cwd: Path = ROOT, environment: d
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{failure}: {error}") from error
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or ["no reason given"]
         # Maven's reason comes first, others' last.
-        errors = [line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] Failed")]
+        errors = [line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")]
         raise Missing(f"{failure}: {(errors or lines[-1:])[0]}")
