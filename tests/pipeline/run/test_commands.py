@@ -98,7 +98,7 @@ def test_a_damaged_file_of_a_table_stops_no_archive_and_is_named_by_every_comman
     replay = ("replay", "--table", "lake", "--format", "parquet", "--to", "again")
     for more in (("--dry-run",), ()):
         complaint = said(node, capsys, *replay, *more, code=1)
-        assert f"{path} cannot be read: " in complaint.splitlines()[-1]
+        assert f"{path} is damaged: " in complaint.splitlines()[-1]
     assert "again" not in node.node.topics
 
 
