@@ -99,6 +99,20 @@ def test_many_messages_are_read_as_each_by_itself_good_and_bad(seed: int) -> Non
     assert counted == len(wires)
 
 
+@pytest.mark.parametrize(("key", "partition_key"), [(b"", None), (b"k", None), (b"", 7)])
+def test_messages_of_one_size_are_read_as_each_by_itself_wherever_one_differs(
+    key: bytes, partition_key: int | None
+) -> None:
+    alike = [encode(b"t", b"%4d" % n, key, partition_key=partition_key, timestamp_ms=n) for n in range(SMALL + 2)]
+    for row in (0, SMALL, SMALL + 1):
+        for place in range(len(alike[0])):
+            wires = list(alike)
+            wires[row] = bytes(byte ^ (at == place) for at, byte in enumerate(alike[row]))
+            found = at_once(wires)
+            assert (rows(found), found.faults) == one_by_one(wires), (row, place)
+    assert rows(at_once(alike)) == one_by_one(alike)[0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_stream_cut_anywhere_gives_the_same_messages(seed: int) -> None:
     dice = random.Random(seed)
