@@ -32,6 +32,10 @@ class Run(msgspec.Struct, frozen=True):
     min_us: float = 0.0
     p50_us: float = 0.0
     p99_us: float = 0.0
+    p999_us: float = 0.0
+    #: Datagrams sent beside the messages, and what one, or a message, cost the generator itself.
+    fired: int = 0
+    cpu_us: float = 0.0
 
     @property
     def rate(self) -> float:

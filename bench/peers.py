@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
+from urllib.request import urlopen
 
 import msgspec
 
@@ -36,6 +37,8 @@ Durability = Literal["memory", "os", "fsync"]
 START_SECONDS_MAX = 30.0
 #: nsqd writes its memory queues to disk when it is asked to stop.
 STOP_SECONDS_MAX = 60.0
+#: A node that stores nothing for so long will not.
+STALL_SECONDS_MAX = 10.0
 
 _topics = itertools.count(1)
 
@@ -518,6 +521,44 @@ class PenstockRelay(PenstockM3Msg):
         service = generator.started("service", port=self.service_port, count=count)
         generator.load("pub", dialect=self.dialect, port=self.port, topic="any", size=size, count=count)
         return generator.finished(service)
+
+
+class PenstockDory(Penstock):
+    """The same node with Dory's two UNIX sockets."""
+
+    def __init__(self, durability: Durability = "os") -> None:
+        super().__init__(durability)
+        self.paths = {"datagrams": self.data / "datagrams.socket", "stream": self.data / "stream.socket"}
+
+    def command(self) -> list[str]:
+        sockets = {"unix_datagram_path": self.paths["datagrams"], "unix_stream_path": self.paths["stream"]}
+        settings = {**sockets, "http": "false"}
+        return [*super().command(), *(f"--set=dory.{key}={value}" for key, value in settings.items())]
+
+    def stored(self, mode: str, count: int, size: int) -> Run:
+        """Send so many messages to a new topic and wait until it has them all: nothing tells a sender so."""
+        topic = self.topic()
+        path = str(self.paths[mode])
+        sent = generator.load(mode, dialect="dory", path=path, topic=topic, count=count, size=size)
+        self.await_stored(topic, count)
+        return Run(count, time.monotonic() - sent.first_at)
+
+    def await_stored(self, topic: str, count: int) -> None:
+        """Wait until a topic has so many messages; one that gets no more of them has lost some."""
+        found, moved = 0, time.monotonic()
+        while found != count:
+            before, found = found, self._published(topic)
+            if found != before:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > STALL_SECONDS_MAX:
+                raise LoadFailed(f"{found} of {count} messages were stored")
+            time.sleep(0.01)
+
+    def _published(self, topic: str) -> int:
+        url = f"http://127.0.0.1:{self.http_port}/stats?format=json&include_mem=false&topic={topic}"
+        with urlopen(url, timeout=STALL_SECONDS_MAX) as answer:
+            found: int = sum(each["message_count"] for each in msgspec.json.decode(answer.read())["topics"])
+        return found
 
 
 class Fleet:

@@ -24,6 +24,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     queue_messages: int = 1_000_000
     queues: int = 10_000
     queue_depth: int = 10_000_000
+    #: Senders of Dory's that are connected and quiet.
+    senders: int = 10_000
     #: Messages that Spark reads; micro-batches hold a million.
     spark: int = 5_000_000
 
@@ -41,5 +43,6 @@ QUICK = Plan(
     queue_messages=600_000,
     queues=1_000,
     queue_depth=1_000_000,
+    senders=2_000,
     spark=2_000_000,
 )

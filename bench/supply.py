@@ -166,7 +166,7 @@ def penstock() -> Path:
 def load() -> Path:
     """Return the load generator, compiled when its sources are newer."""
     program = BUILD / "load"
-    sources = sorted((BENCH / "load").glob("*.[ch]"))
+    sources = [*sorted((BENCH / "load").glob("*.[ch]")), ROOT / "examples" / "c" / "penstock_dory.h"]
     if not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources):
         _need("gcc")
         BUILD.mkdir(parents=True, exist_ok=True)

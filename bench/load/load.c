@@ -161,6 +161,7 @@ static const struct { const char *name; void (*run)(void); } MODES[] = {
     {"paced", mode_paced}, {"neighbour", mode_neighbour}, {"late", mode_late}, {"disk", mode_disk},
     {"sink", mode_sink},   {"source", mode_source},       {"read", mode_read},
     {"probe", mode_probe}, {"drain", mode_drain},         {"service", mode_service},
+    {"fire", mode_fire},   {"datagrams", mode_datagrams}, {"stream", mode_stream},
 };
 
 int main(int count, char **words)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 struct options opt = {
-    .dialect = "nsq", .topic = "bench", .channel = "ch", .identify = "", .dir = ".",
+    .dialect = "nsq", .topic = "bench", .channel = "ch", .identify = "", .dir = ".", .path = "",
     .size = 100, .connections = 1, .channels = 1, .rdy = 2500, .rate = 10000, .unit = 120, .seconds = 2,
 };
 
@@ -31,6 +31,7 @@ static const struct { const char *key; const char **text; long *number; double *
     {"ext", NULL, &opt.ext, NULL},          {"tags", NULL, &opt.tags, NULL},
     {"first_tag", NULL, &opt.first_tag, NULL},{"untagged", NULL, &opt.untagged, NULL},
     {"claims", NULL, &opt.claims, NULL},    {"topics", NULL, &opt.topics, NULL},
+    {"path", &opt.path, NULL, NULL},
 };
 
 void options_parse(int count, char **words)

@@ -8,11 +8,12 @@
 /* The command line: MODE key=value ...; a key that is not here ends the program. */
 struct options {
     const char *mode;
-    const char *dialect;  /* nsq, redis, nats, http (nsqd's /pub), sqs or dynamiq */
+    const char *dialect;  /* nsq, redis, nats, http (nsqd's /pub), m3msg, sqs, dynamiq or dory */
     const char *topic;
     const char *channel;
     const char *identify; /* JSON of an NSQ IDENTIFY, empty for none */
     const char *dir;      /* where the disk probe writes */
+    const char *path;     /* Dory's UNIX socket */
     long port;
     long size;            /* bytes of a body */
     long batch;           /* messages of an MPUB, 0 for single publishes */
@@ -20,7 +21,7 @@ struct options {
     long connections;
     long channels;
     long rdy;
-    long rate;            /* messages a second, for paced */
+    long rate;            /* messages a second, for paced and fire */
     long window;          /* publishes without an answer at most, 0 for no limit */
     long unit;            /* bytes that the sink answers once */
     long varied;          /* 1: bodies of a batch have sizes from half to one and a half of `size` */

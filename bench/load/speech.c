@@ -300,6 +300,17 @@ static size_t m3msg_scan(const char *bytes, size_t size, long *replies)
     }
 }
 
+static size_t dory_unit(char *out)
+{
+    size_t topic = strlen(opt.topic), now_ms = (size_t)(wall_ns() / 1000000);
+    char *at = put_u32(put_u32(out, 28 + topic + (size_t)opt.size), 0x0100 << 16); /* any partition, version 0 */
+    memset(at, 0, 2);                                                             /* flags */
+    at[2] = (char)(topic >> 8);
+    at[3] = (char)topic;
+    at = put_u32(put_u32(put(at + 4, opt.topic), now_ms >> 32), now_ms);
+    return (size_t)(put_body(put_u32(put_u32(at, 0), (size_t)opt.size)) - out); /* no key */
+}
+
 static const struct speech SPEECHES[] = {
     {"nsq", nsq_greet, nsq_unit, nsq_scan, 0, 0},
     {"redis", redis_greet, redis_unit, redis_scan, 2, 1},
@@ -307,6 +318,7 @@ static const struct speech SPEECHES[] = {
     {"http", http_greet, http_unit, http_scan, 0, 1},
     {"m3msg", m3msg_greet, m3msg_unit, m3msg_scan, 0, 1},
     {"sqs", http_greet, sqs_unit, sqs_scan, 0, 0},
+    {"dory", NULL, dory_unit, NULL, 0, 1}, /* is never answered: the modes in dory.c alone */
     {"dynamiq", http_greet, dynamiq_unit, dynamiq_scan, 0, 1},
 };
 

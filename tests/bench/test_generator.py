@@ -16,6 +16,7 @@ from bench.ports import free_port
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.sqs.config import SqsConfig
+from tests.dory.senders import dory
 from tests.served import Served
 
 ROOT = Path(__file__).parents[2]
@@ -130,3 +131,29 @@ def test_a_producer_of_m3msg_counts_what_the_node_stored_and_acked(tmp_path: Pat
         key = batch.row_value("key", 0)
         assert isinstance(key, bytes)
         assert (len(key), batch.row_value("headers", 0)) == (45, b'{"m3-storage-policy":"10s:2d"}')
+
+
+def test_senders_of_dory_send_what_the_node_stores(tmp_path: Path) -> None:
+    with dory(tmp_path) as node:
+        for mode, path in (("datagrams", node.datagram), ("stream", node.stream)):
+            sent = generator.load(mode, dialect="dory", path=path, topic=mode, count=5_000)
+            assert sent.messages == 5_000
+            bodies = [body for body, _ in node.until_stored(5_000, mode)]
+            assert {len(body) for body in bodies} == {100}
+            assert len(set(bodies)) > 1_000
+        assert node.thrown() == {}
+
+
+def test_a_sender_of_datagrams_is_timed_beside_a_publisher_and_nothing_is_lost(tmp_path: Path) -> None:
+    with dory(tmp_path, {"nsq": NsqConfig(tcp_port=0, http_port=0)}) as node:
+        port = node.served.ports["nsq.tcp_port"]
+        seen = generator.load("fire", port=port, path=node.datagram, topic="t", rate=1000, seconds=0.5)
+        assert seen.fired > 0
+        assert seen.p999_us > 0
+        assert seen.cpu_us > 0
+        node.served.until(lambda: node.served.node.topics["t"].published == seen.messages + seen.fired)
+
+
+def test_a_sender_of_datagrams_that_nobody_takes_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(generator.LoadFailed, match="no connection to"):
+        generator.load("datagrams", dialect="dory", path=str(tmp_path / "none"), count=1)
