@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -78,7 +79,10 @@ def counted(port: int, name: str) -> int:
 
 def listening(pid: int) -> list[int]:
     """Return the TCP ports that a process listens at."""
-    inodes = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since the directory was listed
+            inodes.add(os.readlink(path))
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
