@@ -98,7 +98,7 @@ class Datagrams:
         """Take what was sent so far, and then nothing more: whoever sends now is told that nobody listens."""
         if self._ending:
             return
-        self._ending = True
+        self._ending = self._receiver.is_ending = True
         try:
             self._sock.shutdown(socket.SHUT_RD)
         except OSError:
@@ -195,6 +195,8 @@ class Receiver:
     """Takes many datagrams from a socket with one call (recvmmsg, which Python does not have)."""
 
     def __init__(self, sock: socket.socket, bytes_max: int) -> None:
+        #: Nothing is received any more: the kernel says so by datagrams without bytes, to a call that waits.
+        self.is_ending = False
         self._slot = slot = -(-bytes_max // 8) * 8
         self._bytes_max = bytes_max
         self._count = count = max(1, min(BURST_MAX, BUFFER_BYTES_MAX // slot))
@@ -230,6 +232,8 @@ class Receiver:
             if number in (errno.EAGAIN, errno.EINTR):
                 return None
             raise OSError(number, os.strerror(number))
+        if self.is_ending:
+            count = len(np.trim_zeros(self._lengths[:count], "b"))
         if not count:
             return None
         lengths = self._lengths[:count]
