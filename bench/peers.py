@@ -511,7 +511,11 @@ class PenstockRelay(PenstockM3Msg):
             '[[topics.aggregated_metrics.services]]\nname = "service"\n'
             f'[placements.service.instances.a]\nendpoint = "127.0.0.1:{self.service_port}"\n'
         )
-        config.write_text(f'[m3msg_relay]\ntopics = ["aggregated_metrics"]\ntopology = "{topology}"\n')
+        # A topic in memory drops its oldest rows where there is no room; the load must not be more than fits.
+        config.write_text(
+            f'[m3msg_relay]\ntopics = ["aggregated_metrics"]\ntopology = "{topology}"\n'
+            '[memory]\nbudget_bytes = "4GiB"\ntopic_bytes = "1GiB"\n'
+        )
 
     def command(self) -> list[str]:
         return [*super().command(), "--config", str(self.data / "penstock.toml")]
