@@ -32,9 +32,9 @@ with atheris.instrument_imports(
     from penstock.m3.frames import MessageReader
     from penstock.m3.wire import BadMessage
     from penstock.wire.layers import Deflate, LayerError, Snappy
+    from tests.kafka import answers  # which brings Kafka's readers in
 
 from tests.fuzz import samples
-from tests.kafka import answers
 
 LIMITS = Limits(message_bytes_max=1 << 16, body_bytes_max=1 << 18)
 
