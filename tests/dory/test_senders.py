@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +94,6 @@ def test_to_dory_sends_what_its_options_say(
         main(["--topic", "a"])
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_the_header_sends_from_c(tmp_path: Path) -> None:
     source, program = tmp_path / "send.c", tmp_path / "send"
     source.write_text(PROGRAM)
