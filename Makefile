@@ -99,12 +99,13 @@ test-archive:
 
 # What needs no programs of others, no Spark and no servers, in two halves that take about as long.
 unit: $(DEV) ## the fast loop: tests of the core, under a minute
-	@$(MAKE) -j2 unit-log unit-rest
+	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
+		$(MAKE) -j2 SCRATCH="$$scratch" unit-log unit-rest
 .PHONY: unit-log unit-rest
 unit-log:
-	$(BIN)/pytest tests/log tests/registry
+	$(PYTEST) tests/log tests/registry
 unit-rest:
-	$(BIN)/pytest $(addprefix tests/,config delivery filters intake moves node transactions units) $(wildcard tests/test_*.py)
+	$(PYTEST) $(addprefix tests/,config delivery filters intake moves node transactions units) $(wildcard tests/test_*.py)
 
 docs: $(DEV) ## write docs/configuration.md again
 	$(BIN)/python scripts/configuration > docs/configuration.md
