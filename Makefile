@@ -98,6 +98,9 @@ test-archive:
 	$(BIN)/python -m tests.proofs.archive --rows $(ARCHIVE_ROWS) --kills $(ARCHIVE_KILLS)
 
 # What needs no programs of others, no Spark and no servers, in two halves that take about as long.
+# Proofs in small, on real nodes, and random traffic over 60 seeds: half as long as all the others.
+UNIT_NOT = tests/test_damage.py tests/test_hostile.py
+UNIT_SKIP = tests/node/test_growth.py::test_random_traffic_over_growths_and_restarts_keeps_every_key_in_order
 unit: $(DEV) ## the fast loop: tests of the core, under a minute
 	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
 		$(MAKE) -j2 SCRATCH="$$scratch" unit-log unit-rest
@@ -105,7 +108,7 @@ unit: $(DEV) ## the fast loop: tests of the core, under a minute
 unit-log:
 	$(PYTEST) tests/log tests/registry
 unit-rest:
-	$(PYTEST) $(addprefix tests/,config delivery filters intake moves node transactions units) $(wildcard tests/test_*.py)
+	$(PYTEST) --deselect $(UNIT_SKIP) $(addprefix tests/,config delivery filters intake moves node transactions units) $(filter-out $(UNIT_NOT),$(wildcard tests/test_*.py))
 
 docs: $(DEV) ## write docs/configuration.md again
 	$(BIN)/python scripts/configuration > docs/configuration.md
