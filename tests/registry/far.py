@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -44,6 +45,7 @@ class Far:
         #: Told once the replica has come to a revision.
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._news_ns = 0
+        self._news: deque[Sequence[Event]] = deque()
         self._unwatch = server.watch("", server.revision, self._heard)
         #: What happened to proposals, for tests that must have seen it.
         self.fates: dict[str, int] = {}
@@ -212,7 +214,8 @@ class Far:
         """News leave there; they keep their order on the way."""
         delay_ns = int(self.trouble.delay_ns * self._random.random())
         self._news_ns = max(self._news_ns + 1, self._clock.monotonic() + delay_ns)
-        self._clock.call_at(self._news_ns, lambda: self._apply(events))
+        self._news.append(events)  # timers may ring in another order
+        self._clock.call_at(self._news_ns, lambda: self._apply(self._news.popleft()))
 
     def _apply(self, events: Sequence[Event]) -> None:
         known = self._revision

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.errors import Refusal
 from penstock.registry.answer import Answer
-from penstock.registry.registry import Registry, UnknownOutcomeError
+from penstock.registry.registry import Lease, Registry, UnknownOutcomeError
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ class Draft(NamedTuple, Generic[T]):
     guards: Mapping[str, int] = {}
     #: The keys that show whether it was done, by values nobody else puts; all if none is named. (A counter goes on.)
     proof: Iterable[str] = ()
+    #: What is put goes when this lease does.
+    lease: Lease | None = None
 
 
 #: Composes the change from what the registry shows now; raises the Refusal of one that cannot be.
@@ -70,7 +72,7 @@ class _Attempt(Generic[T]):
         if not draft.puts and not draft.deletes:
             self.answer.give(draft.made)
         else:
-            self._registry.propose(draft.puts, draft.deletes, draft.guards).then(self._told)
+            self._registry.propose(draft.puts, draft.deletes, draft.guards, draft.lease).then(self._told)
 
     def _told(self, revision: int | None, error: Exception | None) -> None:
         if error is None or (self._doubtful and _is(error, "conflict") and self._is_done()):
