@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any, Literal, TypeVar
 
@@ -11,6 +12,8 @@ import pytest
 from penstock.clock import SECOND
 from penstock.cluster.denial import Denial
 from penstock.cluster.overseer import Entry, Overseer, Settings
+from penstock.cluster.records import BrokerRecord, ClientRecord
+from penstock.cluster.tables import Tables
 from penstock.errors import Refusal
 from penstock.registry import EmbeddedRegistry, Registry
 from penstock.registry.answer import Answer
@@ -54,15 +57,45 @@ class Broker:
             registry = Far(world.server, self.clock, Random(name), world.trouble)
         self.registry = registry
         self.overseer = Overseer(
-            registry, self.clock, Random(f"random {name}"), "blue", name, self, may_work=lambda: self.is_well
+            registry,
+            self.clock,
+            Random(f"random {name} {next(world.births)}"),
+            "blue",
+            name,
+            self,
+            may_work=lambda: self.is_well,
         )
         self.overseer.watch(lambda what, entry: self.told.append((what, entry.id)))
+        self.records = self.overseer.records
+        self.tables = Tables(registry, self.clock, self.overseer.keys, self.records)
+        self.overseer.watch(self._topic)
+        for entry in self.overseer.topics():
+            self.tables.follow(entry)
+
+    def _topic(self, what: str, entry: Entry) -> None:
+        if what == "live":
+            self.tables.follow(entry)
+        else:
+            self.tables.forget(entry.id)
+
+    def join(self, topic: str, ident: str, rack: str = "") -> None:
+        """Say that a consumer is here."""
+        entry = self.overseer.find(topic)
+        record = ClientRecord(
+            id=ident, topic=topic, incarnation=entry.incarnation, broker=self.name, since_ms=0, rack=rack
+        )
+        self.world.answered(self.records.join("consumer", record))
+
+    def announce(self, **figures: Any) -> None:
+        """Say how the broker is."""
+        self.records.announce(BrokerRecord(id=self.name, life=self.records.life, since_ms=0, **figures))
 
     def kill(self) -> None:
         """Let none of its timers ring and none of its answers come, from now on."""
         self.clock.alive = False
         if not self.world.is_far:  # else the registry forgets it by itself
             self.overseer.stop()
+            self.tables.close()
 
     def provision(self, ident: str, incarnation: str, settings: Settings) -> Answer[None]:
         return self._do("provision", incarnation, lambda: self.world.store.rows.setdefault(incarnation, 0), None)
@@ -109,6 +142,7 @@ class World:
         self.trouble = trouble or Trouble()
         self.server = EmbeddedRegistry.open(self.machine.disk, self.machine.clock, "data/registry")
         self.store = Store()
+        self.births = count()
 
     def broker(self, name: str) -> Broker:
         return Broker(self, name)

@@ -27,6 +27,7 @@ from penstock.cluster.denial import (
 )
 from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id, topic_in
 from penstock.cluster.presence import Presence
+from penstock.cluster.records import Records
 from penstock.errors import CorruptionError, PenstockError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
@@ -114,6 +115,8 @@ class Overseer:
         self.broker = broker
         #: What the broker says of itself, and the locks that it has.
         self.presence = presence or Presence(registry, clock)
+        #: Who is there.
+        self.records = Records(registry, clock, random, self.keys, self.presence, broker)
         self._registry = registry
         self._clock = clock
         self._random = random
@@ -142,6 +145,7 @@ class Overseer:
     def stop(self) -> None:
         """Work no more; the locks go with their leases."""
         self._unwatch()
+        self.records.close()
         self._timer.cancel()
         self.presence.stop()
 
@@ -417,6 +421,7 @@ class Overseer:
         self._timer = self._clock.call_at(self._clock.monotonic() + self._scan_ns(), self.scan)
         if not self._may_work():
             return
+        self.records.tidy()
         for gone in self.deletions():
             self._take_up_deletion(gone.id, gone.incarnation)
         for entry in self.topics():

@@ -33,7 +33,9 @@ class Presence:
         self._clock = clock
         self._ttl_ns = ttl_ns
         self._berths: list[_Berth] = []
+        #: The answer to who asked for a lease, and when that was.
         self._asking: Answer[_Berth] | None = None
+        self._asked_ns = 0
         #: What is to be there, by key.
         self._kept: dict[str, bytes] = {}
         #: Locks: key -> the revision at which it was taken, and by which lease.
@@ -58,6 +60,11 @@ class Presence:
             return Draft(None, {}, [key], {key: entry.revision})
 
         return attempt(self._registry, self._clock, compose)
+
+    def give_up(self, key: str) -> None:
+        """Say something no more that somebody else says by now."""
+        self._kept.pop(key, None)
+        self._leave(key)
 
     def take(self, key: str, value: bytes, guards: Mapping[str, int] | None = None) -> Answer[int]:
         """Take a lock and answer with the revision that fences it; "conflict" if somebody has it."""
@@ -137,14 +144,16 @@ class Presence:
         for berth in lasting:
             if len(berth.keys) < LEASE_KEYS_MAX:
                 return Answer.of(berth)
-        if self._asking is not None:
+        now_ns = self._clock.monotonic()
+        if self._asking is not None and now_ns < self._asked_ns + self._ttl_ns:
             return self._asking
         asked = self._registry.lease(self._ttl_ns).then_make(self._begun)
         if not asked.is_given:
-            self._asking = asked
+            self._asking, self._asked_ns = asked, now_ns
 
             def came(_: _Berth | None, __: Exception | None) -> None:
-                self._asking = None
+                if self._asking is asked:
+                    self._asking = None
 
             asked.then(came)
         return asked
