@@ -42,7 +42,7 @@ class Leases:
         self._held: dict[int, _Held] = {}
         self._deadlines: list[tuple[int, int]] = []
         #: What is in the heap: a holder that acks at once would otherwise add the same deadline with every message.
-        self._known: set[tuple[int, int]] = set()
+        self._known: dict[tuple[int, int], None] = {}
 
     def add_range(self, holder: int, first: int, count: int, deadline_ns: int) -> None:
         """Note that a range of rows went out."""
@@ -128,12 +128,12 @@ class Leases:
     def _watch(self, deadline_ns: int, holder: int) -> None:
         entry = (deadline_ns, holder)
         if entry not in self._known:
-            self._known.add(entry)
+            self._known[entry] = None
             heapq.heappush(self._deadlines, entry)
 
     def _next(self) -> tuple[int, int]:
         entry = heapq.heappop(self._deadlines)
-        self._known.discard(entry)
+        self._known.pop(entry, None)
         return entry
 
     def _clean(self, holder: int, held: _Held) -> None:

@@ -7,7 +7,6 @@ Owns the read cache. Knows nothing of files. Invariant: a chunk holds every read
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from penstock.log.tail import cost
@@ -41,7 +40,8 @@ class Chunks:
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
         self._bytes_max = bytes_max
-        self._by_start: OrderedDict[int, Chunk] = OrderedDict()
+        #: The last used is last.
+        self._by_start: dict[int, Chunk] = {}
         self._starts: list[int] = []
 
     def at(self, offset: int) -> Chunk | None:
@@ -53,7 +53,7 @@ class Chunks:
         chunk = self._by_start[start]
         if offset >= chunk.end:
             return None
-        self._by_start.move_to_end(start)
+        self._by_start[start] = self._by_start.pop(start)
         return chunk
 
     def add(self, chunk: Chunk) -> None:

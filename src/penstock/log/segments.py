@@ -7,7 +7,6 @@ Invariant: segments ascend and do not overlap; only the last may be open.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from penstock.log.manifest import Manifest
@@ -26,7 +25,8 @@ class Segments:
         #: What the closed ones hold together.
         self.closed_bytes = sum(segment.bytes for segment in closed)
         self._ends = [segment.end for segment in closed]
-        self._loaded: OrderedDict[int, Segment] = OrderedDict()
+        #: The last used is last.
+        self._loaded: dict[int, Segment] = {}
 
     def __iter__(self) -> Iterator[Segment]:
         yield from self.closed
@@ -54,10 +54,10 @@ class Segments:
 
     def keep_index(self, segment: Segment) -> None:
         """Let a closed segment's index stay in memory while it is among the last used."""
+        self._loaded.pop(segment.first, None)
         self._loaded[segment.first] = segment
-        self._loaded.move_to_end(segment.first)
         while len(self._loaded) > INDEXES_MAX:
-            self._loaded.popitem(last=False)[1].forget_index()
+            self._loaded.pop(next(iter(self._loaded))).forget_index()
 
     def rows_between(self, start: int, end: int) -> int:
         """Return how many readable rows lie in a range of offsets."""

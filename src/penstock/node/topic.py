@@ -149,6 +149,8 @@ class Topic:
         #: Wakes it when it sleeps and time has something for it.
         self._alarm: Timer | None = None
         self._recover()
+        # It is looked after once. That it was opened is nothing that happened: thousands would be watched for a while.
+        self.busy = False
 
     def _adopted(self, shard: Shard) -> Shard:
         shard.on_full = self.node.squeeze

@@ -115,7 +115,26 @@ def read(fields: object, kind: type[Record]) -> Record:
     """Return a record from its fields by name, as this or an older version wrote them."""
     if kind is TopicRecord and isinstance(fields, dict):
         fields = renewed(fields)
-    return msgspec.convert(fields, kind)
+    record = msgspec.convert(fields, kind)
+    return _sharing(record) if isinstance(record, TopicRecord | SubscriptionRecord) else record
+
+
+#: Settings that records read last have, by what they are: most topics and subscriptions are like many others.
+_SETTINGS: dict[bytes, TopicSettings | SubscriptionSettings] = {}
+_SETTINGS_MAX = 64
+
+
+def _sharing(record: Record) -> Record:
+    """Return a record whose settings are one object with those of others like it."""
+    settings: TopicSettings | SubscriptionSettings = record.settings  # type: ignore[attr-defined]
+    alike = type(settings).__name__.encode() + encoded(settings)
+    known = _SETTINGS.get(alike)
+    if known is None:
+        if len(_SETTINGS) >= _SETTINGS_MAX:
+            _SETTINGS.clear()
+        _SETTINGS[alike] = settings
+        return record
+    return msgspec.structs.replace(record, settings=known)
 
 
 def check_name(name: str, what: str = "topic") -> None:
