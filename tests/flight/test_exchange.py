@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client.wire import Notice
 from penstock.columns import COLUMNS
-from penstock.dialects.flight import exchange
+from penstock.dialects.flight import outlet
 from tests.flight.parts import Flown, Row, body_batch, ids, many
 
 
@@ -297,7 +297,7 @@ def test_exchange_ends_when_its_topic_or_subscription_is_deleted(flown: Flown) -
 
 
 def test_client_that_does_not_read_gets_no_more_than_fits(flown: Flown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "UNREAD_BYTES_MAX", 200_000)
+    monkeypatch.setattr(outlet, "UNREAD_BYTES_MAX", 200_000)
     flown.act("create-topic", name="t")
     for _ in range(120):
         flown.put("t", body_batch(*(b"x" * 100_000 for _ in range(10))))

@@ -14,6 +14,12 @@ from typing import Any, TypeVar
 
 from penstock.errors import Refusal, hint
 
+
+def of(inner: type) -> dict[str, type]:
+    """Return the metadata of a field that holds another document, or a list of them."""
+    return {"of": inner}
+
+
 #: Runs of consecutive ids as [first, count]: ids of neighbours differ by one, so thousands fit in a few bytes.
 Ranges = list[list[int]]
 
@@ -193,7 +199,7 @@ class TopicInfo:
 
     name: str
     incarnation: int
-    shards: list[ShardRange]
+    shards: list[ShardRange] = dataclasses.field(metadata=of(ShardRange))
     #: Its directory on the node's machine; None where nothing is on disk.
     path: str | None
     durability: str
@@ -245,14 +251,11 @@ class PipelineReport:
     restarts: int = 0
     #: Where Spark runs: local[2], spark://host:port, sc://host:port.
     master: str = ""
-    queries: list[QueryReport] = dataclasses.field(default_factory=list)
+    queries: list[QueryReport] = dataclasses.field(default_factory=list, metadata=of(QueryReport))
 
 
 #: What a pipeline says of itself.
 PIPELINE_STATES = ("starting", "running", "stopping", "stopped", "failed")
-
-#: Documents that hold a list of others: which field, and of what.
-_INNER: dict[type, tuple[str, type]] = {TopicInfo: ("shards", ShardRange), PipelineReport: ("queries", QueryReport)}
 
 Document = TypeVar("Document")
 
@@ -303,9 +306,10 @@ def made(values: object, kind: type[Document]) -> Document:
     for name, field in known.items():
         if name in values:
             _check(values[name], str(field.type), what, name)
-    if kind in _INNER:
-        name, inner = _INNER[kind]
-        values = {**values, name: [made(each, inner) for each in values.get(name, [])]}
+        if "of" in field.metadata and values.get(name) is not None:
+            inner, value = field.metadata["of"], values[name]
+            whole = [made(each, inner) for each in value] if isinstance(value, list) else made(value, inner)
+            values = {**values, name: whole}
     try:
         return kind(**values)
     except TypeError:

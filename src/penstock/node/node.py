@@ -47,6 +47,7 @@ from penstock.node.topic import Topic
 from penstock.node.turns import Turns
 from penstock.observe.discard_log import DiscardLog, discard_log
 from penstock.observe.discards import Discards
+from penstock.offers import Offer
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog
 from penstock.registry.embedded import EmbeddedRegistry
@@ -140,6 +141,8 @@ class Node:
         self.watchers: list[Watcher] = []
         #: What is served on it and where, by name; whoever started that says so. The node itself asks none of them.
         self.served: dict[str, Served] = {}
+        #: What dialects let the native protocol carry for them, by their names; each says so when it starts.
+        self.offers: dict[str, Offer] = {}
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
         #: Those of them that people look after, and the latest that are over.

@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 from penstock.callers import Caller
 from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
+from penstock.dialects.flight import offered
 from penstock.dialects.flight.bridge import Settle
 from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
@@ -224,11 +225,13 @@ ACTIONS: dict[str, Kind] = {
 
 def carry_out(service: Service, caller: Caller, action: flight.Action) -> bytes:
     """Return the result of an action."""
+    content = action.body.to_pybytes() if action.body is not None else b""
+    if "." in action.type:
+        return offered.carry_out(service, caller, action.type, content)
     kind = ACTIONS.get(action.type)
     if kind is None:
         near = hint(action.type, ACTIONS, show=repr)
         raise Refusal("bad_request", f"there is no action {action.type!r}; {near}")
-    content = action.body.to_pybytes() if action.body is not None else b""
     document: object = decoded(content, kind.document) if content else made({}, kind.document)
     caller.doing = action.type
     result = kind.call(service, caller, document)
@@ -237,12 +240,13 @@ def carry_out(service: Service, caller: Caller, action: flight.Action) -> bytes:
     return json.dumps(result, separators=(",", ":"), default=dataclasses.asdict).encode()
 
 
-def described() -> list[flight.ActionType]:
+def described(service: Service) -> list[flight.ActionType]:
     """Return what ListActions tells."""
+    elsewhere = service.bridge.call(partial(offered.actions, service))
     return [
         flight.ActionType(name, f"{(kind.call.__doc__ or '').strip()} Takes {_fields(kind.document)}.")
         for name, kind in ACTIONS.items()
-    ]
+    ] + [flight.ActionType(name, (action.__doc__ or "").strip()) for name, action in elsewhere.items()]
 
 
 def _fields(document: type) -> str:

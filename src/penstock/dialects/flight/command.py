@@ -6,7 +6,7 @@ Owns how commands are told apart. The documents themselves are `client.wire`'s.
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow.flight as flight
 
@@ -19,6 +19,13 @@ Document = TypeVar("Document")
 COMMANDS: dict[str, type] = {"publish": Publish, "stage": Stage, "subscribe": Subscribe}
 
 
+class Elsewhere(NamedTuple):
+    """A command of another dialect, by its name with a dot; the document is that one's to read."""
+
+    name: str
+    document: bytes
+
+
 def put_of(descriptor: flight.FlightDescriptor) -> Publish | Stage:
     """Return what a DoPut asks for."""
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
@@ -29,10 +36,10 @@ def put_of(descriptor: flight.FlightDescriptor) -> Publish | Stage:
     raise Refusal("bad_request", "a DoPut publishes or stages; subscribe by DoExchange")
 
 
-def subscribe_of(descriptor: flight.FlightDescriptor) -> Subscribe:
+def exchange_of(descriptor: flight.FlightDescriptor) -> Subscribe | Elsewhere:
     """Return what a DoExchange asks for."""
     document = _command(descriptor)
-    if isinstance(document, Subscribe):
+    if isinstance(document, Subscribe | Elsewhere):
         return document
     raise Refusal("bad_request", "a DoExchange subscribes; publish and stage by DoPut")
 
@@ -55,8 +62,10 @@ def _command(descriptor: flight.FlightDescriptor) -> object:
         values = json.loads(descriptor.command)
     except (ValueError, RecursionError) as error:
         raise Refusal("bad_request", f"the command is not JSON: {error}") from None
-    if not isinstance(values, dict) or len(values) != 1 or next(iter(values)) not in COMMANDS:
+    word, inside = next(iter(values.items())) if isinstance(values, dict) and len(values) == 1 else ("", None)
+    if "." in word:
+        return Elsewhere(word, json.dumps(inside).encode())
+    if word not in COMMANDS:
         raise Refusal("bad_request", f"a command is a JSON object with one key, one of {', '.join(COMMANDS)}")
-    ((word, inside),) = values.items()
     document: object = made(inside, COMMANDS[word])
     return document

@@ -17,7 +17,7 @@ class FlightConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     address: str = "127.0.0.1"
     port: Port = 7071
-    #: Subscriptions that may be consumed over Flight at once; each takes two threads.
+    #: Exchanges that may be open over Flight at once, subscriptions and others; each takes two threads.
     exchanges_max: Annotated[int, Meta(ge=1)] = 500
     #: Streams that publish or stage at once; each takes a thread.
     puts_max: Annotated[int, Meta(ge=1)] = 200

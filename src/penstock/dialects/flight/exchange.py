@@ -1,6 +1,6 @@
 """DoExchange: one consumer of a subscription, with credit, acks, extends and releases.
 
-The call's own thread reads orders and carries each out on the loop; a second thread writes what the loop hands out.
+The call's own thread reads orders and carries each out on the loop; what the loop hands out goes down an `Outlet`.
 Leases belong to the exchange and die with it.
 Invariant: what is handed out goes to the client in the order it was leased, and notices keep their place between.
 """
@@ -8,8 +8,6 @@ Invariant: what is handed out goes to the client in the order it was leased, and
 from __future__ import annotations
 
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import TypeAlias
 
 import msgspec
@@ -23,11 +21,10 @@ from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.delivery.wanted import wanted
 from penstock.dialect import Peer
-from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.get import columns_of
-from penstock.dialects.flight.leased import ROWS_MAX, record_batches, schema_of
+from penstock.dialects.flight.leased import record_batches, schema_of
 from penstock.dialects.flight.order import check, ids_of, parts_of, runs_of
-from penstock.dialects.flight.put import chunks
+from penstock.dialects.flight.outlet import Outlet
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
 from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
@@ -37,11 +34,8 @@ from penstock.intake.limits import check_delay
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 
-#: Bytes of bodies on their way to a client that does not read; beyond it, the client gets nothing more.
-UNREAD_BYTES_MAX = 16 << 20
-
-#: What goes to the client; None ends it.
-Item: TypeAlias = "list[Delivery] | Notice | None"
+#: What goes to the client.
+Item: TypeAlias = "list[Delivery] | Notice"
 
 
 def consume(
@@ -54,29 +48,25 @@ def consume(
     """Serve one consumer until it or the node ends."""
     exchange = Exchange(service, document, caller)
     service.bridge.ask(lambda settle: exchange.join().then(settle))
-    thread = Thread(target=exchange.write, args=(writer,), name="flight-exchange", daemon=True)
-    try:
-        writer.begin(exchange.schema)
-        thread.start()
-        for chunk in chunks(reader):
-            if chunk.data is not None:
-                raise Refusal("bad_request", "an exchange takes orders as metadata, and no batches")
-            order = decoded(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"{}", Order)
-            check(order)
-            for part in parts_of(order):
-                service.bridge.call(partial(exchange.apply, part))
-    finally:
-        service.bridge.tell(exchange.leave)
-        exchange.queue.put(None)
-        if thread.ident is not None:
-            thread.join()
+
+    def heard(chunk: flight.FlightStreamChunk) -> None:
+        if chunk.data is not None:
+            raise Refusal("bad_request", "an exchange takes orders as metadata, and no batches")
+        order = decoded(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"{}", Order)
+        check(order)
+        for part in parts_of(order):
+            service.bridge.call(partial(exchange.apply, part))
+
+    exchange.outlet.converse(
+        exchange.schema, reader, writer, write=partial(exchange.write, writer), heard=heard, leave=exchange.leave
+    )
 
 
 class Exchange:
-    """One open exchange. `join`, `apply`, `leave` and what delivery calls run on the loop; `write` is a thread."""
+    """One open exchange. `join`, `apply`, `leave` and what delivery calls run on the loop; `write` does not."""
 
     def __init__(self, service: Service, document: Subscribe, caller: Caller) -> None:
-        self.queue: SimpleQueue[Item] = SimpleQueue()
+        self.outlet: Outlet[Item] = Outlet(service, caller.address, self._go_on, self.end)
         self._names = columns_of(document.columns)
         self.schema = schema_of(self._names)
         self._service = service
@@ -85,10 +75,6 @@ class Exchange:
         self._keep = wanted(filter_of(document), _percent(document))
         self._topic: Topic
         self._seat: Seat | None = None
-        #: Bytes handed out and bytes written; one is the loop's to change, the other the writer's.
-        self._handed_bytes = 0
-        self._written_bytes = 0
-        self._blocked = False
         self._ended = False
         self._joined_ns = 0
 
@@ -97,10 +83,7 @@ class Exchange:
     def join(self) -> Answer[None]:
         """Become a consumer of the subscription."""
         service, document = self._service, self._document
-        service.check_open()
-        if len(service.exchanges) >= service.exchanges_max:
-            text = f"{service.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
-            raise Refusal("rate_limited", f"{text}: close one, or raise it")
+        service.check_room()
         found = service.obtain(
             self._caller, "receive", document.topic, create=document.create and document.create_topic
         )
@@ -138,9 +121,7 @@ class Exchange:
             evict=self._evict,
         )
         self._joined_ns = service.node.clock.now()
-        self._caller.on_change = self._changed
-        service.node.gate.follow(self._caller)
-        service.exchanges[self] = self.end
+        service.open_exchange(self, self._caller, self._changed, self.end)
 
     def apply(self, order: Order) -> None:
         """Carry out one order."""
@@ -153,7 +134,7 @@ class Exchange:
             if order.ping is not None:  # the answer means that what came before it is written down
                 seat.flush()
             if refused or order.ping is not None:
-                self.queue.put(Notice(refused=runs_of(refused), pong=order.ping))
+                self.outlet.put(Notice(refused=runs_of(refused), pong=order.ping))
         finally:
             seat.end()
 
@@ -175,13 +156,12 @@ class Exchange:
 
     def leave(self) -> None:
         """End the exchange."""
-        self._service.exchanges.pop(self, None)
-        self._caller.on_change = None
-        self._service.node.gate.leave(self._caller)
+        self._service.close_exchange(self, self._caller)
         self._detach()
 
     def _detach(self) -> None:
         """Give up what is leased and be a consumer no more."""
+        self.outlet.leave()
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.close()
@@ -197,7 +177,7 @@ class Exchange:
         if not self._ended:
             self._ended = True
             self._detach()
-            self.queue.put(Notice(end=why))
+            self.outlet.put(Notice(end=why))
 
     def _changed(self) -> None:
         """End it for somebody who is known no more, or may not receive any more."""
@@ -210,55 +190,33 @@ class Exchange:
         self.end(f"gone: subscription {self._document.subscription} of topic {self._document.topic} was deleted")
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        self.queue.put(deliveries)
-        self._handed_bytes += sum(_size(delivery) for delivery in deliveries)
-        if self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX and self._seat is not None:
+        size = sum(_size(delivery) for delivery in deliveries)
+        self.outlet.put(deliveries, size, sum(delivery.count for delivery in deliveries))
+        if self.outlet.is_full and self._seat is not None:
             self._seat.block()
-            self._blocked = True
-            self._go_on()  # the writer may have caught up just now
 
     def _go_on(self) -> None:
         """Let the client have more once it has read most of what there was."""
-        seat = self._seat
-        if not self._blocked or seat is None or self._handed_bytes - self._written_bytes > UNREAD_BYTES_MAX // 2:
-            return
-        self._blocked = False
-        if not self._service.node.stopping:
-            self._service.node.clock.call_soon(seat.unblock)
+        if self._seat is not None and not self.outlet.is_full:
+            self._seat.unblock()
 
     # --- on the writer's thread -----------------------------------------------------------------------------------
 
-    def write(self, writer: flight.MetadataRecordBatchWriter) -> None:
-        """Write what is handed out until the exchange ends."""
-        try:
-            while self._write_some(writer):
-                if self._blocked:
-                    self._service.bridge.tell(self._go_on)
-        except GONE:
-            return  # the client is gone; the other thread hears of it too
-        except Exception as error:
-            self._service.bridge.tell(partial(self._service.node.report_bug, "flight exchange", error))
-            self._service.bridge.tell(partial(self.end, "bug: the node failed at this; its log says how"))
-
-    def _write_some(self, writer: flight.MetadataRecordBatchWriter) -> bool:
-        """Write the next item and the deliveries that follow it at once; False at the end."""
-        item = self.queue.get()
+    def write(self, writer: flight.MetadataRecordBatchWriter, items: list[Item]) -> None:
+        """Write what was handed out, small deliveries together."""
         deliveries: list[Delivery] = []
-        while isinstance(item, list):
-            deliveries += item
-            if sum(delivery.count for delivery in item) >= ROWS_MAX // 4:
-                break
-            try:
-                item = self.queue.get_nowait()
-            except Empty:
-                item = []
-                break
+        for item in items:
+            if isinstance(item, Notice):
+                self._write_rows(writer, deliveries)
+                deliveries = []
+                writer.write_metadata(encoded(item))
+            else:
+                deliveries += item
+        self._write_rows(writer, deliveries)
+
+    def _write_rows(self, writer: flight.MetadataRecordBatchWriter, deliveries: list[Delivery]) -> None:
         for batch in record_batches(deliveries, self._names, self.schema):
             writer.write_batch(batch)
-        self._written_bytes += sum(_size(delivery) for delivery in deliveries)
-        if isinstance(item, Notice):
-            writer.write_metadata(encoded(item))
-        return item is not None
 
 
 def filter_of(document: Subscribe) -> HeaderFilter | None:

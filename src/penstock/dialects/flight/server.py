@@ -19,10 +19,10 @@ from penstock.callers import Caller
 from penstock.client.wire import Publish, Read, decoded
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
-from penstock.dialects.flight import actions, exchange, get, info, put, stage
+from penstock.dialects.flight import actions, exchange, get, info, offered, put, stage
 from penstock.dialects.flight.auth import CALLER, Callers
 from penstock.dialects.flight.bridge import Bridge
-from penstock.dialects.flight.command import put_of, subscribe_of, topic_of
+from penstock.dialects.flight.command import Elsewhere, exchange_of, put_of, topic_of
 from penstock.dialects.flight.service import Service
 from penstock.node.node import Node
 
@@ -77,11 +77,14 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
-        """Consume a subscription."""
+        """Consume a subscription, or talk to another dialect."""
         with self._service.guarded(context.peer()):
-            document, caller = subscribe_of(descriptor), self._caller(context)
+            document, caller = exchange_of(descriptor), self._caller(context)
             with self._service.entered(caller):
-                exchange.consume(self._service, document, reader, writer, caller)
+                if isinstance(document, Elsewhere):
+                    offered.consume(self._service, *document, reader, writer, caller)
+                else:
+                    exchange.consume(self._service, document, reader, writer, caller)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Tell all topics; criteria is the beginning of their names."""
@@ -114,7 +117,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         """Tell what can be done."""
         with self._service.guarded(context.peer()):
             self._caller(context)
-            return actions.described()
+            return actions.described(self._service)
 
     def _caller(self, context: flight.ServerCallContext) -> Caller:
         """Return who calls, if it may be here at all."""
@@ -165,7 +168,7 @@ class FlightListener:
 
     def samples(self) -> Iterator[Sample]:
         """Return how many consume; other calls are over before anybody could look at them."""
-        yield Sample("exchanges", "gauge", "Subscriptions consumed over Flight.", len(self.service.exchanges))
+        yield Sample("exchanges", "gauge", "Exchanges that are open over Flight.", len(self.service.exchanges))
 
     def peers(self) -> Iterator[Peer]:
         """Return who consumes."""

@@ -97,6 +97,27 @@ class Service:
         for end in list(self.exchanges.values()):
             end(f"stopping: {STOPPING}")
 
+    def check_room(self) -> None:
+        """Refuse one exchange too many; on the loop."""
+        self.check_open()
+        if len(self.exchanges) >= self.exchanges_max:
+            text = f"{self.exchanges_max} exchanges are open, which is all that flight.exchanges_max allows"
+            raise Refusal("rate_limited", f"{text}: close one, or raise it")
+
+    def open_exchange(
+        self, exchange: Consuming, caller: Caller, changed: Callable[[], None], end: Callable[[str], None]
+    ) -> None:
+        """Count an exchange; `changed` hears when what its caller may do is another thing. On the loop."""
+        caller.on_change = changed
+        self.node.gate.follow(caller)
+        self.exchanges[exchange] = end
+
+    def close_exchange(self, exchange: Consuming, caller: Caller) -> None:
+        """Count it no more; on the loop."""
+        self.exchanges.pop(exchange, None)
+        caller.on_change = None
+        self.node.gate.leave(caller)
+
     @contextmanager
     def guarded(self, peer: str) -> Iterator[None]:
         """Turn whatever goes wrong inside into the Flight error that says it, and count it."""
