@@ -17,8 +17,9 @@ from penstock.clock import LoopClock
 from penstock.columns import BASE_COLUMNS
 from penstock.disk import LocalDisk
 from penstock.log import seal
+from penstock.log.file_shard import FileShard
 from penstock.log.frame import template_of
-from penstock.log.shard import Shard
+from penstock.log.shard import open_shard
 from penstock.message import Rows
 from penstock.settings import TopicSettings
 
@@ -36,9 +37,11 @@ def cpu_us(call: Callable[[], object]) -> float:
     return (time.process_time_ns() - began) / 1e3
 
 
-def opened(place: str, clock: LoopClock, disk: LocalDisk) -> Shard:
+def opened(place: str, clock: LoopClock, disk: LocalDisk) -> FileShard:
     """Return a shard whose segment never closes by itself."""
-    return Shard.open(disk, clock, place, 0, TopicSettings(segment_bytes=1 << 40))
+    shard = open_shard(disk, clock, place, 0, TopicSettings(segment_bytes=1 << 40))
+    assert isinstance(shard, FileShard)
+    return shard
 
 
 def many(call: Callable[[], object], count: int) -> float:
@@ -78,7 +81,7 @@ async def lone(place: str, clock: LoopClock, disk: LocalDisk) -> None:
     for _ in range(LONE):
         shard.append(rows, clock.now())
     shard.tick(clock.now())
-    found: list[Shard] = []
+    found: list[FileShard] = []
     costs = [cpu_us(lambda: found.append(opened(place, clock, disk))) for _ in range(3)]
     print(f"recover {LONE:,} one-row batches: {median(costs) / 1e3:.0f} ms, {median(costs) / LONE:.2f} us each")
     reader = found[-1]
@@ -95,8 +98,7 @@ async def lone(place: str, clock: LoopClock, disk: LocalDisk) -> None:
     print(f"read them back from disk: {(time.process_time_ns() - began) / 1e3 / LONE:.2f} us each")
     reader.roll()
     await asyncio.sleep(0.5)
-    segment = reader.segment_at(0)
-    assert segment is not None
+    (segment,) = reader._segments.closed
     print(f"seal them: {cpu_us(lambda: seal.merge(segment, 'none')) / LONE:.2f} us each")
 
 

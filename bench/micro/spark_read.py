@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.clock import LoopClock
 from penstock.disk import LocalDisk
 from penstock.log import label
-from penstock.log.shard import Shard
+from penstock.log.shard import open_shard
 from penstock.message import Rows
 from penstock.pipeline import session
 from penstock.settings import TopicSettings
@@ -48,7 +48,7 @@ async def store(data: str, rows: int) -> None:
     label.write(disk, directory, label.Label(name="t", incarnation=1, number=1, shards=SHARDS, durability="os"))
     pool = [np.random.default_rng(seed).bytes(90) for seed in range(4096)]
     for number in range(SHARDS):
-        shard = Shard.open(disk, clock, f"{directory}/{number}", number, settings)
+        shard = open_shard(disk, clock, f"{directory}/{number}", number, settings)
         for first in range(0, rows // SHARDS, BATCH_ROWS):
             count = min(BATCH_ROWS, rows // SHARDS - first)
             numbers = range(first, first + count)

@@ -15,6 +15,7 @@ from penstock.config import Config
 from penstock.dialects.flight.config import FlightConfig, endpoints
 from penstock.log.reader import JOINED_ROWS
 from tests.flight.parts import Flown, body_batch, ids, in_chunks, many
+from tests.log.samples import in_files
 
 DURABILITIES = pytest.mark.parametrize("durability", ["os", "memory", "fsync"])
 
@@ -240,7 +241,7 @@ def test_rows_kept_for_a_subscription_alone_are_lost_to_readers(flown: Flown) ->
         held.order(credit=20_000)
         held.order(ack=ids(held.rows(10_000)))
         held.ping()
-    flown.until(lambda: all(segment.sealed for segment in topic.shards[0]._segments.closed))
+    flown.until(lambda: all(segment.sealed for segment in in_files(topic.shards[0])._segments.closed))
     flown.do(topic.retain)
     shard = topic.shards[0]
     assert shard.start > shard.kept_from == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, Column
-from penstock.log.shard import Shard
+from penstock.log.file_shard import FileShard
+from penstock.log.shard import Shard, open_shard
 from penstock.message import Batch, Rows
 from penstock.settings import TopicSettings
 from tests.fakes import FakeClock
@@ -59,7 +60,13 @@ def opened(path: Path | str, disk: InlineDisk | None = None, clock: FakeClock | 
     """Open a shard with settings given by name."""
     keywords = {name: options.pop(name) for name in ("strict", "measures", "cache_bytes") if name in options}
     settings = TopicSettings(**options)
-    return Shard.open(disk or InlineDisk(), clock or FakeClock(), str(path), 0, settings, **keywords)
+    return open_shard(disk or InlineDisk(), clock or FakeClock(), str(path), 0, settings, **keywords)
+
+
+def in_files(shard: Shard) -> FileShard:
+    """Return a shard as what it is, to look at its parts."""
+    assert isinstance(shard, FileShard)
+    return shard
 
 
 def settle(shard: Shard) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.cached import share
-from penstock.log.shard import LET_GO_BATCHES, READ_BYTES
+from penstock.log.read_cache import LET_GO_BATCHES, READ_BYTES
 from penstock.message import Rows
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import InlineDisk, ManualDisk

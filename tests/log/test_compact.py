@@ -17,14 +17,14 @@ from penstock.errors import Refusal
 from penstock.log import manifest
 from penstock.log.backup import backup, restore
 from penstock.log.reader import Reader
-from penstock.log.shard import Shard
+from penstock.log.shard import Shard, open_shard
 from penstock.log.verify import verify
 from penstock.log.weight import edges
 from penstock.message import Batch
 from penstock.settings import HOUR_NS, MINUTE_NS, Measure, TopicSettings
 from tests.fakes import FakeClock
 from tests.log.disks import InlineDisk
-from tests.log.samples import Row, listed, opened, read_all, rows_of
+from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
 
@@ -193,7 +193,7 @@ def test_others_read_a_sparse_segment_as_it_is(tmp_path: Path) -> None:
     shard = filled(tmp_path, clock, segments=1)
     wait_for(shard, 7, 8, 500)
     shard.retain(1000, clock.now())
-    (path,) = [shard._segments.closed[0].path()]
+    (path,) = [in_files(shard)._segments.closed[0].path()]
     assert pa.ipc.open_stream(pa.memory_map(path)).read_all()["offset"].to_pylist() == [7, 8, 500]
     assert pl.read_ipc_stream(path)["offset"].to_list() == [7, 8, 500]
 
@@ -225,7 +225,7 @@ def test_flipped_bit_in_a_sparse_segment_costs_its_batch_alone(tmp_path: Path) -
     shard = filled(tmp_path, clock, segments=1)
     wait_for(shard, 7, 500, 900)
     shard.retain(1000, clock.now())
-    segment = shard._segments.closed[0]
+    segment = in_files(shard)._segments.closed[0]
     position = segment.entries().positions[1] + segment.entries().lengths[1] - 9
     data = bytearray(Path(segment.path()).read_bytes())
     data[position] ^= 1
@@ -239,7 +239,7 @@ def test_flipped_bit_in_a_sparse_segment_costs_its_batch_alone(tmp_path: Path) -
 def test_damaged_segment_is_left_alone(tmp_path: Path) -> None:
     clock = FakeClock()
     shard = filled(tmp_path, clock, segments=1)
-    path = Path(shard._segments.closed[0].path())
+    path = Path(in_files(shard)._segments.closed[0].path())
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -247,7 +247,7 @@ def test_damaged_segment_is_left_alone(tmp_path: Path) -> None:
     shard.retain(1000, clock.now())
     clock.advance(HOUR_NS)
     shard.retain(1000, clock.now())
-    assert not shard._segments.closed[0].sparse
+    assert not in_files(shard)._segments.closed[0].sparse
     assert len(shard.damaged) == 1
 
 
@@ -292,7 +292,7 @@ def test_backup_holds_what_the_log_holds(tmp_path: Path) -> None:
 
 def simulated(machine: Machine) -> Shard:
     settings = TopicSettings(retention_age_ns=0, retention_bytes=0, segment_bytes=1 << 16)
-    shard = Shard.open(machine.disk, machine.clock, "data", 0, settings)
+    shard = open_shard(machine.disk, machine.clock, "data", 0, settings)
     return shard
 
 
@@ -310,7 +310,7 @@ def test_death_inside_any_operation_of_a_rewrite_loses_nothing_that_is_needed(po
             shard.tick(machine.clock.now())
         keep = np.array([5, 6, 1777, 3999])
         wait_for(shard, *keep.tolist())
-        before = {row[0]: row for batch in shard._tail for row in listed(batch)}
+        before = {row[0]: row for batch in in_files(shard)._cache.tail for row in listed(batch)}
         machine.platter.fuse = operation
         with suppress(Died):
             shard.retain(4000, machine.clock.now())
@@ -332,7 +332,7 @@ def test_death_inside_any_operation_of_a_rewrite_loses_nothing_that_is_needed(po
             again.tick(machine.clock.now())
         assert rows_on(machine, again) == {offset: before[offset] for offset in keep.tolist()}
         names = [name for name in machine.platter.files if name.endswith(".arrows")]
-        assert len(names) == len(again._segments.closed) + (again._segments.open is not None)
+        assert len(names) == len(in_files(again)._segments.closed) + (in_files(again)._segments.open is not None)
         if done:
             break
         operation += 1

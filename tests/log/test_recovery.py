@@ -18,7 +18,7 @@ from penstock.log.state import RESERVED_BLOCK
 from penstock.message import Rows
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import InlineDisk
-from tests.log.samples import Row, listed, opened, read_all, rows_of
+from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 
 
 def data_file(path: Path) -> Path:
@@ -286,7 +286,7 @@ def test_damage_in_a_sealed_segment_shows_when_it_is_read(tmp_path: Path) -> Non
     clock = FakeClock()
     shard = opened(tmp_path, clock=clock)
     batches = [listed(shard.append(rows_of(2000, seed=number), START_NS)) for number in range(3)]
-    index = shard._segments.open.entries()  # type: ignore[union-attr]
+    index = in_files(shard)._segments.open.entries()  # type: ignore[union-attr]
     place = index.positions[1] + 500
     shard.roll()
     shard.close()

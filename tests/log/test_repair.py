@@ -11,13 +11,13 @@ from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.log.quota import Quota
 from penstock.log.reader import Reader
-from penstock.log.shard import Shard
+from penstock.log.shard import Shard, open_shard
 from penstock.log.verify import verify
 from penstock.message import Rows
 from penstock.settings import Durability, TopicSettings
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import BrokenDisk, ManualDisk, torn_appends
-from tests.log.samples import listed, opened, read_all, rows_of
+from tests.log.samples import in_files, listed, opened, read_all, rows_of
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
 
@@ -29,7 +29,7 @@ def begin(
     machine: Machine, durability: Durability = "os", *, segment_bytes: int = 1 << 20, cache_bytes: int = 1 << 20
 ) -> Shard:
     settings = TopicSettings(durability=durability, segment_bytes=segment_bytes)
-    return Shard.open(machine.disk, machine.clock, PATH, 0, settings, cache_bytes=cache_bytes)
+    return open_shard(machine.disk, machine.clock, PATH, 0, settings, cache_bytes=cache_bytes)
 
 
 def put(shard: Shard, *bodies: str) -> None:
@@ -276,7 +276,7 @@ def test_a_shard_that_is_closed_while_a_thread_hears_of_the_failure_is_not_told_
     put(shard, "one")
     machine.fail_syncs(1, ".arrows")
     shard.sync(lambda _: None)
-    while not shard._group_sync._unheard and not shard.sync_errors:
+    while not in_files(shard)._safety.group_sync._unheard and not shard.sync_errors:
         machine.run(0.00001)
     shard.close()
     machine.lose_power()
@@ -363,7 +363,7 @@ def test_offset_of_a_row_that_a_failed_sync_took_back_is_not_given_again_after_a
     machine = Machine()
     quota = Quota(1 << 20)
     settings = TopicSettings(durability="fsync")
-    shard = Shard.open(machine.disk, machine.clock, PATH, 0, settings, quota=quota)
+    shard = open_shard(machine.disk, machine.clock, PATH, 0, settings, quota=quota)
     put(shard, "one")
     assert sync(machine, shard) == [None]
     shard.roll()

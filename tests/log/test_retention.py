@@ -8,7 +8,7 @@ from typing import Any
 from penstock.log.shard import Shard
 from penstock.settings import HOUR_NS, MINUTE_NS
 from tests.fakes import FakeClock
-from tests.log.samples import opened, read_all, rows_of
+from tests.log.samples import in_files, opened, read_all, rows_of
 
 
 def hourly(path: Path, clock: FakeClock, segments: int = 5, **options: Any) -> Shard:
@@ -36,7 +36,7 @@ def test_rows_beyond_the_age_go_once_nobody_needs_them(tmp_path: Path) -> None:
 def test_history_beyond_the_bytes_goes(tmp_path: Path) -> None:
     clock = FakeClock()
     shard = hourly(tmp_path, clock)
-    size = shard._segments.closed[0].bytes
+    size = in_files(shard)._segments.closed[0].bytes
     shard.close()
     shard = opened(tmp_path, clock=clock, retention_bytes=2 * size + 500)
     assert shard.retain(4500, clock.now()) == 2000

@@ -8,11 +8,11 @@ import pytest
 
 from penstock.log.index import Index
 from penstock.log.recovery import may_hold_rows
-from penstock.log.shard import Shard
+from penstock.log.shard import Shard, open_shard
 from penstock.log.state import RESERVED_BLOCK
 from penstock.settings import TopicSettings
 from tests.fakes import START_NS
-from tests.log.samples import listed, opened, read_all, rows_of
+from tests.log.samples import in_files, listed, opened, read_all, rows_of
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
 
@@ -29,7 +29,7 @@ def flip(path: Path, place: int) -> None:
 def test_one_damaged_batch_of_a_closed_segment_costs_its_own_rows_only(tmp_path: Path, indexed: bool) -> None:
     shard = opened(tmp_path)
     batches = [listed(shard.append(rows_of(2000, seed=number), START_NS)) for number in range(3)]
-    place = shard._segments.open.entries().positions[1] + 500  # type: ignore[union-attr]
+    place = in_files(shard)._segments.open.entries().positions[1] + 500  # type: ignore[union-attr]
     shard.roll()
     shard.close()
     (path,) = tmp_path.glob("*.arrows")
@@ -56,7 +56,7 @@ def test_closed_segment_with_a_damaged_schema_and_no_index_is_readable(tmp_path:
 
 def started(machine: Machine) -> Shard:
     machine.start()
-    return Shard.open(machine.disk, machine.clock, PATH, 0, TopicSettings())
+    return open_shard(machine.disk, machine.clock, PATH, 0, TopicSettings())
 
 
 def test_numbers_of_cut_rows_are_not_given_out_again_though_the_process_died_while_it_cut() -> None:
@@ -70,7 +70,7 @@ def test_numbers_of_cut_rows_are_not_given_out_again_though_the_process_died_whi
         machine.start()
         machine.platter.fuse = fuse
         try:
-            Shard.open(machine.disk, machine.clock, PATH, 0, TopicSettings())
+            open_shard(machine.disk, machine.clock, PATH, 0, TopicSettings())
         except Died:
             pass
         again = started(machine)

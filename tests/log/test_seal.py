@@ -14,7 +14,7 @@ from penstock.message import Rows
 from penstock.settings import MINUTE_NS
 from tests.fakes import START_NS, FakeClock
 from tests.log.disks import FullDisk, InlineDisk, ManualDisk
-from tests.log.samples import Row, listed, opened, read_all, rows_of
+from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 
 
 def filled(shard: object, counts: list[int], names: tuple[str, ...] = ()) -> list[Row]:
@@ -73,7 +73,7 @@ def test_rewritten_batches_reach_sixteen_thousand_rows(tmp_path: Path) -> None:
         shard.append(rows_of(100), START_NS)
     shard.roll()
     shard.tick(START_NS)
-    (segment,) = shard._segments.closed
+    (segment,) = in_files(shard)._segments.closed
     index = segment.entries()
     assert [index.counts[number] for number in range(len(index))] == [16_400, 16_400, 7_200]
 
@@ -86,7 +86,7 @@ def test_batches_with_a_sequence_are_kept_apart(tmp_path: Path) -> None:
         shard.append(rows, START_NS + number)
     shard.roll()
     shard.tick(START_NS)
-    assert shard._segments.closed[0].generation == 1
+    assert in_files(shard)._segments.closed[0].generation == 1
     found = [(batch.first, batch.sequence) for batch in shard.recent(START_NS)]
     assert [sequence for _, sequence in found if sequence] == [b"query/1", b"query/3", b"query/5"]
     assert len(read_all(shard)) == 18
@@ -98,7 +98,7 @@ def test_large_batches_are_left_alone(tmp_path: Path) -> None:
         shard.append(rows_of(1000), START_NS)
     shard.roll()
     shard.tick(START_NS)
-    assert shard._segments.closed[0].generation == 0
+    assert in_files(shard)._segments.closed[0].generation == 0
 
 
 def test_old_generation_is_kept_ten_minutes(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_crash_before_the_manifest_names_the_new_generation(tmp_path: Path) -> N
     again = opened(tmp_path)
     assert read_all(again) == wanted
     again.tick(START_NS)
-    assert again._segments.closed[0].generation == 1
+    assert in_files(again)._segments.closed[0].generation == 1
     assert read_all(again) == wanted
     assert not list(tmp_path.glob("*.new"))
 
@@ -166,7 +166,7 @@ def test_a_new_generation_is_not_taken_for_the_one_that_a_crash_left_in_its_plac
     clock.advance(11 * MINUTE_NS)
     again.tick(clock.now())
     written[2](merged, None)
-    assert again._segments.closed[0].generation == 1
+    assert in_files(again)._segments.closed[0].generation == 1
     assert read_all(again) == wanted
 
 
@@ -184,7 +184,7 @@ def test_reads_and_appends_go_on_while_a_segment_is_rewritten(tmp_path: Path) ->
     assert read_all(shard) == wanted
     disk.queued = work
     disk.run_all()
-    assert shard._segments.closed[0].generation == 1
+    assert in_files(shard)._segments.closed[0].generation == 1
     assert read_all(shard) == wanted
 
 
@@ -195,15 +195,15 @@ def test_failed_rewrite_is_tried_again_later(tmp_path: Path) -> None:
     shard.roll()
     disk.room_bytes = 1000
     shard.tick(clock.now())
-    assert shard._segments.closed[0].generation == 0
+    assert in_files(shard)._segments.closed[0].generation == 0
     assert not list(tmp_path.glob("*.new"))
     disk.room_bytes = None
     clock.advance(30 * SECOND)
     shard.tick(clock.now())
-    assert shard._segments.closed[0].generation == 0
+    assert in_files(shard)._segments.closed[0].generation == 0
     clock.advance(30 * SECOND)
     shard.tick(clock.now())
-    assert shard._segments.closed[0].generation == 1
+    assert in_files(shard)._segments.closed[0].generation == 1
     assert read_all(shard) == wanted
 
 
@@ -226,5 +226,5 @@ def test_closed_segments_of_an_earlier_run_are_rewritten_too(tmp_path: Path) -> 
     shard.close()
     shard = opened(tmp_path)
     shard.tick(START_NS)
-    assert shard._segments.closed[0].generation == 1
+    assert in_files(shard)._segments.closed[0].generation == 1
     assert read_all(shard) == wanted

@@ -22,7 +22,7 @@ from penstock.settings import HOUR_NS, Measure, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
 from tests.fakes import FakeClock
 from tests.log.disks import BrokenDisk, FullDisk, InlineDisk, ManualDisk
-from tests.log.samples import Row, listed, opened, read_all, rows_of
+from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 
 
 def test_appended_rows_are_read_back_in_order(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_segment_closes_when_it_is_large_or_old(tmp_path: Path) -> None:
     for number in range(20):
         shard.append(rows_of(10, seed=number), clock.now())
     assert len(list(tmp_path.glob("*.0.arrows"))) > 3
-    before = shard._segments.open
+    before = in_files(shard)._segments.open
     clock.advance(HOUR_NS)
     shard.tick(clock.now())
-    assert shard._segments.open is None
+    assert in_files(shard)._segments.open is None
     shard.append(rows_of(1), clock.now())
-    assert shard._segments.open is not before
+    assert in_files(shard)._segments.open is not before
     assert len(read_all(shard)) == 201
 
 
@@ -405,11 +405,11 @@ def test_dirty_shard_is_synced_every_two_seconds(tmp_path: Path) -> None:
     disk, clock = InlineDisk(), FakeClock()
     shard = opened(tmp_path, disk, clock)
     shard.append(rows_of(1), clock.now())
-    assert shard._group_sync.synced_end == 0
+    assert in_files(shard)._safety.group_sync.synced_end == 0
     clock.advance(2 * SECOND)
     shard.tick(clock.now())
-    assert shard._group_sync.synced_end == 1
-    assert shard._state.state.synced_position == shard.stored_bytes()
+    assert in_files(shard)._safety.group_sync.synced_end == 1
+    assert in_files(shard)._life.state.synced_position == shard.stored_bytes()
 
 
 def test_backlog_costs_no_memory_beyond_the_caches(tmp_path: Path) -> None:
@@ -439,11 +439,11 @@ def test_deleted_shard_leaves_nothing(tmp_path: Path) -> None:
 def test_offsets_are_reserved_ahead_and_synced_before_use(tmp_path: Path) -> None:
     disk = ManualDisk()
     shard = opened(tmp_path, disk)
-    shard.end = shard._reserve.usable_end - 5
+    shard.end = in_files(shard)._life.reserve.usable_end - 5
     shard.append(rows_of(3), EPOCH_NS)
     shard.append(rows_of(3), EPOCH_NS)  # crosses the block: reserved before it is used, without the thread
-    assert shard.end <= shard._reserve.usable_end
-    assert shard._reserve.usable_end > 1 << 24
+    assert shard.end <= in_files(shard)._life.reserve.usable_end
+    assert in_files(shard)._life.reserve.usable_end > 1 << 24
 
 
 def test_sliced_batches_keep_their_shape_rule(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from penstock.log.shard import Shard
 from penstock.message import Rows
 from tests.fakes import START_NS as EPOCH_NS
 from tests.log.disks import ManualDisk
-from tests.log.samples import Row, listed, opened, read_all, rows_of
+from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 
 
 def lone(shard: Shard, count: int) -> list[Row]:
@@ -55,7 +55,7 @@ def test_whoever_keeps_up_reads_what_was_stored(tmp_path: Path) -> None:
     for row in range(3 * SMALL):
         stored = shard.append(rows_of(1, seed=row), EPOCH_NS + row)
         assert shard.read(row, 64) is stored
-    assert shard.cached_bytes == shard._tail.bytes
+    assert shard.cached_bytes == in_files(shard)._cache.tail.bytes
 
 
 @pytest.mark.parametrize("sizes", [[1] * (SMALL - 1), [10, 2, 2], [64, 1, 65]])

@@ -11,7 +11,7 @@ from penstock.clock import SECOND
 from penstock.config import Config
 from penstock.config.tree import MemoryConfig
 from penstock.errors import Refusal
-from penstock.log.shard import READ_BYTES
+from penstock.log.read_cache import READ_BYTES
 from penstock.node.node import Node
 from penstock.settings import HOUR_NS, TopicSettings
 from tests.site import Site

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import Filter, InputPartition
 
 from penstock.columns import Column
 from penstock.log import label
-from penstock.log.shard import Shard
+from penstock.log.shard import Shard, open_shard
 from penstock.message import Rows
 from penstock.pipeline.options import parsed
 from penstock.pipeline.scan import Task
@@ -53,7 +53,7 @@ class Topic:
 
     def _opened(self, shard: int) -> Shard:
         path = str(self.directory / str(shard))
-        return Shard.open(InlineDisk(), self.clock, path, shard, self.settings)
+        return open_shard(InlineDisk(), self.clock, path, shard, self.settings)
 
     def append(self, *bodies: bytes, shard: int = 0, time_ns: int = START_NS, **columns: Column) -> None:
         """Store rows and have them indexed."""

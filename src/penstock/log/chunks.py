@@ -37,6 +37,8 @@ class Chunk:
 class Chunks:
     """Chunks by offset, bounded in bytes."""
 
+    __slots__ = ("_by_start", "_bytes_max", "_starts", "bytes")
+
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
         self._bytes_max = bytes_max

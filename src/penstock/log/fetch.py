@@ -15,6 +15,7 @@ from penstock.disk import Disk
 from penstock.log.chunks import Chunk, Chunks
 from penstock.log.manifest import Damage
 from penstock.log.segment import Segment, decoder_of
+from penstock.log.segments import Segments
 from penstock.message import Batch
 
 #: Batches that begin in the same stretch of a segment of this length are read together.
@@ -23,16 +24,10 @@ CHUNK_BITS = 20
 RETRY_NS = SECOND
 
 
-class Store(Protocol):
+class Stored(Protocol):
     """What the shard offers to its fetches."""
 
     readable_end: int
-
-    def find(self, offset: int) -> Batch | int:
-        """Return the batch at an offset if it is in memory, else the first offset that must be read."""
-
-    def segment_at(self, offset: int) -> Segment | None:
-        """Return the first segment that ends after an offset."""
 
     def damage_found(self, segment: Segment, damaged: list[Damage]) -> None:
         """Take note of batches that cannot be read."""
@@ -41,11 +36,37 @@ class Store(Protocol):
 class Fetches:
     """The reads of one shard."""
 
-    def __init__(self, disk: Disk, clock: Clock, store: Store, chunks: Chunks, bytes_max: int) -> None:
+    __slots__ = (
+        "_busy",
+        "_bytes_max",
+        "_chunks",
+        "_clock",
+        "_disk",
+        "_find",
+        "_segments",
+        "_stopped",
+        "_stored",
+        "_waiting",
+        "errors",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        stored: Stored,
+        segments: Segments,
+        chunks: Chunks,
+        find: Callable[[int], Batch | int],
+        bytes_max: int,
+    ) -> None:
         self._disk = disk
         self._clock = clock
-        self._store = store
+        self._stored = stored
+        self._segments = segments
         self._chunks = chunks
+        #: Finds a batch in memory, or the first offset that must be read.
+        self._find = find
         self._bytes_max = bytes_max
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._busy = False
@@ -74,8 +95,8 @@ class Fetches:
 
     def _at(self, offset: int) -> int | None:
         """Return where the disk must be read for an offset, None if it need not be."""
-        found = self._store.find(offset)
-        return found if isinstance(found, int) and found < self._store.readable_end else None
+        found = self._find(offset)
+        return found if isinstance(found, int) and found < self._stored.readable_end else None
 
     def _serve(self) -> None:
         """Call those whose rows are there, and read for the first of the others."""
@@ -99,11 +120,11 @@ class Fetches:
             done()
 
     def _read(self, offset: int, *, ahead: bool) -> bool:
-        segment = self._store.segment_at(offset)
+        segment = self._segments.at(offset)
         if segment is None:
             return False
         self._busy = True
-        limit, end = _bounds(segment, self._store.readable_end)
+        limit, end = _bounds(segment, self._stored.readable_end)
 
         def finished(result: tuple[Chunk, list[Damage]] | None, error: BaseException | None) -> None:
             self._busy = False
@@ -113,12 +134,12 @@ class Fetches:
                 self._failed(segment, offset)
                 return
             chunk, damaged = result
-            if self._store.segment_at(offset) is not segment:  # what was read may be there no more
+            if self._segments.at(offset) is not segment:  # what was read may be there no more
                 self._serve()
                 return
             self._chunks.add(chunk)
             if damaged:
-                self._store.damage_found(segment, damaged)
+                self._stored.damage_found(segment, damaged)
             self._serve()
             if not ahead and not self._busy and self._chunks.bytes + 2 * chunk.bytes <= self._bytes_max:
                 following = self._at(chunk.end)
@@ -130,7 +151,7 @@ class Fetches:
 
     def _failed(self, segment: Segment, offset: int) -> None:
         self.errors += 1
-        if self._store.segment_at(offset) is not segment:
+        if self._segments.at(offset) is not segment:
             self._serve()  # it was rewritten or dropped meanwhile
         elif self._waiting:
             self._clock.call_at(self._clock.monotonic() + RETRY_NS, self._serve)

@@ -144,6 +144,8 @@ def parsed(name: str) -> tuple[int, int, str] | None:
 class ManifestWriter:
     """Replaces a shard's manifest from a thread, the newest content last; a burst of changes makes two writes."""
 
+    __slots__ = ("_again", "_busy", "_content", "_disk", "_lock", "_path", "_stopped", "_version", "_written", "failed")
+
     def __init__(self, disk: Disk, directory: str, content: Callable[[], bytes]) -> None:
         self._disk = disk
         self._path = os.path.join(directory, FILE)

@@ -8,8 +8,9 @@ Invariant: it never holds more than `memory_rows` rows, except for one batch tha
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,10 +20,12 @@ from penstock.columns import Offsets
 from penstock.disk import Disk
 from penstock.log.cached import level
 from penstock.log.journal import Journal, MemoryJournal
-from penstock.log.recovery import Recovered
+from penstock.log.manifest import Damage, View
+from penstock.log.refusal import refusal
+from penstock.log.reserve import Reserve
 from penstock.log.shape import shaped_rows
-from penstock.log.shard import Shard
 from penstock.log.state import StateFile
+from penstock.log.tail import Tail
 from penstock.log.weight import Measures, weigh
 from penstock.message import Batch, Done, Rows, int64s
 from penstock.settings import TopicSettings
@@ -31,19 +34,20 @@ from penstock.settings import TopicSettings
 ROOM_PART = 16
 
 
-class MemoryShard(Shard):
+class MemoryShard:
     """An ordered piece of a topic that nobody asked to keep."""
 
-    #: What all of them hold together.
-    _memory: Share
-    #: What of that is ours.
-    _held = 0
-    #: Rows come in just now: the newest are about to be handed out.
-    _appending = False
+    # Nothing is ever written, so nothing of it can fail or be damaged.
+    sync_errors = 0
+    read_only = ""
+    journals_suspect = False
+    damaged: ClassVar[list[Damage]] = []
+    cut_bytes = 0
+    #: What is in memory is all there is: nothing could be read back.
+    cached_bytes = 0
 
-    @classmethod
-    def begin(
-        cls,
+    def __init__(
+        self,
         disk: Disk,
         clock: Clock,
         path: str,
@@ -52,23 +56,55 @@ class MemoryShard(Shard):
         state: StateFile,
         measures: Measures,
         memory: Share | None = None,
-    ) -> Self:
+    ) -> None:
         """Start empty, beyond every offset that was ever given out; blocking."""
-        found = Recovered()
-        found.end = state.state.reserved_end
-        shard = cls(disk, clock, path, number, settings, state, found, measures, 0)
-        shard._memory = memory or Share("topic", sys.maxsize)
-        shard._reserve.begin(found.end)
-        shard.last_version = state.start(clock.now())
+        self.number = number
+        self.path = path
+        #: How the topic keeps messages; may be changed, but not to files.
+        self.settings = settings
+        self.start = self.kept_from = self.readable_end = self.end = state.state.reserved_end
+        self.weight = 0
+        #: What its rows weigh, and weighed; the last is that of the next row.
+        self.measures: Measures = measures
+        self.measure = measures[-1][1]
+        #: Rows dropped because it was full.
+        self.dropped_rows = 0
+        #: The same by reason, since somebody last asked.
+        self.dropped: Counter[str] = Counter()
+        #: Told when the memory for all `memory` topics is full; it makes room.
+        self.on_full: Callable[[], None] = _nothing
+        #: As of a shard that has files, and never called: rows are readable at once, and room is made by dropping some.
+        self.on_readable: Callable[[], None] = _nothing
+        self.on_taken_back: Callable[[int], None]
+        self.waiting: Callable[[int, int], Offsets | None]
+        self.make_room: Callable[[int], None]
+        self._disk = disk
+        self._clock = clock
+        self._tail = Tail(self.end)
+        #: What all of them hold together, and what of that is ours.
+        self._memory = memory or Share("topic", sys.maxsize)
+        self._held = 0
+        #: Rows come in just now: the newest are about to be handed out.
+        self._appending = False
+        self._reserve = Reserve(disk, state)
+        self._reserve.begin(self.end)
+        #: The highest version that a lease of its rows had in this life, as far as nobody else knows it.
+        self.last_version = state.start(clock.now())
         state.replace()
-        shard._reserve.synced(state.state.reserved_end)
-        return shard
+        self._reserve.synced(state.state.reserved_end)
+
+    def weigh_by(self, measures: Measures) -> None:
+        """Measure rows by the last of these from now on; nothing that is stored changes its weight."""
+        self.measures, self.measure = measures, measures[-1][1]
 
     def append(self, rows: Rows, now_ns: int) -> Batch:
         """Keep rows, and drop the oldest beyond the bound."""
         first, count = self.end, rows.count
         if first + count > self._reserve.refill_at:
-            self._refill(first + count)
+            try:
+                self._reserve.refill(first + count)
+            except OSError as error:
+                raise refusal(self.path, error) from error
         columns, cuts, body = shaped_rows(rows)
         batch = Batch(first, count, now_ns, cuts, body, rows.source, columns, self.weight, rows.sequence)
         self.weight += weigh(self.measure, count, len(body), columns.get("headers"))
@@ -118,14 +154,9 @@ class MemoryShard(Shard):
         """Call back in the next turn: what is not in memory is gone."""
         self._clock.call_soon(done)
 
-    def find(self, offset: int) -> Batch | int:
-        """Return the batch at an offset, or the first after it, else the end."""
-        batch = self._tail.at(max(offset, self._tail.start))
-        return batch if batch is not None else self.readable_end
-
-    def _joined(self, first: Batch, below: int) -> Batch:
-        """Return a batch as it is: copies would count against nobody's budget."""
-        return first
+    def read(self, offset: int, joined_below: int = 0) -> Batch | None:
+        """Return the batch that holds an offset, or the first after it; never joined: copies would be nobody's."""
+        return self._tail.at(max(offset, self._tail.start))
 
     def offset_at(self, time_ns: int) -> int:
         """Return the first offset whose row was taken at or after a time."""
@@ -134,7 +165,7 @@ class MemoryShard(Shard):
     def due_rows(self, from_offset: int, after_ns: int) -> tuple[Offsets, Offsets]:
         """Return (offsets, due times) of rows from an offset on that are due after a time."""
         offsets, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for batch in self._batches():
+        for batch in self._tail:
             if "due" in batch.columns:
                 due, valid = int64s(batch.columns["due"])
                 rows = np.arange(batch.first, batch.end)
@@ -145,7 +176,7 @@ class MemoryShard(Shard):
 
     def recent(self, since_ns: int) -> Iterator[Batch]:
         """Yield the batches with rows at or after a time."""
-        return (b for b in self._batches() if isinstance(b.timestamp, int) and b.timestamp >= since_ns)
+        return (b for b in self._tail if isinstance(b.timestamp, int) and b.timestamp >= since_ns)
 
     def roll(self) -> None:
         """Do nothing: there are no segments."""
@@ -157,16 +188,19 @@ class MemoryShard(Shard):
         """Drop nothing: only the bound on rows counts."""
         return 0
 
+    def oldest(self) -> tuple[int, int, int] | None:
+        """Return None: there are no segments that could be dropped."""
+        return None
+
+    def drop_oldest(self) -> int:
+        """Drop nothing, as there are no segments."""
+        return 0
+
     @property
     def last_ns(self) -> int:
         """When the last row was taken; 0 if none is held."""
-        times = [batch.timestamp for batch in self._batches() if isinstance(batch.timestamp, int)]
+        times = [batch.timestamp for batch in self._tail if isinstance(batch.timestamp, int)]
         return times[-1] if times else 0
-
-    @property
-    def cached_bytes(self) -> int:
-        """Nothing: what is in memory is all there is."""
-        return 0
 
     def trim(self, bytes_max: int) -> None:
         """Drop nothing: it could not be read back."""
@@ -192,6 +226,14 @@ class MemoryShard(Shard):
         """Return a journal that keeps nothing."""
         return MemoryJournal(self._disk, self._clock, self.path, name), np.zeros((0, 5), np.int64)
 
+    def view(self) -> View | None:
+        """Return None: there are no files that another thread could read."""
+        return None
+
+    def syncs(self) -> list[Callable[[Done], None]]:
+        """Return what brings rows to a safer place."""
+        return [self.sync]
+
     def close_later(self, done: Done) -> None:
         """End; the rows are gone with it."""
         self.close()
@@ -199,20 +241,17 @@ class MemoryShard(Shard):
 
     def close(self) -> None:
         """End; the rows are gone with it."""
-        self._give_back()
-        self._stop()
+        self.drop()
+
+    def delete(self) -> None:
+        """Remove everything; blocking."""
+        self.drop()
+        self._disk.remove(self.path)
 
     def drop(self) -> None:
         """Hold nothing any more."""
-        self._give_back()
-        super().drop()
-
-    def _give_back(self) -> None:
         self._memory.give(self._held)
         self._held = 0
-
-    def _batches(self) -> Iterator[Batch]:
-        return iter(self._tail)
 
 
 def squeeze(shards: Sequence[MemoryShard], bytes_max: int) -> None:
@@ -222,3 +261,7 @@ def squeeze(shards: Sequence[MemoryShard], bytes_max: int) -> None:
     for shard in shards:
         if shard.held_bytes > most:
             shard.squeeze(most)
+
+
+def _nothing() -> None:
+    return

@@ -16,6 +16,8 @@ AHEAD = RESERVED_BLOCK // 4
 class Reserve:
     """The offsets that a shard may still give out."""
 
+    __slots__ = ("_busy", "_disk", "_state", "refill_at", "usable_end")
+
     def __init__(self, disk: Disk, state: StateFile) -> None:
         self._disk = disk
         self._state = state

@@ -35,6 +35,23 @@ RETRY_NS = MINUTE_NS
 class Rewrites:
     """The rewrites of one shard's segments."""
 
+    __slots__ = (
+        "_clock",
+        "_compacted",
+        "_disk",
+        "_doomed",
+        "_manifest",
+        "_measures",
+        "_on_rewritten",
+        "_pinned",
+        "_retry_ns",
+        "_segments",
+        "doomed_bytes",
+        "stopped",
+        "under_way",
+        "wanted",
+    )
+
     def __init__(
         self,
         disk: Disk,

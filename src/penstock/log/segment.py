@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import BASE_COLUMNS, COLUMNS, SMALL, Buffer
-from penstock.disk import Disk, File
+from penstock.disk import Disk, File, is_full
 from penstock.errors import CorruptionError
 from penstock.log.decode import Decoder, largest
 from penstock.log.frame import VERSION, Template, schema_of, template_of
@@ -225,12 +225,27 @@ class Segment:
         self._index_file.append([index.encoded(self.indexed, stop)])
         self.indexed = stop
 
+    def update_index(self, end: int) -> None:
+        """Do the same if the disk has room for it: readers beside the node are helped by it, nothing else."""
+        try:
+            self.write_index(end)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
     def replace_index(self) -> None:
         """Write the whole index anew, as recovery does."""
         self.close_index()
         self.disk.remove(self.path(INDEX_SUFFIX))
         self.indexed = 0
         self.write_index(self.end)
+
+    def start_write_back(self) -> None:
+        """Have the kernel start writing what was appended since the last time, from a thread."""
+        file, start, end = self.file, self.written_back, self.bytes
+        self.written_back = end
+        if file is not None:
+            self.disk.submit("sync", lambda: file.write_back(start, end - start), lambda _, __: None)
 
     def finish(self) -> None:
         """End the stream with its marker; no append may follow."""

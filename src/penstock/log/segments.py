@@ -7,8 +7,11 @@ Invariant: segments ascend and do not overlap; only the last may be open.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from penstock.columns import BASE_COLUMNS, COLUMNS
+from penstock.errors import Refusal
+from penstock.log.index import Index
 from penstock.log.manifest import Manifest
 from penstock.log.segment import Segment
 
@@ -18,6 +21,8 @@ INDEXES_MAX = 8
 
 class Segments:
     """Closed segments and at most one open one."""
+
+    __slots__ = ("_ends", "_loaded", "closed", "closed_bytes", "open")
 
     def __init__(self, closed: list[Segment], growing: Segment | None) -> None:
         self.closed = closed
@@ -42,6 +47,20 @@ class Segments:
     def first(self) -> Segment | None:
         """The oldest segment."""
         return self.closed[0] if self.closed else self.open
+
+    @property
+    def bytes(self) -> int:
+        """What all of them hold together."""
+        return self.closed_bytes + (self.open.bytes if self.open is not None else 0)
+
+    @property
+    def last_ns(self) -> int:
+        """When the last row was taken; 0 if there is none."""
+        return max((segment.ts_max for segment in self if segment.batches), default=0)
+
+    def first_from(self, offset: int, end: int) -> int:
+        """Return the first offset at or after one that may be stored, `end` if there is none."""
+        return next((max(one.first, offset) for one in self if one.end > offset), end)
 
     def at(self, offset: int) -> Segment | None:
         """Return the first segment that ends after an offset."""
@@ -69,6 +88,35 @@ class Segments:
             total += segment.rows_between(start, end)
         return total + (self.open.rows_between(start, end) if self.open is not None else 0)
 
+    def stretches(self, start: int, end: int) -> list[tuple[int, int, int, int]]:
+        """Return (first, end, rows, bytes) of each segment with rows between two offsets: holes lie between them."""
+        found = []
+        for segment in self:
+            reach = min(segment.end, end)
+            if reach > max(segment.first, start):
+                found.append((segment.first, reach, segment.rows_between(segment.first, reach), segment.bytes))
+        return found
+
+    def unwritten_indexes(self, end: int) -> dict[int, Index]:
+        """Bring index files up to an offset; return what a full disk did not take, by the segment's first offset."""
+        found = {}
+        for segment in self:
+            if not segment.sealed:
+                segment.update_index(end)
+                index = segment.index
+                if index is not None and segment.indexed < index.at(end):
+                    found[segment.first], _ = Index.decoded(index.encoded(0, index.at(end)))
+        return found
+
+    def columns_with(self, columns: Iterable[str]) -> list[str]:
+        """Return the columns of the next segment, such that rows with these fit in and the last ones would have."""
+        used = self.last.used if self.last is not None else set()
+        wanted = {*used, *columns, *BASE_COLUMNS}
+        unknown = wanted - COLUMNS.keys()
+        if unknown:
+            raise Refusal("bad_column", f"there is no column {sorted(unknown)[0]!r} in a message")
+        return [name for name in COLUMNS if name in wanted]
+
     def manifest(self, shard: int, start: int, end: int, weight: int) -> Manifest:
         """Return what the shard's manifest says; end and weight are those of the first segment not yet sealed."""
         pending = next((segment for segment in self if not segment.sealed), None)
@@ -83,6 +131,13 @@ class Segments:
             self.closed.append(self.open)
             self.closed_bytes += self.open.bytes
             self._ends.append(self.open.end)
+            self.open = None
+
+    def abandon_open(self) -> None:
+        """Make room for a segment of the same name where nothing was written to the open one."""
+        if self.open is not None and not self.open.batches:
+            self.open.close()
+            self.open.disk.remove(self.open.path())
             self.open = None
 
     def drop(self, segments: Sequence[Segment]) -> None:

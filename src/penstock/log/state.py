@@ -47,6 +47,8 @@ class State(msgspec.Struct, kw_only=True):
 class StateFile:
     """The state of one shard, on disk."""
 
+    __slots__ = ("_disk", "_path", "_spoiled", "found", "state")
+
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._path = os.path.join(directory, FILE)

@@ -18,6 +18,21 @@ from penstock.message import Done
 class GroupSync:
     """The syncs of one shard."""
 
+    __slots__ = (
+        "_again",
+        "_disk",
+        "_failure",
+        "_lock",
+        "_on_failed",
+        "_on_synced",
+        "_suspending",
+        "_unheard",
+        "_waiting",
+        "busy",
+        "dirty",
+        "synced_end",
+    )
+
     def __init__(
         self,
         disk: Disk,

@@ -34,6 +34,8 @@ RUN_BYTES_MAX = 1 << 20
 class Tail:
     """A bounded run of batches at the end of the log."""
 
+    __slots__ = ("_batches", "_firsts", "_head", "bytes", "rows", "start")
+
     def __init__(self, start: int) -> None:
         #: From this offset on, everything stored is here.
         self.start = start

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.log import label
 from penstock.log.label import Label
 from penstock.log.quota import Quota
-from penstock.log.shard import Shard
+from penstock.log.shard import Shard, open_shard
 from penstock.log.weight import Measures
 from penstock.registry.records import TopicRecord
 from penstock.settings import TopicSettings
@@ -78,7 +78,7 @@ def measures(record: TopicRecord, shard: int) -> Measures:
 
 
 def _shard(node: Node, record: TopicRecord, path: str, quota: Quota, number: int, settings: TopicSettings) -> Shard:
-    return Shard.open(
+    return open_shard(
         node.disk,
         node.clock,
         f"{path}/{number}",

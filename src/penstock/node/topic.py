@@ -21,6 +21,7 @@ from penstock.dialect import Chosen
 from penstock.errors import Refusal
 from penstock.intake.intake import Intake
 from penstock.log import label
+from penstock.log.memory import MemoryShard
 from penstock.log.shard import Shard
 from penstock.log.weight import Measures
 from penstock.message import Batch, Done, int64s
@@ -153,7 +154,8 @@ class Topic:
         self.busy = False
 
     def _adopted(self, shard: Shard) -> Shard:
-        shard.on_full = self.node.squeeze
+        if isinstance(shard, MemoryShard):
+            shard.on_full = self.node.squeeze
         shard.on_readable = self.pump_all
         self.storage.watch(shard)
         return shard

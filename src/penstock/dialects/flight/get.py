@@ -65,7 +65,7 @@ def look(service: Service, caller: Caller, name: str, shard: int, incarnation: i
     if incarnation and incarnation != topic.record.incarnation:
         raise Refusal("gone", f"topic {name} was deleted and made anew: its incarnation is {topic.record.incarnation}")
     found = topic.shard(shard)
-    view = found.view() if topic.settings.durability != "memory" else None
+    view = found.view()
     return Source(topic, found, view, found.start, max(found.start, found.readable_end))
 
 
