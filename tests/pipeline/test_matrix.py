@@ -17,9 +17,11 @@ from pyspark.sql import SparkSession
 
 from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, TIMES
 from penstock.dialects.dory.config import DoryConfig
+from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dory import Sender
 from tests.flight.parts import Flown
+from tests.m3msg.producer import Producer, metric
 from tests.nsq.parts import Extended, pub_ext
 from tests.proofs.client import MESSAGE, Client, fin
 from tests.served import PATIENCE_S, Answer
@@ -85,6 +87,12 @@ SAID: dict[str, Values] = {
     "dynamiq": {"body": VALUES["body"]},
     "v2": VALUES,
     "dory": {name: VALUES[name] for name in ("body", "key", "event_time", "route")},
+    "m3msg": {
+        "body": metric(VALUES["key"], VALUES["traffic"]),
+        "event_time": 1_700_000_010 * SECOND_NS,
+        "headers": b'{"m3-storage-policy":"10s:2d"}',
+        **{name: VALUES[name] for name in ("key", "traffic", "route")},
+    },
 }
 #: What a consumer sees in a dialect.
 SEEN = {
@@ -97,7 +105,7 @@ SEEN = {
 }
 #: Partitions keep no order of groups. Of queues one is enough for Spark each way, which reads what Flight does.
 NONE = {("fifo", "dynamiq"), ("fifo", "v2"), ("spark", "dynamiq"), ("spark", "v2")}
-NONE |= {(publisher, "spark") for publisher in ("fifo", "sns", "dynamiq", "v2")}
+NONE |= {(publisher, "spark") for publisher in ("fifo", "sns", "dynamiq", "v2", "m3msg")}
 PAIRS = [(publisher, reader) for publisher in SAID for reader in SEEN if (publisher, reader) not in NONE]
 
 
@@ -151,6 +159,11 @@ class Site:
             sender.send("t", VALUES["body"], VALUES["key"], partition_key=VALUES["route"], timestamp_ms=time_ms)
         topics = self._node.node.topics
         self._node.until(lambda: "t" in topics and topics["t"].published == 1)
+
+    def publish_m3msg(self) -> None:
+        with Producer(self._node.ports["m3msg.port"]) as producer:
+            sent = producer.send(SAID["m3msg"]["body"], shard=VALUES["route"])
+            assert producer.until_acked(1) == sent
 
     def publish_flight(self) -> None:
         self._node.put("t", pa.record_batch({name: pa.array([VALUES[name]], COLUMNS[name]) for name in EVERYTHING}))
@@ -338,7 +351,8 @@ def value_of(name: str, column: pa.ChunkedArray) -> object:
 @pytest.fixture
 def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
     dory = DoryConfig(tcp=True, tcp_port=0, http=False)
-    with Flown(tmp_path / "data", sqs=SqsConfig(port=0), dory=dory) as node:
+    m3msg = M3MsgConfig(port=0, topic="t")
+    with Flown(tmp_path / "data", sqs=SqsConfig(port=0), dory=dory, m3msg=m3msg) as node:
         made = Site(node, spark)
         yield made
         made.close()
