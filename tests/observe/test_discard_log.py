@@ -10,10 +10,10 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.config import DiscardsConfig, LogConfig
+from penstock.discards import REASONS, Discards
 from penstock.disk import LocalDisk
 from penstock.errors import ConfigError
 from penstock.observe.discard_log import CODES, DiscardLog, discard_log
-from penstock.observe.discards import REASONS, Discards
 from penstock.observe.logging import reopen, set_up
 from tests.fakes import START_NS, FakeClock
 from tests.served import Served

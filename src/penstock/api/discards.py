@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint
-from penstock.observe.discards import Lost, Report, shown
+from penstock.discards import Lost, Report, shown
 from penstock.units import times
 
 

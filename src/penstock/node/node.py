@@ -21,6 +21,7 @@ from penstock.config import Config
 from penstock.delivery.instant import Instant
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import Bound, Dialect, Running, chosen, measure_of
+from penstock.discards import Discards
 from penstock.disk import Disk, unmade
 from penstock.errors import CorruptionError, Refusal
 from penstock.fanout import Fanouts
@@ -46,7 +47,6 @@ from penstock.node.slices import Slices
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
 from penstock.observe.discard_log import DiscardLog, discard_log
-from penstock.observe.discards import Discards
 from penstock.offers import Offer
 from penstock.registry.answer import Answer, Underway
 from penstock.registry.catalog import Catalog

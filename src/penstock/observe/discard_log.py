@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.config import DiscardsConfig
+from penstock.discards import Content, Thrown, raw
 from penstock.disk import Disk, File
 from penstock.errors import ConfigError
-from penstock.observe.discards import Content, Thrown, raw
 
 #: That a line could not be written is said this often at most.
 COMPLAINT_NS = 30 * SECOND

@@ -18,12 +18,12 @@ from penstock.callers.account import Account
 from penstock.clock import SECOND
 from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.subscription import Subscription
+from penstock.discards import Discards, shown
 from penstock.filters.traffic import unknown
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.observe import pipelines, quotas
-from penstock.observe.discards import Discards, shown
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.registry import registry

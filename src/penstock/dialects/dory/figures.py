@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.dialect import Sample
-from penstock.observe.discards import Discards
+from penstock.discards import Discards
 
 #: What was thrown away, by our reason.
 DISCARDED = {

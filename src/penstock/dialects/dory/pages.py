@@ -21,11 +21,11 @@ from penstock.dialect import Forwarder, MetadataTimes, Queue, Sample, Watch
 from penstock.dialects.dory import reports
 from penstock.dialects.dory.debug import MessageDebug
 from penstock.dialects.dory.figures import Figures
+from penstock.discards import Report, raw, shown
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route
 from penstock.http.response import CHALLENGE
 from penstock.markup import Markup, tag
-from penstock.observe.discards import Report, raw, shown
 
 if TYPE_CHECKING:
     from penstock.callers import Action

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.observe.discards import Lost, Report, raw, shown
+from penstock.discards import Lost, Report, raw, shown
 
 #: What a script finds under each name, by our reason.
 COUNTS = {

@@ -7,51 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from penstock.clock import Clock
-from penstock.columns import Offsets
 from penstock.delivery.source import Delivery
 from penstock.dialect import Watch
+from penstock.discards import Discards, Reason
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import Lane
 from penstock.relays.kafka.sets import MessageSet, Request
 
-#: Why messages are given up.
-Reason = Literal[
-    "bad_topic",
-    "too_long",
-    "no_available_partitions",
-    "rate_limit",
-    "topic_autocreate_failed",
-    "error_ack",
-    "attempt_limit",
-    "shutdown",
-]
 Stage = Literal["receive", "send", "got_ack"]
-
-
-class Discards(Protocol):
-    """Who is told of what is thrown away."""
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether keys and bodies are wanted."""
-
-    def add(
-        self,
-        reason: Reason,
-        topic: str,
-        times_ms: Offsets,
-        keys: Sequence[bytes | None] = (),
-        bodies: Sequence[bytes] = (),
-    ) -> None:
-        """Hear of messages that are given up."""
-
-    def add_duplicates(
-        self, topic: str, times_ms: Offsets, keys: Sequence[bytes | None] = (), bodies: Sequence[bytes] = ()
-    ) -> None:
-        """Hear of messages that may have been sent twice."""
 
 
 class Counts:

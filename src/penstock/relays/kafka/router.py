@@ -17,9 +17,10 @@ from typing import Protocol
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.delivery.source import Delivery
 from penstock.dialect import MetadataTimes, Queue
+from penstock.discards import Discards, Reason
 from penstock.relays.kafka.actions import Action, Actions, changes
 from penstock.relays.kafka.assembly import MESSAGE_BYTES
-from penstock.relays.kafka.books import Books, Discards, Reason
+from penstock.relays.kafka.books import Books
 from penstock.relays.kafka.cluster import Broker, Cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group

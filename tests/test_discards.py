@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.clock import SECOND
-from penstock.observe.discards import OTHER_TOPICS, RECENT_MAX, TOPICS_MAX, Discards, Thrown
+from penstock.discards import OTHER_TOPICS, RECENT_MAX, TOPICS_MAX, Discards, Thrown
 from tests.fakes import START_NS, FakeClock
 from tests.served import Served
 
