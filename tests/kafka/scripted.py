@@ -23,8 +23,16 @@ from penstock.settings import TopicSettings
 from tests.site import PLAIN, Site
 
 SILENT, CUT, CUT_AFTER = "never answers", "hangs up and has nothing", "takes it and hangs up"
+
+
+class Taken(NamedTuple):
+    """It has the messages, and answers with an error nevertheless."""
+
+    code: int
+
+
 #: What becomes of a request: a code for all its partitions, or one of the words above.
-Fate = int | str
+Fate = int | str | Taken
 
 
 class Got(NamedTuple):
@@ -43,6 +51,9 @@ class Connection:
         self.sequences = sequences
         self.is_ready = False
         self.is_closed = False
+        #: Timers are late by chance, and a connection keeps the order.
+        self._requests: deque[Request] = deque()
+        self._answers: deque[dict[Place, int]] = deque()
         kafka.clock.call_at(kafka.clock.monotonic() + MILLISECOND, self._opened)
 
     def _opened(self) -> None:
@@ -56,13 +67,15 @@ class Connection:
         self.line.wake()
 
     def produce(self, request: Request) -> None:
-        self.kafka.clock.call_at(self.kafka.clock.monotonic() + MILLISECOND, partial(self._arrived, request))
+        self._requests.append(request)
+        self.kafka.clock.call_at(self.kafka.clock.monotonic() + MILLISECOND, self._arrived)
 
     def close(self) -> None:
         self.is_closed = True
         self.is_ready = False
 
-    def _arrived(self, request: Request) -> None:
+    def _arrived(self) -> None:
+        request = self._requests.popleft()
         if self.is_closed:
             return
         kafka, broker = self.kafka, self.line.broker.id
@@ -76,19 +89,21 @@ class Connection:
             code = fate if isinstance(fate, int) else 0
             if fate != CUT and code == 0:
                 code = kafka.append(part.place, self.sequences, part.sequence, bodies[part.place])
-            codes[part.place] = code
+            codes[part.place] = fate.code if isinstance(fate, Taken) else code
         if isinstance(fate, str):
             self.is_ready = False
-            kafka.clock.call_at(kafka.clock.monotonic() + MILLISECOND, partial(self._cut))
+            kafka.clock.call_at(kafka.clock.monotonic() + MILLISECOND, self._cut)
         else:
-            kafka.clock.call_at(kafka.clock.monotonic() + MILLISECOND, partial(self._answer, codes))
+            self._answers.append(codes)
+            kafka.clock.call_at(kafka.clock.monotonic() + MILLISECOND, self._answer)
 
     def _cut(self) -> None:
         if not self.is_closed:
             self.is_closed = True
             self.line.failed("it hung up")
 
-    def _answer(self, codes: dict[Place, int]) -> None:
+    def _answer(self) -> None:
+        codes = self._answers.popleft()
         if not self.is_closed:
             self.line.answered(codes)
 
@@ -110,9 +125,10 @@ class Scripted:
         self.asked_for: list[str] = []
         self.got: list[Got] = []
         self.log: dict[Place, list[bytes]] = {}
+        #: How many were asked for.
+        self.producers = 0
         #: The last batches of each producer in a partition: (first number, count).
         self._numbers: dict[tuple[Place, int], deque[tuple[int, int]]] = {}
-        self._producers = 0
 
     def have(self, name: str, *partitions: tuple[int, int, int], error: int = 0) -> None:
         """Have a topic with these partitions: number, leader, error."""
@@ -129,7 +145,9 @@ class Scripted:
 
     def append(self, place: Place, sequences: Sequences | None, first: int, bodies: list[bytes]) -> int:
         """Store messages as Kafka does, and return the code of the answer."""
-        if sequences is not None and first >= 0:
+        if sequences is not None:
+            if first < 0:  # a producer that does not count
+                return 87
             known = self._numbers.setdefault((place, sequences.producer_id), deque(maxlen=5))
             if (first, len(bodies)) in known:
                 return 0
@@ -165,8 +183,8 @@ class Scripted:
             failed("it does not accept")
             return
         self.fetches += 1
-        self._producers += producer
-        found(Found(self.cluster, Sequences(self._producers, 0) if producer else None))
+        self.producers += producer
+        found(Found(self.cluster, Sequences(self.producers, 0) if producer else None))
 
     def create(
         self, brokers: Sequence[Broker], topic: str, made: Callable[[int], None], failed: Callable[[str], None]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from penstock.clock import MILLISECOND, SECOND
 from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
 from penstock.settings import TopicSettings
-from tests.kafka.scripted import CUT, CUT_AFTER, SILENT, Way
+from tests.kafka.scripted import CUT, CUT_AFTER, SILENT, Taken, Way
 
 PLAIN = KafkaRelayConfig(topics=("*",), idempotence=False, pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
 NUMBERED = KafkaRelayConfig(topics=("*",), pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
@@ -293,6 +293,41 @@ def test_a_broker_that_does_not_accept_is_left_once_others_lead_its_partitions(c
     assert sorted(way.kafka.bodies) == sorted(BODIES[:100])
 
 
+@pytest.mark.parametrize("code", [2, 6])
+def test_the_first_messages_of_a_partition_are_alone_until_kafka_knows_who_sends(code: int) -> None:
+    # Of a producer that it does not know, Kafka takes any number: those behind would be in front, and these refused.
+    way = Way(replace(NUMBERED, request_bytes=1))
+    way.kafka.script.append(code)
+    way.publish(b"1", b"2", b"3", route=[0, 0, 0])
+    way.until(lambda: not way.left())
+    assert way.kafka.log == {("t", 0): [b"1", b"2", b"3"]}
+    assert way.kafka.producers == 1
+
+
+@pytest.mark.parametrize("code", [7, 20])
+def test_what_is_given_up_and_may_be_there_keeps_its_number(code: int) -> None:
+    way = Way(replace(NUMBERED, failed_attempts_max=0))
+    way.publish(b"first", route=[0])
+    way.kafka.script.append(Taken(code))
+    way.publish(b"given up", route=[0])
+    way.publish(b"next", route=[0])
+    way.until(lambda: not way.left())
+    assert way.kafka.log == {("t", 0): [b"first", b"given up", b"next"]}
+    assert way.site.node.discards.total() == 1
+
+
+def test_what_is_given_up_after_a_lost_answer_keeps_its_number() -> None:
+    way = Way(replace(NUMBERED, failed_attempts_max=0))
+    way.publish(b"first", route=[0])
+    way.kafka.script.extend((CUT_AFTER, 10))
+    way.publish(b"given up", route=[0])
+    way.run(5)
+    way.publish(b"next", route=[0])
+    way.until(lambda: not way.left())
+    assert way.kafka.log == {("t", 0): [b"first", b"given up", b"next"]}
+    assert way.discarded("error_ack") == 1
+
+
 def test_numbers_that_kafka_forgot_cost_a_new_producer_and_no_message() -> None:
     way = Way(NUMBERED)
     way.publish(*BODIES[:10])
@@ -301,6 +336,17 @@ def test_numbers_that_kafka_forgot_cost_a_new_producer_and_no_message() -> None:
     way.publish(*BODIES[10:20])
     way.until(lambda: not way.left())
     assert sorted(way.kafka.bodies) == sorted(BODIES[:20])
+
+
+def test_nothing_goes_without_a_number_while_a_producer_is_made_anew() -> None:
+    way = Way(replace(NUMBERED, request_bytes=1))
+    way.publish(b"first", route=[0])
+    way.until(lambda: not way.left())
+    way.kafka.forget_producers()
+    way.publish(*BODIES[:20], route=[0] * 20)
+    way.until(lambda: not way.left())
+    assert sorted(way.kafka.bodies) == sorted([b"first", *BODIES[:20]])
+    assert way.site.node.discards.total() == 0
 
 
 def test_a_numbered_set_waits_for_its_partition_while_others_go_on() -> None:
@@ -331,6 +377,20 @@ def test_a_node_that_is_killed_goes_on_from_its_acks(config: KafkaRelayConfig) -
     way.publish(*BODIES[1500:2000])
     way.until(lambda: not way.left())
     assert sorted(way.kafka.bodies) == sorted(BODIES[:2000])
+
+
+def test_what_was_in_hand_when_the_node_stopped_goes_before_what_came_later() -> None:
+    way = Way(replace(NUMBERED, in_flight=10))
+    way.publish(b"first", route=[0])
+    way.kafka.fate = SILENT
+    way.publish(*BODIES[:20], route=[0] * 20)
+    way.router.close()
+    way.site.node.close()
+    way.kafka.fate = 0
+    way.config = replace(NUMBERED, in_flight=3)
+    way.restart()
+    way.until(lambda: not way.left())
+    assert way.kafka.log["t", 0] == [b"first", *BODIES[:20]]
 
 
 def test_only_messages_with_a_tag_and_a_header_are_relayed() -> None:

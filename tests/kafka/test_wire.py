@@ -21,6 +21,7 @@ from penstock.kafka.producer_id import Producer
 from penstock.kafka.records import Piece, laid_out, sealed
 from tests.kafka.brokers import Brokers, wait_for
 from tests.kafka.line import Line
+from tests.simulation.kafka.partition import Partition, Records
 
 Name = Callable[[str], str]
 #: key, value, time, headers
@@ -163,6 +164,25 @@ def test_a_producer_that_counts_is_stored_once(one: Brokers, line: Line, name: N
         ("INVALID_PRODUCER_EPOCH", -1),
     ]
     assert read_back(one, topic) == messages * 2
+
+
+def test_the_simulated_kafka_judges_numbers_as_a_real_one(one: Brokers, line: Line, name: Name) -> None:
+    topic = one.create(name("judged"))
+    known, other = line.producer(), line.producer()
+    simulated = Partition(topic, 0, 1)
+    # Of one that it does not know it takes any number; then what follows, or one of the last five again.
+    numbers = (
+        *((known, number, 2) for number in (0, 4, 2, 4, 6, 8, 10, 12, 0, 2, 4, 12, 13)),
+        (known, 12, 1),
+        *((other, number, 3) for number in (30, 0, 33, 30, 31)),
+    )
+    for producer, number, count in numbers:
+        messages: list[Message] = [(None, b"%d" % row, 1, {}) for row in range(count)]
+        made = sealed(laid_out(pieces_of(messages)), producer=producer, sequence=number)
+        (done,) = line.produce(Part(topic, 0, made.pieces)).parts
+        records = Records(producer.id, number, tuple(value for _, value, _, _ in messages), 0)
+        assert (done.error, number) == (simulated.append(records)[0], number)
+    assert len(one.read(topic)) == sum(len(records.bodies) for records in simulated.log)
 
 
 def test_what_a_broker_refuses_is_told_for_each_partition(one: Brokers, line: Line, name: Name) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
-from tests.simulation.runner import failure_of
+from tests.simulation.runner import WORLDS, failure_of
 from tests.simulation.world import Outcome
 
 Result = tuple[int, Outcome | None, str]
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--from", dest="start", type=int, default=1, help="the first seed of --seconds and --forever")
     parser.add_argument("--trace", action="store_true", help="print every event")
+    parser.add_argument("--only", choices=WORLDS, default="", help="one world of each seed: its clients, or a relay")
     parser.add_argument("--forever", action="store_true", help="run seeds until stopped")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
@@ -39,7 +40,9 @@ def main() -> int:
     elif not chosen.forever and chosen.seconds is None:
         parser.error("say --seconds, --seeds, --seed or --forever")
     alone = chosen.jobs < 2 or chosen.seed is not None
-    results = _one_by_one(seeds, trace=chosen.trace) if alone else _side_by_side(seeds, chosen.jobs)
+    results = (
+        _one_by_one(seeds, chosen.only, trace=chosen.trace) if alone else _side_by_side(seeds, chosen.only, chosen.jobs)
+    )
     return _report(results, chosen.seconds, trace=chosen.trace, keep_going=chosen.keep_going)
 
 
@@ -51,13 +54,13 @@ def _begin() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _one_by_one(seeds: Iterable[int], *, trace: bool) -> Iterator[Result]:
+def _one_by_one(seeds: Iterable[int], only: str, *, trace: bool) -> Iterator[Result]:
     _begin()
     for seed in seeds:
-        yield seed, *failure_of(seed, trace=trace)
+        yield seed, *failure_of(seed, trace=trace, only=only)
 
 
-def _side_by_side(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+def _side_by_side(seeds: Iterable[int], only: str, jobs: int) -> Iterator[Result]:
     """Run seeds in several processes; results come in the order of the seeds, so that the first failure is."""
     pool = ProcessPoolExecutor(jobs, initializer=_begin)
     under_way: dict[int, Future[tuple[Outcome | None, str]]] = {}
@@ -65,7 +68,7 @@ def _side_by_side(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
     try:
         while True:
             for seed in itertools.islice(coming, 2 * jobs - len(under_way)):
-                under_way[seed] = pool.submit(failure_of, seed)
+                under_way[seed] = pool.submit(failure_of, seed, only=only)
             if not under_way:
                 return
             wait(under_way.values(), return_when=FIRST_COMPLETED)

@@ -73,7 +73,7 @@ class Portion:
         """Take from the one line, and from the log behind it."""
         cursor = self._cursor
         line = cursor.ready.only
-        ordered = cursor.rules.ordered
+        ordered = cursor.rules.ordered or cursor.ready.policy.in_order
         looks = LOOKS_MAX
         while self._left > 0 and self._bytes_left > 0:
             ahead = cursor.position.ahead()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.delivery.policies.fair import Fair
+from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.policies.partition_locked import PartitionLocked
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.routed import Routed
@@ -17,6 +18,7 @@ from penstock.settings import SubscriptionSettings
 #: Each is made with the key by which ids of its topic are shown.
 POLICIES: dict[str, Callable[[SubscriptionSettings, int], Policy]] = {
     "shared": lambda settings, key: Policy(),
+    "in-order": lambda settings, key: InOrder(),
     "fair": lambda settings, key: Fair(),
     "partition-locked": lambda settings, key: PartitionLocked(key),
     "routed": lambda settings, key: Routed(),

@@ -143,7 +143,15 @@ class Line:
             and not self._settling
             and len(self.out) < self._sizes.requests
             and bool(self.again or self.queue)
+            and not self._introduces()
         )
+
+    def _introduces(self) -> bool:
+        """Tell whether the first messages of a producer are out or refused.
+
+        Of one that it does not know, a broker takes any number: what is behind them would be taken in their stead.
+        """
+        return any(each.has_first for each in self.out) or any(each.sequence == 0 for each in self.returned)
 
     def _send(self) -> None:
         sets = self._sent_before() if self.again else self._new()

@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 
+from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
 from penstock.errors import PenstockError
@@ -95,7 +96,10 @@ class Relay:
     def _settings(self, topic: Topic, there: Subscription | None) -> SubscriptionSettings:
         """Return the settings of its subscription: those of the file, or the filters that it has."""
         settings = msgspec.structs.replace(
-            there.settings if there is not None else SubscriptionSettings(), lease_ns=LEASE_NS, lease_max_ns=LEASE_NS
+            there.settings if there is not None else SubscriptionSettings(),
+            lease_ns=LEASE_NS,
+            lease_max_ns=LEASE_NS,
+            policy=InOrder.name,
         )
         static = declared(self._node, topic.name, self._config.subscription)
         return with_filters(settings, static) if static is not None else settings

@@ -28,7 +28,7 @@ from penstock.relays.kafka.lane import LEASE_NS, Lane
 from penstock.relays.kafka.line import Line, Wire
 from penstock.relays.kafka.pauses import Pauses
 from penstock.relays.kafka.routes import Routes
-from penstock.relays.kafka.sequences import DUPLICATE, OUT_OF_ORDER, UNKNOWN_PRODUCER, Sequences
+from penstock.relays.kafka.sequences import DUPLICATE, OUT_OF_ORDER, REFUSED, UNKNOWN_PRODUCER, Sequences
 from penstock.relays.kafka.sets import MessageSet
 
 _log = logging.getLogger("penstock.kafka")
@@ -249,6 +249,7 @@ class Router:
             self.books.deliver(part)
             return
         self.books.counts.errors[code] = self.books.counts.errors.get(code, 0) + 1
+        part.is_doubtful = part.is_doubtful or (part.sequence >= 0 and code not in REFUSED)
         if part.sequence >= 0 and self._is_of_numbers(line, part, code):
             return
         action = self._actions.of(code)
@@ -281,8 +282,10 @@ class Router:
             line.put_again((part,))
             return True
         if code == OUT_OF_ORDER or code in UNKNOWN_PRODUCER:
-            # Kafka forgot what it had of this producer: only a new one can go on.
+            # Kafka forgot what it had of this producer: only a new one can go on, and nothing goes before.
             self._sequences = None
+            for each in self.lines.values():
+                each.stop()
             line.returned.append(part)
             self._pause(f"broker {line.broker.id} does not know this producer any more (error {code})")
             return True
@@ -295,6 +298,8 @@ class Router:
         over = [group for group in part.groups if group.failures >= most]
         for group in part.groups:
             group.failures += 1
+        if part.is_doubtful and part.sequence >= 0 and len(over) < len(part.groups):
+            return  # the broker knows it by its number only as a whole
         if over:
             self._give_up(line, part, over, "attempt_limit")
 
@@ -303,7 +308,7 @@ class Router:
         for group in groups:
             self.books.discard(group, reason)
         part.groups = [group for group in part.groups if group not in groups]
-        if self._sequences is not None and part.sequence >= 0:
+        if self._sequences is not None and part.sequence >= 0 and not part.is_doubtful:
             count = sum(group.count for group in groups)
             self._sequences.give_up(part.place, count, line.later(part))
 
@@ -456,17 +461,18 @@ class Router:
             lost = [part for request in line.out for part in request]
             for part in lost:
                 self._waits(part, -part.count)
+                part.is_doubtful = True
             refused = [*line.returned, *line.again]
             if self._sequences is not None:  # under their numbers, so that nobody has them twice
                 self._stranded += lost + refused
             else:
-                for part in lost:
-                    self.books.doubt(part)
                 parts = sorted((*lost, *refused), key=lambda each: each.number)
+                for part in parts:
+                    self._doubt(part)
                 back.append([group for part in parts for group in part.groups])
         if self._sequences is None:
             for part in self._stranded:
-                self.books.doubt(part)
+                self._doubt(part)
             back.append([group for part in self._stranded for group in part.groups])
             self._stranded = []
         unsent = [list(line.unsent()) for line in self.lines.values()]
@@ -487,7 +493,7 @@ class Router:
         # The topic is gone, or is another one of the same name.
         if self._sequences is not None:
             self._sequences.forget(part.topic)
-        self.books.doubt(part)
+        self._doubt(part)
         return [(group.lane, group) for group in part.groups]
 
     def _reroute(self, lane: Lane, group: Group) -> None:
@@ -617,6 +623,11 @@ class Router:
                 self.books.discard(group, "shutdown")
 
     # --- small things ---------------------------------------------------------------------------------------------
+
+    def _doubt(self, part: MessageSet) -> None:
+        """Say that a set goes again under another number, or none, and that Kafka may have it."""
+        if part.is_doubtful:
+            self.books.doubt(part)
 
     def _waits(self, part: MessageSet, count: int) -> None:
         part.groups[0].lane.ack_wait += count

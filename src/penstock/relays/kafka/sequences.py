@@ -1,7 +1,7 @@
 """Which number the next messages of a partition get, so that a broker knows what it has already: idempotent producing.
 
-Pure. What a broker may have is sent again under the same number; what it surely does not have, and is given up, leaves
-no gap: those behind it move up.
+Pure. What a broker may have is sent again under the same number, and keeps it when it is given up; what it surely does
+not have, and is given up, leaves no gap: those behind it move up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ MODULUS = 1 << 31
 #: What brokers say of numbers: one before is missing; it has them already; the producer is not the one it knows.
 OUT_OF_ORDER, DUPLICATE = 45, 46
 UNKNOWN_PRODUCER = frozenset((47, 59))
+#: What they say of messages that they surely did not take: corrupt, too large, of no topic that can be, too few
+#: replicas, not allowed, of a time or form that is refused. Whatever else they say may come after they took them.
+REFUSED = frozenset((2, 10, 17, 18, 19, 21, 29, 31, 32, 42, 43, 44, OUT_OF_ORDER, 76, 87))
 
 Place = tuple[str, int]
 

@@ -15,7 +15,7 @@ _NUMBERS = count()
 class MessageSet:
     """What one partition of one request carries; the broker answers for the whole of it."""
 
-    __slots__ = ("groups", "moved", "number", "partition", "sequence", "topic")
+    __slots__ = ("groups", "is_doubtful", "moved", "number", "partition", "sequence", "topic")
 
     def __init__(self, topic: str, partition: int, groups: list[Group]) -> None:
         self.topic = topic
@@ -26,6 +26,8 @@ class MessageSet:
         self.sequence = -1
         #: One before was given up, so the broker will refuse it under the number it was sent with.
         self.moved = False
+        #: It was sent, and nobody said for sure that the broker does not have it.
+        self.is_doubtful = False
 
     @property
     def place(self) -> Place:
@@ -41,10 +43,12 @@ class MessageSet:
 class Request:
     """Sets that went together, and wait for their answer."""
 
-    __slots__ = ("sets",)
+    __slots__ = ("has_first", "sets")
 
     def __init__(self, sets: Sequence[MessageSet]) -> None:
         self.sets = {each.place: each for each in sets}
+        #: A broker hears of the producer for the first time in some partition.
+        self.has_first = any(each.sequence == 0 for each in sets)
 
     def __iter__(self) -> Iterator[MessageSet]:
         return iter(self.sets.values())
