@@ -16,14 +16,29 @@ def test_healthz_says_that_the_process_is_up(served: Served) -> None:
 
 def test_readyz_of_a_healthy_node_lists_no_problem_and_leaves_no_file(served: Served) -> None:
     answer = served.get("/readyz")
-    assert (answer.status, answer.json) == (200, {"ready": True, "problems": []})
+    assert (answer.status, answer.json) == (200, {"ready": True, "problems": [], "degraded": []})
     assert not list(served.path.glob("*probe*"))
 
 
 def test_readyz_tells_that_the_node_stops(served: Served) -> None:
     served.do(served.node.stop)
     answer = served.get("/readyz")
-    assert (answer.status, answer.json) == (503, {"ready": False, "problems": ["the node is stopping"]})
+    told = {"ready": False, "problems": ["the node is stopping"], "degraded": []}
+    assert (answer.status, answer.json) == (503, told)
+
+
+def test_readyz_tells_that_the_node_is_degraded_and_one_busy_topic_does_not_make_it_unready(served: Served) -> None:
+    health = served.node.health
+    served.do(lambda: health.consumer("reminders", "c1", is_busy=True))
+    answer = served.get("/readyz")
+    assert (answer.status, answer.json["problems"]) == (200, [])
+    assert "most consumers of reminders are busy" in answer.json["degraded"][0]
+    for _ in range(5):
+        served.do(lambda: health.storage.observe(False))
+    answer = served.get("/readyz")
+    assert (answer.status, answer.json["ready"]) == (503, False)
+    assert "degraded (storage): its storage fails" in answer.json["problems"][0]
+    assert len(answer.json["degraded"]) == 2
     assert served.get("/healthz").status == 200
 
 

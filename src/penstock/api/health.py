@@ -30,6 +30,8 @@ class Readiness(msgspec.Struct):
 
     ready: bool
     problems: list[str]
+    #: What of timelines is held back, and why; a topic's own trouble is not the node's.
+    degraded: list[str] = []
 
 
 async def healthz(call: Call[None, None]) -> Health:
@@ -41,7 +43,9 @@ async def readyz(call: Call[None, None]) -> Reply:
     """Say whether the node can do its work, and what stands against it."""
     problems = await problems_of(call.node)
     shown = problems if call.caller.is_known else ["show who you are to see what is wrong"] * bool(problems)
-    return Reply(msgspec.json.encode(Readiness(not problems, shown)), status=503 if problems else 200)
+    degraded = call.node.health.sentences() if call.caller.is_known else []
+    answer = Readiness(not problems, shown, degraded)
+    return Reply(msgspec.json.encode(answer), status=503 if problems else 200)
 
 
 async def problems_of(node: Node) -> list[str]:
@@ -50,6 +54,9 @@ async def problems_of(node: Node) -> list[str]:
     problems += node.read_only()
     problems += node.lost()
     problems += node.registry.problems()
+    problems += node.health.problems()
+    if node.membership is not None and node.membership.records.problem:
+        problems.append(node.membership.records.problem)
     if node.stopping:
         problems.append("the node is stopping")
     return problems + await _disk(node)
@@ -59,7 +66,7 @@ async def metrics(call: Call[None, None]) -> Reply:
     """Return the metrics in Prometheus' text format."""
     served = {name: each.running.samples() for name, each in call.node.served.items()}
     connected = {name: sum(1 for _ in each.running.peers()) for name, each in call.node.served.items()}
-    text = exposition(call.node, call.context.lag, call.context.version, served, connected)
+    text = exposition(call.node, call.context.lag, call.context.version, served, connected, call.node.config.metrics)
     return Reply(text.encode(), CONTENT_TYPE)
 
 

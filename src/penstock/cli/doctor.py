@@ -76,6 +76,7 @@ class Readiness(msgspec.Struct):
     """What a node says about itself."""
 
     problems: list[str]
+    degraded: list[str] = []
 
 
 def doctor(file: File = None, settings: Settings = None, json: Json = False) -> int:
@@ -218,13 +219,15 @@ def node(loaded: Loaded) -> Finding:
         return Finding("WARN", "node", "was not asked", str(failure))
     try:
         answer = client.get("readyz", accept=(503,))
-        problems = answer.read(Readiness).problems
+        said = answer.read(Readiness)
     except Failure as failure:
         return Finding("WARN", "node", str(failure), "look at its log")
     finally:
         client.close()
-    if problems:
-        return Finding("FAIL", "node", "; ".join(problems), "`penstock log verify` says more about damage")
+    if said.problems:
+        return Finding("FAIL", "node", "; ".join(said.problems), "`penstock log verify` says more about damage")
+    if said.degraded:
+        return Finding("WARN", "node", "; ".join(said.degraded), "docs/operations.md says what each of them means")
     return Finding("OK", "node", f"ready at {client.url}")
 
 

@@ -37,6 +37,7 @@ class Readiness(msgspec.Struct):
 
     ready: bool
     problems: list[str]
+    degraded: list[str] = []
 
 
 class Listener(msgspec.Struct):
@@ -219,7 +220,7 @@ class Watcher:
             client.url,
             client.get("healthz").read(Health).version,
             ready.ready,
-            ready.problems,
+            list(dict.fromkeys([*ready.problems, *ready.degraded])),
             [listener for dialect in dialects for listener in dialect.listeners],
             client.get("/peers", {"limit": 1}).read(Peers).total,
             client.get("/memory").read(Memory),

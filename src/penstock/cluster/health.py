@@ -273,8 +273,12 @@ class Health:
         for topic, is_active in producers.items():
             yield "producer_errors", topic, is_active
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with the broker as a whole, for people."""
+        return [f"degraded ({reason}): {self._text(reason)}" for reason in self.reasons()]
+
     def sentences(self) -> list[str]:
-        """Return what is wrong, for people."""
+        """Return all that is wrong, for people, also of some topics."""
         busy = sorted(topic for topic, machine in self._topics.items() if machine.active)
         throttled = sum(errors.active for _, errors in self._producers.values())
         active: list[Reason] = list(self.reasons())

@@ -121,7 +121,8 @@ class Overseer:
         self._clock = clock
         self._random = random
         self._storage = storage
-        self._may_work = may_work
+        #: Whether this broker is well enough for work that others could do.
+        self.may_work = may_work
         #: Two brokers may have one name by mistake; their locks are two.
         self._lock_value = f"{broker} {random.getrandbits(64):016x}".encode()
         #: Locks of what is being done here.
@@ -384,7 +385,7 @@ class Overseer:
         def go_on(step: int) -> None:
             try:
                 self._check_lock(lock, at)
-                if not self._may_work():
+                if not self.may_work():
                     raise Refusal(
                         "unavailable", f"what topic {gone.id} stored is purged later: this broker is not well"
                     )
@@ -419,7 +420,7 @@ class Overseer:
         """Take up what nobody works on, now and again after a while."""
         self._timer.cancel()
         self._timer = self._clock.call_at(self._clock.monotonic() + self._scan_ns(), self.scan)
-        if not self._may_work():
+        if not self.may_work():
             return
         self.records.tidy()
         for gone in self.deletions():

@@ -33,7 +33,7 @@ _log = logging.getLogger("penstock.cluster")
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that is alive. Figures are rounded by who says them, because each other value is a write."""
+    """A broker that is alive. Whoever says one does not do so all the time: each other value is a write."""
 
     id: str
     #: Tells two processes that call themselves the same apart.
@@ -55,6 +55,8 @@ class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):
     registry_latency_ms: float = 0.0
     drift_ms: int = 0
     registry_drift_ms: int = 0
+    #: What its clock showed when it said this.
+    said_ms: int = 0
 
     def seen(self, role: Role) -> Broker:
         """Return what is looked at where clients of this role are sent to a broker."""
@@ -112,7 +114,9 @@ class Records:
         self._mine: dict[str, ClientRecord] = {}
         self._on_members: list[Callable[[str], None]] = []
         self._on_superseded: list[Callable[[Role, ClientRecord], None]] = []
+        self._on_brokers: list[Callable[[BrokerRecord], None]] = []
         self._cancels: list[Cancel] = [
+            registry.watch(keys.brokers, registry.revision, self._heard_of_brokers),
             registry.watch(keys.consumers, registry.revision, self._heard),
             registry.watch(keys.producers, registry.revision, self._heard),
         ]
@@ -136,7 +140,7 @@ class Records:
             )
             return
         self.problem = ""
-        if record != self._said or entry is None:
+        if entry is None or record != self._said:
             if self._said is None:
                 self._remember(record)
             self._said = record
@@ -164,6 +168,18 @@ class Records:
             if record is not None:
                 found[record.id] = record
         return [found[ident] for ident in sorted(found)]
+
+    def on_brokers(self, told: Callable[[BrokerRecord], None]) -> None:
+        """Tell somebody what other brokers say, as soon as it is heard."""
+        self._on_brokers.append(told)
+
+    def _heard_of_brokers(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.value is not None and event.key != self._keys.broker(self.broker):
+                record = self._read(event.key, Entry(event.value, event.revision), BrokerRecord)
+                if record is not None:
+                    for told in self._on_brokers:
+                        told(record)
 
     def tidy(self) -> None:
         """Note which brokers have gone, and forget those that have been away for too long."""

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from penstock.config.keys import keys_of
+from penstock.config.labels import check_labels
 from penstock.config.part import Endpoint, Part, endpoints
 from penstock.config.routing import check_routing
 from penstock.config.tree import Config, Section
@@ -24,6 +25,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
     check_certificate(config.tls_cert, config.tls_key)
     check_registry(config)
     check_routing(config)
+    check_labels(config.metrics.labels)
     try:
         shlex.split(config.pipeline.setup)
     except ValueError as error:

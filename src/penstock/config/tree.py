@@ -283,6 +283,15 @@ class RoutingConfig(Section, frozen=True, kw_only=True):
     filters: Annotated[tuple[FilterConfig, ...], Meta(extra={"kind": "tables"})] = ()
 
 
+class MetricsConfig(Section, frozen=True, kw_only=True):
+    """What `/metrics` says besides what it has to say."""
+
+    #: Labels that every sample has, like { stage = "prod" }; at most 10.
+    labels: Annotated[dict[str, str], Meta(extra={"kind": "table"})] = msgspec.field(default_factory=dict)
+    #: Metrics of timelines also under the names of ChronoQueue's design note.
+    seed_names: bool = False
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole tree."""
 
@@ -314,6 +323,7 @@ class Config(Section, frozen=True, kw_only=True):
     registry: RegistryConfig = RegistryConfig()
     etcd: EtcdConfig = EtcdConfig()
     routing: RoutingConfig = RoutingConfig()
+    metrics: MetricsConfig = MetricsConfig()
     #: Sections of what this tree does not know: the API and the dialects. One that is not here has its defaults.
     parts: tuple[Section, ...] = ()
 

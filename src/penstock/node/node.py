@@ -17,6 +17,8 @@ from penstock.budget import Budget, Share
 from penstock.callers import OWN, Action, Caller, Gate
 from penstock.callers.gate import Verdict
 from penstock.clock import MILLISECOND, SECOND, Clock, SteadyTime, Timer
+from penstock.cluster.drift import Drift
+from penstock.cluster.health import Health
 from penstock.config import Config
 from penstock.delivery.instant import Instant
 from penstock.delivery.subscription import Subscription
@@ -41,6 +43,7 @@ from penstock.node.events import HISTORIES, Events
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.holds import Holds
 from penstock.node.making import Made
+from penstock.node.membership import Membership
 from penstock.node.pipelines import Pipelines
 from penstock.node.policy import Policy
 from penstock.node.slices import Slices
@@ -143,6 +146,11 @@ class Node:
         self.served: dict[str, Served] = {}
         #: What dialects let the native protocol carry for them, by their names; each says so when it starts.
         self.offers: dict[str, Offer] = {}
+        #: How well it is where it serves timelines, and how far the clocks of others are from its own.
+        self.health = Health()
+        self.drift = Drift()
+        #: What it is in a cluster; None where it serves no timelines.
+        self.membership: Membership | None = None
         #: Redrives under way, by dead-letter topic.
         self.redrives: dict[str, Redrive] = {}
         #: Those of them that people look after, and the latest that are over.
@@ -599,10 +607,13 @@ class Node:
 
     def _retain(self) -> None:
         now = self.now()
+        may_clean = self.health.may("clean")  # by a clock that is wrong, what is old is not
         for topic in list(self.topics.values()):
             self._guarded(f"chores of topic {topic.name}", partial(topic.chores, now))
-            self._guarded(f"retention of topic {topic.name}", topic.retain)
-        self._guarded("sweep", self._sweep)
+            if may_clean:
+                self._guarded(f"retention of topic {topic.name}", topic.retain)
+        if may_clean:
+            self._guarded("sweep", self._sweep)
         if not self.stopping:
             self._retainer = self.clock.call_at(self.clock.monotonic() + self._retain_ns(), self._retain)
 

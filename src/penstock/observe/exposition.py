@@ -18,14 +18,15 @@ NO_LABELS: Labels = {}
 
 
 class Exposition:
-    """The text of one scrape, in the making."""
+    """The text of one scrape, in the making; every sample has the constant labels besides its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, constant: Labels = NO_LABELS) -> None:
         self._lines: list[str] = []
+        self._constant = _inside(constant)
 
     def family(self, name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[Sample]) -> None:
         """Add one metric; a family without samples is left out."""
-        found = [f"{name}{_labelled(labels)} {_number(value)}" for labels, value in samples]
+        found = [f"{name}{self._labelled(labels)} {_number(value)}" for labels, value in samples]
         if found:
             self._head(name, kind, text)
             self._lines += found
@@ -39,14 +40,14 @@ class Exposition:
         shown = (*map(_number, bounds), "+Inf")
         lines: list[str] = []
         for labels, counts, total in found:
-            inside = _inside(labels)
+            inside = self._all(labels)
             before = f'{name}_bucket{{{inside},le="' if inside else f'{name}_bucket{{le="'
             below = 0
             for bound, count in zip(shown, counts, strict=True):
                 below += count
                 lines.append(f'{before}{bound}"}} {below}')
-            lines.append(f"{name}_sum{_labelled(labels)} {_number(total)}")
-            lines.append(f"{name}_count{_labelled(labels)} {below}")
+            lines.append(f"{name}_sum{self._labelled(labels)} {_number(total)}")
+            lines.append(f"{name}_count{self._labelled(labels)} {below}")
         if lines:
             self._head(name, "histogram", text)
             self._lines += lines
@@ -55,13 +56,18 @@ class Exposition:
         """Return everything added so far."""
         return "\n".join(self._lines) + "\n"
 
+    def _labelled(self, labels: Labels) -> str:
+        inside = self._all(labels)
+        return "{" + inside + "}" if inside else ""
+
+    def _all(self, labels: Labels) -> str:
+        if not self._constant:
+            return _inside(labels)
+        return f"{_inside(labels)},{self._constant}" if labels else self._constant
+
     def _head(self, name: str, kind: str, text: str) -> None:
         self._lines.append(f"# HELP {name} {text}")
         self._lines.append(f"# TYPE {name} {kind}")
-
-
-def _labelled(labels: Labels) -> str:
-    return "{" + _inside(labels) + "}" if labels else ""
 
 
 def _inside(labels: Labels) -> str:

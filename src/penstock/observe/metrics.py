@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from penstock.budget import Share
 from penstock.callers.account import Account
 from penstock.clock import SECOND
+from penstock.config.tree import MetricsConfig
 from penstock.delivery.durations import BOUNDS_NS, Durations
 from penstock.delivery.subscription import Subscription
 from penstock.discards import Discards, shown
@@ -23,7 +24,7 @@ from penstock.filters.traffic import unknown
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.observe import pipelines, quotas
+from penstock.observe import pipelines, quotas, timelines
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.registry import registry
@@ -123,6 +124,10 @@ class NodeSlots(Protocol):
     quota: Quota
 
     @property
+    def membership(self) -> timelines.BrokerSlots | None:
+        """What it is in a cluster, where it serves timelines."""
+
+    @property
     def mapping(self) -> Mapping[str, int]:
         """The bit of each traffic type."""
 
@@ -168,14 +173,17 @@ def exposition(
     version: str,
     served: Mapping[str, Iterable[Figure]],
     connected: Mapping[str, int],
+    settings: MetricsConfig,
 ) -> str:
     """Return everything there is to say about a node and those who serve it, in Prometheus' text format."""
-    out = Exposition()
+    out = Exposition(settings.labels)
     _node(out, node, lag, version)
     _topics(out, node.topics)
     _subscriptions(out, node.topics)
     _missing(out, node)
     pipelines.describe(out, node.pipelines)
+    if node.membership is not None:
+        timelines.describe(out, node.membership, seed_names=settings.seed_names)
     found = [({"dialect": name}, count) for name, count in connected.items()]
     out.family("penstock_connections", "gauge", "Who is connected, as the list of peers tells, by dialect.", found)
     _served(out, served)
