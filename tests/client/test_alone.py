@@ -16,7 +16,7 @@ class Wall:
             raise ImportError(f"{name} is not there")
 
 sys.meta_path.insert(0, Wall())
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient, AsyncTimeline, Client, Timeline
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"penstock", "pyarrow", "numpy", "msgspec"}))
 """
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from penstock.client.incoming import Batch, Message
     from penstock.client.outgoing import Outgoing, Properties
     from penstock.client.publisher import Receipt
+    from penstock.client.timeline import AsyncTimeline, Timeline
     from penstock.errors import PenstockError, Refusal
 
 __all__ = [
     "AsyncClient",
     "AsyncSubscription",
+    "AsyncTimeline",
     "Batch",
     "Client",
     "Message",
@@ -28,12 +30,14 @@ __all__ = [
     "Receipt",
     "Refusal",
     "Subscription",
+    "Timeline",
     "Unreachable",
 ]
 
 _HOMES = {
     "AsyncClient": "penstock.client.asynchronous",
     "AsyncSubscription": "penstock.client.asynchronous",
+    "AsyncTimeline": "penstock.client.timeline.asynchronous",
     "Batch": "penstock.client.incoming",
     "Client": "penstock.client.client",
     "Message": "penstock.client.incoming",
@@ -43,6 +47,7 @@ _HOMES = {
     "Receipt": "penstock.client.publisher",
     "Refusal": "penstock.errors",
     "Subscription": "penstock.client.client",
+    "Timeline": "penstock.client.timeline.timeline",
     "Unreachable": "penstock.client.connection",
 }
 

@@ -164,6 +164,13 @@ class Connection:
             writer, reader = self._client.do_exchange(descriptor, self._lasting)
         return writer, reader
 
+    def talk(self, name: str) -> tuple[flight.FlightStreamWriter, flight.FlightStreamReader]:
+        """Begin an exchange of a dialect that has it carried here, by its name with a dot."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({name: {}}))
+        with self.told():
+            writer, reader = self._client.do_exchange(descriptor, self._lasting)
+        return writer, reader
+
     @contextmanager
     def told(self) -> Iterator[None]:
         """Let Flight's errors inside a block come out as this package's own."""
