@@ -145,6 +145,14 @@ class Ready:
         queue = lowest(lane.again, lane.fresh)
         return int(queue[0][0]) if queue else 0
 
+    def first(self) -> int | None:
+        """Return about the lowest row that stands ready: the lowest of those that are next; None if there are none."""
+        lanes = (self.only, *self._lanes.values())
+        heads = [int(queue[0][0]) for lane in lanes for queue in (lane.again, lane.fresh) if queue]
+        if self.unsorted:
+            heads.append(int(self.unsorted[0][0]))
+        return min(heads, default=None)
+
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep of every piece what `keep` returns; tell whether anything went."""
         queues = [queue for lane in (self.only, *self._lanes.values()) for queue in (lane.again, lane.fresh)]

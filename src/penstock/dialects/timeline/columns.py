@@ -1,0 +1,123 @@
+"""Fields of a timeline's messages as columns of the record, both ways.
+
+| Field | Column |
+| id | message_id; a row without one is known by its own id as 16 hex digits |
+| due_ms | due, in ns |
+| body | body |
+| producer_group_id | group |
+| bucket_id | bucket; a row without one has that of its id |
+| trace_id | trace |
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns import COLUMNS, OFFSET_BITS, Column, Offsets
+from penstock.message import Batch, int64s
+
+SOURCE = "timeline"
+_MS = 1_000_000
+
+#: Versions on the wire have 16 bits: 1 before the first lease, 2 with it, and after the last one comes 1 again.
+VERSIONS = 0xFFFF
+_COUNT_BITS = 19
+_COUNT = (1 << _COUNT_BITS) - 1
+#: The core counts anew with every start. A row that goes out again then gets versions far from those of before.
+_STRIDE = 4099
+
+
+def wire_versions(versions: Offsets, attempts: Offsets) -> Offsets:
+    """Return what clients call versions of rows that went out so often: first 2, then as the core counts."""
+    count, start = versions & _COUNT, versions >> _COUNT_BITS
+    shift = np.where(attempts > 1, start * _STRIDE, 0)
+    return np.where(versions == 0, 0, count + shift) % VERSIONS + 1
+
+
+def made_ids(count: int) -> pa.BinaryArray:
+    """Return new ids: random UUIDs (version 4) as 32 hex digits."""
+    raw = np.frombuffer(os.urandom(16 * count), np.uint8).reshape(count, 16).copy()
+    raw[:, 6] = raw[:, 6] & 0x0F | 0x40
+    raw[:, 8] = raw[:, 8] & 0x3F | 0x80
+    return _fixed(raw.tobytes().hex().encode(), count, 32)
+
+
+def shown_ids(ids: Offsets) -> pa.BinaryArray:
+    """Return rows' own ids as clients see them: 16 hex digits."""
+    return _fixed(ids.astype(">i8").tobytes().hex().encode(), len(ids), 16)
+
+
+def core_id(shown: bytes) -> int:
+    """Return the row that 16 hex digits mean, 0 for any other text."""
+    if len(shown) != 16 or shown.strip(b"0123456789abcdef"):
+        return 0
+    return int(shown, 16)
+
+
+def _fixed(data: bytes, count: int, size: int) -> pa.BinaryArray:
+    ends = pa.py_buffer(np.arange(0, (count + 1) * size, size, np.int32))
+    return pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(data)])
+
+
+# --- of stored rows -----------------------------------------------------------------------------------------------
+
+
+def taken(batch: Batch, name: str, rows: Offsets) -> pa.Array | None:
+    """Return some rows of a column, None where the batch has none."""
+    column = batch.columns.get(name)
+    return None if column is None else _array(column, name).take(pa.array(rows))
+
+
+def message_ids(batch: Batch, shard: int, rows: Offsets) -> pa.BinaryArray:
+    """Return what clients call some rows."""
+    found = taken(batch, "message_id", rows)
+    if found is not None and found.null_count == 0:
+        return found
+    own = shown_ids((shard << OFFSET_BITS) + batch.first + rows + 1)
+    return own if found is None else pc.coalesce(found, own)
+
+
+def bodies(batch: Batch, rows: Offsets) -> pa.BinaryArray:
+    """Return the bodies of some rows."""
+    cuts = pa.py_buffer(np.asarray(batch.cuts, np.int32))
+    body = batch.body if isinstance(batch.body, pa.Buffer) else pa.py_buffer(batch.body)
+    array = pa.Array.from_buffers(pa.binary(), batch.count, [None, cuts, body])
+    return array.take(pa.array(rows))
+
+
+def due_ms(batch: Batch, rows: Offsets) -> Offsets:
+    """Return when some rows were due as they were published: at once where nothing is said."""
+    taken_ns = batch.timestamp
+    times = np.full(len(rows), taken_ns) if isinstance(taken_ns, int) else np.asarray(taken_ns, np.int64)[rows]
+    column = batch.columns.get("due")
+    if column is not None:
+        due_ns, valid = int64s(column)
+        times = np.where(valid[rows], due_ns[rows], times)
+    return times // _MS
+
+
+def groups(batch: Batch, rows: Offsets) -> pa.BinaryArray:
+    """Return who owns some rows: nobody where nothing is said."""
+    found = taken(batch, "group", rows)
+    if found is None:
+        return pa.array([b""] * len(rows), pa.binary())
+    return found if found.null_count == 0 else found.fill_null(b"")
+
+
+def buckets(batch: Batch, shard: int, rows: Offsets, count: int) -> npt.NDArray[np.int64]:
+    """Return the buckets of some rows; one without a bucket has that of its id."""
+    own: Offsets = ((shard << OFFSET_BITS) + batch.first + rows + 1) % count
+    column = batch.columns.get("bucket")
+    if column is None:
+        return own
+    known, valid = int64s(_array(column, "bucket").cast(pa.int64()))
+    return np.where(valid[rows], known[rows] % count, own)
+
+
+def _array(column: Column, name: str) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(column, COLUMNS[name])

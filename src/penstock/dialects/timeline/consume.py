@@ -1,0 +1,226 @@
+"""A consumer: a stream that says what it has room for, and gets leases of messages as they are due.
+
+It holds under its own name, so what it has survives the stream and the process: whoever comes back under the name is
+pushed that first, as it was. Rows are dealt by the core; what it may get is what it last said, less what it got since.
+Invariant: nothing is pushed before the first word, and no more than there is room for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.callers import Caller
+from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Pong, TopicStatus, Up
+from penstock.client.wire import decoded, encoded
+from penstock.clock import Timer
+from penstock.delivery.seat import Seat
+from penstock.delivery.source import Delivery
+from penstock.dialects.timeline import pushes
+from penstock.dialects.timeline.errors import Fault
+from penstock.dialects.timeline.reading import Found, read
+from penstock.dialects.timeline.sessions import Session
+from penstock.dialects.timeline.timeline import Timeline
+from penstock.errors import Refusal
+from penstock.offers import Stream
+
+if TYPE_CHECKING:
+    from penstock.dialects.timeline.service import Service
+
+#: What was pushed is looked up by its id until it is deleted; beyond twice what is on lease, it is cleaned up.
+_STALE_MAX = 1024
+
+
+class Consumer:
+    """One open stream."""
+
+    def __init__(self, service: Service, caller: Caller, stream: Stream) -> None:
+        self._service = service
+        self._caller = caller
+        self._stream = stream
+        self.session: Session | None = None
+        self.timeline: Timeline | None = None
+        self.seat: Seat | None = None
+        #: Message id -> core id of what was pushed here.
+        self.held: dict[bytes, int] = {}
+        #: Its active leases were pushed, so that it may get others.
+        self.is_hydrated = False
+        self.joined_ns = service.node.clock.now()
+        self.status: ConsumerStatus | None = None
+        #: How much may still be pushed before it says something again.
+        self._room = 0
+        self._ended = False
+        clock = service.node.clock
+        self._patience: Timer | None = clock.call_at(
+            clock.monotonic() + service.config.first_status_ns, self._lose_patience
+        )
+        self._ticker: Timer | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Who it is."""
+        return self._caller
+
+    # --- what it says ---------------------------------------------------------------------------------------------
+
+    def received(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+        """Take a word."""
+        if self._ended:
+            return
+        try:
+            if batch is not None:
+                raise Fault(Kind.PROTOCOL, "consumers send words as metadata, and no batches")
+            words = decoded(metadata, Up)
+            if words.status is not None:
+                self._take_status(words.status)
+            elif self.session is None:
+                raise Fault(Kind.PROTOCOL, "the first word of a consumer is its status")
+            if words.ping is not None:
+                pong = Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=self._service.now_ms())
+                self._say(Down(pong=pong))
+        except (Fault, Refusal) as error:
+            self._fail(self._service.fault_of(error))
+
+    def _take_status(self, status: ConsumerStatus) -> None:
+        if status.max_buffer_size < 1 or not 0 <= status.available_buffer_size <= 0xFFFFFFFF:
+            raise Fault(Kind.PROTOCOL, "a consumer has a buffer of 1 or more, and room in it for 0 or more")
+        session = self._service.sessions.find(status.session_id, "consumer")
+        if self.session is None:
+            self._open(session)
+        elif session is not self.session:
+            raise Fault(Kind.PROTOCOL, "a stream is for one session")
+        self.status = status
+        self._room = status.available_buffer_size
+        self._grant()
+
+    def _open(self, session: Session) -> None:
+        """Become the consumer that a session is for."""
+        self._stream.needs("receive", session.topic)
+        timeline = self._service.timeline(session.topic)
+        if session.stream is not None:
+            raise Fault(Kind.PROTOCOL, f"consumer {session.member!r} has a stream already; close that one first")
+        self.seat = timeline.topic.attach(
+            timeline.subscription, self._deliver, lease_ns=session.lease_ns, holder=session.member, evict=self._evict
+        )
+        self.session, self.timeline = session, timeline
+        session.stream = self
+        timeline.consumers[session.member] = self
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._service.joined(self)
+        timeline.subscription.expire(timeline.node.now())
+        ids = np.array([lease.id for lease in self.seat.leases()], np.int64)
+        read(timeline.topic, ids, self._hydrate)
+        self._tick()
+
+    def _hydrate(self, found: list[Found]) -> None:
+        """Push what it has on lease already, as it was; then it takes part."""
+        if self._ended or self.timeline is None or self.session is None:
+            return
+        if found:
+            batch, ids = pushes.of_leases(self.timeline, self.session.member.encode(), found, self.timeline.node.now())
+            self._push(batch, ids)
+        self.is_hydrated = True
+        self._say(Down(hydrated=True))
+        self._service.hydrated(self)
+        self._grant()
+
+    def _grant(self) -> None:
+        """Let it have what it has room for."""
+        seat = self.seat
+        if seat is None or not self.is_hydrated:
+            return
+        room = self._service.room(self, self._room)
+        if room <= 0 or self._stream.is_full:
+            seat.block()
+            return
+        seat.credit = seat.in_flight + room
+        seat.unblock()
+
+    # --- what it gets ---------------------------------------------------------------------------------------------
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        timeline, session = self.timeline, self.session
+        if timeline is None or session is None:
+            return
+        batch, ids = pushes.of_deliveries(timeline, session.member.encode(), deliveries, timeline.node.now())
+        timeline.note_delivered(batch)
+        self._push(batch, ids)
+
+    def _push(self, batch: pa.RecordBatch, ids: pushes.columns.Offsets) -> None:
+        self.held.update(zip(batch.column("message_id").to_pylist(), ids.tolist(), strict=True))
+        self._room -= len(batch)
+        self._stream.send(batch)
+        if self.seat is not None and (self._room <= 0 or self._stream.is_full):
+            self.seat.block()
+        if self.seat is not None and len(self.held) > 2 * self.seat.in_flight + _STALE_MAX:
+            live = {lease.id for lease in self.seat.leases()} | set(ids.tolist())
+            self.held = {name: id_ for name, id_ in self.held.items() if id_ in live}
+
+    def drained(self) -> None:
+        """Go on where a full stream stopped it."""
+        if not self._ended:
+            self._grant()
+
+    def _tick(self) -> None:
+        """Tell how the topic is, now and again."""
+        if self._ended or self.timeline is None:
+            return
+        clock = self._service.node.clock
+        self._ticker = clock.call_at(clock.monotonic() + self._service.config.status_tick_ns, self._tick)
+        if not self._stream.is_full:
+            self._say(Down(status=self.topic_status()))
+
+    def topic_status(self) -> TopicStatus:
+        """Return how the topic is."""
+        return self.timeline.status() if self.timeline is not None else TopicStatus()
+
+    def _say(self, words: Down) -> None:
+        self._stream.send(None, encoded(words))
+
+    def say(self, words: Down) -> None:
+        """Tell it something that nobody asked for."""
+        if not self._ended:
+            self._say(words)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        seconds = self._service.config.first_status_ns // 1_000_000_000
+        self._fail(Fault(Kind.PROTOCOL, f"no status came within {seconds} s"))
+
+    def _evict(self) -> None:
+        topic = self.session.topic if self.session is not None else ""
+        self._fail(Fault(Kind.TOPIC_DELETING, f"topic {topic} was deleted"))
+
+    def _fail(self, fault: Fault) -> None:
+        if not self._ended:
+            self._say(Down(error=fault.error("consume"), end=str(fault)))
+            self._stream.end(str(fault))
+            self.closed()
+
+    def end(self, why: str) -> None:
+        """End the stream for a reason of the service's."""
+        self._fail(Fault(Kind.UNKNOWN_SESSION, why))
+
+    def closed(self) -> None:
+        """Be no consumer any more; what it holds stays on lease under its name."""
+        if self._ended:
+            return
+        self._ended = True
+        for timer in (self._patience, self._ticker):
+            if timer is not None:
+                timer.cancel()
+        session, timeline, seat = self.session, self.timeline, self.seat
+        if session is not None and session.stream is self:
+            session.stream = None
+            session.used_ns = self._service.node.clock.monotonic()
+        if timeline is not None and session is not None and timeline.consumers.get(session.member) is self:
+            del timeline.consumers[session.member]
+            self._service.left(self)
+        if seat is not None:
+            seat.close()

@@ -1,0 +1,104 @@
+"""A consumer that asks once: what it has on lease already, else what there is, else what comes within a time.
+
+For clients without a stream. It sits in the consumer's place for that long, so nobody else can under the same name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.client.timeline.wire import PUSHED, Kind
+from penstock.clock import MILLISECOND, Timer
+from penstock.delivery.seat import Seat
+from penstock.delivery.source import Delivery
+from penstock.dialects.timeline import pushes
+from penstock.dialects.timeline.errors import Fault
+from penstock.dialects.timeline.reading import Found, read
+from penstock.dialects.timeline.sessions import Session
+from penstock.registry.answer import Answer
+
+if TYPE_CHECKING:
+    from penstock.dialects.timeline.timeline import Timeline
+
+
+class Poll:
+    """One question; it is the stream of its session while it waits."""
+
+    def __init__(self, timeline: Timeline, session: Session, limit: int) -> None:
+        self._timeline = timeline
+        self._session = session
+        self._limit = limit
+        self._seat: Seat | None = None
+        self._timer: Timer | None = None
+        self.answer: Answer[pa.RecordBatch] = Answer()
+
+    def begin(self, wait_ms: int, *, fresh: bool) -> Answer[pa.RecordBatch]:
+        """Look, and wait for so long; `fresh` passes by what is on lease here already."""
+        timeline, session = self._timeline, self._session
+        if session.stream is not None:
+            raise Fault(Kind.PROTOCOL, f"consumer {session.member!r} has a stream, or asks already")
+        timeline.subscription.expire(timeline.node.now())
+        self._seat = timeline.topic.attach(
+            timeline.subscription, self._deliver, lease_ns=session.lease_ns, holder=session.member, evict=self._evict
+        )
+        session.stream = self
+        held = self._seat.leases(self._limit) if not fresh else []
+        if held:
+            read(timeline.topic, np.array([lease.id for lease in held], np.int64), self._found)
+            return self.answer
+        clock = timeline.node.clock
+        self._timer = clock.call_at(clock.monotonic() + max(wait_ms, 1) * MILLISECOND, self._give_up)
+        self._seat.set_credit(self._seat.in_flight + self._limit)
+        return self.answer
+
+    def end(self, why: str) -> None:
+        """Answer that it is over."""
+        self._refuse(Fault(Kind.UNKNOWN_SESSION, why))
+
+    def _found(self, found: list[Found]) -> None:
+        if not self.answer.is_given:
+            timeline = self._timeline
+            batch, _ = pushes.of_leases(timeline, self._session.member.encode(), found, timeline.node.now())
+            self._close()
+            self.answer.give(batch)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        timeline = self._timeline
+        batch, _ = pushes.of_deliveries(timeline, self._session.member.encode(), deliveries, timeline.node.now())
+        timeline.note_delivered(batch)
+        if self._seat is not None:
+            self._seat.block()
+        # It must not leave its place while that is being served.
+        timeline.node.clock.call_soon(lambda: self._give(batch))
+
+    def _give(self, batch: pa.RecordBatch) -> None:
+        if not self.answer.is_given:
+            self._close()
+            self.answer.give(batch)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self._give(_nothing())
+
+    def _evict(self) -> None:
+        self._refuse(Fault(Kind.TOPIC_DELETING, f"topic {self._session.topic} was deleted"))
+
+    def _refuse(self, fault: Fault) -> None:
+        if not self.answer.is_given:
+            self._close()
+            self.answer.refuse(fault)
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._session.stream is self:
+            self._session.stream = None
+        if self._seat is not None:
+            self._seat.close()
+
+
+def _nothing() -> pa.RecordBatch:
+    return pa.record_batch([pa.array([], field.type) for field in PUSHED], PUSHED)

@@ -1,0 +1,73 @@
+"""Leases on their way to a consumer, as one batch of columns in the order of (due, id)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.timeline.wire import PUSHED
+from penstock.delivery.instant import Instant
+from penstock.delivery.source import Delivery
+from penstock.dialects.timeline import columns
+from penstock.dialects.timeline.reading import Found
+from penstock.dialects.timeline.timeline import MS, Timeline, shard_ids
+
+#: Rows of one batch, and where they stand in the log.
+Part = tuple[int, pa.RecordBatch, "columns.Offsets"]
+
+
+def of_deliveries(
+    timeline: Timeline, consumer: bytes, deliveries: Sequence[Delivery], now: Instant
+) -> tuple[pa.RecordBatch, columns.Offsets]:
+    """Return what was just leased, and the core ids of its rows."""
+    return _ordered(
+        [
+            _part(timeline, consumer, Found(each.shard, each.batch, rows := each.picks(), rows), now)
+            for each in deliveries
+        ]
+    )
+
+
+def of_leases(
+    timeline: Timeline, consumer: bytes, found: Sequence[Found], now: Instant
+) -> tuple[pa.RecordBatch, columns.Offsets]:
+    """Return what was leased before, and the core ids of its rows."""
+    return _ordered([_part(timeline, consumer, each, now) for each in found])
+
+
+def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tuple[pa.RecordBatch, columns.Offsets]:
+    shard, batch, rows, _ = found
+    pages = timeline.subscription.cursors[shard].states.pages
+    offsets = batch.first + rows
+    _, attempts, ends_ns, _ = pages.details(offsets)
+    ids = shard_ids(shard, offsets)
+    due_ms = columns.due_ms(batch, rows)
+    if timeline.released:
+        due_ms = np.array(
+            [timeline.released.get(id_, (due, 0))[0] for id_, due in zip(ids.tolist(), due_ms.tolist(), strict=True)],
+            np.int64,
+        )
+    names = {
+        "expiration_ts_ms": pa.array((ends_ns - now.monotonic_ns + now.wall_ns) // MS, pa.uint64()),
+        "consumer_id": pa.repeat(pa.scalar(consumer, pa.binary()), len(rows)),
+        "message_id": columns.message_ids(batch, shard, rows),
+        "body": columns.bodies(batch, rows),
+        "timestamp_ms": pa.array(np.maximum(due_ms, 0), pa.uint64()),
+        "producer_group_id": columns.groups(batch, rows),
+        "version": pa.array(columns.wire_versions(pages.versions(offsets), attempts), pa.uint16()),
+        "bucket_id": pa.array(columns.buckets(batch, shard, rows, timeline.choices.bucket_count), pa.uint16()),
+    }
+    return pa.record_batch(names, PUSHED), ids
+
+
+def _ordered(parts: list[tuple[pa.RecordBatch, columns.Offsets]]) -> tuple[pa.RecordBatch, columns.Offsets]:
+    ids = np.concatenate([part[1] for part in parts])
+    batch = pa.concat_batches([part[0] for part in parts])
+    times = np.asarray(batch.column("timestamp_ms"), np.int64)
+    if (np.diff(times) > 0).all():
+        return batch, ids
+    order = pc.sort_indices(batch, [("timestamp_ms", "ascending"), ("message_id", "ascending")])
+    return batch.take(order), ids[np.asarray(order)]

@@ -1,0 +1,67 @@
+"""Timelines at work on a node: the service, what Flight carries of it, and its administration over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from penstock.config import Config
+from penstock.dialect import Bound, Peer, Sample
+from penstock.dialects.timeline.config import TimelineConfig
+from penstock.dialects.timeline.http import Http
+from penstock.dialects.timeline.service import Service
+from penstock.http import Door, Listener
+from penstock.http.listener import tls_context
+from penstock.node.node import Node
+from penstock.wire.crowd import Crowd, files_left
+
+
+class Timelines:
+    """The dialect of one node. Without `start` it needs no loop: somebody else connects to its listener."""
+
+    def __init__(self, node: Node, config: Config) -> None:
+        timeline, limits = config.of(TimelineConfig), config.limits
+        self._node = node
+        self.service = Service(node, config)
+        node.offers["timeline"] = self.service.offer()
+        crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
+        door = Door(timeline.address, config.http.hosts)
+        app = Http(node, self.service)
+        self.listener = Listener("timeline.port", app, node.clock, node.budget, node.gate, door, crowd)
+
+    @classmethod
+    async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
+        """Serve clients in the running loop."""
+        running = cls(node, config)
+        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        await running.listener.serve(bound.taken(), tls)
+        return running
+
+    async def drain(self) -> None:
+        """Let nobody new in, and end all streams: what is on lease stays so."""
+        self._node.offers.pop("timeline", None)
+        self.service.close()
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        await self.listener.close()
+
+    def samples(self) -> Iterable[Sample]:
+        """Return how many there are."""
+        service = self.service
+        yield Sample("connections", "gauge", "Connections to the administration.", len(self.listener.connections))
+        yield Sample("requests_total", "counter", "Requests to the administration.", self.listener.requests)
+        yield Sample("sessions", "gauge", "Producers and consumers that greeted.", len(service.sessions))
+        for timeline in service.timelines():
+            labels = {"topic": timeline.topic.name}
+            yield Sample("consumers", "gauge", "Consumers with a stream.", len(timeline.consumers), labels)
+            yield Sample("ids", "gauge", "Message ids that are looked up.", len(timeline.index), labels)
+
+    def peers(self) -> Iterable[Peer]:
+        """Return who is connected."""
+        yield from (Peer(connection.peer, "timeline.port") for connection in self.listener.connections)
+        for timeline in self.service.timelines():
+            for name, consumer in timeline.consumers.items():
+                held = consumer.seat.in_flight if consumer.seat is not None else 0
+                place = timeline.topic.name, timeline.subscription.name
+                yield Peer(consumer.caller.address, "flight.port", name, consumer.joined_ns, *place, held)

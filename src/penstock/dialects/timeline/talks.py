@@ -1,0 +1,158 @@
+"""Exchanges by which producers create and everybody changes messages: batches up, what became of them down, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.callers import Caller
+from penstock.client.timeline.wire import CHANGED, CREATED, REPLIED, Change, CreateMessages, Kind, Reply
+from penstock.client.wire import decoded, encoded
+from penstock.dialects.timeline.errors import KINDS, Fault
+from penstock.errors import Refusal
+from penstock.offers import Stream
+from penstock.registry.answer import Answer
+
+if TYPE_CHECKING:
+    from penstock.dialects.timeline.service import Service
+
+#: Batches of one client that are under way; more are read once some are answered.
+UNDERWAY_MAX = 16
+
+Words = TypeVar("Words", CreateMessages, Change)
+
+
+class Talk(Generic[Words]):
+    """One exchange. Every batch is answered, in the order in which they came."""
+
+    def __init__(
+        self,
+        service: Service,
+        words: type[Words],
+        op: str,
+        carry_out: Callable[[Words, pa.RecordBatch], Answer[pa.RecordBatch]],
+        stream: Stream,
+    ) -> None:
+        self._service = service
+        self._words = words
+        self._op = op
+        self._carry_out = carry_out
+        self._stream = stream
+        self._replies: deque[tuple[int, Answer[pa.RecordBatch]]] = deque()
+        #: Given once there is room for more.
+        self._room: Answer[None] | None = None
+        self._ended = False
+
+    def received(self, batch: pa.RecordBatch | None, metadata: bytes) -> Answer[None] | None:
+        """Take a batch and its words."""
+        words = decoded(metadata, self._words)
+        try:
+            if batch is None:
+                raise Fault(Kind.PROTOCOL, "there is no batch beside these words")
+            answer = self._carry_out(words, batch)
+        except (Fault, Refusal) as error:
+            answer = Answer.refused(error)
+        self._replies.append((words.number, answer))
+        answer.then(lambda _, __: self._reply())
+        if len(self._replies) >= UNDERWAY_MAX:
+            self._room = Answer()
+        return self._room
+
+    def _reply(self) -> None:
+        while self._replies and self._replies[0][1].is_given and not self._ended:
+            number, answer = self._replies.popleft()
+            try:
+                self._stream.send(answer.now(), encoded(Reply(number=number)))
+            except Exception as error:
+                told = self._service.fault_of(error).error(self._op)
+                self._stream.send(None, encoded(Reply(number=number, error=told)))
+        if self._room is not None and len(self._replies) < UNDERWAY_MAX:
+            room, self._room = self._room, None
+            room.give(None)
+
+    def drained(self) -> None:
+        """Go on: nobody who waits for answers is sent more than it asked for."""
+
+    def closed(self) -> None:
+        """Answer nobody any more."""
+        self._ended = True
+        self._replies.clear()
+        if self._room is not None:
+            room, self._room = self._room, None
+            room.give(None)
+
+
+def create_talk(service: Service, caller: Caller, raw: bytes, stream: Stream) -> Talk[CreateMessages]:
+    """Open the way by which a producer creates messages."""
+    publisher = object()
+
+    def carry_out(words: CreateMessages, batch: pa.RecordBatch) -> Answer[pa.RecordBatch]:
+        rows = _shaped(batch, CREATED)
+        return service.create_messages(caller, publisher, words, rows)
+
+    return Talk(service, CreateMessages, "create-messages", carry_out, stream)
+
+
+def change_talk(service: Service, caller: Caller, raw: bytes, stream: Stream) -> Talk[Change]:
+    """Open the way by which messages are deleted, extended and released."""
+
+    def carry_out(words: Change, batch: pa.RecordBatch) -> Answer[pa.RecordBatch]:
+        return service.change_messages(caller, words, _shaped(batch, CHANGED))
+
+    return Talk(service, Change, "change", carry_out, stream)
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema, or refuse it."""
+    try:
+        if batch.schema.names != schema.names:
+            batch = batch.select(schema.names)
+        return batch if batch.schema == schema else batch.cast(schema)
+    except (KeyError, pa.ArrowException) as error:
+        raise Fault(Kind.PROTOCOL, f"the columns are not {', '.join(schema.names)}: {error}") from None
+
+
+_TEXTS = {0: None, **{int(kind): known.text for kind, known in KINDS.items()}}
+
+
+def replied(
+    ids: pa.BinaryArray,
+    kinds: np.ndarray[tuple[int], np.dtype[np.int32]],
+    expiration_ms: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
+    versions: np.ndarray[tuple[int], np.dtype[np.int64]] | int,
+) -> pa.RecordBatch:
+    """Return what became of messages as rows."""
+    count = len(ids)
+    good = kinds == 0
+    if good.all():
+        texts = pa.nulls(count, pa.string())
+    else:
+        texts = pa.array([_TEXTS[kind] for kind in kinds.tolist()], pa.string())
+    known = np.broadcast_to(np.asarray(versions, np.int64), (count,)) * good
+    ends = expiration_ms if expiration_ms is not None else np.zeros(count, np.int64)
+    return pa.record_batch(
+        [
+            ids,
+            pa.array(kinds, pa.uint16()),
+            texts,
+            _or_null(ends, pa.uint64()),
+            _or_null(known, pa.uint16()),
+        ],
+        REPLIED,
+    )
+
+
+def _or_null(values: np.ndarray[tuple[int], np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
+    """Return numbers, null where they are 0."""
+    return pa.array(values, kind, mask=values == 0)
+
+
+def whole(column: pa.Array, default: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return numbers without a sign, the default for nulls; what is too large for the core stays the largest there."""
+    filled = pc.fill_null(column, default) if column.null_count else column
+    return np.minimum(np.asarray(filled, np.uint64), np.uint64((1 << 63) - 1)).astype(np.int64)

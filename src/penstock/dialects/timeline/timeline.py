@@ -1,0 +1,325 @@
+"""A timeline at work: a topic with buckets, its one subscription, and which row has which message id.
+
+Owns creating, finding and counting; leases are `leases`' affair, who receives `consume`'s. Everything is done by
+batches. Knows no wire.
+Invariant: of messages that are not deleted, no two that were created here have the same id.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.callers import Caller
+from penstock.client.timeline.wire import Kind, TopicStatus
+from penstock.clock import SECOND
+from penstock.columns import OFFSET_BITS, Offsets
+from penstock.delivery.pages import LEASED, READY, WAITING
+from penstock.dialects.timeline import columns
+from penstock.dialects.timeline.choices import TimelineChoices
+from penstock.dialects.timeline.filling import Filling
+from penstock.dialects.timeline.index import ABSENT, COMING, Hashes, Index
+from penstock.dialects.timeline.names import are_message_ids
+from penstock.dialects.timeline.reading import Found, read
+from penstock.errors import Refusal
+from penstock.intake.receipt import PartRefusal, Receipt
+from penstock.message import Rows
+from penstock.node.admission import publish
+from penstock.registry.answer import Answer
+from penstock.settings import YEAR_NS, SubscriptionSettings
+
+if TYPE_CHECKING:
+    from penstock.delivery.subscription import Subscription
+    from penstock.dialects.timeline.consume import Consumer
+    from penstock.node.node import Node
+    from penstock.node.topic import Topic
+
+#: The subscription that consumers of a timeline share. A lease may be renewed for as long as somebody does so.
+NAME = "timeline"
+
+MS = 1_000_000
+#: Later than this cannot be said in nanoseconds.
+_DUE_MS_MAX = (1 << 63) // MS - 1
+
+Kinds: TypeAlias = npt.NDArray[np.int32]
+Status: TypeAlias = Literal["all", "available", "waiting", "processing"]
+
+
+class Created(NamedTuple):
+    """What became of messages that somebody wanted to create."""
+
+    #: The id of each, also of those that had none.
+    ids: pa.BinaryArray
+    #: 0, or why not.
+    kinds: Kinds
+
+
+def subscription_settings(choices: TimelineChoices) -> SubscriptionSettings:
+    """Return how the subscription of a timeline deals its messages."""
+    return SubscriptionSettings(lease_ns=min(60, choices.max_seconds_lease) * SECOND, lease_max_ns=100 * YEAR_NS)
+
+
+class Timeline:
+    """One of a running node."""
+
+    def __init__(self, node: Node, topic: Topic, subscription: Subscription, key: int) -> None:
+        self.node = node
+        self.topic = topic
+        self.subscription = subscription
+        self.index = Index(key)
+        #: Those that receive, by their ids.
+        self.consumers: dict[str, Consumer] = {}
+        #: Rows that were released: when they are due since, and the version by which nobody has had them yet.
+        self.released: dict[int, tuple[int, int]] = {}
+        self.delivered = 0
+        self._rates = Rates(node.clock.monotonic(), topic.published)
+        self._random = np.random.default_rng(key)
+        self._filling = Filling(topic, subscription, self.index, self.released)
+        #: Given once every row that is not deleted can be found by its id.
+        self.is_whole = self._filling.begin()
+
+    @property
+    def choices(self) -> TimelineChoices:
+        """What was chosen of it."""
+        return self.topic.chosen.of(TimelineChoices)
+
+    def now_ms(self) -> int:
+        """Return the time, as clients count it."""
+        return self.node.clock.now() // MS
+
+    def close(self) -> None:
+        """Follow the log no more."""
+        self._filling.close()
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def create(
+        self, caller: Caller, publisher: object, group: bytes, batch: pa.RecordBatch, trace: int | None = None
+    ) -> Answer[Created]:
+        """Take messages in (message_id, due_ms, body); each is stored or refused by itself. Budget: 1 us a row."""
+        if self.is_whole.is_given:
+            return self._create(caller, publisher, group, batch, trace)
+        return self.is_whole.then_ask(lambda _: self._create(caller, publisher, group, batch, trace))
+
+    def _create(
+        self, caller: Caller, publisher: object, group: bytes, batch: pa.RecordBatch, trace: int | None
+    ) -> Answer[Created]:
+        count = len(batch)
+        ids = _with_ids(batch.column("message_id"))
+        now_ms = self.now_ms()
+        due_ms = np.asarray(batch.column("due_ms"), np.int64)
+        kinds = self._judged(ids, due_ms, batch.column("body"), now_ms)
+        hashes = self.index.hashes(ids)
+        self._refuse_known(ids, hashes, kinds)
+        good = kinds == 0
+        created = Created(ids, kinds)
+        stored = int(good.sum())
+        if not stored:
+            return Answer.of(created)
+        names = {
+            "body": batch.column("body"),
+            "due": pa.array(due_ms * MS),
+            "message_id": ids,
+            "group": pa.repeat(pa.scalar(group, pa.binary()), count),
+            "bucket": pa.array(self._random.integers(0, self.choices.bucket_count, count, np.int32)),
+        }
+        if trace is not None:
+            names["trace"] = pa.repeat(pa.scalar(trace, pa.int64()), count)
+        rows = pa.record_batch(names)
+        if stored < count:
+            rows, hashes = rows.filter(pa.array(good)), hashes[good]
+        self.index.put(hashes, np.full(stored, COMING))
+        answer: Answer[Created] = Answer()
+        publish(
+            self.topic,
+            caller,
+            Rows.of_arrow(rows, columns.SOURCE),
+            publisher,
+            partial(self._created, answer, created, hashes, np.flatnonzero(good)),
+        )
+        return answer
+
+    def _judged(self, ids: pa.BinaryArray, due_ms: Offsets, bodies: pa.BinaryArray, now_ms: int) -> Kinds:
+        choices = self.choices
+        kinds = np.zeros(len(ids), np.int32)
+        most = _DUE_MS_MAX
+        if choices.max_seconds_future:
+            most = min(most, now_ms + choices.max_seconds_future * 1000)
+        kinds[(due_ms > most) | (due_ms < 0)] = Kind.TIME_OUT_OF_RANGE
+        kinds[_sizes(bodies) > choices.max_body_bytes] = Kind.BODY_TOO_LARGE
+        kinds[~are_message_ids(ids)] = Kind.PROTOCOL
+        return kinds
+
+    def _refuse_known(self, ids: pa.BinaryArray, hashes: Hashes, kinds: Kinds) -> None:
+        """Refuse ids that are there already, or stand earlier in the batch."""
+        _, first = np.unique(hashes, return_index=True)
+        if len(first) < len(hashes):
+            again = np.ones(len(hashes), np.bool_)
+            again[first] = False
+            kinds[again & (kinds == 0)] = Kind.DUPLICATE_ID
+        found = self.index.find(hashes)
+        there = (found != ABSENT) & (kinds == 0)
+        stored = there & (found != COMING)
+        if stored.any():
+            gone = ~np.isin(found, self.subscription.unfinished(np.unique(found[stored])))
+            self.index.drop(hashes[stored & gone])
+            there &= ~(stored & gone)
+        kinds[there] = Kind.DUPLICATE_ID
+
+    def _created(
+        self,
+        answer: Answer[Created],
+        created: Created,
+        hashes: Hashes,
+        places: Offsets,
+        receipt: Receipt | None,
+        error: BaseException | None,
+    ) -> None:
+        if receipt is not None:
+            self.index.put(hashes, np.asarray(receipt.ids(), np.int64))
+            answer.give(created)
+            return
+        stored = error.ids if isinstance(error, PartRefusal) else {}
+        kept = np.array(sorted(stored), np.int64)
+        self.index.drop(np.delete(hashes, kept))
+        if not stored:
+            answer.refuse(error if isinstance(error, Exception) else Refusal("gone", f"topic {self.topic.name} went"))
+            return
+        self.index.put(hashes[kept], np.array([stored[row] for row in kept.tolist()], np.int64))
+        created.kinds[np.delete(places, kept)] = Kind.STORAGE
+        answer.give(created)
+
+    # --- which row ------------------------------------------------------------------------------------------------
+
+    def rows_of(self, ids: pa.BinaryArray) -> Answer[Offsets]:
+        """Answer with the core ids of messages that are not deleted, 0 for the others."""
+        if self.is_whole.is_given:
+            return self._rows_of(ids)
+        return self.is_whole.then_ask(lambda _: self._rows_of(ids))
+
+    def _rows_of(self, ids: pa.BinaryArray) -> Answer[Offsets]:
+        found = self.index.find(self.index.hashes(ids))
+        found[found == ABSENT] = 0
+        for at in np.flatnonzero(found == 0).tolist():
+            found[at] = columns.core_id(ids[at].as_py())
+        there = np.flatnonzero(found)
+        known = np.isin(found[there], self.subscription.unfinished(np.unique(found[there])))
+        found[there[~known]] = 0
+        answer: Answer[Offsets] = Answer()
+        there = np.flatnonzero(found)
+
+        def compared(parts: list[Found]) -> None:
+            same = np.zeros(len(there), np.bool_)
+            for part in parts:
+                stored = columns.message_ids(part.batch, part.shard, part.rows)
+                same[part.at] = np.asarray(pa.compute.equal(stored, ids.take(pa.array(there[part.at]))))
+            found[there[~same]] = 0
+            answer.give(found)
+
+        read(self.topic, found[there], compared)
+        return answer
+
+    def forget(self, ids: pa.BinaryArray) -> None:
+        """Free the ids of messages that are deleted."""
+        self.index.drop(self.index.hashes(ids))
+
+    def note_delivered(self, batch: pa.RecordBatch) -> None:
+        """Count what was just pushed."""
+        self.delivered += len(batch)
+
+    # --- how many -------------------------------------------------------------------------------------------------
+
+    def status(self) -> TopicStatus:
+        """Return how it is, as consumers are told."""
+        backlog = self.topic.backlog(self.subscription)
+        created, delivered = self._rates.look(self.node.clock.monotonic(), self.topic.published, self.delivered)
+        return TopicStatus(
+            available=backlog.ready,
+            oldest_lag_ms=self._oldest_lag_ms(),
+            create_rate=created,
+            deliver_rate=delivered,
+            consumers=len(self.consumers),
+            window=self.now_ms() // self.choices.time_window_ms,
+        )
+
+    def _oldest_lag_ms(self) -> int:
+        """Return for how long what is oldest by its place in the log could have gone out."""
+        oldest: list[int] = []
+        for cursor, shard in zip(self.subscription.cursors, self.topic.shards, strict=True):
+            offset = cursor.first_ready()
+            batch = shard.read(offset) if offset is not None else None
+            if batch is not None and offset is not None and batch.first <= offset:
+                oldest.append(int(columns.due_ms(batch, np.array([offset - batch.first]))[0]))
+        return max(self.now_ms() - min(oldest), 0) if oldest else 0
+
+    def count(self, status: Status, from_ms: int | None = None, to_ms: int | None = None) -> int:
+        """Return how many messages are in a state, of those whose position lies in a range of times if one is given.
+
+        The position of a message that is available is known where its due time was kept; else it counts as any time.
+        """
+        self.subscription.expire(self.node.now())
+        backlog = self.topic.backlog(self.subscription)
+        if from_ms is None and to_ms is None:
+            by_status = {"available": backlog.ready, "waiting": backlog.waiting, "processing": backlog.leased}
+            return sum(by_status.values()) if status == "all" else by_status[status]
+        now = self.node.now()
+        low = -(1 << 62) if from_ms is None else from_ms * MS
+        high = 1 << 62 if to_ms is None else to_ms * MS
+        states = {"available": (READY,), "waiting": (WAITING,), "processing": (LEASED,)}.get(
+            status, (READY, WAITING, LEASED)
+        )
+        total = 0
+        for cursor in self.subscription.cursors:
+            rows = cursor.states.pages.held()
+            state, _, times_ns, _ = cursor.states.pages.details(rows)
+            position = np.where(state == LEASED, times_ns - now.monotonic_ns + now.wall_ns, times_ns)
+            inside = (position >= low) & (position < high)
+            total += int((np.isin(state, states) & inside).sum())
+        return total
+
+
+class Rates:
+    """How many a second, over the time since somebody looked that long ago."""
+
+    #: Whoever looks again sooner sees what was seen then.
+    PAUSE_NS = SECOND // 2
+
+    def __init__(self, now_ns: int, created: int) -> None:
+        self._at_ns, self._created, self._delivered = now_ns, created, 0
+        self._rates = (0.0, 0.0)
+
+    def look(self, now_ns: int, created: int, delivered: int) -> tuple[float, float]:
+        """Return what was created and delivered a second, of these totals."""
+        spent_ns = now_ns - self._at_ns
+        if spent_ns >= self.PAUSE_NS:
+            rates = (created - self._created) * SECOND / spent_ns, (delivered - self._delivered) * SECOND / spent_ns
+            self._rates = rates
+            self._at_ns, self._created, self._delivered = now_ns, created, delivered
+        return self._rates
+
+
+def _with_ids(given: pa.Array) -> pa.BinaryArray:
+    """Return ids, made where a message has none."""
+    ids = given if given.type == pa.binary() else given.cast(pa.binary())
+    missing = np.asarray(ids.is_null()) | (_sizes(ids) == 0) if len(ids) else np.zeros(0, np.bool_)
+    if not missing.any():
+        return ids
+    made = columns.made_ids(int(missing.sum()))
+    if missing.all():
+        return made
+    return pa.compute.replace_with_mask(ids, pa.array(missing), made)
+
+
+def _sizes(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    count = len(array)
+    _, ends, _ = array.buffers()
+    return np.diff(np.frombuffer(ends, np.int32, count + 1, array.offset * 4)) if count else np.zeros(0, np.int32)
+
+
+def shard_ids(shard: int, offsets: Offsets) -> Offsets:
+    """Return the core ids of rows."""
+    return (shard << OFFSET_BITS) + offsets + 1
