@@ -20,7 +20,7 @@ USER penstock
 WORKDIR /data
 VOLUME /data
 # NSQ, its HTTP, its lookup service (TCP, HTTP), the admin API, Arrow Flight, Dynamiq, SQS and SNS.
-EXPOSE 4150 4151 4160 4161 7070 7071 7507 8081 9324
+EXPOSE 4150 4151 4160 4161 7070 7071 7507 8081 9000 9324
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["penstock", "status", "--json"]
 ENTRYPOINT ["penstock"]

@@ -28,6 +28,7 @@ from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.running import Nsq
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from penstock.http import Listener
 from penstock.node.node import Node
 
@@ -46,6 +47,7 @@ NO_SQS = SqsConfig(enabled=False)
 QUEUES = DynamiqConfig(port=0)
 NO_M3MSG = M3MsgConfig(enabled=False)
 NO_DORY = DoryConfig()
+NO_TIMELINE = TimelineConfig(enabled=False)
 
 
 class MovableClock:
@@ -111,6 +113,7 @@ class Served:
         dynamiq: DynamiqConfig = QUEUES,
         m3msg: M3MsgConfig = NO_M3MSG,
         dory: DoryConfig = NO_DORY,
+        timeline: TimelineConfig = NO_TIMELINE,
         lookup: bool = False,
         **config: Any,
     ) -> None:
@@ -121,7 +124,7 @@ class Served:
         )
         self.config = Config(
             data_dir=str(path),
-            parts=(api, own, flight, sqs, dynamiq, m3msg, dory),
+            parts=(api, own, flight, sqs, dynamiq, m3msg, dory, timeline),
             **{
                 # It is written after a second: a slow machine would find one topic more in its lists than a fast one.
                 "events": EventsConfig(mode="off"),

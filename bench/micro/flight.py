@@ -83,6 +83,7 @@ def main() -> None:
             "sqs.port",
             "dynamiq.port",
             "m3msg.port",
+            "timeline.port",
             "nsq.tcp_port",
             "nsq.http_port",
             "nsq.lookup_tcp_port",

@@ -33,6 +33,7 @@ PORTS = (
     "sqs.port",
     "dynamiq.port",
     "m3msg.port",
+    "timeline.port",
     "nsq.tcp_port",
     "nsq.http_port",
     "nsq.lookup_tcp_port",

@@ -15,18 +15,21 @@ from tests.cli.program import ANY_PORTS, PORTS, Node, Running, penstock
 def test_a_node_prints_where_it_listens_and_what_to_try(tmp_path: Path) -> None:
     with Running("up", "--data", "d", *ANY_PORTS, cwd=tmp_path) as node:
         assert node.line().startswith(b"Penstock 0.1.0 is up. Data in d, durability os.")
-        api, flight, nsq, http, tcp, web, sqs, queues, m3msg = (node.line().rsplit(None, 1) for _ in range(9))
+        lines = [node.line().rsplit(None, 1) for _ in range(10)]
+        api, flight, nsq, http, tcp, web, sqs, queues, m3msg, timelines = lines
         assert [line[0].strip() for line in (api, flight, nsq, http)] == [b"admin API", b"Flight", b"NSQ", b"NSQ HTTP"]
         assert [line[0].strip() for line in (tcp, web)] == [b"NSQ lookup", b"NSQ lookup HTTP"]
         assert [line[0].strip() for line in (sqs, queues, m3msg)] == [b"SQS and SNS", b"Dynamiq", b"M3Msg"]
+        assert timelines[0].strip() == b"Timelines"
         assert node.line() == b"Try:"
-        tries = [node.line().decode().strip() for _ in range(4)]
+        tries = [node.line().decode().strip() for _ in range(5)]
         url = api[-1].decode()
         assert tries == [
             f'penstock pub greetings "hello" --url {url}',
             f"penstock sub greetings first --max 1 --url {url}",
             f"curl -d hello '{http[-1].decode()}/pub?topic=greetings'",
             f"curl -X PUT {queues[-1].decode()}/v1/queues/jobs",
+            f"curl -X PUT {timelines[-1].decode()}/v1/topics/reminders",
         ]
         assert penstock("pub", "greetings", "hello", "--url", url, cwd=tmp_path).code == 0
         assert penstock("sub", "greetings", "first", "--max", "1", "--url", url, cwd=tmp_path).out == "hello\n"
@@ -88,7 +91,7 @@ def test_a_stopping_node_says_what_it_stops(tmp_path: Path) -> None:
                 received += connection.recv(1000)
             node.process.send_signal(signal.SIGINT)
             assert node.line() == b"Stopping. A second Ctrl-C ends it at once; the next start then recovers."
-            assert node.line() == b"  m3msg, dynamiq, sqs, nsq, flight, api: taking nothing more in"
+            assert node.line() == b"  timeline, m3msg, dynamiq, sqs, nsq, flight, api: taking nothing more in"
             assert node.line() == b"  consumers: 1 message is with them, waiting up to 5s for its ack"
         assert node.line() == b"  topics: writing down 1"
         assert node.line() == b"Stopped."
@@ -165,7 +168,7 @@ def test_a_taken_port_names_its_holder_and_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_port_offset_moves_every_port_and_quiet_prints_nothing(tmp_path: Path) -> None:
-    offset = _free_offset(4150, 4151, 7070, 8081)
+    offset = _free_offset(4150, 4151, 7070, 8081, 9000)
     with Running("up", "--port-offset", str(offset), "--quiet", cwd=tmp_path) as node:
         for port in (4150, 4151, 7070):
             _until_accepted(port + offset, node)

@@ -113,6 +113,7 @@ def test_ports_are_moved_by_the_offset_but_for_any_free_one() -> None:
         "nsq.lookup_tcp_port": ("127.0.0.1", 5160),
         "nsq.lookup_http_port": ("127.0.0.1", 5161),
         "sqs.port": ("127.0.0.1", 10324),
+        "timeline.port": ("127.0.0.1", 10000),
     }
 
 

@@ -167,6 +167,20 @@ M3MSG = (
     _sized(b"\x1a\x03abc\x0a\x02\x10\x09\x12\x01z"),
 )
 
+TIMELINE = (
+    _request("PUT /v1/topics/t", b'{"bucket_count":4}') + _request("GET /v1/topics/t"),
+    _request(
+        "POST /v1/producer-handshake",
+        b'{"topic_id":"t","producer_group_id":"g","producer_id":"p","cluster":"penstock"}',
+    ),
+    _request("POST /v1/consumer-handshake", b'{"topic_id":"t","consumer_id":"c","lease_timeout_ms":1000}'),
+    _request("POST /v1/messages", b'{"session_id":"x","messages":[{"id":"a","due_ms":1,"body":"b"},{"delay_ms":5}]}'),
+    _request("POST /v1/messages/release", b'{"session_id":"x","messages":[{"id":"a","version":2,"new_ts_ms":9}]}'),
+    _request("GET /v1/topics/t/count?status=waiting&from_ms=1") + _request("GET /v1/info"),
+    _request("POST /v1/lease", b'{"session_id":"x","limit":3,"wait_ms":1}')
+    + _request("POST /v1/ping", b'{"local_ts_ms":1}'),
+)
+
 DORY = (
     encode("t", b"hello") + encode("t", b"", b"key", partition_key=7),
     encode("t", b"x" * 20) * 40,
@@ -184,6 +198,7 @@ BY_PORT = {
     "dynamiq.port": DYNAMIQ,
     "m3msg.port": M3MSG,
     "dory.tcp_port": DORY,
+    "timeline.port": TIMELINE,
     "api.port": API,
     "flight.port": FLIGHT,
     "sqs.port": SQS,

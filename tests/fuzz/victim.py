@@ -15,6 +15,7 @@ from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from tests.fuzz.mutation import pieces
 from tests.served import Served
 
@@ -38,7 +39,10 @@ class Victim:
     def __init__(self, path: Path) -> None:
         flown, queues, m3msg = FlightConfig(port=0), SqsConfig(port=0), M3MsgConfig(port=0)
         dory = DoryConfig(tcp=True, tcp_port=0, http_port=0)
-        self._served = Served(path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, dory=dory, limits=LIMITS)
+        timeline = TimelineConfig(port=0, auto_create=True)
+        self._served = Served(
+            path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, dory=dory, timeline=timeline, limits=LIMITS
+        )
         self._flight: flight.FlightClient | None = None
 
     def __enter__(self) -> Self:

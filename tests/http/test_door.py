@@ -17,6 +17,7 @@ import pytest
 from penstock.config.tree import HttpConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from penstock.http import Door
 from tests.nsq.certificates import certificates
 from tests.served import PATIENCE_S, Served
@@ -27,6 +28,7 @@ LISTENERS = {
     "nsq.https_port": ("GET /ping", "POST /pub?topic=t"),
     "nsq.lookup_http_port": ("GET /topics", "POST /topic/create?topic=t"),
     "dynamiq.port": ("GET /v1/queues", "PUT /v1/queues/t/message"),
+    "timeline.port": ("GET /v1/info", "PUT /v1/topics/t"),
     "sqs.port": ("GET /?Action=ListQueues", "GET /?Action=CreateQueue&QueueName=t"),
     "api.port": ("GET /api/v1/topics", "POST /api/v1/topics/t/messages?create=true"),
 }
@@ -44,7 +46,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     nsq = NsqConfig(tls_cert=str(made.server), tls_key=str(made.server_key))
     http = HttpConfig(hosts=("queue.example",))
     sqs = SqsConfig(port=0)
-    with Served(tmp_path_factory.mktemp("data"), nsq=nsq, sqs=sqs, http=http, lookup=True) as node:
+    timeline = TimelineConfig(port=0)
+    with Served(tmp_path_factory.mktemp("data"), nsq=nsq, sqs=sqs, timeline=timeline, http=http, lookup=True) as node:
         yield node
 
 

@@ -28,6 +28,7 @@ DEFAULTS = {
     "nsq.http_port": 4151,
     "nsq.tcp_port": 4150,
     "dynamiq.port": 8081,
+    "timeline.port": 9000,
 }
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

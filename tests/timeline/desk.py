@@ -91,9 +91,7 @@ class Desk:
     def __init__(self, path: Path, **timeline: Any) -> None:
         self.clock = FakeClock()
         self.disk = FakeDisk(self.clock)
-        self.config = Config(
-            data_dir=str(path), parts=(TimelineConfig(**timeline),), events=EventsConfig(mode="off")
-        )
+        self.config = Config(data_dir=str(path), parts=(TimelineConfig(**timeline),), events=EventsConfig(mode="off"))
         self.start()
 
     def start(self) -> None:
@@ -146,9 +144,7 @@ class Desk:
         return token
 
     def greet(self, name: str = "c", topic: str = "t", lease_ms: int = 60_000, rack: str = "") -> str:
-        told = self.act(
-            "consumer-handshake", topic_id=topic, consumer_id=name, lease_timeout_ms=lease_ms, rack_id=rack
-        )
+        told = self.act("consumer-handshake", topic_id=topic, consumer_id=name, lease_timeout_ms=lease_ms, rack_id=rack)
         assert told.error is None, told
         token: str = told.session_id
         return token

@@ -27,6 +27,7 @@ ALONE = {
     "sqs.enabled": False,
     "dynamiq.enabled": False,
     "m3msg.enabled": False,
+    "timeline.enabled": False,
     "nsq.tcp_port": 0,
     "nsq.http_port": 0,
 }

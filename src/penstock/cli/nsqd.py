@@ -150,8 +150,8 @@ def run(arguments: list[str]) -> int:
 def chosen(given: Given, warn: Callable[[str], None]) -> dict[str, object]:
     """Return the settings that a command line of nsqd's asks for, by dotted name."""
     settings = goflags.settings(given, FLAGS, warn)
-    off = ("api.enabled", "flight.enabled", "sqs.enabled", "dynamiq.enabled", "m3msg.enabled", "nsq.lookup")
-    settings |= dict.fromkeys(off, False)
+    dialects = ("api", "flight", "sqs", "dynamiq", "m3msg", "timeline")
+    settings |= dict.fromkeys((*(f"{name}.enabled" for name in dialects), "nsq.lookup"), False)
     settings |= {"data_dir": settings.get("data_dir") or "./penstock-data"}
     settings |= ports(given, PORTS)
     if given.get("https-address", [""])[-1] and not settings.get("tls_cert"):

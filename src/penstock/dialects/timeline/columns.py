@@ -60,7 +60,7 @@ def core_id(shown: bytes) -> int:
 
 
 def _fixed(data: bytes, count: int, size: int) -> pa.BinaryArray:
-    ends = pa.py_buffer(np.arange(0, (count + 1) * size, size, np.int32))
+    ends = pa.py_buffer(np.arange(0, (count + 1) * size, size, dtype=np.int32))
     return pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(data)])
 
 

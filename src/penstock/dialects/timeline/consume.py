@@ -16,6 +16,7 @@ from penstock.callers import Caller
 from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Pong, TopicStatus, Up
 from penstock.client.wire import decoded, encoded
 from penstock.clock import Timer
+from penstock.columns import Offsets
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.dialects.timeline import pushes
@@ -150,7 +151,7 @@ class Consumer:
         timeline.note_delivered(batch)
         self._push(batch, ids)
 
-    def _push(self, batch: pa.RecordBatch, ids: pushes.columns.Offsets) -> None:
+    def _push(self, batch: pa.RecordBatch, ids: Offsets) -> None:
         self.held.update(zip(batch.column("message_id").to_pylist(), ids.tolist(), strict=True))
         self._room -= len(batch)
         self._stream.send(batch)

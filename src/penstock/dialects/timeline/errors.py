@@ -26,23 +26,35 @@ class Known(NamedTuple):
 
 
 KINDS: Mapping[int, Known] = {
-    Kind.CLUSTER_OFFLINE: Known(Module.CLUSTER, "the cluster is offline", should_retry=True, should_sync=True, status=503),
+    Kind.CLUSTER_OFFLINE: Known(
+        Module.CLUSTER, "the cluster is offline", should_retry=True, should_sync=True, status=503
+    ),
     Kind.WRONG_CLUSTER: Known(Module.CLUSTER, "this is another cluster", status=421),
-    Kind.CLUSTER_MINORITY: Known(Module.CLUSTER, "most of the cluster is away", should_retry=True, should_sync=True, status=503),
+    Kind.CLUSTER_MINORITY: Known(
+        Module.CLUSTER, "most of the cluster is away", should_retry=True, should_sync=True, status=503
+    ),
     Kind.NO_CONNECTION: Known(Module.CLUSTER, "there is no connection", should_retry=True, status=503),
     Kind.STORAGE: Known(Module.STORAGE, "storing failed", should_retry=True, status=503),
     Kind.STORAGE_OFFLINE: Known(Module.STORAGE, "the storage is offline", should_retry=True, status=503),
     Kind.STORAGE_TIMEOUT: Known(Module.STORAGE, "the storage takes too long", should_retry=True, status=503),
     Kind.UNSUPPORTED: Known(Module.STORAGE, "this is not supported", status=501),
-    Kind.BROKER_DEGRADED: Known(Module.BROKER, "the node is degraded", Severity.WARN, should_retry=True, should_sync=True, status=503),
-    Kind.BROKER_MINORITY: Known(Module.BROKER, "the node is cut off", Severity.WARN, should_retry=True, should_sync=True, status=503),
+    Kind.BROKER_DEGRADED: Known(
+        Module.BROKER, "the node is degraded", Severity.WARN, should_retry=True, should_sync=True, status=503
+    ),
+    Kind.BROKER_MINORITY: Known(
+        Module.BROKER, "the node is cut off", Severity.WARN, should_retry=True, should_sync=True, status=503
+    ),
     Kind.BROKER_TIMEOUT: Known(Module.BROKER, "the node took too long", should_retry=True, status=504),
     Kind.PROTOCOL: Known(Module.PROTOCOL, "the request cannot be read"),
     Kind.UNKNOWN_COMMAND: Known(Module.PROTOCOL, "there is no such command", status=404),
     Kind.TOPIC: Known(Module.BROKER, "the topic refuses this"),
     Kind.TOPIC_NOT_FOUND: Known(Module.BROKER, "there is no such topic", status=404),
-    Kind.TOPIC_PROVISIONING: Known(Module.BROKER, "the topic is being made", Severity.WARN, should_retry=True, status=409),
-    Kind.TOPIC_DELETING: Known(Module.BROKER, "the topic is being deleted", Severity.WARN, should_retry=True, status=409),
+    Kind.TOPIC_PROVISIONING: Known(
+        Module.BROKER, "the topic is being made", Severity.WARN, should_retry=True, status=409
+    ),
+    Kind.TOPIC_DELETING: Known(
+        Module.BROKER, "the topic is being deleted", Severity.WARN, should_retry=True, status=409
+    ),
     Kind.MESSAGE_NOT_FOUND: Known(Module.BROKER, "there is no such message", status=404),
     Kind.TOPIC_EXISTS: Known(Module.BROKER, "the topic has other settings", status=409),
     Kind.LEASE_EXPIRED: Known(Module.BROKER, "the lease is over", Severity.WARN, status=409),

@@ -61,8 +61,7 @@ class Filling:
     def close(self) -> None:
         """Learn nothing more."""
         self._left.clear()
-        if self._unfollow is not None and not self._topic.deleted:
-            self._unfollow()
+        self._unfollow()
 
     def _note_released(self, shard: int, details: tuple[Offsets, ...], held: Offsets, versions: object) -> None:
         state, attempts, due_ns, _ = details

@@ -90,10 +90,13 @@ class Http(App):
             ("POST", f"{V1}/messages", Route(self.create_messages, most)),
             ("POST", f"{V1}/lease", Route(self.lease, COMMAND_BYTES_MAX)),
         ]
-        for command in ("delete", "extend-lease", "release"):
-            table.append(("POST", f"{V1}/messages/{command}", Route(partial(self.change_messages, command), most)))
-        for name in service.commands:
-            table.append(("POST", f"{V1}/{name}", Route(partial(self.command, name), COMMAND_BYTES_MAX)))
+        changes = ("delete", "extend-lease", "release")
+        table += [
+            ("POST", f"{V1}/messages/{each}", Route(partial(self.change_messages, each), most)) for each in changes
+        ]
+        table += [
+            ("POST", f"{V1}/{name}", Route(partial(self.command, name), COMMAND_BYTES_MAX)) for name in service.commands
+        ]
         self._routes = Routes(table, head=True)
 
     # --- App ------------------------------------------------------------------------------------------------------

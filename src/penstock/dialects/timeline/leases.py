@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -196,10 +197,10 @@ def _judged(timeline: Timeline, session: Session, found: Offsets, given: Offsets
     return kinds
 
 
-def _was_held(timeline: Timeline, rows: Look, found: Offsets, given: Offsets, number: int) -> Kinds:
+def _was_held(timeline: Timeline, rows: Look, found: Offsets, given: Offsets, number: int) -> npt.NDArray[np.bool_]:
     """Tell which rows nobody has had since this holder's lease of them ended by itself."""
     before = columns.wire_versions(np.maximum(rows.versions - 1, 0), rows.attempts)
-    held = (rows.attempts > 0) & ((rows.holder == number) | (before == given))
+    held: npt.NDArray[np.bool_] = (rows.attempts > 0) & ((rows.holder == number) | (before == given))
     released = timeline.released
     if released:
         held &= ~np.array(

@@ -31,9 +31,7 @@ def is_graphic(text: str) -> bool:
     """Tell whether all characters are letters, marks, numbers, punctuation, symbols or spaces."""
     if text.isascii():
         return text.isprintable()
-    return all(
-        (category := unicodedata.category(character))[0] in _GRAPHIC or category == "Zs" for character in text
-    )
+    return all((category := unicodedata.category(character))[0] in _GRAPHIC or category == "Zs" for character in text)
 
 
 def are_message_ids(ids: pa.BinaryArray) -> npt.NDArray[np.bool_]:

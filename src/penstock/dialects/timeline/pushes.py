@@ -9,19 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.timeline.wire import PUSHED
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.source import Delivery
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.reading import Found
 from penstock.dialects.timeline.timeline import MS, Timeline, shard_ids
 
-#: Rows of one batch, and where they stand in the log.
-Part = tuple[int, pa.RecordBatch, "columns.Offsets"]
-
 
 def of_deliveries(
     timeline: Timeline, consumer: bytes, deliveries: Sequence[Delivery], now: Instant
-) -> tuple[pa.RecordBatch, columns.Offsets]:
+) -> tuple[pa.RecordBatch, Offsets]:
     """Return what was just leased, and the core ids of its rows."""
     return _ordered(
         [
@@ -33,12 +31,12 @@ def of_deliveries(
 
 def of_leases(
     timeline: Timeline, consumer: bytes, found: Sequence[Found], now: Instant
-) -> tuple[pa.RecordBatch, columns.Offsets]:
+) -> tuple[pa.RecordBatch, Offsets]:
     """Return what was leased before, and the core ids of its rows."""
     return _ordered([_part(timeline, consumer, each, now) for each in found])
 
 
-def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tuple[pa.RecordBatch, columns.Offsets]:
+def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tuple[pa.RecordBatch, Offsets]:
     shard, batch, rows, _ = found
     pages = timeline.subscription.cursors[shard].states.pages
     offsets = batch.first + rows
@@ -63,7 +61,7 @@ def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tu
     return pa.record_batch(names, PUSHED), ids
 
 
-def _ordered(parts: list[tuple[pa.RecordBatch, columns.Offsets]]) -> tuple[pa.RecordBatch, columns.Offsets]:
+def _ordered(parts: list[tuple[pa.RecordBatch, Offsets]]) -> tuple[pa.RecordBatch, Offsets]:
     ids = np.concatenate([part[1] for part in parts])
     batch = pa.concat_batches([part[0] for part in parts])
     times = np.asarray(batch.column("timestamp_ms"), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ def read(topic: Topic, ids: Offsets, told: Callable[[list[Found]], None]) -> Non
             shard = topic.shards[number]
             batch = shard.read(offset)
             if batch is None and not fetched and not topic.deleted:
-                shard.fetch(offset, lambda: step(at, fetched=True))
+                shard.fetch(offset, partial(step, at, fetched=True))
                 return
             fetched = False
             if batch is None or batch.first > offset:  # gone, or cannot be read

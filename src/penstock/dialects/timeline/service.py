@@ -169,7 +169,11 @@ class Service:
         caller.check("create", ident)
         self.storage.askers[ident] = caller
         made = self.overseer.create(ident, _settings_of(choices))
-        made.then(lambda _, __: self.storage.askers.pop(ident, None))
+
+        def over(_: Entry | None, __: Exception | None) -> None:
+            self.storage.askers.pop(ident, None)
+
+        made.then(over)
         return made
 
     def delete(self, caller: Caller, asked: wire.TimelineDeleteTopic) -> Answer[wire.Done]:
@@ -408,7 +412,9 @@ class Service:
     def change_messages(self, caller: Caller, asked: wire.Change, rows: pa.RecordBatch) -> Answer[pa.RecordBatch]:
         """Delete, extend or release messages, each by itself."""
         if asked.command not in ("delete", "extend-lease", "release"):
-            raise Fault(Kind.UNKNOWN_COMMAND, f"{asked.command!r} is no change; there are delete, extend-lease, release")
+            raise Fault(
+                Kind.UNKNOWN_COMMAND, f"{asked.command!r} is no change; there are delete, extend-lease, release"
+            )
         session = self.sessions.find(asked.session_id, None if asked.command == "delete" else "consumer")
         caller.check("receive" if session.role == "consumer" else "publish", session.topic)
         timeline = self._admitted(session, len(rows))

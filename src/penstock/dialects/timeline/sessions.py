@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
-from penstock.clock import SECOND, Clock, Timer
 from penstock.client.timeline.wire import Kind
+from penstock.clock import SECOND, Clock, Timer
 from penstock.dialects.timeline.errors import Fault
 
 Role: TypeAlias = Literal["producer", "consumer"]
@@ -105,7 +105,9 @@ class Sessions:
         if session is None:
             raise Fault(Kind.UNKNOWN_SESSION, "there is no session with this token; greet the node again")
         if role is not None and session.role != role:
-            raise Fault(Kind.WRONG_ROLE, f"this takes a session of a {role}, and {session.member!r} is a {session.role}")
+            raise Fault(
+                Kind.WRONG_ROLE, f"this takes a session of a {role}, and {session.member!r} is a {session.role}"
+            )
         session.used_ns = self._clock.monotonic()
         return session
 

@@ -1,4 +1,4 @@
-"""Exchanges by which producers create and everybody changes messages: batches up, what became of them down, in order."""
+"""Exchanges by which producers create and everybody changes messages: batches up, what became of them down."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Talk(Generic[Words]):
         stream: Stream,
     ) -> None:
         self._service = service
-        self._words = words
+        self._words: type[Words] = words
         self._op = op
-        self._carry_out = carry_out
+        self._carry_out: Callable[[Words, pa.RecordBatch], Answer[pa.RecordBatch]] = carry_out
         self._stream = stream
         self._replies: deque[tuple[int, Answer[pa.RecordBatch]]] = deque()
         #: Given once there is room for more.

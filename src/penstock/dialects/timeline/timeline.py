@@ -317,7 +317,10 @@ def _with_ids(given: pa.Array) -> pa.BinaryArray:
 def _sizes(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
     count = len(array)
     _, ends, _ = array.buffers()
-    return np.diff(np.frombuffer(ends, np.int32, count + 1, array.offset * 4)) if count else np.zeros(0, np.int32)
+    if not count:
+        return np.zeros(0, np.int32)
+    cuts = np.frombuffer(ends, np.int32, count + 1, array.offset * 4)
+    return cuts[1:] - cuts[:-1]
 
 
 def shard_ids(shard: int, offsets: Offsets) -> Offsets:
