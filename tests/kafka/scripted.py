@@ -16,9 +16,9 @@ from penstock.relays.kafka.cluster import Broker, Cluster, SaidTopic, cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.line import Line
 from penstock.relays.kafka.relay import Relay
-from penstock.relays.kafka.router import Found
 from penstock.relays.kafka.sequences import Place, Sequences
 from penstock.relays.kafka.sets import Request
+from penstock.relays.kafka.way import Found
 from penstock.settings import TopicSettings
 from tests.site import PLAIN, Site
 

@@ -77,7 +77,7 @@ def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
         if api is not Api.PRODUCE:  # asked before anything can be sent: have it asked again
             way.broker.faults[Api.PRODUCE].append(FAULTS["hangs up"])
         if api is Api.INIT_PRODUCER_ID:
-            way.relay.router._sequences = None
+            way.relay.router.numbering.sequences = None
         before = way.broker.sessions
         way.broker.faults[api] += [fault, fault]
         bodies = [b"%s %d" % (name.encode(), number) for number in range(40)]

@@ -69,6 +69,10 @@ class Books:
             part.groups[0].lane.ack_wait += count
             self.show("send", part.groups)
 
+    def heard(self, part: MessageSet) -> None:
+        """Note that a set waits for no answer any more."""
+        part.groups[0].lane.ack_wait -= part.count
+
     def deliver(self, part: MessageSet) -> None:
         """Be done with messages that Kafka has."""
         self.show("got_ack", part.groups)

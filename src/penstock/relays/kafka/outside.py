@@ -17,9 +17,9 @@ from penstock.relays.kafka.conversation import Conversation, Manner
 from penstock.relays.kafka.learning import Learning, beside
 from penstock.relays.kafka.line import Line, Wire
 from penstock.relays.kafka.records import Packer
-from penstock.relays.kafka.router import Found
 from penstock.relays.kafka.sequences import Sequences
 from penstock.relays.kafka.sets import Request
+from penstock.relays.kafka.way import Found
 
 MILLISECOND_NS = 1_000_000
 

@@ -20,8 +20,9 @@ from penstock.node.topic import Topic
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.lane import LEASE_NS, Lane
 from penstock.relays.kafka.learning import Learning
-from penstock.relays.kafka.router import Outside, Router
+from penstock.relays.kafka.router import Router
 from penstock.relays.kafka.wanted import wanted
+from penstock.relays.kafka.way import Outside
 from penstock.settings import SubscriptionSettings
 
 _log = logging.getLogger("penstock.kafka")
@@ -183,7 +184,7 @@ class Relay:
 
     def queues(self) -> Iterator[Queue]:
         """Return the topics of which it holds messages."""
-        return self.router.queues()
+        return self.router.routes.queues()
 
     def waiting(self) -> int:
         """Return how many messages it has not looked at yet."""
@@ -191,7 +192,7 @@ class Relay:
 
     def metadata_times(self) -> MetadataTimes:
         """Return when it learned what it knows."""
-        return self.router.times
+        return self.router.knowledge.times
 
     def update_metadata(self) -> None:
         """Ask Kafka again, soon."""

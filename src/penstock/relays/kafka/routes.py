@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import numpy as np
 
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.columns import Offsets
+from penstock.dialect import Queue
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import Lane
@@ -34,6 +35,37 @@ class Routes:
         """Let nothing go any more."""
         if self._batch_timer is not None:
             self._batch_timer.cancel()
+
+    # --- what is in hand ------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """How many messages are in hand."""
+        return sum(lane.held for lane in self.lanes.values())
+
+    def queues(self) -> Iterator[Queue]:
+        """Return the topics of which something is in hand."""
+        batched = {name: lane.batched for name, lane in self.lanes.items()}
+        for line in self.lines.values():
+            for batcher in line.batchers.values():
+                for group in batcher.groups:
+                    batched[group.topic] = batched.get(group.topic, 0) + group.count
+        for name, lane in self.lanes.items():
+            if lane.held:
+                yield Queue(name, batched[name], max(lane.held - lane.ack_wait - batched[name], 0), lane.ack_wait)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield what lanes and lines have: first what waits for answers, or is to go again."""
+        for line in self.lines.values():
+            for part in (*chain.from_iterable(line.out), *line.again, *line.returned):
+                yield from part.groups
+        for line in self.lines.values():
+            yield from line.unsent()
+        for lane in self.lanes.values():
+            if lane.batcher is not None:
+                yield from lane.batcher.groups
+
+    # --- on the way -----------------------------------------------------------------------------------------------
 
     def route(self, lane: Lane, group: Group, *, batches: bool) -> None:
         """Bring messages to the brokers that are to have them, at once or (`batches`) with others."""
