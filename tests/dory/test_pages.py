@@ -208,6 +208,15 @@ def test_that_nobody_asks_for_discards_is_counted(node: Sockets, caplog: pytest.
     assert any("nobody has asked for /discards" in record.message for record in caplog.records)
 
 
+def test_nobody_is_told_to_ask_for_a_page_that_is_switched_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with dory(tmp_path / "data", http=False) as node:
+        assert node.running.pages is None
+        node.served.advance(24 * 3600)
+    assert not any("nobody has asked" in record.message for record in caplog.records)
+
+
 def test_the_monitoring_script_finds_every_counter_it_looks_up(node: Sockets, relay: FakeRelay) -> None:
     before = counters(node)
     assert [name for name in LOOKED_UP if name not in before] == []
@@ -308,7 +317,9 @@ def test_message_debug_writes_only_topics_that_were_asked_for(node: Sockets, rel
     node.served.advance(3601)
     pass_by("t")
     assert received.read_text() == ""
-    assert not node.running.pages.debug.is_on
+    pages = node.running.pages
+    assert pages is not None
+    assert not pages.debug.is_on
     assert sorted(path.name for path in received.parent.iterdir()) == ["msg_got_ack", "msg_receive", "msg_send"]
 
 

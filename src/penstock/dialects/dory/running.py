@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
@@ -47,11 +48,9 @@ class Dory:
         }
         self._servers: list[asyncio.Server] = []
         self._datagrams: Datagrams | None = None
-        self.pages = Pages(node, self.config, self.counters)
-        crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
-        door = httpkit.Door(self.config.address, config.http.hosts)
-        #: Its status pages.
-        self.listener = httpkit.Listener(HTTP, self.pages, node.clock, node.budget, node.gate, door, crowd)
+        #: Its status pages, and who serves them; none where they are switched off.
+        self.pages: Pages | None = None
+        self._listener: httpkit.Listener | None = None
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Mapping[str, Bound]) -> Self:
@@ -75,9 +74,16 @@ class Dory:
             made = partial(dory.connect, TCP)
             dory._servers.append(await loop.create_server(made, sock=bound[TCP].taken(), backlog=BACKLOG))
         if HTTP in bound:
-            tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
-            await dory.listener.serve(bound[HTTP].taken(), tls)
+            await dory._show(config, bound[HTTP].taken())
         return dory
+
+    async def _show(self, config: Config, sock: socket.socket) -> None:
+        node, limits = self.node, config.limits
+        self.pages = Pages(node, self.config, self.counters)
+        crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
+        door = httpkit.Door(self.config.address, config.http.hosts)
+        self._listener = httpkit.Listener(HTTP, self.pages, node.clock, node.budget, node.gate, door, crowd)
+        await self._listener.serve(sock, tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
 
     def connect(self, listener: str) -> Connection:
         """Make the protocol of a new connection."""
@@ -121,8 +127,10 @@ class Dory:
         await asyncio.sleep(0)
         for door in self.doors.values():
             door.close()
-        self.pages.close()
-        await self.listener.close()
+        if self.pages is not None:
+            self.pages.close()
+        if self._listener is not None:
+            await self._listener.close()
 
     def samples(self) -> Iterator[Sample]:
         """Return its figures."""
