@@ -7,9 +7,6 @@ from typing import NamedTuple
 from penstock.kafka.exchange import Api, is_flexible
 from penstock.kafka.wire import Reader, Writer
 
-#: Sequences go up to here and begin at 0 again.
-SEQUENCES = 1 << 31
-
 
 class Producer(NamedTuple):
     """Who sends."""

@@ -101,7 +101,6 @@ class _Rebuild:
         self._disk = directories.disk
         self._clock = clock
         self._random = random
-        self._is_trusted = is_trusted
         self._topics: dict[str, TopicRecord] = {}
         #: By the numbers that labels have.
         self._labelled: dict[int, TopicRecord] = {}
