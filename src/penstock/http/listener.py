@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from penstock.budget import Budget
 from penstock.callers import Gate
 from penstock.clock import SECOND, Clock, Timer
+from penstock.config import Config
 from penstock.http.connection import Connection
 from penstock.http.door import Door
 from penstock.wire.crowd import Crowd
+from penstock.wire.tls import server_context
 
 if TYPE_CHECKING:
     from penstock.http.app import App
@@ -100,8 +102,6 @@ class Listener:
         self._sweeper = self.clock.call_at(now_ns + SWEEP_NS, self._sweep)
 
 
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """Return what serves TLS with a certificate file and a key file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context
+def tls_of(config: Config) -> ssl.SSLContext | None:
+    """Return TLS with the node's certificate, None where it has none."""
+    return server_context(config.tls_cert, config.tls_key) if config.tls_cert else None

@@ -1,4 +1,4 @@
-"""TLS over memory, for either end of a connection, and what a client of it is configured with.
+"""TLS over memory, for either end of a connection, and what each of them is configured with.
 
 Bytes in, bytes out, as the other `layers`. Knows nothing of sockets; which files are asked for is passed in.
 Invariant: a peer whose certificate nobody vouches for gets no byte of what is said.
@@ -113,6 +113,25 @@ def common_name(certificate: Mapping[str, Any] | None) -> str:
     return next((value for part in subject for key, value in part if key == "commonName"), "")
 
 
+def server_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return what serves TLS with a certificate's file and a key's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _show(context, certificate, key)
+    return context
+
+
+def ask_clients(context: ssl.SSLContext, authority: str, setting: str) -> None:
+    """Ask each client for a certificate that an authority's file vouches for, or without one the system's."""
+    context.verify_mode = ssl.CERT_REQUIRED
+    if not authority:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return
+    try:
+        context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f'{setting} = "{authority}" cannot be used: {error}') from error
+
+
 def client_context(authority: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
     """Return what checks servers by an authority's file, or by what the system trusts, and may show a certificate."""
     try:
@@ -120,11 +139,15 @@ def client_context(authority: str = "", certificate: str = "", key: str = "") ->
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f'authority "{authority}" cannot be used: {error}') from error
     if certificate:
-        try:
-            context.load_cert_chain(certificate, key or None)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
+        _show(context, certificate, key)
     return context
+
+
+def _show(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
 
 
 def _reason(error: Exception) -> str:

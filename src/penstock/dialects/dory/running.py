@@ -20,7 +20,7 @@ from penstock.dialects.dory.datagrams import Datagrams
 from penstock.dialects.dory.door import Door
 from penstock.dialects.dory.pages import Pages
 from penstock.dialects.dory.pool import BLOCK_BYTES, Pool
-from penstock.http.listener import tls_context
+from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
 
@@ -83,7 +83,7 @@ class Dory:
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
         door = httpkit.Door(self.config.address, config.http.hosts)
         self._listener = httpkit.Listener(HTTP, self.pages, node.clock, node.budget, node.gate, door, crowd)
-        await self._listener.serve(sock, tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None)
+        await self._listener.serve(sock, tls_of(config))
 
     def connect(self, listener: str) -> Connection:
         """Make the protocol of a new connection."""

@@ -12,7 +12,7 @@ from penstock.dialects.dynamiq.http import Http
 from penstock.dialects.dynamiq.queues import Queues
 from penstock.dialects.dynamiq.stats import Stats
 from penstock.http import Door, Listener
-from penstock.http.listener import tls_context
+from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
 from penstock.wire.statsd import Statsd, dialler
@@ -44,7 +44,7 @@ class Dynamiq:
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
         """Serve clients in the running loop."""
         dynamiq = cls(node, config)
-        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        tls = tls_of(config)
         await dynamiq.listener.serve(bound.taken(), tls)
         return dynamiq
 

@@ -11,10 +11,9 @@ from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.m3msg.config import M3MsgConfig, has_tls
 from penstock.dialects.m3msg.connection import LISTENER, Connection
-from penstock.errors import ConfigError
-from penstock.http.listener import tls_context
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
+from penstock.wire.tls import ask_clients, server_context
 
 #: A TLS handshake may take this long.
 HANDSHAKE_S = 5.0
@@ -39,7 +38,7 @@ class M3Msg:
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
         """Serve producers in the running loop."""
         m3msg = cls(node, config)
-        tls = server_context(config) if has_tls(config) else None
+        tls = tls_of(config) if has_tls(config) else None
         m3msg._acceptor = await asyncio.get_running_loop().create_server(
             m3msg.connect, sock=bound.taken(), ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None
         )
@@ -93,14 +92,10 @@ class M3Msg:
         ]
 
 
-def server_context(config: Config) -> ssl.SSLContext:
+def tls_of(config: Config) -> ssl.SSLContext:
     """Return TLS with the node's certificate, which asks producers for theirs where somebody vouches for them."""
-    context = tls_context(config.tls_cert, config.tls_key)
+    context = server_context(config.tls_cert, config.tls_key)
     authority = config.of(M3MsgConfig).tls_client_ca
     if authority:
-        try:
-            context.load_verify_locations(authority)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f'm3msg.tls_client_ca = "{authority}" cannot be used: {error}') from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        ask_clients(context, authority, "m3msg.tls_client_ca")
     return context

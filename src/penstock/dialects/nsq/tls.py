@@ -10,7 +10,7 @@ import ssl
 
 from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.errors import ConfigError
+from penstock.wire import tls as wire
 
 VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -21,24 +21,9 @@ def server_context(config: Config) -> ssl.SSLContext | None:
     certificate, key = nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key
     if not certificate:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = wire.server_context(certificate, key)
     context.minimum_version = VERSIONS[nsq.tls_min_version]
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f'certificate "{certificate}" with key "{key}" cannot be used: {error}') from error
     if nsq.tls_client_auth_policy != "none":
         # Python's TLS has no way to ask for a certificate and take any, so `require` checks it as well.
-        context.verify_mode = ssl.CERT_REQUIRED
-        _trust(context, nsq.tls_root_ca_file)
+        wire.ask_clients(context, nsq.tls_root_ca_file, "nsq.tls_root_ca_file")
     return context
-
-
-def _trust(context: ssl.SSLContext, path: str) -> None:
-    if not path:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-        return
-    try:
-        context.load_verify_locations(path)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f'nsq.tls_root_ca_file = "{path}" cannot be used: {error}') from error

@@ -14,7 +14,7 @@ from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.names import Names
 from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.http import Door, Listener
-from penstock.http.listener import tls_context
+from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
 
@@ -36,7 +36,7 @@ class Sqs:
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
         """Serve clients in the running loop."""
         sqs = cls(node, config)
-        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+        tls = tls_of(config)
         await sqs.listener.serve(bound.taken(), tls)
         sqs.api.sns.couriers.start()
         return sqs
