@@ -132,7 +132,12 @@ def shaped(values: Column, count: int, name: str) -> Column:
 
 def int64s(column: Column) -> tuple[Offsets, npt.NDArray[np.bool_]]:
     """Return a numeric column as (values, valid); nulls read as 0."""
-    array = column if isinstance(column, pa.Array) else pa.array(column, pa.int64())
+    if isinstance(column, list):  # few rows, for which Arrow's calls would cost more
+        return (
+            np.array([0 if cell is None else cell for cell in column], np.int64),
+            np.array([cell is not None for cell in column], np.bool_),
+        )
+    array = column
     valid = np.asarray(array.is_valid())
     return np.asarray(array.fill_null(0), dtype=np.int64), valid
 

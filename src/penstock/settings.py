@@ -13,6 +13,7 @@ import msgspec
 Durability = Literal["memory", "os", "fsync"]
 Compression = Literal["none", "lz4", "zstd"]
 QuotaFull = Literal["refuse", "drop"]
+Dealer = Literal["simple", "gladiator", "rack"]
 #: What one setting of a dialect may be.
 Choice = bool | int | str
 
@@ -105,7 +106,21 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     lease_ns: Annotated[int, about("How long a consumer may hold a message.", 0)] = 60 * SECOND_NS
     lease_max_ns: Annotated[int, about("How long it may at most, however it asks.", 0)] = 15 * MINUTE_NS
     #: Which of `delivery.policies` deals its messages.
-    policy: str = "shared"
+    policy: Annotated[
+        str,
+        about(
+            "Who gets which message: shared (whoever has room), fair (keys take turns), buckets (dealt to consumers), "
+            "or what a dialect or relay chose."
+        ),
+    ] = "shared"
+    dealer: Annotated[
+        Dealer,
+        about("With policy buckets: ranges, or also a backup for each of them, or one in every other rack."),
+    ] = "simple"
+    buckets: Annotated[int, about("With policy buckets: how many there are, at most 65535.", 1)] = 1024
+    prefetch_ns: Annotated[
+        int, about("With policy buckets: messages go out so long before they are due; leases begin when they are.", 0)
+    ] = 0
     order: Annotated[
         Literal["none", "key", "shard"],
         about("key: messages of a key one after the other; shard: one message of a shard at a time."),

@@ -12,6 +12,7 @@ import pytest
 from penstock.columns import Column, Offsets
 from penstock.delivery.dealer import HANDS_MAX, SORTED_ROWS
 from penstock.delivery.portion import LOOKS_MAX
+from penstock.delivery.ready import Lane
 from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 from tests.delivery.parts import SECOND, Bench, Receiver
@@ -318,7 +319,7 @@ def test_rows_that_wait_one_by_one_are_kept_together(bench: Bench) -> None:
         plain.take()
         plain.ack(plain.last)
     lane = bench.cursor.ready.lane(tagged.seat.lane)
-    assert lane is not None
+    assert isinstance(lane, Lane)
     assert len(lane.fresh) <= 20
     tagged.seat.set_credit(1000)
     assert tagged.take() == [b"%dA" % n for n in range(0, 2000, 2)]

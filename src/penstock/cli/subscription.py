@@ -79,6 +79,9 @@ class Settings(msgspec.Struct):
     ttl: str
     lease: str
     lease_max: str
+    dealer: str
+    buckets: int
+    prefetch: str
     order: str
     key_run: int
     ephemeral: bool
@@ -207,7 +210,7 @@ def show(client: Client, out: Printer, topic: TopicName, name: Name) -> None:
         "max attempts": f"{settings.max_attempts}, then to {dead}" if settings.max_attempts else "no limit",
         "ttl": "none" if settings.ttl == "0" else settings.ttl,
         "lease": f"{settings.lease}, at most {settings.lease_max}",
-        "policy": one.policy,
+        "policy": _policy(one),
         "order": f"by key, {settings.key_run} out at a time" if settings.order == "key" else settings.order,
     }
     if settings.ephemeral:
@@ -323,6 +326,15 @@ def _traffic(
 
 def _storage(policies: list[str] | None) -> dict[str, object]:
     return {} if policies is None else {"storage_policies": [policy for policy in policies if policy]}
+
+
+def _policy(one: Subscription) -> str:
+    """Return who gets which message, in words."""
+    settings = one.settings
+    if one.policy != "buckets":
+        return one.policy
+    ahead = "" if settings.prefetch == "0" else f", {settings.prefetch} before they are due"
+    return f"{settings.buckets} buckets, dealer {settings.dealer}{ahead}"
 
 
 def _shown(traffic: TrafficFilter | None) -> str:

@@ -147,6 +147,8 @@ class AsyncClient:
         create: bool = True,
         create_topic: bool = False,
         earliest: bool = False,
+        consumer: str | None = None,
+        rack: str | None = None,
     ) -> AsyncSubscription:
         """Become a consumer; at most `credit` messages are with the program at a time. See `Client.subscribe`."""
         what = asked(
@@ -161,6 +163,8 @@ class AsyncClient:
             create=create,
             create_topic=create_topic,
             earliest=earliest,
+            consumer=consumer,
+            rack=rack,
         )
         return AsyncSubscription(self._access, what, credit, self._patience_s)
 

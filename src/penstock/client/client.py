@@ -142,6 +142,8 @@ class Client:
         create: bool = True,
         create_topic: bool = False,
         earliest: bool = False,
+        consumer: str | None = None,
+        rack: str | None = None,
     ) -> Subscription:
         """Become a consumer; at most `credit` messages are with the program at a time.
 
@@ -151,7 +153,8 @@ class Client:
 
         `desired_tag`: only messages with this tag, which nobody else gets meanwhile. `header_filter`, `sample_percent`:
         what they refuse is finished for the subscription. `lease`: how long a message may be held, if not the
-        subscription's own time. Returns once the node knows of the consumer: what is published from then on is its own.
+        subscription's own time. `consumer`, `rack`: to whom buckets are dealt, where the subscription deals them.
+        Returns once the node knows of the consumer: what is published from then on is its own.
         """
         what = asked(
             topic,
@@ -165,6 +168,8 @@ class Client:
             create=create,
             create_topic=create_topic,
             earliest=earliest,
+            consumer=consumer,
+            rack=rack,
         )
         return Subscription(self._access, what, credit, self._patience_s)
 
@@ -309,6 +314,8 @@ def asked(
     create: bool,
     create_topic: bool,
     earliest: bool,
+    consumer: str | None,
+    rack: str | None,
 ) -> wire.Subscribe:
     """Return what a consumer asks the node for."""
     check_name("topic", topic)
@@ -325,6 +332,8 @@ def asked(
         create=create,
         create_topic=create_topic,
         earliest=earliest,
+        consumer=consumer,
+        rack=rack,
     )
 
 

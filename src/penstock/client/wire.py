@@ -119,6 +119,9 @@ class Subscribe:
     create_topic: bool = True
     #: A subscription made now begins with everything that is kept.
     earliest: bool = False
+    #: Where buckets are dealt: to whom, and in which rack it stands.
+    consumer: str | None = None
+    rack: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,7 @@ class Cursor:
     def use_rules(self, rules: Rules) -> None:
         """Judge by other rules from now on."""
         self.rules = rules
+        self.ready.set_ordered(rules.ordered)
         self._looks = rules.looks
         self.position.judged_to = 0
         keys = self.states.keys
@@ -101,6 +102,7 @@ class Cursor:
         self.position.judged_to = 0
         self.position.joined_below = LANES_ROWS if policy.many else FEW_ROWS
         self.ready.use(policy)
+        self.states.keeps_due = policy.by_due
         self.states.set_lead(policy.lead_ns, wall_ns)
 
     # --- keys that moved ------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ class Cursor:
             if states.lead_ns:
                 states.pop_due(now.wall_ns)
         if len(ready):
-            states.hold_ready(ready, self.ready.add(batch, ready))
+            states.hold_ready(ready, *self.ready.add(batch, ready))
             keys = states.keys
             if keys is not None and (self.ready.many or keys.holds is not None):
                 keys.note_rows(batch, ready)

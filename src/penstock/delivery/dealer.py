@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.columns import id_of
 from penstock.delivery.cursor import Cursor
+from penstock.delivery.due_lane import in_order
 from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.leases import GRAIN_NS
@@ -296,14 +297,21 @@ class Dealer:
         line = self.line
         dealt = 0
         full = False
+        filled = None
+        if self.policy.by_due:
+            filled = {code for cursor in self._cursors for code in cursor.ready.filled(now)}
+            if not filled:
+                return 0, hands
         for _ in range(len(line)):
             seat = line.popleft()
             seat.queued = False
             self._unasked -= 1
             room = min(seat.room, budget - dealt)
-            if room > 0 and self._stocked(seat):
+            if room > 0 and (self._stocked(seat) if filled is None else self.policy.may_take(seat, filled, rank)):
                 deliveries = self._take(room, seat, now, rank)
                 if deliveries:
+                    if self.policy.by_due:
+                        deliveries = in_order(deliveries)
                     dealt += self._hand(seat, deliveries)
                     hands -= 1
                     full = full or seat.room <= 0

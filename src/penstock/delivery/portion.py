@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.columns import Cuts, Offsets
+from penstock.delivery.due_lane import DueLane, earliest
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, REMOVED
 from penstock.delivery.policies.policy import Taker
@@ -99,6 +100,9 @@ class Portion:
     def fill_from_lanes(self, taker: Taker, rank: int) -> None:
         """Take from the lanes that are open to a seat, in turn."""
         cursor = self._cursor
+        if cursor.ready.policy.by_due:
+            self._fill_by_due(taker, rank)
+            return
         for code in cursor.ready.open_to(taker, rank, self._now, ordered=cursor.rules.ordered):
             taken = self._take_lane(code)
             if not cursor.ready.policy.served(code, taker, taken, self._deadline_ns) or self._left <= 0:
@@ -108,6 +112,8 @@ class Portion:
         """Take from one lane of several and return how many."""
         cursor = self._cursor
         lane = cursor.ready.lane(code)
+        if isinstance(lane, DueLane):
+            return 0
         before = self._left
         ordered = cursor.rules.ordered or cursor.ready.policy.in_order
         while lane is not None and self._left > 0 and self._bytes_left > 0:
@@ -118,6 +124,36 @@ class Portion:
         if taken and lane is not None:
             lane.served()
         return taken
+
+    def _fill_by_due(self, taker: Taker, rank: int) -> None:
+        """Take what was due first: at first of all lanes together, then of one after the other."""
+        ready = self._cursor.ready
+        codes = list(ready.open_to(taker, rank, self._now, ordered=False))
+        for group in (codes,) if rank == 0 else [[code] for code in codes]:
+            more = self._take_due([lane for code in group if isinstance(lane := ready.lane(code), DueLane)])
+            for code in group:
+                ready.lane(code)  # nobody looks for rows in one that is empty
+            if not more:
+                break
+
+    def _take_due(self, lanes: list[DueLane]) -> bool:
+        """Take from some lanes; tell whether more may be taken elsewhere."""
+        while self._left > 0 and self._bytes_left > 0:
+            rows, due_ns = earliest(lanes, self._left)
+            if len(rows) == 0:
+                return True
+            queue, before = deque([rows]), len(self.out)
+            try:
+                while queue and self._left > 0 and self._bytes_left > 0:
+                    # Those that were out before are found out about there.
+                    if self._take_queued(queue, fresh=True) == NOTHING_NOW:
+                        return False
+            finally:
+                for rest in queue:
+                    self._cursor.ready.queue(rest)
+                for delivery in self.out[before:]:
+                    delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
+        return False
 
     def _take_fresh(self) -> int:
         """Lease rows straight from the log and return how many: 0 means that a look again may find some."""

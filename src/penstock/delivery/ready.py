@@ -2,7 +2,7 @@
 
 A lane holds rows to be handed out again and rows that are new, each as ascending arrays of offsets: 8 bytes a row.
 Which lane a row goes into, and who may take from it, is the policy's affair; where a policy has one lane for all, that
-is lane 0. Rows whose lane is not known yet wait in `unsorted`.
+is lane 0; where it goes by due times, each is a `DueLane`. Rows whose lane is not known yet wait in `unsorted`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from penstock.columns import Offsets
+from penstock.delivery.due_lane import DueLane, due_of
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import UNSORTED, Pages, Slots
+from penstock.delivery.pages import READY, UNSORTED, Pages, Slots
 from penstock.delivery.policies.policy import Policy, Taker
 from penstock.errors import InvariantError
 from penstock.message import Batch
@@ -74,6 +75,16 @@ class Lane:
             return self.again
         return self.fresh or None
 
+    def first(self) -> int:
+        """Return the lowest row."""
+        queue = lowest(self.again, self.fresh)
+        return int(queue[0][0]) if queue else 0
+
+    def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
+        """Keep of every piece what `keep` returns; tell whether anything went."""
+        again = _drop(self.again, keep)
+        return _drop(self.fresh, keep) or again
+
     def served(self) -> None:
         """Let redelivered and new rows take turns, so that neither starves the other."""
         self._turn = not self._turn
@@ -82,7 +93,7 @@ class Lane:
 class Ready:
     """All lanes of one cursor."""
 
-    __slots__ = ("_deal", "_lanes", "_pages", "_shard", "many", "only", "policy", "unsorted")
+    __slots__ = ("_deal", "_lanes", "_ordered", "_pages", "_shard", "many", "only", "policy", "unsorted")
 
     def __init__(self, shard: int, pages: Pages) -> None:
         self._shard = shard
@@ -90,13 +101,14 @@ class Ready:
         self.policy = Policy()
         #: Rows stand in several lanes, which the policy deals; else all of them in `only`.
         self.many = False
+        self._ordered = False
         self.clear()
 
     def clear(self) -> None:
         """Begin with no row."""
         self.only = Lane()
         self.unsorted: deque[Offsets] = _NOWHERE
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, Lane | DueLane] = {}
         self._deal = self.policy.deal
 
     def use(self, policy: Policy) -> None:
@@ -110,12 +122,18 @@ class Ready:
         else:
             self._line_up(again, fresh, mixed)
 
+    def set_ordered(self, ordered: bool) -> None:
+        """Go by the order of the shard from now on, and by nothing else."""
+        if ordered != self._ordered:
+            self._ordered = ordered
+            self._deal = -1  # whatever stands in lanes is put there anew
+
     def __bool__(self) -> bool:
         return bool(self.only or self.unsorted or self._lanes)
 
     # --- taking out -----------------------------------------------------------------------------------------------
 
-    def lane(self, code: int) -> Lane | None:
+    def lane(self, code: int) -> Lane | DueLane | None:
         """Return a lane if it has rows."""
         lane = self._lanes.get(code)
         if lane is not None and not lane:
@@ -126,6 +144,12 @@ class Ready:
     def codes(self) -> list[int]:
         """Return the lanes that have rows."""
         return [code for code in tuple(self._lanes) if self.lane(code) is not None]
+
+    def filled(self, now: Instant) -> list[int]:
+        """Return the lanes that have rows as they are dealt at this time."""
+        self.policy.look(now)
+        self._follow()
+        return self.codes()
 
     def by_age(self) -> list[int]:
         """Return the lanes that have rows, the one with the oldest row first."""
@@ -141,9 +165,7 @@ class Ready:
         return sorted((lane for lane in lanes if self.lane(lane)), key=self._first) if ordered else lanes
 
     def _first(self, code: int) -> int:
-        lane = self._lanes[code]
-        queue = lowest(lane.again, lane.fresh)
-        return int(queue[0][0]) if queue else 0
+        return self._lanes[code].first()
 
     def first(self) -> int | None:
         """Return about the lowest row that stands ready: the lowest of those that are next; None if there are none."""
@@ -155,16 +177,8 @@ class Ready:
 
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep of every piece what `keep` returns; tell whether anything went."""
-        queues = [queue for lane in (self.only, *self._lanes.values()) for queue in (lane.again, lane.fresh)]
-        dropped = False
-        for queue in (*queues, self.unsorted):
-            for _ in range(len(queue)):
-                piece = queue.popleft()
-                kept = keep(piece)
-                dropped = dropped or len(kept) < len(piece)
-                if len(kept):
-                    queue.append(kept)
-        return dropped
+        dropped = [lane.drop(keep) for lane in (self.only, *self._lanes.values())]
+        return _drop(self.unsorted, keep) or any(dropped)
 
     # --- putting in -----------------------------------------------------------------------------------------------
 
@@ -181,14 +195,18 @@ class Ready:
         if len(offsets):
             self._put(offsets, slots, again=True)
 
-    def add(self, batch: Batch, offsets: Offsets) -> Slots | None:
-        """Add rows of a batch that were never out; return their slots where there are several lanes."""
+    def add(self, batch: Batch, offsets: Offsets) -> tuple[Slots | None, int | Offsets]:
+        """Add rows of a batch that were never out; return their slots where there are several lanes.
+
+        And when they were due, where that counts.
+        """
         if not self.many:
             self.only.end(again=False).append(offsets)
-            return None
+            return None, 0
         slots = self._slots_of(batch, offsets)
-        self._put(offsets, slots, again=False)
-        return slots
+        due_ns = due_of(batch, offsets) if self.policy.by_due else None
+        self._put(offsets, slots, again=False, due_ns=due_ns)
+        return slots, 0 if due_ns is None else due_ns
 
     def line_up(self, rows: Offsets) -> None:
         """Add recovered rows: what was never out goes out in order, and before anything the cursor finds next."""
@@ -226,6 +244,9 @@ class Ready:
         # Damaged or dropped: whoever is to get them next finds out.
         slots = self._slots_of(batch, part) if readable else np.zeros(len(part), np.int32)
         self._pages.set_slots(part, slots)
+        if self.policy.by_due and readable:
+            known = self._pages.details(part)[2]
+            self._pages.move(part, READY, np.where(known == 0, due_of(batch, part), known))
         tried = self._pages.attempts(part) > 0
         for chosen, again in ((tried, True), (~tried, False)):
             if chosen.any():
@@ -236,14 +257,22 @@ class Ready:
         slots = self.policy.slots_of(self._shard, batch, offsets)
         return slots if slots is not None else np.zeros(len(offsets), np.int32)
 
-    def _put(self, offsets: Offsets, slots: Slots, *, again: bool) -> None:
-        """Add rows to their lanes, in their order."""
+    def _put(self, offsets: Offsets, slots: Slots, *, again: bool, due_ns: Offsets | None = None) -> None:
+        """Add rows to their lanes, in their order; with policies that go by it, by when they were due."""
         self._follow()
-        for code, part in _by_lane(offsets, self.policy.lanes_of(slots)):
+        by_due = self.policy.by_due
+        if by_due and self._ordered:
+            due_ns = np.zeros(len(offsets), np.int64)
+        elif by_due and due_ns is None:
+            due_ns = self._pages.details(offsets)[2]
+        for code, part in _by_lane(self.policy.lanes_of(slots)):
             lane = self._lanes.get(code)
             if lane is None:
-                lane = self._lanes[code] = Lane(new_first=self.policy.new_first)
-            _append(lane.end(again=again), part)
+                lane = self._lanes[code] = DueLane() if by_due else Lane(new_first=self.policy.new_first)
+            if isinstance(lane, Lane):
+                _append(lane.end(again=again), offsets[part])
+            elif due_ns is not None:
+                lane.put(offsets[part], due_ns[part])
 
     def _follow(self) -> None:
         """Put what stands in lanes into those of now, if they were dealt anew; nothing is read for it."""
@@ -251,8 +280,9 @@ class Ready:
             return
         self._deal = self.policy.deal
         lanes, self._lanes = self._lanes, {}
-        for again in (True, False):
-            pieces = [piece for lane in lanes.values() for piece in (lane.again if again else lane.fresh)]
+        tried, fresh = _pieces_of(lanes.values())
+        fresh += [lane.rows() for lane in lanes.values() if isinstance(lane, DueLane)]
+        for pieces, again in ((tried, True), (fresh, False)):
             if pieces:
                 rows = np.concatenate(pieces)
                 rows = np.sort(rows[self._pages.ready(rows)])
@@ -274,10 +304,9 @@ class Ready:
 
     def _pieces(self) -> tuple[list[Offsets], list[Offsets], list[Offsets]]:
         """Return all pieces: rows to be handed out again, new ones, and those of which that is not known here."""
-        lanes = [self.only, *self._lanes.values()]
-        again = [piece for lane in lanes for piece in lane.again]
-        fresh = [piece for lane in lanes for piece in lane.fresh]
-        return again, fresh, list(self.unsorted)
+        again, fresh = _pieces_of((self.only, *self._lanes.values()))
+        by_due = [lane.rows() for lane in self._lanes.values() if isinstance(lane, DueLane)]
+        return again, fresh, [*self.unsorted, *by_due]
 
 
 def lowest(again: deque[Offsets], fresh: deque[Offsets]) -> deque[Offsets] | None:
@@ -304,14 +333,32 @@ def _append(queue: deque[Offsets], part: Offsets) -> None:
     queue.append(part)
 
 
-def _by_lane(offsets: Offsets, lanes: Slots) -> Iterator[tuple[int, Offsets]]:
+def _pieces_of(lanes: Iterable[Lane | DueLane]) -> tuple[list[Offsets], list[Offsets]]:
+    """Return the pieces of lanes: rows to be handed out again, and new ones."""
+    plain = [lane for lane in lanes if isinstance(lane, Lane)]
+    return [piece for lane in plain for piece in lane.again], [piece for lane in plain for piece in lane.fresh]
+
+
+def _drop(queue: deque[Offsets], keep: Callable[[Offsets], Offsets]) -> bool:
+    dropped = False
+    for _ in range(len(queue)):
+        piece = queue.popleft()
+        kept = keep(piece)
+        dropped = dropped or len(kept) < len(piece)
+        if len(kept):
+            queue.append(kept)
+    return dropped
+
+
+def _by_lane(lanes: Slots) -> Iterator[tuple[int, slice | Offsets]]:
+    """Yield which rows go into each lane."""
     first = int(lanes[0])
     if len(lanes) == 1 or bool((lanes == first).all()):
-        yield first, offsets
+        yield first, slice(None)
         return
     # A stable sort of 16 bits is a radix sort, ten times as fast.
     order = np.argsort(lanes.astype(np.uint16) if lanes.min() >= 0 and lanes.max() <= 0xFFFF else lanes, kind="stable")
     sorted_lanes = lanes[order]
     cuts = (np.flatnonzero(sorted_lanes[1:] != sorted_lanes[:-1]) + 1).tolist()
     for start, stop in zip((0, *cuts), (*cuts, len(lanes)), strict=True):
-        yield int(sorted_lanes[start]), offsets[order[start:stop]]
+        yield int(sorted_lanes[start]), order[start:stop]

@@ -89,6 +89,8 @@ def _kept_of(states: RowStates, page: Page, rows: Offsets, offsets: Offsets, now
     holders = page.holder[at]
     held = leased & np.isin(holders, list(states.names))
     due_ns = np.where(state != LEASED, deadline, np.where(held, deadline - now.monotonic_ns + now.wall_ns, 0))
+    if not states.lead_ns:  # since when a row is ready concerns nobody later
+        due_ns[state == READY] = 0
     # A row on a connection's lease comes again after a crash with the attempt it is on.
     attempts[leased & ~held] -= 1
     again = ~held & ((attempts > 0) | (versions > 0))

@@ -62,6 +62,7 @@ class Seat:
         "acked",
         "blocked",
         "closing",
+        "consumer",
         "credit",
         "deliver",
         "evict",
@@ -79,6 +80,7 @@ class Seat:
         "named",
         "owner",
         "queued",
+        "rack",
         "received",
         "released",
         "shard",
@@ -100,11 +102,16 @@ class Seat:
         owner: Seat | None = None,
         named: bool = False,
         is_free: bool = False,
+        consumer: str = "",
+        rack: str = "",
     ) -> None:
         self.subscription = subscription
         self.deliver = deliver
         self.lease_ns = lease_ns
         self.name = name
+        #: The name under which buckets are dealt to it, its own and nobody else's if it is empty; and where it stands.
+        self.consumer = consumer
+        self.rack = rack
         #: The tag it asks for: it gets rows with this tag and no others, and nobody else gets them.
         self.tag = tag
         #: Its own filter, applied to what was chosen for it; what it refuses is finished (ruling 12).

@@ -86,15 +86,21 @@ class Delivery(msgspec.Struct, eq=False):
     attempts: int | npt.NDArray[np.uint16]
     #: Of leases that outlive connections, the version of each.
     versions: list[int] | None = None
+    #: Of policies that go by it: when each row was due, or could go out again. It may be still to come.
+    due_ns: Offsets | None = None
+
+    def ordered(self, order: Offsets) -> Delivery:
+        """Return some of the rows, or all, in another order."""
+        attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[order]
+        due_ns = None if self.due_ns is None else self.due_ns[order]
+        some = Delivery(self.shard, self.batch, self.picks()[order], len(order), attempts, due_ns=due_ns)
+        if self.versions is not None:
+            some.versions = [self.versions[at] for at in order.tolist()]
+        return some
 
     def picked(self, mask: npt.NDArray[np.bool_]) -> Delivery:
         """Return some of the rows; the mask has one entry for each."""
-        rows = self.picks()
-        attempts = self.attempts if isinstance(self.attempts, int) else self.attempts[mask]
-        some = Delivery(self.shard, self.batch, rows[mask], int(mask.sum()), attempts)
-        if self.versions is not None:
-            some.versions = [version for version, good in zip(self.versions, mask.tolist(), strict=True) if good]
-        return some
+        return self.ordered(np.flatnonzero(mask))
 
     def picks(self) -> Offsets:
         """Return the rows as an array."""

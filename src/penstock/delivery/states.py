@@ -67,6 +67,8 @@ class RowStates:
         self.leased_for = Durations()
         #: Waiting rows are ready so long before they are due.
         self.lead_ns = 0
+        #: It is kept with a ready row since when it is.
+        self.keeps_due = False
         self.clear()
 
     def clear(self) -> None:
@@ -107,9 +109,9 @@ class RowStates:
 
     # --- going out ------------------------------------------------------------------------------------------------
 
-    def hold_ready(self, offsets: Offsets, slots: Slots | None = None) -> None:
+    def hold_ready(self, offsets: Offsets, slots: Slots | None = None, due_ns: int | Offsets = 0) -> None:
         """Take in rows that may go out and were never out before."""
-        self.pages.hold(offsets, READY, slots=slots)
+        self.pages.hold(offsets, READY, due_ns=due_ns, slots=slots)
         self.ready += len(offsets)
 
     def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int, now_ns: int) -> None:
@@ -379,7 +381,7 @@ class RowStates:
             self.waiting += len(offsets)
             self.returning += len(offsets)
         else:
-            self.pages.move(offsets, READY)
+            self.pages.move(offsets, READY, now.wall_ns if self.keeps_due else 0)
             self.ready += len(offsets)
             if len(queue):
                 self._queue(queue)
@@ -417,7 +419,8 @@ class RowStates:
         if len(offsets):
             if self.returning:
                 self.returning -= int((self.pages.attempts(offsets) > 0).sum())
-            self.pages.move(offsets, READY, self.pages.details(offsets)[2] if self.lead_ns else 0)
+            keeps_due = self.keeps_due or self.lead_ns
+            self.pages.move(offsets, READY, self.pages.details(offsets)[2] if keeps_due else 0)
             self.waiting -= len(offsets)
             self.ready += len(offsets)
             self._queue(offsets)

@@ -21,7 +21,7 @@ from penstock.delivery.holders import Holders
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
 from penstock.delivery.moves import Growth, Moves, ShardOf
-from penstock.delivery.policies import policy_of
+from penstock.delivery.policies import dealt_by, policy_of
 from penstock.delivery.policies.policy import Policy
 from penstock.delivery.policies.tagged import Tagged
 from penstock.delivery.seat import Seat, nobody
@@ -121,7 +121,7 @@ class Subscription:
 
     def configure(self, settings: SubscriptionSettings) -> None:
         """Go by these settings from now on."""
-        if settings.policy != self.settings.policy:
+        if dealt_by(settings) != dealt_by(self.settings):
             self.chosen_policy = policy_of(settings, self.host.incarnation)
             for seat in self.seats.values():
                 self.chosen_policy.joined(seat)

@@ -221,18 +221,30 @@ class Subscriptions:
         keep: Keep | None = None,
         shard: int | None = None,
         evict: Callable[[], None] | None = None,
+        consumer: str = "",
+        rack: str = "",
     ) -> Seat:
         """Let a receiver in and return its seat; `evict` is called if the subscription or the topic goes away.
 
         As a `holder` it has a name: its leases survive it and the process, and it has them again when it comes back.
+        `consumer` and `rack` say whom buckets are dealt to, where they are.
         """
         self._topic.check_alive()
         if self._node.stopping:
             raise Refusal("stopping", "the node is stopping")
         lease_ns = subscription.settings.lease_ns if lease_ns is None else lease_ns
-        named = bool(holder)
         seat = Seat(
-            subscription, deliver, lease_ns, holder or name, tag=tag, keep=keep, shard=shard, evict=evict, named=named
+            subscription,
+            deliver,
+            lease_ns,
+            holder or name,
+            tag=tag,
+            keep=keep,
+            shard=shard,
+            evict=evict,
+            named=bool(holder),
+            consumer=consumer,
+            rack=rack,
         )
         subscription.join(seat)
         return seat

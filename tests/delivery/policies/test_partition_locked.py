@@ -304,7 +304,7 @@ def test_waiting_look_gets_its_row_when_the_lock_ends_and_nothing_else_happens()
 
 
 def test_policy_that_is_not_there_is_refused_and_nothing_is_made() -> None:
-    assert sorted(POLICIES) == ["fair", "in-order", "partition-locked", "routed", "shared"]
+    assert sorted(POLICIES) == ["buckets", "fair", "in-order", "partition-locked", "routed", "shared"]
     site = Site()
     topic = site.node.create_topic("t").now()
     with pytest.raises(Refusal, match="there is no policy 'luck'; choose one of shared"):

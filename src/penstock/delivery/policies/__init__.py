@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.delivery.policies.buckets import Buckets
 from penstock.delivery.policies.fair import Fair
 from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.policies.partition_locked import PartitionLocked
@@ -22,6 +23,7 @@ POLICIES: dict[str, Callable[[SubscriptionSettings, int], Policy]] = {
     "fair": lambda settings, key: Fair(),
     "partition-locked": lambda settings, key: PartitionLocked(key),
     "routed": lambda settings, key: Routed(),
+    "buckets": lambda settings, key: Buckets(settings.dealer, settings.buckets, settings.prefetch_ns),
 }
 
 
@@ -30,3 +32,8 @@ def policy_of(settings: SubscriptionSettings, key: int = 0) -> Policy:
     if settings.policy not in POLICIES:
         raise Refusal("bad_request", f"there is no policy {settings.policy!r}; choose one of {', '.join(POLICIES)}")
     return POLICIES[settings.policy](settings, key)
+
+
+def dealt_by(settings: SubscriptionSettings) -> tuple[object, ...]:
+    """Return all that a policy is made from: while it is the same, so is the policy."""
+    return settings.policy, settings.dealer, settings.buckets, settings.prefetch_ns

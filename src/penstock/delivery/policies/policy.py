@@ -6,7 +6,7 @@ slots, as they are dealt now. So a new deal sorts ready rows anew without readin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from penstock.columns import Offsets
@@ -22,6 +22,9 @@ class Taker(Protocol):
     #: A number of the policy's own: for `tagged` the lane of the tag it asks for.
     lane: int
     name: str
+    #: The name under which buckets are dealt to it, and the rack it stands in.
+    consumer: str
+    rack: str
     #: It passes by what the policy locks, and locks nothing.
     is_free: bool
 
@@ -59,6 +62,9 @@ class Policy:
     lead_ns = 0
     #: A lane gives its rows in order, also those that were out before; else both take turns.
     in_order = False
+    #: Lanes give their rows by when these were due, also those that were out before, and so does a seat get them. Of
+    #: what a seat may take at first, the lanes count as one.
+    by_due = False
     #: Where both wait in a lane, what was never out goes first.
     new_first = False
     #: How many times around everybody is asked: first for what is its own, then for what others left.
@@ -81,6 +87,13 @@ class Policy:
     def lanes_of(self, slots: Slots) -> Slots:
         """Return the lane of each of these slots."""
         return slots
+
+    def look(self, now: Instant) -> None:
+        """Hear what time it is, before everybody is asked."""
+
+    def may_take(self, taker: Taker, lanes: Collection[int], rank: int) -> bool:
+        """Tell whether a seat may take from one of some lanes, this time around; asked where it goes by due times."""
+        return True
 
     def open_to(self, taker: Taker, stock: Stock, rank: int, now: Instant) -> Iterable[int]:
         """Return the lanes of a shard a seat may take from this time around, in the order in which they are tried."""

@@ -119,6 +119,8 @@ class Exchange:
             keep=self._keep,
             shard=document.shard,
             evict=self._evict,
+            consumer=document.consumer or "",
+            rack=document.rack or "",
         )
         self._joined_ns = service.node.clock.now()
         service.open_exchange(self, self._caller, self._changed, self.end)

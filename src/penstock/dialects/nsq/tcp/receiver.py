@@ -213,6 +213,7 @@ class Receiver:
             keep=wanted(agreed.header_filter if headers else None, percent_of(agreed.sample_rate)),
             shard=place.partition if place.partition >= 0 else None,
             evict=self._session.hang_up,
+            rack="/".join(filter(None, (agreed.topology_region, agreed.topology_zone))),
         )
         self.topic = topic
         self._fragile = topic.chosen if not headers and not self._config.allow_sub_ext_compatible else None
