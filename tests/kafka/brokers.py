@@ -247,6 +247,10 @@ class Brokers:
         wait_for(lambda: partition in self.leaders(topic), f"a leader of {topic} {partition}")
         return self.members[self.leaders(topic)[partition] - 1]
 
+    def in_sync(self, topic: str, partition: int = 0) -> set[int]:
+        """Return the brokers that have all of a partition."""
+        return set(self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[partition].isrs)
+
     def read(self, topic: str) -> list[Message]:
         """Return all messages that a topic has now, partition by partition, as librdkafka reads them."""
         settings = {"bootstrap.servers": self.addresses, "group.id": "unused", "enable.auto.commit": False}

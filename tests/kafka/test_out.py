@@ -83,6 +83,30 @@ def test_what_is_published_arrives_once_and_what_cannot_is_accounted_for(
         assert node.end() == 0
 
 
+def test_too_few_replicas_cost_messages_or_make_them_wait_as_is_configured(
+    tmp_path: Path, three: Brokers, name: Name
+) -> None:
+    topic = three.create(name("few"), copies=2, min_insync_replicas=2)
+    leader = three.leader(topic)
+    (follower,) = [member for member in three.members if member.id in three.in_sync(topic) - {leader.id}]
+    follower.stop()
+    wait_for(lambda: three.in_sync(topic) == {leader.id}, "one replica to be left")
+    with relayed(tmp_path, three, topic) as node:
+        published(node, topic, BODIES[:10])
+        balanced(node, 10, 10)
+        assert node.end() == 0
+    more = 'failed_attempts_max = 1000000\npause_initial = "50ms"\npause_min = "20ms"\nerror_actions = { 19 = "pause" }'
+    with relayed(tmp_path, three, topic, more=more) as node:
+        published(node, topic, BODIES[10:500])
+        wait_for(lambda: figures(node)["pauses_total"] >= 3, "Kafka to refuse them again and again")
+        found = figures(node)
+        assert (found["held"], found["acked_total"], found["discarded_total"]) == (490, 0, 0)
+        three.heal()
+        balanced(node, 490, 0)
+        assert has(three, topic, BODIES[10:500])
+        assert node.end() == 0
+
+
 def test_kafka_is_away_at_first_and_the_node_is_killed_meanwhile(tmp_path: Path, one: Brokers, name: Name) -> None:
     topic = one.create(name("late"), 2)
     one.members[0].pause()

@@ -15,12 +15,19 @@ from penstock.message import Batch
 
 Row = tuple[bytes | None, bytes, int, bytes | None]
 
+TOMBSTONE = b'{"penstock.tombstone":"true"}'
 ROWS = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=70),
         st.binary(max_size=70) | st.sampled_from([b"a" * 64, b"b" * 8192]),
         st.integers(-1, 1 << 41) | st.integers(1_700_000_000_000, 1_700_000_000_100),
-        st.none() | st.sampled_from([b"", b"{}", b'{"a":"b"}', b'{"a":1,"b":null,"c":{"d":"e"}}', b"not JSON", b"[1]"]),
+        st.none()
+        | st.sampled_from(
+            [
+                *(b"", b"{}", b'{"a":"b"}', b'{"a":1,"b":null,"c":{"d":"e"}}', b"not JSON", b"[1]"),
+                *(TOMBSTONE, b'{"a":"b",' + TOMBSTONE[1:], b'{"penstock.tombstone":"no"}', b'"penstock.tombstone"'),
+            ]
+        ),
     ),
     min_size=1,
     max_size=200,
@@ -79,6 +86,24 @@ def test_headers_keep_text_and_bytes_as_they_are_and_everything_else_as_json() -
     assert headers.section(b'{"b":{"type":"Binary","value":"?"}}') == b'\x02\x02b:{"type":"Binary","value":"?"}'
     assert headers.section(b"no object") == b"\x02\x0eheaders\x12no object"
     assert headers.section(None) == headers.section(b"{}") == b"\0"
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "null", "left"),
+    [
+        (b"", TOMBSTONE, True, None),
+        (b"", b'{"a": "b", "penstock.tombstone": "true", "c": null}', True, b'{"a":"b","c":null}'),
+        (b"", b'{"penstock.tombstone":"no"}', False, b'{"penstock.tombstone":"no"}'),
+        (b"x", TOMBSTONE, False, TOMBSTONE),
+        (b"", None, False, None),
+    ],
+)
+def test_a_tombstone_that_came_from_kafka_goes_out_as_one(
+    value: bytes, said: bytes | None, null: bool, left: bytes | None
+) -> None:
+    found = laid_out([piece([(b"k", value, 5, said)])], null_empty=False)
+    inside = b"\0\0\0" + b"\2k" + (b"\1" if null else bytes([2 * len(value)]) + value) + headers.section(left)
+    assert bytes(found.data) == bytes([2 * len(inside)]) + inside
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ NONE = b"\0"
 #: What a column that is no JSON object becomes one header of, so that nothing is lost.
 UNREAD = "headers"
 
+#: In a message without a body: it was a record without a value, which makes Kafka forget its key.
+TOMBSTONE = "penstock.tombstone"
+_TOMBSTONE = TOMBSTONE.encode()
+
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -39,6 +43,19 @@ def section(headers: bytes | None) -> bytes:
         key = name.encode(errors="replace")
         out += _zigzag(len(key)), key, _zigzag(-1 if value is None else len(value)), value or b""
     return b"".join(out)
+
+
+@lru_cache(4096)
+def below(headers: bytes) -> bytes | None:
+    """Return what else the headers of a tombstone say; None where they are not those of one."""
+    if _TOMBSTONE not in headers:
+        return None
+    try:
+        found = _decoder.decode(headers)
+        said = found.pop(TOMBSTONE, None)
+    except msgspec.MsgspecError:
+        return None
+    return msgspec.json.encode(found) if said is not None and bytes(said) == b'"true"' else None
 
 
 def sections(column: pa.Array) -> pa.Array:

@@ -17,11 +17,11 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from penstock.columns import HEADERS_BYTES_MAX, Column
 from penstock.feeds.kafka.positions import PARTITIONS_MAX, sequence_of
+from penstock.kafka.headers import TOMBSTONE
 from penstock.message import Rows
 
 #: What the rows say of where they came from.
 SOURCE = "kafka"
-TOMBSTONE = "penstock.tombstone"
 _MILLISECOND_NS = 1_000_000
 #: The largest time that fits the column.
 _TIME_MS_MAX = ((1 << 63) - 1) // _MILLISECOND_NS
