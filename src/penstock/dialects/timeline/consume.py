@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.callers import Caller
-from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Pong, TopicStatus, Up
+from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Ping, Pong, TopicStatus, Up
 from penstock.client.wire import decoded, encoded
 from penstock.clock import Timer
 from penstock.columns import Offsets
@@ -78,6 +78,8 @@ class Consumer:
                 self._take_status(words.status)
             elif self.session is None:
                 raise Fault(Kind.PROTOCOL, "the first word of a consumer is its status")
+            if words.pong is not None:
+                self._service.ponged(self, words.pong)
             if words.ping is not None:
                 pong = Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=self._service.now_ms())
                 self._say(Down(pong=pong))
@@ -94,7 +96,8 @@ class Consumer:
             raise Fault(Kind.PROTOCOL, "a stream is for one session")
         self.status = status
         self._room = status.available_buffer_size
-        self._grant()
+        self._service.heard(self, self._room)
+        self.grant()
 
     def _open(self, session: Session) -> None:
         """Become the consumer that a session is for."""
@@ -127,9 +130,9 @@ class Consumer:
         self.is_hydrated = True
         self._say(Down(hydrated=True))
         self._service.hydrated(self)
-        self._grant()
+        self.grant()
 
-    def _grant(self) -> None:
+    def grant(self) -> None:
         """Let it have what it has room for."""
         seat = self.seat
         if seat is None or not self.is_hydrated:
@@ -149,6 +152,7 @@ class Consumer:
             return
         batch, ids = pushes.of_deliveries(timeline, session.member.encode(), deliveries, timeline.node.now())
         timeline.note_delivered(batch)
+        self._service.report.pushed(session.topic, batch)
         self._push(batch, ids)
 
     def _push(self, batch: pa.RecordBatch, ids: Offsets) -> None:
@@ -164,7 +168,7 @@ class Consumer:
     def drained(self) -> None:
         """Go on where a full stream stopped it."""
         if not self._ended:
-            self._grant()
+            self.grant()
 
     def _tick(self) -> None:
         """Tell how the topic is, now and again."""
@@ -173,7 +177,8 @@ class Consumer:
         clock = self._service.node.clock
         self._ticker = clock.call_at(clock.monotonic() + self._service.config.status_tick_ns, self._tick)
         if not self._stream.is_full:
-            self._say(Down(status=self.topic_status()))
+            ping = Ping(local_ts_ms=self._service.now_ms())
+            self._say(Down(status=self.topic_status(), ping=ping))
 
     def topic_status(self) -> TopicStatus:
         """Return how the topic is."""

@@ -17,6 +17,7 @@ from penstock.delivery.source import Delivery
 from penstock.dialects.timeline import pushes
 from penstock.dialects.timeline.errors import Fault
 from penstock.dialects.timeline.reading import Found, read
+from penstock.dialects.timeline.report import Report
 from penstock.dialects.timeline.sessions import Session
 from penstock.registry.answer import Answer
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Poll:
     """One question; it is the stream of its session while it waits."""
 
-    def __init__(self, timeline: Timeline, session: Session, limit: int) -> None:
+    def __init__(self, report: Report, timeline: Timeline, session: Session, limit: int) -> None:
+        self._report = report
         self._timeline = timeline
         self._session = session
         self._limit = limit
@@ -69,6 +71,7 @@ class Poll:
         timeline = self._timeline
         batch, _ = pushes.of_deliveries(timeline, self._session.member.encode(), deliveries, timeline.node.now())
         timeline.note_delivered(batch)
+        self._report.pushed(self._session.topic, batch)
         if self._seat is not None:
             self._seat.block()
         # It must not leave its place while that is being served.

@@ -6,21 +6,24 @@ the overseer; messages of those that are here are the timelines' affair.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+import penstock
 from penstock.callers import Caller
 from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
 from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND
+from penstock.cluster.health import Op
 from penstock.cluster.overseer import Entry, Overseer
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.choices import TimelineChoices
@@ -28,11 +31,13 @@ from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.consume import Consumer
 from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.names import MEMBER_BYTES_MAX, TOPIC_BYTES_MAX, check_name
-from penstock.dialects.timeline.sessions import Session, Sessions
+from penstock.dialects.timeline.report import Report
+from penstock.dialects.timeline.sessions import Role, Session, Sessions
 from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.talks import change_talk, create_talk, replied, whole
-from penstock.dialects.timeline.timeline import NAME, Status, Timeline
+from penstock.dialects.timeline.timeline import NAME, Created, Status, Timeline
 from penstock.errors import Refusal
+from penstock.node.membership import Membership, Preferred
 from penstock.offers import Action, Offer, Opening, Stream
 from penstock.registry.answer import Answer
 
@@ -42,8 +47,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Change, Node
     from penstock.node.topic import Topic
 
-Document = TypeVar("Document")
-Given = TypeVar("Given")
+_log = logging.getLogger("penstock.timeline")
 
 #: What clients call a setting: its name here. 0 means the default, but for those below.
 _SETTINGS = {
@@ -64,6 +68,14 @@ _SETTINGS = {
 _MAY_BE_0 = ("max_seconds_future_allowed", "prefetch_max_ms")
 
 
+_OPS: Mapping[str, Op] = {"delete": "delete", "extend-lease": "extend", "release": "release"}
+
+
+class _Named(msgspec.Struct):
+    topic_id: str = ""
+    id: str = ""
+
+
 class Service:
     """Timelines on one node."""
 
@@ -75,6 +87,12 @@ class Service:
         self.storage = Storage(node)
         random = Random(secrets.randbits(64))
         self.overseer = Overseer(node.registry, node.clock, random, self.config.cluster, self.broker, self.storage)
+        #: What the node is to other brokers, and what it counts.
+        self.membership = Membership(node, self.overseer, penstock.__version__, self._address)
+        self.membership.suggested.append(self._suggest)
+        self.membership.changed.append(self._grant_all)
+        self.report = Report(self, self.membership)
+        self.sessions.on_over = self._session_over
         self._timelines: dict[str, Timeline] = {}
         self.commands: Mapping[str, tuple[type, Callable[[Caller, Any], Answer[Any]]]] = {
             "create": (wire.TimelineCreate, self.create),
@@ -105,7 +123,7 @@ class Service:
         """Serve nobody any more."""
         self.sessions.stop()
         self._unwatch()
-        self.overseer.stop()
+        self.membership.close().then(_told)
         if self._heard in self.node.watchers:
             self.node.watchers.remove(self._heard)
         for timeline in self._timelines.values():
@@ -140,8 +158,10 @@ class Service:
         except Exception as error:
             asked = Answer.refused(error)
         answer: Answer[Any] = Answer()
+        topic = self._topic_in(raw)
 
         def told(value: Any, error: Exception | None) -> None:
+            self.report.command(name, topic, is_well=error is None)
             if error is None:
                 answer.give(value)
                 return
@@ -151,6 +171,15 @@ class Service:
 
         asked.then(told)
         return answer
+
+    def _topic_in(self, raw: bytes) -> str:
+        """Return the topic that a document names, if there is one."""
+        try:
+            named = msgspec.json.decode(raw, type=_Named)
+        except msgspec.DecodeError:
+            return ""
+        ident = named.topic_id or named.id
+        return ident if ident in self._timelines else ""
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +192,7 @@ class Service:
         """Make a topic with these settings, or find it."""
         check_name("the id of a topic", ident, TOPIC_BYTES_MAX)
         choices.check(None)
+        self.report.check("admin")
         topic = self.node.topics.get(ident)
         if topic is not None and not topic.chosen.of(TimelineChoices).is_timeline:
             caller.check("change", ident, "becomes a timeline")
@@ -180,6 +210,7 @@ class Service:
         """Drop a topic; its data goes in a while."""
         self._check_cluster(asked.cluster)
         caller.check("delete", asked.id)
+        self.report.check("admin")
         return self.overseer.delete(asked.id).then_make(lambda _: wire.Done())
 
     def timeline(self, ident: str) -> Timeline:
@@ -251,7 +282,10 @@ class Service:
 
         def found(timeline: Timeline) -> wire.Session:
             session = Session("producer", asked.topic_id, asked.producer_id, group=asked.producer_group_id)
-            return self._let_in(session)
+            entry = self.overseer.find(asked.topic_id)
+            told = self._let_in(session)
+            self.membership.join("producer", entry, session.member, group=session.group).then(_told)
+            return told
 
         return self._greeted(caller, "publish", asked, found)
 
@@ -284,6 +318,7 @@ class Service:
         ident = asked.topic_id
         check_name("the id of a topic", ident, TOPIC_BYTES_MAX)
         caller.check(right, ident)
+        self.report.check("greet")
 
         def greet(timeline: Timeline) -> wire.Session:
             choices = timeline.choices
@@ -305,7 +340,33 @@ class Service:
 
     def _let_in(self, session: Session) -> wire.Session:
         self.sessions.open(session)
-        return wire.Session(session_id=session.token, brokers=[wire.Broker(id=self.broker)])
+        return wire.Session(session_id=session.token, brokers=self._preference(session.role, session.topic))
+
+    def _preference(self, role: Role, topic: str) -> list[wire.Broker]:
+        """Return the brokers that a client should try, in order."""
+        return [self._shown(each) for each in self.membership.preference(role, topic)]
+
+    def _shown(self, broker: Preferred) -> wire.Broker:
+        address = "" if broker.broker == self.broker else broker.address
+        return wire.Broker(id=broker.broker, address=address, weight=broker.weight, over_capacity=broker.over_capacity)
+
+    def _address(self) -> str:
+        """Return where Flight listens."""
+        served = self.node.served.get("flight")
+        return served.bound[0].place if served is not None and served.bound else ""
+
+    def _session_over(self, session: Session) -> None:
+        if session.role == "producer":
+            self.node.health.producer_left(session.token)
+            self.membership.leave("producer", session.topic, session.member).then(_told)
+
+    def _suggest(self, role: Role, topic: str, ident: str, target: Preferred) -> None:
+        """Pass on to a consumer that another broker has more room for it."""
+        timeline = self._timelines.get(topic)
+        consumer = timeline.consumers.get(ident) if timeline is not None and role == "consumer" else None
+        if timeline is not None and consumer is not None:
+            window = self.now_ms() // timeline.choices.time_window_ms + 1
+            consumer.say(wire.Down(switch=wire.Switch(broker=self._shown(target), window=window)))
 
     def unsubscribe(self, caller: Caller, asked: wire.Unsubscribe) -> Answer[wire.Done]:
         """End a session; what a consumer holds stays on lease until that ends."""
@@ -322,13 +383,47 @@ class Service:
 
     def hydrated(self, consumer: Consumer) -> None:
         """Hear that a consumer has what it had before, and takes part from now on."""
+        session = consumer.session
+        if session is not None:
+            entry = self.overseer.find(session.topic)
+            self.membership.join("consumer", entry, session.member, rack=session.rack).then(_told)
 
     def left(self, consumer: Consumer) -> None:
         """Hear that a consumer's stream is closed."""
+        session = consumer.session
+        if session is not None:
+            self.membership.leave("consumer", session.topic, session.member).then(_told)
+            self._grant_all(session.topic)
+
+    def heard(self, consumer: Consumer, room: int) -> None:
+        """Hear how much room a consumer has; others may go on, or have to wait, if most have none."""
+        session = consumer.session
+        if session is not None:
+            health = self.node.health
+            before = health.may_push(session.topic)
+            health.consumer(session.topic, session.member, is_busy=room == 0)
+            if health.may_push(session.topic) != before:
+                self._grant_all(session.topic)
+
+    def ponged(self, consumer: Consumer, pong: wire.Pong) -> None:
+        """Hear what time it is for a consumer."""
+        session = consumer.session
+        if session is not None:
+            self.membership.ponged(
+                "consumer", session.topic, session.member, pong.local_ts_ms, float(pong.partner_ts_ms)
+            )
+
+    def _grant_all(self, topic: str = "") -> None:
+        """Let consumers have what they may have now."""
+        for timeline in self.timelines():
+            if topic in ("", timeline.topic.name):
+                for consumer in list(timeline.consumers.values()):
+                    consumer.grant()
 
     def room(self, consumer: Consumer, room: int) -> int:
         """Return how much a consumer with this much room may be pushed now."""
-        return room
+        session = consumer.session
+        return room if session is not None and self.node.health.may_push(session.topic) else 0
 
     # --- what there is --------------------------------------------------------------------------------------------
 
@@ -341,12 +436,11 @@ class Service:
             entries = [entry for entry in entries if entry.id == asked.topic_id]
             if not entries:
                 self.overseer.find(asked.topic_id)
-        here = wire.Broker(id=self.broker)
         told = wire.Informed(
             cluster=self.config.cluster,
-            brokers=[{"id": self.broker, "state": "healthy", "sessions": len(self.sessions)}],
+            brokers=[msgspec.to_builtins(record) for record in self.membership.brokers()],
             topics=[self.described(entry) for entry in entries],
-            preference=[here],
+            preference=self._preference("consumer", asked.topic_id),
         )
         return Answer.of(told)
 
@@ -398,6 +492,25 @@ class Service:
         """Take in messages of a producer, each stored or refused by itself."""
         session = self.sessions.find(asked.session_id, "producer")
         caller.check("publish", session.topic)
+        began_ns = self.node.clock.monotonic()
+        self.report.check_producer(session)
+        made: Answer[Created]
+        try:
+            self.report.check("create")
+            made = self._create_messages(caller, publisher, session, asked, rows)
+        except (Fault, Refusal) as error:
+            made = Answer.refused(error)
+
+        def told(created: Created | None, error: Exception | None) -> None:
+            kind = None if error is None else self.fault_of(error).kind
+            self.report.created(session, rows.nbytes, None if created is None else created.kinds, kind, began_ns)
+
+        made.then(told)
+        return made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
+
+    def _create_messages(
+        self, caller: Caller, publisher: object, session: Session, asked: wire.CreateMessages, rows: pa.RecordBatch
+    ) -> Answer[Created]:
         timeline = self._admitted(session, len(rows))
         now_ms = timeline.now_ms()
         due_ms = whole(rows.column("due_ms"), 0 if asked.relative else now_ms)
@@ -406,30 +519,45 @@ class Service:
         batch = pa.record_batch(
             {"message_id": rows.column("message_id"), "due_ms": pa.array(due_ms), "body": _bodies(rows.column("body"))}
         )
-        made = timeline.create(caller, publisher, session.group.encode(), batch, _trace(asked.trace_id))
-        return made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
+        return timeline.create(caller, publisher, session.group.encode(), batch, _trace(asked.trace_id))
 
     def change_messages(self, caller: Caller, asked: wire.Change, rows: pa.RecordBatch) -> Answer[pa.RecordBatch]:
         """Delete, extend or release messages, each by itself."""
-        if asked.command not in ("delete", "extend-lease", "release"):
+        if asked.command not in _OPS:
             raise Fault(
                 Kind.UNKNOWN_COMMAND, f"{asked.command!r} is no change; there are delete, extend-lease, release"
             )
         session = self.sessions.find(asked.session_id, None if asked.command == "delete" else "consumer")
         caller.check("receive" if session.role == "consumer" else "publish", session.topic)
-        timeline = self._admitted(session, len(rows))
+        began_ns = self.node.clock.monotonic()
         ids = rows.column("message_id").fill_null(b"")
+        done: Answer[leases.Changed]
+        try:
+            self.report.check(_OPS[asked.command])
+            done = self._change_messages(session, asked, ids, rows)
+        except (Fault, Refusal) as error:
+            done = Answer.refused(error)
+
+        def told(changed: leases.Changed | None, error: Exception | None) -> None:
+            kind = None if error is None else self.fault_of(error).kind
+            self.report.changed(asked.command, session, None if changed is None else changed.kinds, kind, began_ns)
+
+        done.then(told)
+        return done.then_make(lambda found: replied(ids, found.kinds, found.expiration_ms, found.versions))
+
+    def _change_messages(
+        self, session: Session, asked: wire.Change, ids: pa.BinaryArray, rows: pa.RecordBatch
+    ) -> Answer[leases.Changed]:
+        timeline = self._admitted(session, len(rows))
         versions = whole(rows.column("version"))
         if asked.command == "delete":
-            changed = leases.delete(timeline, session, ids, versions)
-        else:
-            now_ms = timeline.now_ms()
-            new_ms = whole(rows.column("new_ts_ms"), 0 if asked.relative else now_ms)
-            if asked.relative:
-                new_ms = np.minimum(new_ms, (1 << 62)) + now_ms
-            act = leases.extend if asked.command == "extend-lease" else leases.release
-            changed = act(timeline, session, ids, versions, new_ms)
-        return changed.then_make(lambda done: replied(ids, done.kinds, done.expiration_ms, done.versions))
+            return leases.delete(timeline, session, ids, versions)
+        now_ms = timeline.now_ms()
+        new_ms = whole(rows.column("new_ts_ms"), 0 if asked.relative else now_ms)
+        if asked.relative:
+            new_ms = np.minimum(new_ms, (1 << 62)) + now_ms
+        act = leases.extend if asked.command == "extend-lease" else leases.release
+        return act(timeline, session, ids, versions, new_ms)
 
     def _admitted(self, session: Session, rows: int) -> Timeline:
         """Return the topic of a session that may ask now for so many messages."""
@@ -453,6 +581,11 @@ def _choices_of(asked: wire.TimelineCreate) -> TimelineChoices:
 def _settings_of(choices: TimelineChoices) -> dict[str, int | bool | str]:
     """Return all that was chosen, as the overseer keeps and compares it."""
     return {name: getattr(choices, name) for name in _SETTINGS.values()}
+
+
+def _told(_: None, error: Exception | None) -> None:
+    if error is not None:
+        _log.warning("what the cluster is told of a client is not in the registry: %s", error)
 
 
 def _bodies(column: pa.Array) -> pa.BinaryArray:

@@ -76,6 +76,8 @@ class Timeline:
         #: Rows that were released: when they are due since, and the version by which nobody has had them yet.
         self.released: dict[int, tuple[int, int]] = {}
         self.delivered = 0
+        #: Of the leases that ended by themselves, those that were counted already.
+        self.told_expired = subscription.expired_leases
         self._rates = Rates(node.clock.monotonic(), topic.published)
         self._random = np.random.default_rng(key)
         self._filling = Filling(topic, subscription, self.index, self.released)
