@@ -169,8 +169,7 @@ class Ready:
 
     def first(self) -> int | None:
         """Return about the lowest row that stands ready: the lowest of those that are next; None if there are none."""
-        lanes = (self.only, *self._lanes.values())
-        heads = [int(queue[0][0]) for lane in lanes for queue in (lane.again, lane.fresh) if queue]
+        heads = [lane.first() for lane in (self.only, *self._lanes.values()) if lane]
         if self.unsorted:
             heads.append(int(self.unsorted[0][0]))
         return min(heads, default=None)

@@ -11,7 +11,7 @@ from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.http import Http
 from penstock.dialects.timeline.service import Service
 from penstock.http import Door, Listener
-from penstock.http.listener import tls_context
+from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
 
@@ -33,8 +33,7 @@ class Timelines:
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
         """Serve clients in the running loop."""
         running = cls(node, config)
-        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert else None
-        await running.listener.serve(bound.taken(), tls)
+        await running.listener.serve(bound.taken(), tls_of(config))
         return running
 
     async def drain(self) -> None:
