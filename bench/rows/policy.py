@@ -105,9 +105,9 @@ async def _changes(etcd: Etcd, turn: int) -> list[float]:
     disk = LocalDisk(loop)
     node = Node(config, LoopClock(loop), disk, Random(1))
     await _subscribe(node)
-    assert node.policy is not None
+    assert node.routing.policy is not None
     client = Client("default", ZoneConfig(endpoints=(f"127.0.0.1:{etcd.port}",)))
-    heard = Heard(node.policy)
+    heard = Heard(node.routing.policy)
     follower = Follower(client, heard)
     try:
         await follower.begin()
@@ -136,6 +136,6 @@ async def _change(client: Client, heard: Heard, node: Node, number: int) -> floa
     await heard.told.wait()
     took = time.perf_counter() - began
     await putting
-    if node.mapping != types:
-        raise AssertionError(f"{node.mapping} is in force, not {types}")
+    if node.routing.mapping != types:
+        raise AssertionError(f"{node.routing.mapping} is in force, not {types}")
     return took * MILLISECONDS

@@ -116,7 +116,7 @@ def test_hold_keeps_what_retention_would_drop(flown: Flown) -> None:
 
     def start_after_retention() -> int:
         topic = flown.node.topics["t"]
-        topic.retain()
+        topic.storage.retain()
         return topic.shards[0].start
 
     flown.until(lambda: start_after_retention() == 1000)

@@ -242,7 +242,7 @@ def test_rows_kept_for_a_subscription_alone_are_lost_to_readers(flown: Flown) ->
         held.order(ack=ids(held.rows(10_000)))
         held.ping()
     flown.until(lambda: all(segment.sealed for segment in in_files(topic.shards[0])._segments.closed))
-    flown.do(topic.retain)
+    flown.do(topic.storage.retain)
     shard = topic.shards[0]
     assert shard.start > shard.kept_from == 0
     with pytest.raises(flight.FlightServerError, match=f"bad_offset: .*earliest is {shard.start}"):

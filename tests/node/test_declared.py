@@ -29,7 +29,7 @@ def test_what_is_declared_is_made_and_in_force() -> None:
     assert subscriptions["live"].settings == SubscriptionSettings(traffic=TrafficSettings(("production",)))
     some = SubscriptionSettings(shard_set="0..9", percentage=0.5, storage_policies=("10s:2d",))
     assert subscriptions["some"].settings == some
-    assert made.node.mapping == {"production": 0}
+    assert made.node.routing.mapping == {"production": 0}
 
 
 def test_a_subscription_that_is_there_gets_the_filters_and_keeps_the_rest() -> None:
@@ -51,6 +51,6 @@ def test_declared_types_are_added_and_one_that_moves_is_refused_and_counted() ->
     made.start()
     for answer in declare(made.node):
         answer.now()
-    assert made.node.mapping == {"a": 1, "b": 2}
+    assert made.node.routing.mapping == {"a": 1, "b": 2}
     (entry,) = [entry for entry in made.node.ledger.entries() if entry.reason == "routing"]
     assert "a moves from bit 1 to 5" in str(entry.samples[0].content)

@@ -141,7 +141,7 @@ def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(broker: Broker) -
     with pytest.raises(Refusal, match="was deleted"):
         grown.now()
     broker.disk.eager = True
-    broker.node._sweep()
+    broker.node.ticker._sweep()
     assert shards_on_disk(broker) == set()
 
 

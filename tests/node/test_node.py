@@ -48,8 +48,8 @@ def test_topic_whose_retention_fails_does_not_keep_the_others_from_theirs(
     site.node.create_topic("broken").now()
     sound = site.node.create_topic("sound").now()
     looks: list[int] = []
-    monkeypatch.setattr(site.node.topic("broken"), "retain", fail)
-    monkeypatch.setattr(sound, "retain", lambda: looks.append(1))
+    monkeypatch.setattr(site.node.topic("broken").storage, "retain", fail)
+    monkeypatch.setattr(sound.storage, "retain", lambda: looks.append(1))
     site.machine.run(10 * site.node.config.node.retention_check_ns / SECOND)
     assert len(looks) > 5
 
@@ -139,7 +139,7 @@ def test_jump_of_the_wall_clock_ages_no_history_out() -> None:
     topic.shards[0].roll()
     site.machine.run(5)
     site.machine.scheduler.jump(30 * 24 * HOUR_NS)
-    site.node._retain()
+    site.node.ticker.retain()
     assert topic.shards[0].rows_between(0, 1) == 1
     site.machine.run(25 * 3600)
     assert topic.shards[0].rows_between(0, 1) == 0
@@ -153,7 +153,7 @@ def test_jump_of_the_wall_clock_ends_no_hold_and_sweeps_no_stage() -> None:
     writer.finish()
     site.node.staging.add("q", 0, "a", site.node.clock.now())
     site.machine.scheduler.jump(30 * 24 * HOUR_NS)
-    site.node._retain()
+    site.node.ticker.retain()
     assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (1, 1)
     site.machine.run(25 * 3600)
     assert (len(site.node.holds.floors(topic.record)), len(site.node.staging)) == (0, 0)

@@ -157,26 +157,26 @@ def test_a_node_goes_by_the_policy_at_once_and_remembers_it_for_a_start_without_
     settings = SubscriptionSettings(traffic=TrafficSettings(("production",)))
     got = site.consume(topic, "s", settings)
     site.offer(topic, b"before", traffic=[1])
-    policy = site.node.policy
+    policy = site.node.routing.policy
     assert policy is not None
     policy.put(KEY, routing.encode({"production": 0, "twin": 0}), 4)
-    assert site.node.mapping == {"production": 0, "twin": 0}
+    assert site.node.routing.mapping == {"production": 0, "twin": 0}
     site.offer(topic, b"after", traffic=[1])
     assert got == [b"after"]
     site.machine.run()
     site.start()
-    assert site.node.mapping == {"production": 0, "twin": 0}
-    assert site.node.routing_mapping().traffic_types == {"production": 0, "twin": 0}
+    assert site.node.routing.mapping == {"production": 0, "twin": 0}
+    assert site.node.routing.in_force().traffic_types == {"production": 0, "twin": 0}
 
 
 def test_a_node_whose_mapping_is_in_etcd_does_not_go_by_what_others_put_into_the_registry() -> None:
     site = Site(IN_ETCD)
-    assert site.node.policy is not None
-    site.node.policy.put(KEY, routing.encode(TYPES), 1)
+    assert site.node.routing.policy is not None
+    site.node.routing.policy.put(KEY, routing.encode(TYPES), 1)
     site.node.catalog.set_mapping({"production": 40}, force=True).now()
     site.machine.run()
-    assert site.node.mapping == TYPES
+    assert site.node.routing.mapping == TYPES
 
 
 def test_case_45_without_a_key_nothing_of_etcd_is_asked_for() -> None:
-    assert Site(Config(data_dir="data")).node.policy is None
+    assert Site(Config(data_dir="data")).node.routing.policy is None

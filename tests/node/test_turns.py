@@ -68,7 +68,7 @@ def test_who_needs_new_topics_waits_and_who_has_its_own_does_not(tmp_path: Path)
     broker = Broker(tmp_path)
     good, flood = broker.client(), broker.client()
     good.pub("there", b"1")
-    broker.node._turns._left_ns = -SECOND
+    broker.node.lifecycle._turns._left_ns = -SECOND
     flood.send(pub("new", b"x") + pub("there", b"2"))
     good.pub("there", b"3")
     assert (good.replies(), flood.replies()) == (["OK", "OK"], [])

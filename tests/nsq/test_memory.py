@@ -52,7 +52,7 @@ def test_commands_that_wait_for_their_topic_are_held_within_the_memory_of_bodies
         asked.append(Answer())
         return asked[-1]
 
-    broker.node._turns.next = later  # type: ignore[method-assign]  # the disk is busy with other topics
+    broker.node.lifecycle._turns.next = later  # type: ignore[method-assign]  # the disk is busy with other topics
     clients = [broker.client() for _ in range(6)]
     for number, client in enumerate(clients):
         client.mpub(f"t{number}", [bytes(MIB)] * 4)

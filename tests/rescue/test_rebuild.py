@@ -68,7 +68,7 @@ def test_what_a_damaged_registry_still_tells_is_kept_and_the_file_too(site: Site
     assert bytes(site.machine.platter.files["data/registry.old"].data) == bytes(content)
     site.start()
     assert records(site) == before
-    assert site.node.mapping == {"gold": 3}
+    assert site.node.routing.mapping == {"gold": 3}
 
 
 def test_a_healthy_registry_is_left_alone_unless_forced(site: Site) -> None:

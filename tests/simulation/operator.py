@@ -106,7 +106,7 @@ class Operator(Actor):
 
     def _retain(self, node: Node, topic: Topic, model: TopicModel) -> None:
         self.world.book.record("retain", topic.name)
-        topic.retain()
+        topic.storage.retain()
 
     def _pause_topic(self, node: Node, topic: Topic, model: TopicModel) -> None:
         self.world.book.record("pause", topic.name)

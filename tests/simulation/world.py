@@ -264,8 +264,8 @@ class World:
                     book.fail("subscriptions survive", f"{model.name}/{name} is there although nobody made it")
         for topic in topics_of(node):
             book.bind(topic.name, topic.record.number, topic.settings)
-        if dict(node.mapping) != book.mapping:
-            book.remap(dict(node.mapping))
+        if dict(node.routing.mapping) != book.mapping:
+            book.remap(dict(node.routing.mapping))
 
     def take_census(self, topic: Topic) -> None:
         """Read everything a topic's log holds and compare it with the book."""

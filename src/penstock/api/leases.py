@@ -169,7 +169,7 @@ def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> lis
         assert delivery.versions is not None
         for number, (offset, version) in enumerate(zip(delivery.offsets(), delivery.versions, strict=True)):
             attempts = delivery.attempts if isinstance(delivery.attempts, int) else int(delivery.attempts[number])
-            message = shown(delivery.shard, delivery.batch, offset - first, call.node.mapping)
+            message = shown(delivery.shard, delivery.batch, offset - first, call.node.routing.mapping)
             message.attempts = attempts
             message.receipt = f"{shown_id(id_of(delivery.shard, offset))}-{version}"
             messages.append(message)

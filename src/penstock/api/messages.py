@@ -102,7 +102,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
 async def _read(call: Call[PublishQuery, bytes]) -> Rows:
     """Return the messages of a body; what is read of a large one is counted, like the body itself."""
     node, memory = call.node, call.node.budget.input
-    reading = Reading(call.body, node.mapping, node.clock.now(), call.context.message_bytes_max, SOURCE)
+    reading = Reading(call.body, node.routing.mapping, node.clock.now(), call.context.message_bytes_max, SOURCE)
     if not reading.step():
         # Rows are about as large as the text; what could never be free beside it is not asked for.
         size = max(min(len(call.body), memory.bytes_max - len(call.body)), 0)
@@ -134,7 +134,7 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
         stop = min(batch.end, shard.readable_end, offset + query.limit - len(messages))
         while offset < stop and size < PEEK_BYTES_MAX:
             row = offset - batch.first
-            messages.append(shown(shard.number, batch, row, call.node.mapping))
+            messages.append(shown(shard.number, batch, row, call.node.routing.mapping))
             size += int(batch.cuts[row + 1]) - int(batch.cuts[row])
             offset += 1
     return Peeked(messages, offset, shard.start, shard.readable_end)

@@ -103,17 +103,18 @@ async def show_mapping(call: Call[Nothing, None]) -> Mapping:
 async def set_mapping(call: Call[ForceQuery, MappingBody]) -> Mapping:
     """Replace the mapping; it applies at once, without a restart."""
     node, types = call.node, call.body.traffic_types
-    if node.policy is None:
+    policy = node.routing.policy
+    if policy is None:
         await node.catalog.set_mapping(types, force=call.query.force)
-    elif node.policy.write is None:
-        raise Refusal("unavailable", f"the routing mapping is in etcd, zone {node.policy.zone}: not connected yet")
+    elif policy.write is None:
+        raise Refusal("unavailable", f"the routing mapping is in etcd, zone {policy.zone}: not connected yet")
     else:
-        await node.policy.write(types, force=call.query.force)
+        await policy.write(types, force=call.query.force)
     return _shown(node)
 
 
 def _shown(node: Node) -> Mapping:
-    policy, mapping = node.policy, node.routing_mapping()
+    policy, mapping = node.routing.policy, node.routing.in_force()
     if policy is None:
         return Mapping(mapping.traffic_types, mapping.retired)
     counts = {str(name): count for name, count in policy.counts.items()}
@@ -127,10 +128,10 @@ async def which(call: Call[Nothing, WhichBody]) -> Which:
     """Say which subscriptions would get a message, and why, of the topics that the caller may see."""
     body, node = call.body, call.node
     topics = [node.reach(call.caller, "see", body.topic)] if body.topic is not None else list(node.topics.values())
-    bits = bits_of(body.traffic, node.mapping)
+    bits = bits_of(body.traffic, node.routing.mapping)
     carried = Carried(bits, body.storage_policy, body.shard)
     found = [
-        Taker(topic.name, name, *Acceptance.of(subscription.settings).explain(carried, node.mapping))
+        Taker(topic.name, name, *Acceptance.of(subscription.settings).explain(carried, node.routing.mapping))
         for topic in sorted(topics, key=lambda topic: topic.name)
         if call.caller.may("see", topic.name)
         for name, subscription in sorted(topic.subscriptions.items())
@@ -140,7 +141,7 @@ async def which(call: Call[Nothing, WhichBody]) -> Which:
 
 async def test_filter(call: Call[Nothing, TestBody]) -> Verdict:
     """Say what a filter would say, and why."""
-    body, mapping = call.body, call.node.mapping
+    body, mapping = call.body, call.node.routing.mapping
     bits = bits_of(body.traffic, mapping)
     rule = TrafficFilter(tuple(body.allowed), body.is_default, body.upstream_filter)
     accepted, reason = explain_traffic(rule, bits, mapping)

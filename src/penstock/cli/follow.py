@@ -32,7 +32,7 @@ class Routing:
 
     async def begin(self) -> None:
         """Begin before anybody can publish, so that nothing is judged by what does not hold any more."""
-        policy = self._node.policy
+        policy = self._node.routing.policy
         if policy is not None:
             from penstock.registry.etcd.policy import Follower
             from penstock.registry.etcd.zones import Zones

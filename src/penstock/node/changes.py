@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.dialect import Chosen, chosen, measure_of
 from penstock.errors import Refusal
-from penstock.node import growth
+from penstock.node import growth, making
 from penstock.registry.answer import Answer
 from penstock.registry.records import Growth, Measured
 from penstock.settings import TopicSettings
@@ -81,7 +81,7 @@ class Changes:
 
     def _weigh(self) -> None:
         for shard in self._topic.shards:
-            shard.weigh_by(self._topic.measures(shard.number))
+            shard.weigh_by(making.measures(self._topic.record, shard.number))
 
     def change(
         self,

@@ -27,7 +27,7 @@ _log = logging.getLogger("penstock.routing")
 def declare(node: Node) -> list[Answer[None]]:
     """Put into force what the file says, and return what to wait for; what is refused is logged and counted."""
     asked: list[Answer[None]] = []
-    if node.config.routing.traffic_types and node.policy is None:
+    if node.config.routing.traffic_types and node.routing.policy is None:
         types = {**node.catalog.mapping().traffic_types, **node.config.routing.traffic_types}
         asked.append(_settled(node, node.catalog.set_mapping(types), "routing.traffic_types"))
     for each in node.config.routing.filters:

@@ -44,7 +44,7 @@ def grow(topic: Topic, shards: int) -> Answer[None]:
         check_topic_settings(settings)  # before anything is made of them
         if topic.intake.is_held or topic.is_growing:
             raise Refusal("conflict", f"topic {topic.name} is getting more shards already; try again")
-        node.check_shards(topic.name, shards, len(numbers))
+        node.lifecycle.check_shards(topic.name, shards, len(numbers))
     except Refusal as refusal:
         return Answer.refused(refusal)
     work = partial(making.more, node, topic.record, topic.path, topic.storage.quota, numbers, settings)

@@ -15,6 +15,7 @@ import numpy as np
 from penstock.clock import MILLISECOND
 from penstock.columns import Offsets
 from penstock.errors import Refusal
+from penstock.log.memory import MemoryShard
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
 from penstock.units.quantity import format_size
@@ -35,10 +36,20 @@ class Storage:
         self._node = topic.node
         self._retry_ns = 0
 
-    def watch(self, shard: Shard) -> None:
-        """Make room for a shard, and tell it what waits."""
+    def watched(self, shard: Shard) -> Shard:
+        """Make room for a shard, and tell it what waits; return it."""
+        if isinstance(shard, MemoryShard):
+            shard.on_full = self._node.squeeze
         shard.make_room = self.make_room
         shard.waiting = partial(self._waiting, shard)
+        shard.on_readable = self._topic.pump_all
+        return shard
+
+    def count_dropped(self, shard: Shard) -> None:
+        """Count what went because memory was full."""
+        for reason, rows in shard.dropped.items():
+            self._count(reason, rows)
+        shard.dropped.clear()
 
     def unread(self, shard: Shard) -> int:
         """Return the rows of a shard that the next first subscription would get."""
@@ -51,7 +62,7 @@ class Storage:
         return max(min(floors) if floors else topic.record.orphan_from[number], shard.start)
 
     def retain(self, room: int = 0) -> None:
-        """Drop history that is neither needed nor young, and more of it where so many bytes are needed."""
+        """Drop history that is neither needed nor young (ruling 13), and more of it where so many bytes are needed."""
         now_ns = self._node.steady.now()
         for shard in self._topic.shards:
             needed_from = self._needed_from(shard)

@@ -175,7 +175,7 @@ class Subscriptions:
         """Judge from now on by the mapping and settings of this moment."""
         settings = {name: subscription.settings for name, subscription in self.by_name.items()}
         refused = {name: subscription.refused for name, subscription in self.by_name.items()}
-        for name, rules in rules_of(settings, self._node.mapping, refused).items():
+        for name, rules in rules_of(settings, self._node.routing.mapping, refused).items():
             for cursor in self.by_name[name].cursors:
                 cursor.use_rules(rules._replace(shard=cursor.source.number))
 

@@ -21,9 +21,7 @@ from penstock.dialect import Chosen
 from penstock.errors import Refusal
 from penstock.intake.intake import Intake
 from penstock.log import label
-from penstock.log.memory import MemoryShard
 from penstock.log.shard import Shard
-from penstock.log.weight import Measures
 from penstock.message import Batch, Done, int64s
 from penstock.node import making
 from penstock.node.changes import Changes
@@ -124,7 +122,7 @@ class Topic:
         if made is None:
             made = making.opened(node, record, path, making.quota_of(node, record), label_of(node.catalog, record))
         self.storage = Storage(self, made.quota)
-        self.shards = [self._adopted(shard) for shard in made.shards]
+        self.shards = [self.storage.watched(shard) for shard in made.shards]
         self.intake = Intake(
             record.name,
             node.clock,
@@ -153,13 +151,6 @@ class Topic:
         # It is looked after once. That it was opened is nothing that happened: thousands would be watched for a while.
         self.busy = False
 
-    def _adopted(self, shard: Shard) -> Shard:
-        if isinstance(shard, MemoryShard):
-            shard.on_full = self.node.squeeze
-        shard.on_readable = self.pump_all
-        self.storage.watch(shard)
-        return shard
-
     def _recover(self) -> None:
         """Take up due times, idempotence keys and subscriptions as the log and the journals tell them."""
         now = self.node.now()
@@ -185,16 +176,9 @@ class Topic:
     def shard(self, number: int) -> Shard:
         """Return a shard that must exist."""
         if not 0 <= number < len(self.shards):
-            raise self._no_shard(number)
+            text = f"there is no shard {number}; topic {self.name} has 0 to {len(self.shards) - 1}"
+            raise Refusal("bad_offset", text)
         return self.shards[number]
-
-    def _no_shard(self, number: int) -> Refusal:
-        text = f"there is no shard {number}; topic {self.name} has 0 to {len(self.shards) - 1}"
-        return Refusal("bad_offset", text)
-
-    def measures(self, shard: int) -> Measures:
-        """Return what rows of a shard weigh, and weighed."""
-        return making.measures(self.record, shard)
 
     @property
     def published(self) -> int:
@@ -287,7 +271,7 @@ class Topic:
         """Ask to be looked after."""
         if not self.busy:
             self.busy = True
-            self.node.look_after(self)
+            self.node.ticker.look_after(self)
 
     def set_timer(self) -> None:
         """Look again when the next row is due."""
@@ -320,7 +304,7 @@ class Topic:
 
     def take_in(self, shards: Sequence[Shard]) -> None:
         """Make use of new shards: every subscription reads them from their beginning."""
-        self.shards += [self._adopted(shard) for shard in shards]
+        self.shards += [self.storage.watched(shard) for shard in shards]
         try:  # before anything is in them: a lost registry is made again from labels, and readers of files go by them
             label.write(self.node.disk, self.path, label_of(self.node.catalog, self.record))
         except OSError as error:
@@ -353,10 +337,6 @@ class Topic:
         deferred = self.deferred(subscription)
         ready = max(subscription.depth() - deferred, 0)
         return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred)
-
-    def retain(self) -> None:
-        """Drop history that is neither needed nor young (ruling 13)."""
-        self.storage.retain()
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -402,7 +382,7 @@ class Topic:
 
     def _wake(self) -> None:
         self._alarm = None
-        self.node.tick_now(self)
+        self.node.ticker.tick_now(self)
 
     def _stop_alarm(self) -> None:
         if self._alarm is not None:
@@ -421,9 +401,7 @@ class Topic:
                 for subscription in self.subscriptions.values():
                     subscription.heal(number, now)
             if shard.dropped:  # a memory topic is full: the oldest rows went
-                for reason, rows in shard.dropped.items():
-                    self.node.ledger.add(reason, self.name, rows, now.wall_ns)
-                shard.dropped.clear()
+                self.storage.count_dropped(shard)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

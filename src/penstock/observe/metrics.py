@@ -113,6 +113,18 @@ class PolicySlots(Protocol):
         """What happened, by kind."""
 
 
+class RoutingSlots(Protocol):
+    """What is read of the routing mapping in force."""
+
+    @property
+    def mapping(self) -> Mapping[str, int]:
+        """The bit of each traffic type."""
+
+    @property
+    def policy(self) -> PolicySlots | None:
+        """The policy in etcd that it comes from."""
+
+
 class NodeSlots(Protocol):
     """What is read of a node."""
 
@@ -128,12 +140,8 @@ class NodeSlots(Protocol):
         """What it is in a cluster, where it serves timelines."""
 
     @property
-    def mapping(self) -> Mapping[str, int]:
-        """The bit of each traffic type."""
-
-    @property
-    def policy(self) -> PolicySlots | None:
-        """The policy in etcd that it comes from."""
+    def routing(self) -> RoutingSlots:
+        """The routing mapping in force."""
 
     def memory(self) -> Sequence[Share]:
         """Return what each part of its memory holds now."""
@@ -356,11 +364,11 @@ def _missing(out: Exposition, node: NodeSlots) -> None:
         for topic, slots in node.topics.items()
         for name, subscription in slots.subscriptions.items()
         if subscription.settings.traffic is not None
-        for missing in unknown(subscription.settings.traffic.allowed, node.mapping)
+        for missing in unknown(subscription.settings.traffic.allowed, node.routing.mapping)
     ]
     text = "1 for each traffic type that a subscription allows and the routing mapping does not know."
     out.family("penstock_routing_missing_traffic_types", "gauge", text, found)
-    policy = node.policy
+    policy = node.routing.policy
     if policy is not None:
         happened = [({"event": event}, count) for event, count in policy.counts.items()]
         told = "What happened to the routing policy in etcd, by kind."
@@ -368,7 +376,8 @@ def _missing(out: Exposition, node: NodeSlots) -> None:
         out.one("penstock_routing_policy_current", "gauge", "1 while etcd answers.", int(policy.is_current))
         text = "The revision in etcd of the routing policy in force."
         out.one("penstock_routing_policy_revision", "gauge", text, policy.revision)
-    out.one("penstock_routing_traffic_types", "gauge", "Traffic types in the routing mapping.", len(node.mapping))
+    text = "Traffic types in the routing mapping."
+    out.one("penstock_routing_traffic_types", "gauge", text, len(node.routing.mapping))
 
 
 def _durations(out: Exposition, name: str, text: str, found: Sequence[tuple[Labels, Durations]]) -> None:

@@ -238,7 +238,7 @@ def test_an_upgrade_asked_of_the_service_is_the_upgrade_of_the_topic(broker: Bro
     assert [message.body for message in old.messages()] == [b"before"]
     service.post("/topic/meta/update?topic=t&upgradeext=true")
     topic = broker.node.topic("t")
-    assert (topic.chosen.of(NsqChoices).extend, topic.measures(0)) == ("on", ((0, PLAIN), (1, EXTENDED)))
+    assert (topic.chosen.of(NsqChoices).extend, topic.shards[0].measures) == ("on", ((0, PLAIN), (1, EXTENDED)))
     assert producer.pub_ext("t", {"##client_dispatch_tag": "x"}) == ["OK", "OK"]
     assert old.replies() == ["E_SUB_EXTEND_NEED topic t takes headers now; subscribe with extend_support"]
     assert old.closed

@@ -196,7 +196,7 @@ def pipeline(service: Service, caller: Caller, document: PipelineReport) -> obje
 
 def routing(service: Service, caller: Caller, document: Nothing) -> Routing:
     """Tell the routing mapping: which bit each traffic type is."""
-    mapping = service.bridge.call(service.node.routing_mapping)
+    mapping = service.bridge.call(service.node.routing.in_force)
     return Routing(traffic_types=mapping.traffic_types, retired=mapping.retired)
 
 

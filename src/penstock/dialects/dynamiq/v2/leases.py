@@ -99,7 +99,7 @@ class LeaseResource:
         return poll.answer.then_make(lambda found: self._received(queue, found, asked.max))
 
     def _received(self, queue: Queue, deliveries: list[Delivery], limit: int) -> shapes.Received:
-        mapping, incarnation = self._node.mapping, queue.topic.incarnation
+        mapping, incarnation = self._node.routing.mapping, queue.topic.incarnation
         messages: list[shapes.Message] = []
         for delivery in deliveries:
             assert delivery.versions is not None

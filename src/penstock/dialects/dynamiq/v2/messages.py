@@ -151,7 +151,7 @@ class MessageResource:
         if line.delay is not None and line.due is not None:
             raise BadField("bad_column", "delay and due are both set; choose one", "delay")
         now_ns, most = self._node.clock.now(), self._bytes_max
-        body = record.read(line, row, columns, self._node.mapping, now_ns)
+        body = record.read(line, row, columns, self._node.routing.mapping, now_ns)
         if len(body) > most:
             for values in columns.values():
                 del values[row:]
@@ -178,7 +178,7 @@ class MessageResource:
 
         def told(found: list[tuple[int, Batch, int]]) -> None:
             if found:
-                shown.give(message(queue, found[0][1], found[0][2], found[0][0], self._node.mapping))
+                shown.give(message(queue, found[0][1], found[0][2], found[0][0], self._node.routing.mapping))
             else:
                 shown.refuse(_no_message(queue, call.names["id"]))
 

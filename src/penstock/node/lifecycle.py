@@ -1,0 +1,209 @@
+"""How topics come and go: made, opened at the start, deleted, and what is left of them removed.
+
+Owns what is under way while the registry has not answered. What a topic does while it is there is its own business,
+and who may make one the node's. Invariant: of one name at most one topic is being made, and none before the one that
+had the name is gone from the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.dialect import chosen, measure_of
+from penstock.disk import unmade
+from penstock.errors import Refusal
+from penstock.node import making
+from penstock.node.making import Made
+from penstock.node.opening import check_age
+from penstock.node.topic import Topic
+from penstock.node.turns import Turns
+from penstock.registry.answer import Answer, Underway
+from penstock.registry.records import TopicRecord
+from penstock.rescue.labels import label_of
+from penstock.settings import Measure, TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+_log = logging.getLogger("penstock.node")
+
+T = TypeVar("T")
+
+
+class Lifecycle:
+    """The topics of a node on their way in and out."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._config = node.config
+        self._disk = node.disk
+        self._topics = node.topics
+        self._catalog = node.catalog
+        self._directories = node.directories
+        #: Topics that are being made, and names that are being freed, while the registry does not answer.
+        self.coming: Underway[Topic] = Underway()
+        self._going: Underway[None] = Underway()
+        #: How many shards each of the former will have.
+        self._making: dict[str, int] = {}
+        self._turns = Turns(node.clock)
+
+    def open_all(self) -> None:
+        """Open what the registry knows, at the start of the node; what it does not know is set aside."""
+        numbers = self._directories.numbers()
+        counted = self._catalog.subscriptions_counted()
+        if numbers[1] > counted:
+            check_age(self._catalog, self._directories, self._config.data_dir, counted)
+        self._catalog.count_from(*numbers)
+        known = set()
+        for record in self._catalog.topics():
+            if record.settings.ephemeral:
+                self._going.add(record.name, self._catalog.delete_topic(record.name).settled())
+                continue
+            known.add(str(record.number))
+            topic = self._topics[record.name] = Topic(self._node, record, self._directories.of(record.number))
+            topic.forget_passing()
+        self.remove_deleted()
+        for name in self._disk.list(self._directories.topics):
+            if name not in known:
+                self._directories.set_aside(name)
+
+    def remove_deleted(self) -> None:
+        """Remove what is left of deleted topics, then forget that they were: in this order, whatever happens."""
+        deleted = self._catalog.deleted()
+        if deleted:
+            for each in deleted:
+                self._directories.remove(each)
+            self._directories.sync()
+            self._catalog.forget_deleted([each.number for each in deleted])  # if it is refused, there is time
+
+    def make(self, name: str, settings: TopicSettings | None, owner: str, *, in_turn: bool = False) -> Answer[Topic]:
+        """Make a topic of a name that is free; `in_turn` after those who wait for theirs, if the disk is busy."""
+        if self._node.stopping:
+            return Answer.refused(Refusal("stopping", "the node is stopping"))
+        if name in self._node.own:  # whoever asks for it first
+            settings = self._node.own[name]()
+        settings = settings or self._config.topic.settings()
+        try:
+            if name not in self._node.own:
+                self.check_limits(name, settings.shards)
+            measure = measure_of(chosen(settings, self._node.dialects), self._node.dialects)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+        turn = self._turns.next() if in_turn else Answer.of(None)
+        recorded = turn.then_ask(lambda _: self._timed(lambda: self._recorded(name, settings, measure, owner)))
+        made = recorded.then_ask(self._made)
+        self._making[name] = settings.shards
+        topic = made.then_make(lambda found: self._timed(lambda: self._open(*found)))
+        topic.then(lambda _, __: self._making.__delitem__(name))
+        return self.coming.add(name, topic)
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        """Do something that stops the loop."""
+        began_ns = self._node.clock.monotonic()
+        try:
+            return work()
+        finally:
+            self._turns.spent(began_ns)
+
+    def check_limits(self, name: str, shards: int) -> None:
+        """Refuse a topic that is one too many, or has too many shards; those that are being made count."""
+        have = len(self._topics) + len(self._making)
+        if have >= self._config.limits.topics:
+            raise self._beyond("limits.topics", name, f"there are {have} topics already")
+        self.check_shards(name, shards, shards)
+
+    def check_shards(self, name: str, shards: int, more: int) -> None:
+        """Refuse a topic of so many shards, so many more of them than there are now."""
+        limits = self._config.limits
+        have = sum(len(topic.shards) for topic in self._topics.values()) + sum(self._making.values())
+        if shards > limits.topic_shards:
+            why = f"topic {name} would have {shards} shards, more than {limits.topic_shards}"
+            raise self._beyond("limits.topic_shards", name, why)
+        if have + more > limits.shards:
+            why = f"all topics together have {have} shards, and {more} more are too many"
+            raise self._beyond("limits.shards", name, why)
+
+    def _beyond(self, limit: str, name: str, why: str) -> Refusal:
+        self._node.ledger.add(limit, name, 1, self._node.clock.now())
+        return Refusal("limit_reached", f"{why}; {limit} may be raised")
+
+    def _recorded(self, name: str, settings: TopicSettings, measure: Measure | None, owner: str) -> Answer[TopicRecord]:
+        """Answer with the record of a topic that is not open."""
+        going = self._going.get(name)
+        if going is not None:  # first one, then the other, whatever becomes of the first
+            return going.settled().then_ask(lambda _: self._recorded(name, settings, measure, owner))
+        left = None if name in self._topics else self._catalog.topic(name)
+        if left is not None and left.settings == settings and left.owner == owner:
+            return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
+        if left is not None:
+            return self._catalog.delete_topic(name).then_ask(
+                lambda _: self._catalog.create_topic(name, settings, measure, owner)
+            )
+        return self._catalog.create_topic(name, settings, measure, owner)
+
+    def _made(self, record: TopicRecord) -> Answer[tuple[TopicRecord, Made | None]]:
+        """Answer with a topic that the registry knows, once its files are there if they take long to make."""
+        path = self._directories.of(record.number)
+        if record.settings.shards <= making.AT_ONCE or self._disk.exists(path):
+            return Answer.of((record, None))
+        answer: Answer[tuple[TopicRecord, Made | None]] = Answer()
+
+        def done(made: Made | None, error: BaseException | None) -> None:
+            if isinstance(error, Exception):
+                answer.refuse(self._unmade(record.name, error))
+            else:
+                answer.give((record, made))
+
+        quota, written = making.quota_of(self._node, record), label_of(self._catalog, record)
+        self._disk.submit("make", partial(making.opened, self._node, record, path, quota, written), done)
+        return answer
+
+    def _unmade(self, name: str, error: Exception) -> Exception:
+        """Take back the record of a topic whose files could not be made; what there is of them goes with a sweep."""
+        self._going.add(name, self._catalog.delete_topic(name).settled())
+        return unmade(f"topic {name}", error)
+
+    def _open(self, record: TopicRecord, made: Made | None = None) -> Topic:
+        """Put a topic to work that the registry knows."""
+        name = record.name
+        if self._node.stopping:
+            raise Refusal("stopping", "the node is stopping")
+        try:
+            topic = self._topics[name] = Topic(self._node, record, self._directories.of(record.number), made)
+        except Exception as error:
+            raise self._unmade(name, error) from error
+        _log.info("topic %s created", name)
+        self._node.tell("created", topic)
+        return topic
+
+    def delete(self, topic: Topic) -> Answer[None]:
+        """Drop a topic with everything in it."""
+        name = topic.name
+        return self._going.add(name, self._catalog.delete_topic(name).then_make(lambda _: self._drop(topic)))
+
+    def stop(self) -> None:
+        """Let nobody wait any longer for a topic to be made."""
+        self._turns.stop()
+
+    def _drop(self, topic: Topic) -> None:
+        if self._topics.get(topic.name) is not topic:
+            return
+        del self._topics[topic.name]
+        self._node.ticker.forget(topic)
+        try:
+            topic.delete()
+            if len(topic.shards) <= making.AT_ONCE:
+                self._disk.remove(topic.path)
+            else:
+                self._disk.submit("make", partial(self._disk.remove, topic.path), partial(self._removed, topic.name))
+        except OSError as error:
+            self._removed(topic.name, None, error)
+        _log.info("topic %s deleted", topic.name)
+        self._node.tell("deleted", topic)
+
+    def _removed(self, name: str, _: None, error: BaseException | None) -> None:
+        if error is not None:  # the next sweep tries again
+            _log.warning("what is left of topic %s on disk goes later: %s", name, error)
