@@ -120,7 +120,7 @@ def test_clocks_that_are_ahead_of_this_one_stop_creates_and_retention_until_they
     node = here.site.node
     topic = node.create_topic("log", TopicSettings()).now()
     retained: list[int] = []
-    monkeypatch.setattr(topic, "retain", lambda: retained.append(1))
+    monkeypatch.setattr(topic.storage, "retain", lambda: retained.append(1))
     period_s = node.config.node.retention_check_ns // SECOND
     here.run(period_s + 1)
     assert retained
