@@ -33,6 +33,7 @@ from penstock.cli import (
     stop,
     subscribe,
     subscription,
+    timeline,
     topic,
     up,
     user,
@@ -65,6 +66,7 @@ remote(app)(read.peek)
 remote(app)(subscription.redrive)
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
+app.add_typer(timeline.app, name="timeline")
 app.add_typer(routing.app, name="routing")
 app.add_typer(m3.app, name="m3")
 remote(app)(ledger.ledger)
