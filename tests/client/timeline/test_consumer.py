@@ -175,12 +175,17 @@ def test_it_ends_after_so_many(fake: FakeTimelines) -> None:
         assert [message.id for message in consumer] == [b"a", b"b"]
 
 
-def test_a_stream_that_broke_is_opened_again_in_the_same_session(fake: FakeTimelines) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_a_stream_that_broke_is_opened_again_in_the_same_session(fake: FakeTimelines, told: bool) -> None:
+    stopping = Error(kind=Kind.NO_CONNECTION, message="the node is stopping", should_retry=True)
     with Timeline("t", fake.url) as timeline, timeline.consumer("c") as consumer:
         fake.push("a", due_ms=0, lease_ms=1 << 50)
         first = consumer.take()
         assert first is not None
-        fake.flown.do(lambda: fake.talks[0].stream.end("stopping: a test"))
+        if told:
+            fake.say(error=stopping)
+        else:
+            fake.flown.do(lambda: fake.talks[0].stream.end("stopping: a test"))
         until(lambda: len(fake.talks) == 2 and fake.talks[1].heard)
         assert fake.talks[1].heard[0].session_id == fake.talks[0].heard[0].session_id
         fake.push("a", due_ms=0, lease_ms=1 << 50)  # as a node does with what is on lease

@@ -53,6 +53,21 @@ def test_what_is_pushed_again_is_handed_out_once_unless_it_is_another_lease() ->
     assert taken(leases, 1000) == ["a"]
 
 
+def test_what_the_program_deleted_is_not_handed_out_again_before_the_node_knows() -> None:
+    leases = Leases()
+    leases.push(lease("a", 1000))
+    first = leases.take(1000, 1000)
+    assert first is not None
+    leases.delete(first)
+    leases.push(lease("a", 1000))
+    assert taken(leases, 1000) == []
+    leases.push(lease("a", 1000, version=3))  # its lease was over, and it is another one's work again
+    assert taken(leases, 1000) == ["a"]
+    leases.deleted([first])
+    leases.push(lease("a", 1000))
+    assert taken(leases, 1000) == ["a"]
+
+
 def test_what_is_over_is_kept_by_nobody() -> None:
     leases = Leases()
     leases.push(lease("held", 1000, 5000))

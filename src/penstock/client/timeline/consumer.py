@@ -137,6 +137,9 @@ class Consumer:
         self._drift = Drift()
         self._was_drifting = False
         self._pings: dict[int, float] = {}
+        self._last_ping = 0
+        #: The last ping was answered.
+        self._settled = threading.Event()
         self._deletes: list[Lease] = []
         self._deleted_s = 0.0
         self._taken = 0
@@ -153,6 +156,7 @@ class Consumer:
         self._session = ""
         self._was_open = False
         self._joined = threading.Event()
+        self._leaving = False
         self._closing = threading.Event()
         self._failure: PenstockError | None = None
         self._ended = False
@@ -216,13 +220,13 @@ class Consumer:
                 self._changed.wait(wait_s)
             self._taken += 1
             room = self._room()
-            starved = room - self._told_room >= max(self._habits.buffer // 2, 1)
+            starved = not self._leaving and room - self._told_room >= max(self._habits.buffer // 2, 1)
         if starved:  # not only every so often: a fast program would wait for the next word
             self._send_status()
         return Message(self, lease)
 
     def _next(self) -> Lease | None:
-        if self._stopped() or not self._drift.is_known:
+        if self._stopped() or self._leaving or not self._drift.is_known:
             return None
         now_ms = self._clock()
         return self._leases.take(self._drift.earliest(now_ms), self._drift.latest(now_ms))
@@ -232,7 +236,7 @@ class Consumer:
         return most is not None and self._taken >= most
 
     def _is_over(self) -> bool:
-        return self._stopped() or self._closing.is_set() or self._failure is not None
+        return self._stopped() or self._leaving or self._failure is not None
 
     def _until_due_s(self) -> float | None:
         due_ms = self._leases.next_due_ms
@@ -252,7 +256,7 @@ class Consumer:
         """Finish a message."""
         lease = message._lease
         with self._changed:
-            self._leases.done(lease.message_id)
+            self._leases.delete(lease)
             if not self._deletes:
                 self._deleted_s = time.monotonic()
             self._deletes.append(lease)
@@ -266,9 +270,13 @@ class Consumer:
             leases, self._deletes = self._deletes, []
         step = self._habits.delete_batch
         pieces = (_piece("delete", leases[at : at + step], first=at) for at in range(0, len(leases), step))
-        for piece, replies in self._changing.ask(pieces):
-            # One that is gone was deleted by an earlier try.
-            self.refused += len(refused_in(piece, replies, (Kind.NONE, Kind.MESSAGE_NOT_FOUND)))
+        try:
+            for piece, replies in self._changing.ask(pieces):
+                # One that is gone was deleted by an earlier try.
+                self.refused += len(refused_in(piece, replies, (Kind.NONE, Kind.MESSAGE_NOT_FOUND)))
+        finally:
+            with self._changed:
+                self._leases.deleted(leases)
 
     def extend(self, message: Message, lease: Span) -> None:
         """Hold a message longer."""
@@ -304,18 +312,18 @@ class Consumer:
 
     def close(self) -> None:
         """Send the deletes that wait, give back what nobody took, and leave."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
         with self._changed:
-            left = self._leases.left()
+            if self._leaving:
+                return
+            self._leaving = True
             self._changed.notify_all()
         try:
-            if self._joined.is_set() and self._failure is None:
-                self._leave(left)
+            if self._was_open and self._failure is None:
+                self._leave()
         except PenstockError:
             pass  # leases end by themselves
         finally:
+            self._closing.set()
             self._hang_up()
             for thread in self._threads:
                 if thread.ident is not None and thread is not threading.current_thread():
@@ -323,9 +331,13 @@ class Consumer:
             self._changing.close()
             self._link.close()
 
-    def _leave(self, left: list[Lease]) -> None:
-        self._send_status(room=0)
+    def _leave(self) -> None:
+        self._settled.clear()
+        self._send_status(ping=True, room=0)
         self.flush()
+        self._settled.wait(CLOSE_S)  # whatever was pushed before the node knew is here by then
+        with self._changed:
+            left = self._leases.left()
         if left:
             for _ in self._changing.ask(iter([_piece("release", left, [lease.due_ms for lease in left])])):
                 pass
@@ -335,7 +347,8 @@ class Consumer:
     def _say(self) -> None:
         while not self._closing.wait(LOOK_S):
             try:
-                self._say_some()
+                if not self._leaving:
+                    self._say_some()
             except PenstockError as error:
                 if not isinstance(error, Unreachable):
                     self._fail(error)
@@ -380,9 +393,11 @@ class Consumer:
                 lag_ms=min(lag_ms, 0xFFFFFFFF),
                 lag_no_messages=len(self._leases) if lag_ms else 0,
             )
-        asked = wire.Ping(local_ts_ms=int(self._clock()), session_id="") if ping else None
-        if asked is not None:
-            self._pings[asked.local_ts_ms] = self._clock()
+            asked = None
+            if ping:
+                self._last_ping = max(self._last_ping + 1, int(now_ms))
+                asked = wire.Ping(local_ts_ms=self._last_ping)
+                self._pings[self._last_ping] = now_ms
         self._write(wire.Up(status=status, ping=asked))
 
     def _write(self, words: wire.Up) -> None:
@@ -469,6 +484,8 @@ class Consumer:
             raise refusal_of(words.end)
 
     def _take_pong(self, pong: wire.Pong) -> None:
+        if pong.local_ts_ms == self._last_ping:
+            self._settled.set()
         sent_ms = self._pings.pop(pong.local_ts_ms, None)
         if sent_ms is None:
             return

@@ -45,6 +45,8 @@ class Leases:
         self._waiting: dict[bytes, Lease] = {}
         #: With the program.
         self._held: dict[bytes, Lease] = {}
+        #: Deleted here, which the node has not said yes to: id -> version.
+        self._deleted: dict[bytes, int] = {}
         #: How many ended before anybody took them.
         self.expired = 0
 
@@ -59,6 +61,8 @@ class Leases:
 
     def push(self, lease: Lease) -> None:
         """Take a lease that the node pushed."""
+        if self._deleted.get(lease.message_id) == lease.version:
+            return  # pushed again, because the node does not know yet
         held = self._held.get(lease.message_id)
         if held is not None and held.version == lease.version:
             held.expires_ms = lease.expires_ms  # pushed again: the program has it
@@ -95,8 +99,19 @@ class Leases:
             self.push(lease)
 
     def done(self, message_id: bytes) -> None:
-        """Forget a lease: deleted or released."""
+        """Forget a lease: released, or somebody else's."""
         self._held.pop(message_id, None)
+
+    def delete(self, lease: Lease) -> None:
+        """Be done with a lease, and do not take it again, until `deleted` says that the node knows."""
+        self._held.pop(lease.message_id, None)
+        self._deleted[lease.message_id] = lease.version
+
+    def deleted(self, leases: list[Lease]) -> None:
+        """Take note that the node knows."""
+        for lease in leases:
+            if self._deleted.get(lease.message_id) == lease.version:
+                del self._deleted[lease.message_id]
 
     @property
     def next_due_ms(self) -> int | None:

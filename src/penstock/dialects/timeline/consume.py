@@ -209,9 +209,9 @@ class Consumer:
             self._stream.end(str(fault))
             self.closed()
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """End the stream for a reason of the service's."""
-        self._fail(Fault(Kind.UNKNOWN_SESSION, why))
+        self._fail(Fault(kind, why))
 
     def closed(self) -> None:
         """Be no consumer any more; what it holds stays on lease under its name."""

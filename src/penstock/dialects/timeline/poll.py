@@ -56,7 +56,7 @@ class Poll:
         self._seat.set_credit(self._seat.in_flight + self._limit)
         return self.answer
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """Answer that it is over."""
         self._refuse(Fault(Kind.UNKNOWN_SESSION, why))
 

@@ -26,7 +26,7 @@ _TOKEN_BYTES = 16
 class Stream(Protocol):
     """What a session has open."""
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """Close it, and say why."""
 
 
@@ -119,21 +119,22 @@ class Sessions:
         """Return those of a topic."""
         return [session for session in self._by_token.values() if session.topic == topic]
 
-    def close(self, session: Session, why: str) -> None:
+    def close(self, session: Session, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """End a session and its stream."""
         if self._by_token.pop(session.token, None) is None:
             return
         self._by_member.pop((session.topic, session.role, session.member), None)
         stream, session.stream = session.stream, None
         if stream is not None:
-            stream.end(why)
+            stream.end(why, kind)
         if self.on_over is not None:
             self.on_over(session)
 
     def stop(self) -> None:
         """End all of them."""
         for session in list(self._by_token.values()):
-            self.close(session, "the node is stopping")
+            # Not an unknown session: whoever is told so greets again as soon as there is a node.
+            self.close(session, "the node is stopping", Kind.NO_CONNECTION)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
