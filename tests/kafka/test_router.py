@@ -6,9 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.config import LimitsConfig
 from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
 from penstock.settings import TopicSettings
 from tests.kafka.scripted import CUT, CUT_AFTER, SILENT, Taken, Way
+from tests.site import PLAIN as NODE
 
 PLAIN = KafkaRelayConfig(topics=("*",), idempotence=False, pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
 NUMBERED = KafkaRelayConfig(topics=("*",), pause_min_ns=100 * MILLISECOND, pause_initial_ns=SECOND)
@@ -391,6 +393,56 @@ def test_what_was_in_hand_when_the_node_stopped_goes_before_what_came_later() ->
     way.restart()
     way.until(lambda: not way.left())
     assert way.kafka.log["t", 0] == [b"first", *BODIES[:20]]
+
+
+def test_a_subscription_that_is_deleted_is_made_again_and_its_backlog_is_gone() -> None:
+    way = Way(PLAIN)
+    topic = way.topic()
+    way.site.consume(topic, "other")
+    way.kafka.fate = SILENT
+    way.publish(b"in hand")
+    way.kafka.is_away = True
+    for line in way.router.lines.values():
+        line.failed("it hung up")
+    way.publish(b"backlog")
+    topic.delete_subscription("kafka").now()
+    way.run(0.1)
+    way.kafka.is_away, way.kafka.fate = False, 0
+    way.publish(b"later")
+    way.until(lambda: not way.left() and not way.router.held)
+    assert sorted(way.kafka.bodies) == [b"in hand", b"later"]
+    counts = way.router.books.counts
+    assert (counts.taken, counts.acked, counts.discarded) == (2, 2, 0)
+
+
+def test_a_topic_that_is_deleted_with_messages_in_hand_leaves_the_books_in_order() -> None:
+    way = Way(PLAIN)
+    way.kafka.fate = SILENT
+    way.publish(b"in hand")
+    way.site.node.delete_topic("t").now()
+    way.run(0.1)
+    assert (way.router.held, way.relay.waiting()) == (1, 0)
+    way.topic("t")
+    way.kafka.fate = 0
+    way.publish(b"of another topic of that name")
+    for line in way.router.lines.values():
+        line.failed("it hung up")
+    way.until(lambda: not way.router.held)
+    counts = way.router.books.counts
+    assert (counts.taken, counts.acked + counts.discarded) == (2, 2)
+
+
+def test_a_topic_that_cannot_be_had_yet_is_asked_for_again() -> None:
+    way = Way(replace(PLAIN, topics=("t",)), replace(NODE, limits=LimitsConfig(topics=1)), starts=False)
+    way.topic("only")
+    way.start()
+    way.run(20)
+    way.site.node.delete_topic("only").now()
+    way.run(10)
+    assert "t" in way.site.node.topics
+    way.publish(b"x")
+    way.until(lambda: not way.left())
+    assert way.kafka.bodies == [b"x"]
 
 
 def test_only_messages_with_a_tag_and_a_header_are_relayed() -> None:

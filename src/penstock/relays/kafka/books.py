@@ -46,7 +46,8 @@ class Books:
         self.counts = Counts()
         #: Told of single messages; None = nobody listens.
         self.watch: Watch | None = None
-        self.held_bytes = 0
+        #: Messages in hand, also of topics that are gone, and their bytes.
+        self.held = self.held_bytes = 0
         self._clock = clock
         self._discards = discards
         #: Told whenever messages were finished.
@@ -56,6 +57,7 @@ class Books:
         """Take messages in hand."""
         group = Group.of(lane, delivery)
         lane.held += group.count
+        self.held += group.count
         self.held_bytes += group.bytes
         self.counts.taken += group.count
         return group
@@ -106,6 +108,7 @@ class Books:
     def _finish(self, groups: Sequence[Group]) -> None:
         by_lane: dict[int, list[Group]] = {}
         for group in groups:
+            self.held -= group.count
             self.held_bytes -= group.bytes
             by_lane.setdefault(id(group.lane), []).append(group)
         for some in by_lane.values():

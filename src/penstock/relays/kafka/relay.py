@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 
+from penstock.clock import SECOND
 from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
@@ -26,6 +27,9 @@ from penstock.relays.kafka.way import Outside
 from penstock.settings import SubscriptionSettings
 
 _log = logging.getLogger("penstock.kafka")
+
+#: A topic that cannot be had now is asked for again after this.
+RETRY_NS = 5 * SECOND
 
 
 async def _nothing() -> None:
@@ -53,25 +57,44 @@ class Relay:
         self._is_closed = False
         #: Topics that are about to get a lane.
         self._coming: set[str] = set()
+        #: Why topics cannot be relayed yet.
+        self._put_offs: dict[str, str] = {}
         node.watchers.append(self._changed)
         for topic in list(node.topics.values()):
             self._consider(topic)
         for name in config.topics:
             if not set(name) & set("*?["):
-                node.obtain(name).then(partial(self._found, name))
+                self._seek(name)
         self.router.start()
 
     # --- which topics ---------------------------------------------------------------------------------------------
 
+    def _seek(self, name: str) -> None:
+        if not self._is_closed and not self._node.stopping:
+            self._node.obtain(name).then(partial(self._found, name))
+
     def _found(self, name: str, topic: Topic | None, error: BaseException | None) -> None:
         if topic is None:
-            _log.error("topic %s cannot be relayed: %s", name, error)
+            self._put_off(name, error, partial(self._seek, name))
         else:
             self._consider(topic)
+
+    def _put_off(self, name: str, error: BaseException | None, again: Callable[[], None]) -> None:
+        """Say why a topic cannot be relayed, once, and try again later: the registry may be away."""
+        if self._put_offs.get(name) != str(error):
+            self._put_offs[name] = str(error)
+            level = logging.WARNING if isinstance(error, PenstockError) else logging.ERROR
+            _log.log(level, "topic %s cannot be relayed: %s; trying again", name, error)
+        clock = self._node.clock
+        clock.call_at(clock.monotonic() + RETRY_NS, again)
 
     def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
         if subscription is None and event == "created":
             self._consider(topic)
+        elif subscription is not None and event == "deleted":
+            if subscription.name == self._config.subscription and self._config.relays(topic.name):
+                _log.warning("topic %s: its subscription was deleted, and is made again for what comes now", topic.name)
+                self._node.clock.call_soon(partial(self._consider, topic))
         elif subscription is None and event == "deleted":
             lane = self.router.lanes.get(topic.name)
             if lane is not None and lane.topic is topic:
@@ -82,7 +105,7 @@ class Relay:
         lane = self.router.lanes.get(topic.name)
         if self._is_closed or topic.name in self._coming or (lane is not None and lane.is_open):
             return
-        if not self._config.relays(topic.name):
+        if not self._config.relays(topic.name) or not topic.is_open or self._node.stopping:
             return
         self._coming.add(topic.name)
         name = self._config.subscription
@@ -108,9 +131,10 @@ class Relay:
     def _subscribed(self, topic: Topic, subscription: Subscription | None, error: BaseException | None) -> None:
         self._coming.discard(topic.name)
         if subscription is None:
-            level = logging.WARNING if isinstance(error, PenstockError) else logging.ERROR
-            _log.log(level, "topic %s cannot be relayed: %s", topic.name, error)
+            if topic.is_open:
+                self._put_off(topic.name, error, partial(self._consider, topic))
         elif not self._is_closed and topic.is_open and not self._node.stopping:
+            self._put_offs.pop(topic.name, None)
             config = self._config
             manner = config.manner(topic.name)
             self.router.add(Lane(topic, subscription, manner, self.router.take, self._keep, config.in_flight))

@@ -107,7 +107,7 @@ class Router:
     @property
     def held(self) -> int:
         """How many messages are in hand."""
-        return self.routes.held
+        return self.books.held
 
     def drain(self, idle: Callable[[], None]) -> None:
         """Take nothing more, let nothing wait for company, and tell when nothing is in hand."""

@@ -38,11 +38,6 @@ class Routes:
 
     # --- what is in hand ------------------------------------------------------------------------------------------
 
-    @property
-    def held(self) -> int:
-        """How many messages are in hand."""
-        return sum(lane.held for lane in self.lanes.values())
-
     def queues(self) -> Iterator[Queue]:
         """Return the topics of which something is in hand."""
         batched = {name: lane.batched for name, lane in self.lanes.items()}
