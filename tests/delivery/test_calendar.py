@@ -292,3 +292,17 @@ def test_rows_between_two_offsets_are_counted_wherever_they_lie(delays: list[int
         assert all(delays[offset] <= step for offset in popped)
         left = sum(delays[offset] > step for offset in range(first, min(end, len(delays))))
         assert calendar.between(first, end) == left
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    delays=st.lists(st.integers(-HOUR, 40 * HOUR), max_size=200),
+    until=st.integers(-HOUR, 50 * HOUR),
+    passed=st.integers(0, 3 * HOUR),
+)
+def test_rows_due_before_a_time_are_found_wherever_they_lie(delays: list[int], until: int, passed: int) -> None:
+    calendar = filled(array(*(NOW + delay for delay in delays)))
+    calendar.pop(NOW + passed)
+    due_ns, offsets = calendar.coming(NOW + until)
+    expected = [(NOW + delay, number) for number, delay in enumerate(delays) if passed < delay < until]
+    assert sorted(zip(due_ns.tolist(), offsets.tolist(), strict=True)) == sorted(expected)

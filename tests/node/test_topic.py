@@ -272,3 +272,27 @@ def test_ephemeral_topic_that_was_emptied_stays_empty_after_a_pause(site: Site) 
     topic.pause(paused=True).now()
     topic.pause(paused=False).now()
     assert site.consume(topic, "audit") == []
+
+
+def test_what_waits_is_told_by_its_time_whether_or_not_anybody_came_to_it() -> None:
+    site = Site()
+    topic = site.node.create_topic("t").now()
+    subscription = topic.subscribe("audit").now()
+    now_ns = site.machine.clock.now()
+    for seconds in (2, 5, 60):
+        site.publish(topic, b"x", due_ns=now_ns + seconds * SECOND)
+
+    def coming(until_s: int) -> list[int]:
+        (shard,) = topic.coming(subscription, now_ns + until_s * SECOND)
+        return sorted((shard - now_ns).tolist())
+
+    assert coming(10) == [2 * SECOND, 5 * SECOND]
+    got = site.consume(topic, "audit")
+    assert coming(10) == [2 * SECOND, 5 * SECOND], "they were passed, and wait"
+    site.machine.run(3)
+    assert got == [b"x"]
+    assert coming(10) == [5 * SECOND]
+    site.seat.release([1], 40 * SECOND)
+    site.machine.run(0.1)
+    assert len(coming(50)) == 2
+    assert len(coming(100)) == 3

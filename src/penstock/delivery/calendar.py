@@ -108,6 +108,17 @@ class Calendar:
             total += int(np.count_nonzero((pairs[1] >= first) & (pairs[1] < end)))
         return total
 
+    def coming(self, until_ns: int) -> _Pairs:
+        """Return the rows due before a time, their times in row 0; looks only at what may hold such."""
+        staged = [pair for pair in self._staged if pair[0] < until_ns]
+        parts = [np.array(staged, np.int64).reshape(-1, 2).T]
+        for level in self._levels:
+            last = until_ns >> level.shift
+            slots = [slot for key, slot in level.slots.items() if key <= last]
+            parts += [block for slot in slots for block in slot.blocks()]
+        parts += [*self._loose, *(run.rest() for run in self._runs)]
+        return np.concatenate([pairs[:, pairs[0] < until_ns] for pairs in parts], axis=1)
+
     def _add_loose(self, pairs: _Pairs) -> None:
         self._loose.append(pairs)
         self._loose_rows += pairs.shape[1]

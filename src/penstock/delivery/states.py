@@ -394,6 +394,16 @@ class RowStates:
             self._calendar = Calendar(wall_ns)
         return self._calendar
 
+    def coming(self, announced: Offsets, until_ns: int) -> Offsets:
+        """Return when rows are due that wait here for a time before this one; the topic announces some of them."""
+        offsets = announced
+        if self._calendar is not None:
+            offsets = np.concatenate((announced, self._calendar.coming(until_ns)[1]))
+        offsets = np.unique(offsets)
+        state, _, due_ns, _ = self.pages.details(offsets)
+        found: Offsets = due_ns[(state == WAITING) & (due_ns < until_ns)]
+        return found
+
     def set_lead(self, lead_ns: int, wall_ns: int) -> None:
         """Make waiting rows ready so long before they are due from now on; the topic does not announce that."""
         if lead_ns != self.lead_ns:

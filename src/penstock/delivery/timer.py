@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from penstock.clock import SECOND, Clock, Timer
 from penstock.columns import Offsets
 from penstock.delivery.calendar import Calendar
@@ -66,6 +68,14 @@ class DueTimer:
         if calendar is None or first >= self._ends[shard]:  # the common case: all of them were passed
             return 0
         return calendar.between(first, end)
+
+    def coming(self, shard: int, until_ns: int) -> tuple[Offsets, Offsets]:
+        """Return when published rows of a shard are due, and which those are, of those due before a time."""
+        calendar = self._calendars[shard]
+        if calendar is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        due_ns, offsets = calendar.coming(until_ns)
+        return due_ns, offsets
 
     def set(self) -> None:
         """Look when the next row is due and wake up then."""

@@ -122,9 +122,13 @@ class Membership:
 
     # --- clients --------------------------------------------------------------------------------------------------
 
-    def join(self, role: Role, entry: Entry, ident: str, *, rack: str = "", group: str = "") -> Answer[None]:
-        """Say that a client is here; a consumer has a part in the next deal."""
+    def join(
+        self, role: Role, entry: Entry, ident: str, *, rack: str = "", group: str = "", is_told: bool = True
+    ) -> Answer[None]:
+        """Say that a client is here; a consumer has a part in the next deal. What nobody would hear is only counted."""
         self._clients[role].setdefault(entry.id, set()).add(ident)
+        if not is_told:
+            return Answer.of(None)
         record = ClientRecord(
             id=ident,
             topic=entry.id,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 import numpy as np
 
 from penstock.clock import MILLISECOND, SECOND, Timer
+from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
@@ -337,6 +338,15 @@ class Topic:
         deferred = self.deferred(subscription)
         ready = max(subscription.depth() - deferred, 0)
         return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred)
+
+    def coming(self, subscription: Subscription, until_ns: int) -> list[Offsets]:
+        """Return, shard by shard, when messages are due that wait for a time before this one."""
+        found = []
+        for cursor in subscription.cursors:
+            due_ns, offsets = self._timer.coming(cursor.source.number, until_ns)
+            ahead = offsets >= cursor.position.offset  # nobody came to those yet
+            found.append(np.concatenate((due_ns[ahead], cursor.states.coming(offsets[~ahead], until_ns))))
+        return found
 
     # --- time -----------------------------------------------------------------------------------------------------
 
