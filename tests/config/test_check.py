@@ -129,3 +129,12 @@ def test_two_listeners_may_not_share_a_port() -> None:
 
 def test_a_data_directory_must_be_named() -> None:
     assert "data_dir is empty" in refused(data_dir="")
+
+
+@pytest.mark.parametrize("label", ["topic", "__x"])
+def test_labels_of_metrics_that_cannot_be_are_refused(label: str) -> None:
+    assert f'metrics.labels: "{label}"' in refused(metrics__labels=f'{{"{label}": "x"}}')
+
+
+def test_labels_of_metrics_are_read() -> None:
+    assert loaded(metrics__labels='{"stage": "prod"}').metrics.labels == {"stage": "prod"}

@@ -89,7 +89,7 @@ def test_what_happens_is_counted_once_for_a_batch(desk: Desk) -> None:
     assert (figures.messages["create", "t"], figures.messages["delete", "t"]) == (3, 2)
     assert figures.message_errors["delete", "t"] == 1
     assert (figures.leases["create", "t"], figures.lease_bytes["t"]) == (2, 8)
-    assert (figures.commands["create-messages", "t"], figures.commands["delete", "t"]) == (1, 1)
+    assert (figures.commands["create-messages", "t"], figures.commands["delete-messages", "t"]) == (1, 1)
     assert figures.queries[Query("create", "range", "all", "t")].counts[0] == 1
     (level,) = figures.levels()
     assert (level.available, level.processing, level.consumers, level.producers) == (0, 1, 1, 1)

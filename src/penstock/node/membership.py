@@ -173,6 +173,11 @@ class Membership:
             self.figures.latency("consumer" if target == "consumer" else "producer", topic, (now_ms - sent_ms) / 1000)
         return self.drift.add(target, topic, ident, sent_ms, partner_ms, now_ms)
 
+    def told_time(self, target: Target, topic: str, ident: str, partner_ms: float) -> None:
+        """Take what time it was for a partner when it said so; how long ago that was is not known."""
+        now_ms = self._node.clock.now() / MILLISECOND
+        self.drift.add(target, topic, ident, now_ms, partner_ms, now_ms)
+
     # --- once a second --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:

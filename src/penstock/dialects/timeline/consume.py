@@ -205,6 +205,7 @@ class Consumer:
 
     def _fail(self, fault: Fault) -> None:
         if not self._ended:
+            self._service.report.failed(self.session.topic if self.session is not None else "")
             self._say(Down(error=fault.error("consume"), end=str(fault)))
             self._stream.end(str(fault))
             self.closed()

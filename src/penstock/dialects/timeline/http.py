@@ -207,6 +207,7 @@ class Http(App):
         if not 1 <= asked.limit <= self._service.config.max_batch or not 0 <= asked.wait_ms <= WAIT_MS_MAX:
             most = self._service.config.max_batch
             raise Fault(Kind.PROTOCOL, f"limit is 1 to {most}, and wait_ms 0 to {WAIT_MS_MAX}")
+        self._service.report.check("lease")
         poll = Poll(self._service.report, timeline, session, asked.limit)
         request.on_gone(lambda: poll.end("the client is gone"))
         return poll.begin(asked.wait_ms, fresh=asked.fresh).then_make(_leases)

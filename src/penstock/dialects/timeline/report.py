@@ -10,18 +10,24 @@ import pyarrow as pa
 
 from penstock.client.timeline.wire import Kind
 from penstock.clock import SECOND
-from penstock.cluster.figures import Filter, Levels, Query, QueryOp, QueryType, windows_of
+from penstock.cluster.figures import WINDOWS, Filter, Levels, Query, QueryOp, QueryType, windows_of
 from penstock.cluster.health import Op
-from penstock.delivery.pages import WAITING
+from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.sessions import Session
 from penstock.dialects.timeline.timeline import MS, Kinds, Timeline
+from penstock.errors import Refusal
 from penstock.node.membership import Membership
 
 if TYPE_CHECKING:
     from penstock.dialects.timeline.service import Service
 
-#: What the storage is to blame for.
-_STORAGE = (Kind.STORAGE, Kind.STORAGE_OFFLINE, Kind.STORAGE_TIMEOUT)
+#: What the storage refuses because it is not well; a full quota is no trouble of its.
+_SICK = ("disk_failed", "disk_full")
+#: What the broker is to blame for, or asks for patience.
+_NOT_THE_PRODUCERS = (
+    Kind.THROTTLED, Kind.BROKER_DEGRADED, Kind.BROKER_MINORITY, Kind.STORAGE, Kind.STORAGE_OFFLINE,
+    Kind.STORAGE_TIMEOUT, Kind.CLUSTER_OFFLINE,
+)  # fmt: skip
 
 
 class Report:
@@ -33,6 +39,7 @@ class Report:
         self._health = service.node.health
         self._figures = membership.figures
         self._figures.levels = self._levels
+        self._figures.connections = self._connections
 
     def check(self, op: Op) -> None:
         """Refuse what the broker is not well enough for."""
@@ -49,32 +56,39 @@ class Report:
             self._figures.topic_command("create" if name == "create" else "delete", topic, is_well=is_well)
 
     def created(
-        self, session: Session, size_bytes: int, kinds: Kinds | None, error: Kind | None, began_ns: int
+        self, session: Session, rows: pa.RecordBatch, kinds: Kinds | None, error: Exception | None, began_ns: int
     ) -> None:
         """Tell of messages that somebody wanted created: what became of each, or why none was."""
-        failed = 0 if kinds is None else int((kinds != 0).sum())
-        total = 1 if kinds is None else len(kinds)
-        # Whoever tries again after a lost answer finds its messages there: that is no fault of it.
-        wrong = 0 if kinds is None else int(((kinds != 0) & (kinds != Kind.DUPLICATE_ID)).sum())
-        is_well = error is None and (wrong < total or not total)
-        topic, now_ns = session.topic, self._clock.monotonic()
-        self._figures.message("create", topic, total, failed if error is None else total)
-        self._figures.network("in", "producer", topic, size_bytes)
+        topic, total = session.topic, len(rows)
+        failed = total if kinds is None else int((kinds != 0).sum())
+        self._figures.message("create", topic, total, failed)
+        self._figures.network("in", "producer", topic, rows.nbytes)
         self._query("create", "range", "all", topic, began_ns, error)
-        self._figures.command("create-messages", topic, is_well=is_well)
-        self._health.producer(topic, session.token, is_well=is_well, now_ns=now_ns)
+        self._figures.command("create-messages", topic, is_well=error is None)
+        if error is None or kind_of(error) not in _NOT_THE_PRODUCERS:
+            # Whoever tries again after a lost answer finds its messages there: that is no fault of it.
+            wrong = total if kinds is None else int(((kinds != 0) & (kinds != Kind.DUPLICATE_ID)).sum())
+            is_well = wrong < total or (error is None and not total)
+            self._health.producer(topic, session.token, is_well=is_well, now_ns=self._clock.monotonic())
+            self._figures.channel_errors["producer", topic] += not is_well
 
-    def changed(self, command: str, session: Session, kinds: Kinds | None, error: Kind | None, began_ns: int) -> None:
+    def changed(
+        self, command: str, session: Session, total: int, kinds: Kinds | None, error: Exception | None, began_ns: int
+    ) -> None:
         """Tell of messages that somebody wanted changed."""
         topic = session.topic
-        total = 1 if kinds is None else len(kinds)
         failed = total if kinds is None else int((kinds != 0).sum())
         if command != "extend-lease":
             self._figures.message("delete" if command == "delete" else "release", topic, total, failed)
         if command != "delete":
             self._figures.lease("extend" if command == "extend-lease" else "release", topic, total, failed)
         self._query("delete" if command == "delete" else "update", "lookup", "processing", topic, began_ns, error)
-        self._figures.command(command, topic, is_well=error is None)
+        name = "delete-messages" if command == "delete" else command  # `delete` is of a topic
+        self._figures.command(name, topic, is_well=error is None)
+
+    def failed(self, topic: str) -> None:
+        """Tell of a consumer's stream that ended in error."""
+        self._figures.channel_errors["consumer", topic if topic in self._service.by_name else ""] += 1
 
     def pushed(self, topic: str, batch: pa.RecordBatch) -> None:
         """Tell of leases that began."""
@@ -92,18 +106,19 @@ class Report:
         """Tell of leases that ended by themselves."""
         self._figures.lease("expire", topic, count)
 
-    def stored(self, error: Kind | None) -> None:
-        """Tell how the storage took something."""
-        self._health.storage.observe(error not in _STORAGE)
-
     def _query(
-        self, op: QueryOp, kind: QueryType, filter_: Filter, topic: str, began_ns: int, error: Kind | None
+        self, op: QueryOp, kind: QueryType, filter_: Filter, topic: str, began_ns: int, error: Exception | None
     ) -> None:
+        is_sick = isinstance(error, Refusal) and error.code in _SICK
+        if error is not None and not is_sick:
+            return  # it was refused before the storage was asked
         seconds = (self._clock.monotonic() - began_ns) / SECOND
-        is_well = error not in _STORAGE
-        self._figures.query(Query(op, kind, filter_, topic), seconds, is_well=is_well)
+        self._figures.query(Query(op, kind, filter_, topic), seconds, is_well=not is_sick)
         if op != "read":
-            self._health.storage.observe(is_well)
+            self._health.storage.observe(not is_sick)
+
+    def _connections(self) -> int:
+        return sum(1 for served in self._service.node.served.values() for _ in served.running.peers())
 
     def _levels(self) -> Iterator[Levels]:
         for timeline in self._service.timelines():
@@ -121,7 +136,13 @@ class Report:
 def _waiting(timeline: Timeline) -> Iterator[tuple[int, ...]]:
     """Yield how many messages of each shard are due in each of the coming windows."""
     now_ms, width_ms = timeline.now_ms(), timeline.choices.time_window_ms
-    for cursor in timeline.subscription.cursors:
-        rows = cursor.states.pages.held()
-        state, _, due_ns, _ = cursor.states.pages.details(rows)
-        yield windows_of(due_ns[state == WAITING] // MS, now_ms, width_ms)
+    until_ms = (now_ms // width_ms + 1 + WINDOWS) * width_ms
+    for due_ns in timeline.topic.coming(timeline.subscription, until_ms * MS):
+        yield windows_of(due_ns // MS, now_ms, width_ms)
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return what an error is to clients; what should not exist is the storage's."""
+    if isinstance(error, Fault):
+        return error.kind
+    return of_refusal(error).kind if isinstance(error, Refusal) else Kind.STORAGE

@@ -40,6 +40,7 @@ from penstock.errors import Refusal
 from penstock.node.membership import Membership, Preferred
 from penstock.offers import Action, Offer, Opening, Stream
 from penstock.registry.answer import Answer
+from penstock.registry.embedded import EmbeddedRegistry
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -161,7 +162,8 @@ class Service:
         topic = self._topic_in(raw)
 
         def told(value: Any, error: Exception | None) -> None:
-            self.report.command(name, topic, is_well=error is None)
+            is_known = topic in self.by_name or (error is None and name in ("create", "delete"))
+            self.report.command(name, topic if is_known else "", is_well=error is None)
             if error is None:
                 answer.give(value)
                 return
@@ -178,8 +180,7 @@ class Service:
             named = msgspec.json.decode(raw, type=_Named)
         except msgspec.DecodeError:
             return ""
-        ident = named.topic_id or named.id
-        return ident if ident in self._timelines else ""
+        return named.topic_id or named.id
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -223,6 +224,11 @@ class Service:
         if timeline is None or timeline.topic.deleted:
             raise Fault(Kind.STORAGE_OFFLINE, f"what topic {ident} stores is not on this node")
         return timeline
+
+    @property
+    def by_name(self) -> Mapping[str, Timeline]:
+        """Those at work here."""
+        return self._timelines
 
     def timelines(self) -> list[Timeline]:
         """Return all that are at work here."""
@@ -284,7 +290,10 @@ class Service:
             session = Session("producer", asked.topic_id, asked.producer_id, group=asked.producer_group_id)
             entry = self.overseer.find(asked.topic_id)
             told = self._let_in(session)
-            self.membership.join("producer", entry, session.member, group=session.group).then(_told)
+            # A registry that nobody else has would be told in vain, and each word is a sync.
+            is_told = not isinstance(self.node.registry, EmbeddedRegistry)
+            said = self.membership.join("producer", entry, session.member, group=session.group, is_told=is_told)
+            said.then(_told)
             return told
 
         return self._greeted(caller, "publish", asked, found)
@@ -481,7 +490,9 @@ class Service:
     def ping(self, caller: Caller, asked: wire.Ping) -> Answer[wire.Pong]:
         """Tell the time here."""
         if asked.session_id:
-            self.sessions.find(asked.session_id)
+            session = self.sessions.find(asked.session_id)
+            # How long it was on its way is not known.
+            self.membership.told_time(session.role, session.topic, session.member, asked.local_ts_ms)
         return Answer.of(wire.Pong(local_ts_ms=asked.local_ts_ms, partner_ts_ms=self.now_ms()))
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -502,8 +513,7 @@ class Service:
             made = Answer.refused(error)
 
         def told(created: Created | None, error: Exception | None) -> None:
-            kind = None if error is None else self.fault_of(error).kind
-            self.report.created(session, rows.nbytes, None if created is None else created.kinds, kind, began_ns)
+            self.report.created(session, rows, None if created is None else created.kinds, error, began_ns)
 
         made.then(told)
         return made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
@@ -539,8 +549,8 @@ class Service:
             done = Answer.refused(error)
 
         def told(changed: leases.Changed | None, error: Exception | None) -> None:
-            kind = None if error is None else self.fault_of(error).kind
-            self.report.changed(asked.command, session, None if changed is None else changed.kinds, kind, began_ns)
+            kinds = None if changed is None else changed.kinds
+            self.report.changed(asked.command, session, len(rows), kinds, error, began_ns)
 
         done.then(told)
         return done.then_make(lambda found: replied(ids, found.kinds, found.expiration_ms, found.versions))
