@@ -15,6 +15,7 @@ from penstock.client.timeline import wire
 from penstock.client.wire import decoded, encoded
 from penstock.config import Config
 from penstock.config.tree import EventsConfig
+from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects import DIALECTS
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.running import Timelines
@@ -150,9 +151,17 @@ class Desk:
         return token
 
     def consumer(self, name: str = "c", room: int = 100, **greeting: Any) -> Consuming:
+        """Open a consumer's stream, and wait until it has buckets."""
         consumer = Consuming(self, self.greet(name, **greeting))
         consumer.status(room)
-        return consumer
+        policy = self.node.topics[greeting.get("topic", "t")].subscriptions["timeline"].chosen_policy
+        assert isinstance(policy, Buckets)
+        for _ in range(200):
+            if any(member.name == name for member in policy.table.members):
+                return consumer
+            self.advance(0.01)
+            policy.look(self.node.now())
+        raise AssertionError(f"{name} got no buckets")
 
     # --- messages -------------------------------------------------------------------------------------------------
 

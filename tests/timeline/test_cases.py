@@ -31,6 +31,26 @@ def test_13_a_message_is_pushed_when_it_is_due_and_never_before(desk: Desk) -> N
     assert consumer.ids() == ["a"]
 
 
+def test_14_a_message_is_pushed_ahead_of_its_time_and_its_lease_begins_when_it_is_due(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    consumer = desk.consumer(room=2)
+    desk.made(desk.producer(), ("a", 5003), ("b", 5003))
+    due_ms = desk.now_ms + 5003
+    desk.advance(3.802)
+    assert consumer.take() == []
+    desk.advance(0.001)
+    first, second = consumer.take()
+    assert (first["timestamp_ms"], first["expiration_ts_ms"]) == (due_ms, due_ms + 60_000)
+    assert desk.count("processing") == 2
+    assert desk.kinds("delete", desk.producer(), ("b", None)) == [Kind.NOT_THE_HOLDER]
+    assert desk.kinds("delete", consumer.session, ("a", 2)) == [0]
+    desk.advance(61.199)
+    assert desk.count("processing") == 1
+    desk.advance(0.001)
+    assert desk.count("processing") == 0
+    assert second["expiration_ts_ms"] == desk.now_ms
+
+
 def test_15_versions_grow_with_every_change_of_a_lease(desk: Desk) -> None:
     desk.topic()
     (told,) = desk.create(desk.producer(), ("a", 0))
@@ -60,7 +80,7 @@ def test_16_a_lease_is_over_at_the_time_it_ends(desk: Desk) -> None:
 
 
 def test_17_an_expired_lease_goes_to_another_consumer_and_is_its(desk: Desk) -> None:
-    desk.topic()
+    desk.topic(dealer="gladiator")
     desk.made(desk.producer(), ("a", 0))
     first = desk.consumer("first", room=1)
     (before,) = first.take()
@@ -243,6 +263,21 @@ def test_27_pushes_are_ordered_by_due_time_and_id_across_buckets(desk: Desk) -> 
     assert len(pushed) == 200
     assert due_ids(pushed) == sorted(due_ids(pushed))
     assert len({row["bucket_id"] for row in pushed}) > 100
+
+
+def test_27_what_was_due_first_goes_first_whatever_was_created_first(desk: Desk) -> None:
+    desk.topic()
+    producer = desk.producer()
+    for number in range(20):
+        desk.made(producer, (f"m{number:02}", 1000 - 10 * number))
+    desk.advance(1)
+    consumer = desk.consumer(room=5)
+    assert consumer.ids() == ["m19", "m18", "m17", "m16", "m15"]
+    consumer.status(5)
+    assert consumer.ids() == ["m14", "m13", "m12", "m11", "m10"]
+    desk.kill()
+    again = desk.consumer(room=12)
+    assert again.ids()[10:] == ["m09", "m08"]
 
 
 def test_29_a_second_greeting_ends_the_first(desk: Desk) -> None:

@@ -57,12 +57,12 @@ def test_39_most_consumers_without_room_stop_a_topic(desk: Desk) -> None:
     consumers = [desk.consumer(f"c{number}") for number in range(4)]
     for consumer in consumers[:3]:
         consumer.status(0)
-    desk.made(desk.producer(), ("a", 0))
+    desk.made(desk.producer(), *((f"m{number}", 0) for number in range(64)))
     desk.advance(1)
     assert [consumer.take() for consumer in consumers] == [[], [], [], []]
     for consumer in consumers[:2]:
         consumer.status(5)
-    assert sum(len(consumer.take()) for consumer in consumers) == 1
+    assert [len(consumer.take()) > 0 for consumer in consumers] == [True, True, False, True]
 
 
 def test_40_without_the_registry_nothing_is_leased_and_what_is_on_lease_can_be_deleted(desk: Desk) -> None:

@@ -17,7 +17,7 @@ from penstock.delivery import recovery
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, FILTERED, REMOVED, SKIPPED
 from penstock.delivery.keys import KeyOrder
-from penstock.delivery.leases import deadline_after
+from penstock.delivery.leases import FINE_GRAIN_NS, GRAIN_NS, deadline_after
 from penstock.delivery.pages import DONE, READY, Pages
 from penstock.delivery.policies.policy import Policy, Taker
 from penstock.delivery.portion import LOOK_BYTES_MAX, LOOKS_MAX, NO_LIMIT, TAKE_BYTES_MAX, Portion
@@ -103,6 +103,7 @@ class Cursor:
         self.position.joined_below = LANES_ROWS if policy.many else FEW_ROWS
         self.ready.use(policy)
         self.states.keeps_due = policy.by_due
+        self.states.grain_ns = FINE_GRAIN_NS if policy.by_due else GRAIN_NS
         self.states.set_lead(policy.lead_ns, wall_ns)
 
     # --- keys that moved ------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Cursor:
             limit = 1
         bytes_max = NO_LIMIT if taker.owner is None else LOOK_BYTES_MAX
         keeper = holder if self.states.keys is None else taker.keeper
-        deadline_ns = deadline_after(now.monotonic_ns, lease_ns)
+        deadline_ns = deadline_after(now.monotonic_ns, lease_ns, self.states.grain_ns)
         portion = Portion(self, limit, holder, keeper, deadline_ns, now, bytes_max)
         try:
             if self.ready.many:

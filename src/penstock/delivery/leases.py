@@ -17,6 +17,9 @@ from penstock.delivery.pages import Pages
 #: Deadlines are rounded up to this, so a lease lasts at most 10 ms longer than asked for and never less.
 GRAIN_NS = 10_000_000
 
+#: ... but where rows are dealt by their times, which clients count in milliseconds.
+FINE_GRAIN_NS = 1_000_000
+
 #: Runs keep rows that are already acked until their deadline; beyond twice what is out plus this they are cleaned.
 STALE_ROWS_MAX = 4096
 
@@ -148,9 +151,9 @@ class Leases:
                 del held.runs[deadline_ns]
 
 
-def deadline_after(now_ns: int, lease_ns: int) -> int:
+def deadline_after(now_ns: int, lease_ns: int, grain_ns: int = GRAIN_NS) -> int:
     """Return the deadline of a lease that begins now."""
-    return -(-(now_ns + lease_ns) // GRAIN_NS) * GRAIN_NS
+    return -(-(now_ns + lease_ns) // grain_ns) * grain_ns
 
 
 def _distinct(run: list[list[int] | Offsets]) -> Offsets:

@@ -11,7 +11,6 @@ from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import HOLE, SKIPPED, State
-from penstock.delivery.leases import deadline_after
 from penstock.delivery.pages import LEASED, READY, WAITING, Page
 from penstock.delivery.source import Entry
 from penstock.delivery.states import RowStates
@@ -40,7 +39,7 @@ def recover(
         holder = number_of(state.names[place])
         for deadline in np.unique(due_ns[leased & (state.holder == place)]).tolist():
             part = rows[leased & (state.holder == place) & (due_ns == deadline)]
-            ends = deadline_after(now.monotonic_ns, deadline - now.wall_ns)
+            ends = now.monotonic_ns + deadline - now.wall_ns  # as its holder was told
             states.pages.lease(part, holder, ends)
             states.leases.add(holder, part, ends)
     if state.versions.any():

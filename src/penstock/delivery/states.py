@@ -69,6 +69,8 @@ class RowStates:
         self.lead_ns = 0
         #: It is kept with a ready row since when it is.
         self.keeps_due = False
+        #: Leases end at multiples of this.
+        self.grain_ns = GRAIN_NS
         self.clear()
 
     def clear(self) -> None:
@@ -140,7 +142,7 @@ class RowStates:
     def lease_ahead(self, offsets: Offsets, holder: int, deadline_ns: int, now: Instant) -> npt.NDArray[np.uint16]:
         """Lease ready rows of which some are not due yet: their leases are as long, from then on."""
         ahead_ns = np.maximum(self.pages.details(offsets)[2] - now.wall_ns, 0)
-        ends_ns = deadline_ns + -(-ahead_ns // GRAIN_NS) * GRAIN_NS
+        ends_ns = deadline_ns + ahead_ns
         attempts = self.pages.lease(offsets, holder, deadline_ns, now.monotonic_ns)
         self.pages.move(offsets, LEASED, ends_ns)
         for end_ns in np.unique(ends_ns).tolist():
@@ -297,7 +299,7 @@ class RowStates:
             begun = None if name is not None else lease_ns
             if renew:
                 self.pages.next_versions(mine)
-            deadlines = self.pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, GRAIN_NS, begun)
+            deadlines = self.pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, self.grain_ns, begun)
             for deadline_ns in np.unique(deadlines).tolist():
                 part = mine[deadlines == deadline_ns]
                 self.leases.add(holder, part, deadline_ns, again=True)

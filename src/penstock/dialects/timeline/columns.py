@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import COLUMNS, OFFSET_BITS, Column, Offsets
+from penstock.dealing.buckets import of_ids
 from penstock.message import Batch, int64s
 
 SOURCE = "timeline"
@@ -111,7 +112,7 @@ def groups(batch: Batch, rows: Offsets) -> pa.BinaryArray:
 
 def buckets(batch: Batch, shard: int, rows: Offsets, count: int) -> npt.NDArray[np.int64]:
     """Return the buckets of some rows; one without a bucket has that of its id."""
-    own: Offsets = ((shard << OFFSET_BITS) + batch.first + rows + 1) % count
+    own = of_ids((shard << OFFSET_BITS) + batch.first + rows + 1, count).astype(np.int64)
     column = batch.columns.get("bucket")
     if column is None:
         return own

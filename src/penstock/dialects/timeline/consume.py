@@ -90,13 +90,13 @@ class Consumer:
         if status.max_buffer_size < 1 or not 0 <= status.available_buffer_size <= 0xFFFFFFFF:
             raise Fault(Kind.PROTOCOL, "a consumer has a buffer of 1 or more, and room in it for 0 or more")
         session = self._service.sessions.find(status.session_id, "consumer")
+        self.status = status
+        self._room = status.available_buffer_size
         if self.session is None:
             self._open(session)
         elif session is not self.session:
             raise Fault(Kind.PROTOCOL, "a stream is for one session")
-        self.status = status
-        self._room = status.available_buffer_size
-        self._service.heard(self, self._room)
+        self._service.heard(self, status.available_buffer_size)
         self.grant()
 
     def _open(self, session: Session) -> None:
@@ -106,7 +106,13 @@ class Consumer:
         if session.stream is not None:
             raise Fault(Kind.PROTOCOL, f"consumer {session.member!r} has a stream already; close that one first")
         self.seat = timeline.topic.attach(
-            timeline.subscription, self._deliver, lease_ns=session.lease_ns, holder=session.member, evict=self._evict
+            timeline.subscription,
+            self._deliver,
+            lease_ns=session.lease_ns,
+            holder=session.member,
+            evict=self._evict,
+            consumer=session.member,
+            rack=session.rack,
         )
         self.session, self.timeline = session, timeline
         session.stream = self

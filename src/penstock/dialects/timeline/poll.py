@@ -34,6 +34,7 @@ class Poll:
         self._session = session
         self._limit = limit
         self._seat: Seat | None = None
+        self._look: Seat | None = None
         self._timer: Timer | None = None
         self.answer: Answer[pa.RecordBatch] = Answer()
 
@@ -42,18 +43,16 @@ class Poll:
         timeline, session = self._timeline, self._session
         if session.stream is not None:
             raise Fault(Kind.PROTOCOL, f"consumer {session.member!r} has a stream, or asks already")
-        timeline.subscription.expire(timeline.node.now())
-        self._seat = timeline.topic.attach(
-            timeline.subscription, self._deliver, lease_ns=session.lease_ns, holder=session.member, evict=self._evict
-        )
+        subscription, clock = timeline.subscription, timeline.node.clock
+        subscription.expire(timeline.node.now())
+        self._seat = subscription.holder(session.member)
         session.stream = self
         held = self._seat.leases(self._limit) if not fresh else []
         if held:
             read(timeline.topic, np.array([lease.id for lease in held], np.int64), self._found)
             return self.answer
-        clock = timeline.node.clock
         self._timer = clock.call_at(clock.monotonic() + max(wait_ms, 1) * MILLISECOND, self._give_up)
-        self._seat.set_credit(self._seat.in_flight + self._limit)
+        self._look = self._seat.look(self._limit, session.lease_ns, self._deliver)
         return self.answer
 
     def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
@@ -68,14 +67,18 @@ class Poll:
             self.answer.give(batch)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        timeline = self._timeline
+        if not deliveries:
+            self._refuse(Fault(Kind.TOPIC_DELETING, f"topic {self._session.topic} was deleted"))
+            return
+        timeline, clock = self._timeline, self._timeline.node.clock
         batch, _ = pushes.of_deliveries(timeline, self._session.member.encode(), deliveries, timeline.node.now())
         timeline.note_delivered(batch)
         self._report.pushed(self._session.topic, batch)
-        if self._seat is not None:
-            self._seat.block()
-        # It must not leave its place while that is being served.
-        timeline.node.clock.call_soon(lambda: self._give(batch))
+        if self._timer is not None:
+            self._timer.cancel()
+        # What came ahead of its time is kept for the client until then.
+        wait_ns = max(int(np.asarray(batch.column("timestamp_ms"), np.int64).max()) * MILLISECOND - clock.now(), 0)
+        self._timer = clock.call_at(clock.monotonic() + wait_ns, lambda: self._give(batch))
 
     def _give(self, batch: pa.RecordBatch) -> None:
         if not self.answer.is_given:
@@ -85,9 +88,6 @@ class Poll:
     def _give_up(self) -> None:
         self._timer = None
         self._give(_nothing())
-
-    def _evict(self) -> None:
-        self._refuse(Fault(Kind.TOPIC_DELETING, f"topic {self._session.topic} was deleted"))
 
     def _refuse(self, fault: Fault) -> None:
         if not self.answer.is_given:
@@ -99,8 +99,11 @@ class Poll:
             self._timer.cancel()
         if self._session.stream is self:
             self._session.stream = None
+        if self._look is not None:
+            self._look.close()
         if self._seat is not None:
-            self._seat.close()
+            self._seat.kept = False  # the name is free for a stream again
+            self._timeline.subscription.holders.rest(self._seat)
 
 
 def _nothing() -> pa.RecordBatch:

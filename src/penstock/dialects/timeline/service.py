@@ -25,6 +25,7 @@ from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND
 from penstock.cluster.health import Op
 from penstock.cluster.overseer import Entry, Overseer
+from penstock.dealing.table import Table
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.choices import TimelineChoices
 from penstock.dialects.timeline.config import TimelineConfig
@@ -92,6 +93,7 @@ class Service:
         self.membership = Membership(node, self.overseer, penstock.__version__, self._address)
         self.membership.suggested.append(self._suggest)
         self.membership.changed.append(self._grant_all)
+        self.membership.tables.watch(self._table_holds)
         self.report = Report(self, self.membership)
         self.sessions.on_over = self._session_over
         self._timelines: dict[str, Timeline] = {}
@@ -249,7 +251,17 @@ class Service:
             return
         if there is not None:
             self._drop(entry.id)
-        self._timelines[entry.id] = Timeline(self.node, topic, subscription, secrets.randbits(64))
+        timeline = self._timelines[entry.id] = Timeline(self.node, topic, subscription, secrets.randbits(64))
+        timeline.use_windows()
+        tables = self.membership.tables
+        for table in (tables.at_present(entry.id), tables.coming(entry.id)):
+            if table is not None:
+                timeline.adopt(table)
+
+    def _table_holds(self, entry: Entry, table: Table) -> None:
+        timeline = self._timelines.get(entry.id)
+        if timeline is not None:
+            timeline.adopt(table)
 
     def _drop(self, ident: str) -> None:
         timeline = self._timelines.pop(ident, None)

@@ -18,7 +18,11 @@ from penstock.callers import Caller
 from penstock.client.timeline.wire import Kind, TopicStatus
 from penstock.clock import SECOND
 from penstock.columns import OFFSET_BITS, Offsets
+from penstock.dealing.buckets import drawn
+from penstock.dealing.table import Table
+from penstock.dealing.windows import Windows
 from penstock.delivery.pages import LEASED, READY, WAITING
+from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices
 from penstock.dialects.timeline.filling import Filling
@@ -60,7 +64,14 @@ class Created(NamedTuple):
 
 def subscription_settings(choices: TimelineChoices) -> SubscriptionSettings:
     """Return how the subscription of a timeline deals its messages."""
-    return SubscriptionSettings(lease_ns=min(60, choices.max_seconds_lease) * SECOND, lease_max_ns=100 * YEAR_NS)
+    return SubscriptionSettings(
+        lease_ns=min(60, choices.max_seconds_lease) * SECOND,
+        lease_max_ns=100 * YEAR_NS,
+        policy=Buckets.name,
+        dealer=choices.dealer,
+        buckets=choices.bucket_count,
+        prefetch_ns=choices.prefetch_max_ms * MS,
+    )
 
 
 class Timeline:
@@ -92,6 +103,19 @@ class Timeline:
     def now_ms(self) -> int:
         """Return the time, as clients count it."""
         return self.node.clock.now() // MS
+
+    def use_windows(self) -> None:
+        """Deal buckets by tables that brokers agree on, each from its window on."""
+        policy = self.subscription.chosen_policy
+        if isinstance(policy, Buckets):
+            policy.use_windows(Windows(self.choices.time_window_ms))
+
+    def adopt(self, table: Table) -> None:
+        """Deal by a table as soon as it holds."""
+        policy = self.subscription.chosen_policy
+        if isinstance(policy, Buckets):
+            policy.adopt(table)
+            self.subscription.wake()
 
     def close(self) -> None:
         """Follow the log no more."""
@@ -127,7 +151,7 @@ class Timeline:
             "due": pa.array(due_ms * MS),
             "message_id": ids,
             "group": pa.repeat(pa.scalar(group, pa.binary()), count),
-            "bucket": pa.array(self._random.integers(0, self.choices.bucket_count, count, np.int32)),
+            "bucket": pa.array(drawn(count, self.choices.bucket_count, self._random)),
         }
         if trace is not None:
             names["trace"] = pa.repeat(pa.scalar(trace, pa.int64()), count)
