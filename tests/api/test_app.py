@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.api.app import ENDPOINTS
-from penstock.http.connection import HEAD_BYTES_MAX
+from penstock.http.incoming import HEAD_BYTES_MAX
 from tests.served import Served
 
 
@@ -194,7 +194,7 @@ def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         sock = socket.create_connection(("127.0.0.1", served.api.port))
         sock.sendall(b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        served.until(lambda: any(not each.between for each in served.api.listener.connections))
+        served.until(lambda: any(not each._incoming.between for each in served.api.listener.connections))
     with sock:
         assert sock.recv(1) == b""
     assert served.node.ledger.total("api:bad_request") == 1

@@ -15,7 +15,8 @@ from penstock.config import LimitsConfig, MemoryConfig
 from penstock.errors import Refusal
 from penstock.http import App, Broken, Connection, Listener, NoMethod, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
-from penstock.http.connection import BODY_PAUSE_NS, HEAD_NS, KEEP_ALIVE_NS
+from penstock.http.connection import KEEP_ALIVE_NS
+from penstock.http.incoming import BODY_PAUSE_NS, HEAD_NS
 from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.http import connection
+from penstock.http import connection, incoming
 from penstock.intake.receipt import Published
 from penstock.message import Rows
 from tests.nsq.certificates import certificates
@@ -340,7 +340,7 @@ def test_chunks_and_100_continue_go_the_long_way(served: Served, client: Client)
 
 def test_half_a_body_is_given_up(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
-    served.do(lambda: monkeypatch.setattr(connection, "BODY_PAUSE_NS", -1))
+    served.do(lambda: monkeypatch.setattr(incoming, "BODY_PAUSE_NS", -1))
     assert client.ask(pub(b"a")) == OK
     client.send(pub(b"abcdef")[:-1])
     served.until(lambda: any(each.rest for each in served.nsq.connections))
@@ -353,6 +353,7 @@ def test_half_a_head_is_given_up(served: Served, client: Client, monkeypatch: py
     client.send(pub(b"abc")[:30])
     served.until(lambda: any(each.rest for each in served.nsq.connections))
     served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
+    served.do(lambda: monkeypatch.setattr(incoming, "HEAD_NS", -1))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.dialects.nsq.config import NsqConfig
-from penstock.http import connection
-from penstock.http.connection import HEAD_BYTES_MAX
+from penstock.http import connection, incoming
+from penstock.http.incoming import HEAD_BYTES_MAX
 from tests.nsq.test_direct import OK, PING, Client, connect, pub
 from tests.served import Served
 
@@ -87,7 +87,7 @@ def send_for_ever(client: Client, part: bytes) -> None:
 def test_an_endless_body_is_refused_and_then_cut_off(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, path: bytes, framing: bytes
 ) -> None:
-    served.do(lambda: monkeypatch.setattr(connection, "LEFTOVER_BYTES_MAX", 100_000))
+    served.do(lambda: monkeypatch.setattr(incoming, "LEFTOVER_BYTES_MAX", 100_000))
     client.send(b"POST %b?topic=t HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % (path, framing))
     part = b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if b"chunked" in framing else b"x" * 0x1000
     client.send(part, part)
@@ -102,8 +102,8 @@ def test_the_rest_of_a_refused_body_may_not_take_for_ever(
     client.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n")
     assert client.answer()[0] == 413
     client.send(b"x")
-    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
-    served.until(lambda: any(not each.between for each in served.nsq.connections))
+    served.do(lambda: monkeypatch.setattr(incoming, "HEAD_NS", -1))
+    served.until(lambda: any(not each._incoming.between for each in served.nsq.connections))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 
@@ -120,9 +120,9 @@ def test_a_head_that_takes_for_ever_is_given_up(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     client.send(start)
-    served.until(lambda: any(each.in_head for each in served.nsq.connections))
+    served.until(lambda: any(each._incoming._in_head for each in served.nsq.connections))
     served.do(served.nsq._sweep)
-    served.do(lambda: monkeypatch.setattr(connection, "HEAD_NS", -1))
+    served.do(lambda: monkeypatch.setattr(incoming, "HEAD_NS", -1))
     served.do(served.nsq._sweep)
     assert client.is_at_end()
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from penstock.http.connection import HEAD_BYTES_MAX
+from penstock.http.incoming import HEAD_BYTES_MAX
 from tests.served import PATIENCE_S, Answer, Served
 from tests.sqs.boto import Boto
 

@@ -45,7 +45,7 @@ class Request:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         #: Who asks: the connection's, unless the request itself shows another.
-        self.caller = connection.caller
+        self.caller = connection.visitor.caller
         #: Who that is, while a secret that it showed is still looked at.
         self.identity: Answer[Identity] | None = None
         self.method = ""

@@ -109,7 +109,7 @@ def way(api: Api, head: bytes, caller: Caller, connection: Connection) -> Way | 
     if operation is None or not caller.is_known:
         return None
     shown = _authorization(head)
-    if shown is not None and caller is connection.caller:  # else it showed a token, and is known by that
+    if shown is not None and caller is connection.visitor.caller:  # else it showed a token, and is known by that
         signed = _signature(head, shown.end())
         if signed is None or api.gate.access_key(signed[1].decode("latin-1")) is not None:
             return None

@@ -45,10 +45,10 @@ class Signers:
                 "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
                 "Access Key and signing method. Consult the service documentation for details.",
             )
-        last = request.connection.signed
+        last = request.connection.visitor.signed
         if last is None or last.identity != identity or not last.is_known:
             if last is not None:
                 gate.leave(last)
-            last = request.connection.signed = gate.noted(caller.showing(identity))
+            last = request.connection.visitor.signed = gate.noted(caller.showing(identity))
         last.doing = caller.doing
         return last
