@@ -60,7 +60,7 @@ class SqsSpeech(_OverHttp):
     def drain(self) -> None:
         """Let nobody wait any longer."""
         if self._sqs is not None:
-            self._sqs.api.messages.polls.stop()
+            self._sqs.api.receiver.polls.stop()
 
     def people(self, world: Surroundings, plan: Plan, random: Callable[[str], Random]) -> Sequence[DialectClient]:
         """Return the clients of each queue."""

@@ -19,10 +19,12 @@ from penstock.callers import Caller
 from penstock.dialects.sqs import plain
 from penstock.dialects.sqs.codec import query, shapes
 from penstock.dialects.sqs.faults import Fault, missing
-from penstock.dialects.sqs.messages import Messages
+from penstock.dialects.sqs.handles import Handles
 from penstock.dialects.sqs.names import Names
 from penstock.dialects.sqs.operation import Asked, Operation
 from penstock.dialects.sqs.queues import Queues
+from penstock.dialects.sqs.receiver import Receiver
+from penstock.dialects.sqs.sender import Sender
 from penstock.dialects.sqs.signers import Signers
 from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.dialects.sqs.sns.operations import Sns
@@ -145,17 +147,19 @@ class Api(App):
         self._route = Route(self._handle, body_bytes_max, too_big)
         self._link = Route(self._handle, body_bytes_max, too_big, only_reads=True)
         self.queues = Queues(node, names)
-        self.messages = Messages(self.queues)
+        self.sender = Sender(self.queues)
+        self.receiver = Receiver(self.queues)
+        self.handles = Handles(self.queues)
         self.sns = Sns(self.queues, allowed)
         self.operations = {
-            **self._operations(self.queues, self.messages, Tasks(self.queues)),
+            **self._operations(Tasks(self.queues)),
             **self.sns.operations(),
         }
         #: Those that have a short way, by the header that names them.
         self.plain = plain.table(self)
 
-    @staticmethod
-    def _operations(queues: Queues, messages: Messages, tasks: Tasks) -> dict[str, Operation]:
+    def _operations(self, tasks: Tasks) -> dict[str, Operation]:
+        queues, sender, receiver, handles = self.queues, self.sender, self.receiver, self.handles
         """Return the table."""
         return {
             "CreateQueue": Operation(shapes.CreateQueue, lambda a: queues.create(a.caller, a.params, a.url_of)),
@@ -183,23 +187,23 @@ class Api(App):
             ),
             "ListMessageMoveTasks": Operation(shapes.ListMessageMoveTasks, lambda a: tasks.list(a.caller, a.params)),
             "SendMessage": Operation(
-                shapes.SendMessage, lambda a: messages.send(a.caller, a.params, a.request.connection)
+                shapes.SendMessage, lambda a: sender.send(a.caller, a.params, a.request.connection)
             ),
             "SendMessageBatch": Operation(
-                shapes.SendMessageBatch, lambda a: messages.send_batch(a.caller, a.params, a.request.connection)
+                shapes.SendMessageBatch, lambda a: sender.send_batch(a.caller, a.params, a.request.connection)
             ),
             "ReceiveMessage": Operation(
-                shapes.ReceiveMessage, lambda a: messages.receive(a.caller, a.params, a.request)
+                shapes.ReceiveMessage, lambda a: receiver.receive(a.caller, a.params, a.request)
             ),
-            "DeleteMessage": Operation(shapes.DeleteMessage, lambda a: messages.delete(a.caller, a.params)),
+            "DeleteMessage": Operation(shapes.DeleteMessage, lambda a: handles.delete(a.caller, a.params)),
             "DeleteMessageBatch": Operation(
-                shapes.DeleteMessageBatch, lambda a: messages.delete_batch(a.caller, a.params)
+                shapes.DeleteMessageBatch, lambda a: handles.delete_batch(a.caller, a.params)
             ),
             "ChangeMessageVisibility": Operation(
-                shapes.ChangeMessageVisibility, lambda a: messages.change(a.caller, a.params)
+                shapes.ChangeMessageVisibility, lambda a: handles.change(a.caller, a.params)
             ),
             "ChangeMessageVisibilityBatch": Operation(
-                shapes.ChangeMessageVisibilityBatch, lambda a: messages.change_batch(a.caller, a.params)
+                shapes.ChangeMessageVisibilityBatch, lambda a: handles.change_batch(a.caller, a.params)
             ),
         }
 

@@ -38,3 +38,8 @@ def _uppers(incarnation: int) -> tuple[str, str]:
     texts = [f"{upper | bit:016x}" for bit in (0, 1)]
     first, second = (f"{text[:8]}-{text[8:12]}-{text[12:]}" for text in texts)
     return first, second
+
+
+def sequence(id_: int) -> str:
+    """Return the sequence number of a message of a FIFO queue: it grows within a queue."""
+    return f"{id_:020d}"

@@ -86,16 +86,16 @@ class Plain:
 
 def table(api: Api) -> dict[bytes, Plain]:
     """Return the operations that have a short way."""
-    messages = api.messages
+    sender, receiver, handles = api.sender, api.receiver, api.handles
     rows: list[tuple[str, type[msgspec.Struct], Carry, bool]] = [
-        ("SendMessage", shapes.SendMessage, messages.send, False),
-        ("SendMessageBatch", shapes.SendMessageBatch, messages.send_batch, False),
-        ("ReceiveMessage", shapes.ReceiveMessage, lambda caller, asked, _: messages.receive_now(caller, asked), True),
-        ("DeleteMessage", shapes.DeleteMessage, lambda caller, asked, _: messages.delete(caller, asked), True),
+        ("SendMessage", shapes.SendMessage, sender.send, False),
+        ("SendMessageBatch", shapes.SendMessageBatch, sender.send_batch, False),
+        ("ReceiveMessage", shapes.ReceiveMessage, lambda caller, asked, _: receiver.receive_now(caller, asked), True),
+        ("DeleteMessage", shapes.DeleteMessage, lambda caller, asked, _: handles.delete(caller, asked), True),
         (
             "DeleteMessageBatch",
             shapes.DeleteMessageBatch,
-            lambda caller, asked, _: messages.delete_batch(caller, asked),
+            lambda caller, asked, _: handles.delete_batch(caller, asked),
             True,
         ),
     ]

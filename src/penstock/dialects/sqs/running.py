@@ -44,12 +44,12 @@ class Sqs:
     async def drain(self) -> None:
         """Let nobody new in, and nobody wait any longer."""
         self.listener.stop()
-        self.api.messages.polls.stop()
+        self.api.receiver.polls.stop()
         self.api.sns.couriers.stop()
 
     async def close(self) -> None:
         """Hang up on everybody."""
-        self.api.messages.polls.stop()
+        self.api.receiver.polls.stop()
         await self.api.sns.couriers.close()
         await self.listener.close()
 
@@ -61,7 +61,7 @@ class Sqs:
         yield Sample("endpoint_requests", "gauge", "Requests to endpoints that are not answered.", couriers.waiting)
         yield Sample("endpoint_taken_total", "counter", "Requests that endpoints took.", couriers.sent)
         yield Sample("endpoint_failed_total", "counter", "Requests that endpoints did not take.", couriers.failed)
-        yield Sample("polls", "gauge", "Receives that wait for messages.", len(self.api.messages.polls.waiting))
+        yield Sample("polls", "gauge", "Receives that wait for messages.", len(self.api.receiver.polls.waiting))
 
     def peers(self) -> Iterator[Peer]:
         """Return who is connected."""

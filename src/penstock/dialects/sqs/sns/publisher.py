@@ -17,9 +17,10 @@ import msgspec
 from penstock.callers import Caller
 from penstock.columns import HEADERS_BYTES_MAX, Column
 from penstock.dialects.sqs import values
+from penstock.dialects.sqs.batch import check_batch, failed
 from penstock.dialects.sqs.codec.shapes import Values
+from penstock.dialects.sqs.drafts import SOURCE
 from penstock.dialects.sqs.faults import Fault
-from penstock.dialects.sqs.messages import SOURCE, check_batch, failed
 from penstock.dialects.sqs.names import FIFO
 from penstock.dialects.sqs.sns import envelope, policy, shapes
 from penstock.dialects.sqs.sns.couriers import NOTIFICATION, TYPE

@@ -16,8 +16,8 @@ import msgspec
 from penstock.callers import Caller
 from penstock.clock import SECOND
 from penstock.dialects.sqs.codec.shapes import Attributes, Nothing
+from penstock.dialects.sqs.drafts import SOURCE
 from penstock.dialects.sqs.faults import Fault
-from penstock.dialects.sqs.messages import SOURCE
 from penstock.dialects.sqs.names import FIFO
 from penstock.dialects.sqs.sns import envelope, policy, retries, shapes
 from penstock.dialects.sqs.sns.couriers import TYPE, Couriers
