@@ -22,7 +22,7 @@ from penstock.cluster.figures import Figures
 from penstock.cluster.health import Reason
 from penstock.cluster.overseer import Entry, Overseer
 from penstock.cluster.records import BrokerRecord, ClientRecord, Role, counted
-from penstock.cluster.selector import choices
+from penstock.cluster.selector import MOST, PREFERRED, choices
 from penstock.cluster.tables import Tables
 from penstock.registry.answer import Answer
 from penstock.resident import memory_bytes, resident_bytes
@@ -37,7 +37,7 @@ LOOK_NS = SECOND
 BALANCE_MS = 1000
 #: What changes all the time is said this often, and only where somebody hears it: each time is a write.
 FIGURES_NS = 10 * SECOND
-FIGURES = ("connections", "cpu", "latency_ms", "drift_ms", "registry_drift_ms", "said_ms")
+FIGURES = ("connections", "cpu", "latency_ms", "registry_latency_ms", "drift_ms", "registry_drift_ms", "said_ms")
 
 _log = logging.getLogger("penstock.cluster")
 
@@ -51,6 +51,16 @@ class Preferred(NamedTuple):
     over_capacity: bool
 
 
+class Habits(NamedTuple):
+    """How many clients of a topic a broker takes before others, and at most; and whether more are refused."""
+
+    preferred: int = PREFERRED
+    most: int = MOST
+    strict: bool = False
+
+
+NO_HABITS = Habits()
+
 #: Hears that a client of this broker should go to another: its role, its topic, its id, and where to.
 Suggested: TypeAlias = Callable[[Role, str, str, Preferred], None]
 
@@ -58,7 +68,14 @@ Suggested: TypeAlias = Callable[[Role, str, str, Preferred], None]
 class Membership:
     """One broker, as far as others are concerned."""
 
-    def __init__(self, node: Node, overseer: Overseer, version: str = "", address: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        overseer: Overseer,
+        version: str = "",
+        address: Callable[[], str] = str,
+        habits: Habits = NO_HABITS,
+    ) -> None:
         self.overseer = overseer
         self.records = overseer.records
         self.tables = Tables(node.registry, node.clock, overseer.keys, overseer.records)
@@ -75,10 +92,15 @@ class Membership:
         self._address = address
         self._since_ms = node.clock.now() // MILLISECOND
         self._clients: dict[Role, dict[str, set[str]]] = {"consumer": {}, "producer": {}}
-        self._balance: dict[Role, Balance] = {"consumer": Balance(), "producer": Balance()}
+        self.habits = habits
+        balance = {"preferred": habits.preferred, "most": habits.most}
+        self._balance: dict[Role, Balance] = {"consumer": Balance(**balance), "producer": Balance(**balance)}
         self._was: tuple[Reason, ...] = ()
         self._looked = (time.process_time(), node.clock.monotonic())
         self._cpu_share = 0.0
+        #: Answers of the registry so far, and the time they took.
+        self._answered = (0.0, 0.0)
+        self._registry_latency_ms = 0.0
         #: What was last said of what changes all the time, and when.
         self._figures: BrokerRecord | None = None
         self._figured_ns = 0
@@ -158,7 +180,8 @@ class Membership:
     def preference(self, role: Role, topic: str) -> list[Preferred]:
         """Return the brokers that a client of a topic should try, in order."""
         brokers = {record.id: record for record in self.brokers()}
-        found = choices([record.seen(role) for record in brokers.values()], topic)
+        seen = [record.seen(role) for record in brokers.values()]
+        found = choices(seen, topic, preferred=self.habits.preferred, most=self.habits.most, strict=self.habits.strict)
         if found and found[0].over_capacity:
             self.figures.over_capacity[topic] += 1
         return [
@@ -186,7 +209,7 @@ class Membership:
         self._timer = clock.call_at(now_ns + LOOK_NS, self._look)
         brokers = [record for record in self.records.brokers() if record.state != "inactive"]
         health.memory.observe(self.resident(), self.memory_max_bytes)
-        health.partition.observe(self._is_reachable(), [record.id for record in brokers], now_ns)
+        health.partition.observe(self._ask_registry(), [record.id for record in brokers], now_ns)
         offset_ms = self.drift.self_offset_ms()
         if offset_ms is not None:
             health.time_drift.observe(offset_ms, now_ns)
@@ -213,6 +236,7 @@ class Membership:
             producers=counted({topic: len(here) for topic, here in self._clients["producer"].items()}),
             cpu=round(self._cpu_share, 2),
             latency_ms=round(drift.mean_latency_ms("consumer", "producer"), 1),
+            registry_latency_ms=round(self._registry_latency_ms, 1),
             drift_ms=round(drift.mean_offset_ms("consumer", "producer")),
             registry_drift_ms=round(drift.mean_offset_ms("sync", "broker")),
             said_ms=self._node.clock.now() // MILLISECOND,
@@ -262,8 +286,17 @@ class Membership:
             self.tables.forget(entry.id)
             self.figures.forget(entry.id)
 
-    def _is_reachable(self) -> bool:
-        return all(figure.value for figure in self._node.registry.figures() if figure.name == "up")
+    def _ask_registry(self) -> bool:
+        """Return whether the registry answers; how long its answers took since the last look is counted."""
+        told = {figure.name: figure.value for figure in self._node.registry.figures()}
+        answers, seconds = told.get("answers_total", 0.0), told.get("answer_seconds_total", 0.0)
+        since = answers - self._answered[0]
+        if since > 0:
+            mean_s = (seconds - self._answered[1]) / since
+            self._registry_latency_ms = mean_s * 1000
+            self.figures.latency("sync", "", mean_s)
+        self._answered = (answers, seconds)
+        return bool(told.get("up", 1))
 
     def _say_changes(self) -> None:
         reasons = self.health.reasons()
