@@ -138,11 +138,13 @@ def test_38_a_producer_whose_requests_fail_is_made_to_wait_and_others_are_not(de
 
 
 def test_39_three_of_four_busy_consumers_stop_the_topic_until_one_of_four_is(desk: Desk) -> None:
-    consumers = [desk.consumer(f"c{number}") for number in range(4)]
+    desk.topic("g", dealer="gladiator")
+    consumers = [desk.consumer(f"c{number}", topic="g") for number in range(4)]
+    desk.advance(3)
     for consumer in consumers[:3]:
         consumer.status(0)
     desk.settle()
-    desk.made(desk.producer(), *((None, 0) for _ in range(8)))
+    desk.made(desk.producer("g"), *((None, 0) for _ in range(8)))
     desk.advance(2)
     assert [len(each.ids()) for each in consumers] == [0, 0, 0, 0]
     consumers[0].status(0)
@@ -190,8 +192,9 @@ def test_little_memory_lets_nobody_in(desk: Desk) -> None:
 
 
 def test_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(desk: Desk) -> None:
-    consumers = {f"c{number}": desk.consumer(f"c{number}", room=1) for number in range(8)}
-    desk.made(desk.producer(), *((None, 0) for _ in range(8)))
+    consumers = {f"c{number}": desk.consumer(f"c{number}", room=1000) for number in range(8)}
+    desk.advance(3)
+    desk.made(desk.producer(), *((None, 0) for _ in range(800)))
     entry = desk.service.overseer.find("t")
     keys, registry = desk.service.overseer.keys, desk.node.registry
     there = BrokerRecord(id="there", life="x", since_ms=1, addresses=("grpc://there:7071",), consumers={"t": 2})
@@ -213,8 +216,9 @@ def test_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(des
     assert not [words for each in consumers.values() for words in each.said() if words.switch is not None]
     for name in asked:
         held = [(row["message_id"].decode(), row["version"]) for row in consumers[name].take()]
+        assert held
         consumers[name].close()
-        assert desk.kinds("delete", consumers[name].session, *held) == [0]
+        assert desk.kinds("delete", consumers[name].session, *held) == [0] * len(held)
 
 
 def test_greetings_and_info_tell_the_brokers(desk: Desk) -> None:
@@ -228,6 +232,17 @@ def test_greetings_and_info_tell_the_brokers(desk: Desk) -> None:
     assert (broker["id"], broker["state"], broker["consumers"]) == ("here", "healthy", {"t": 7})
     text = metrics(desk)
     assert value(text, "penstock_selector_over_capacity_total", topic="t", cluster="penstock") == 2
+
+
+def test_a_strict_broker_refuses_who_is_too_many(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "data", clients_preferred=1, clients_most=2, clients_strict=True)
+    desk.topic()
+    for number in range(2):
+        desk.consumer(f"c{number}")
+    greeting = {"topic_id": "t", "consumer_id": "c2", "lease_timeout_ms": 1000}
+    assert desk.kind("consumer-handshake", **greeting) == 429
+    assert len(desk.service.sessions) == 2
+    desk.node.close()
 
 
 def test_consumers_are_dealt_buckets_by_the_table_in_the_registry(desk: Desk) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, has_callers
+from penstock.config import TOKEN_AND_TLS, Config, Endpoint, Section, check_order, has_callers
 from penstock.config.tree import MIB, MILLISECOND_NS, Port, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import SECOND_NS
@@ -22,6 +22,12 @@ class TimelineConfig(Section, frozen=True, kw_only=True):
     cluster: str = "penstock"
     #: What this node is called in it; empty = this machine's name.
     broker: str = ""
+    #: A broker is filled up with so many clients of a topic before another one gets any, ...
+    clients_preferred: Annotated[int, Meta(ge=1)] = 4
+    #: ... and has enough with so many; more are told that it is over its capacity.
+    clients_most: Annotated[int, Meta(ge=1)] = 7
+    #: Refuse those instead.
+    clients_strict: bool = False
     #: A topic that is not there is made by whoever greets for it.
     auto_create: bool = False
     #: Clients that greeted, at once.
@@ -38,9 +44,11 @@ class TimelineConfig(Section, frozen=True, kw_only=True):
 
 def check(config: Config) -> None:
     """Refuse what is well formed and still cannot work."""
-    cluster = config.of(TimelineConfig).cluster
+    timeline = config.of(TimelineConfig)
+    cluster = timeline.cluster
     if not 0 < len(cluster.encode()) <= 256 or not cluster.isprintable() or "/" in cluster:
         raise ConfigError(f"timeline.cluster = {cluster!r}; a name has 1 to 256 printable bytes and no slash")
+    check_order(timeline, "timeline.clients_preferred", timeline, "timeline.clients_most")
 
 
 def endpoints(config: Config) -> list[Endpoint]:

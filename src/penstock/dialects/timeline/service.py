@@ -38,7 +38,7 @@ from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.talks import change_talk, create_talk, replied, whole
 from penstock.dialects.timeline.timeline import NAME, Created, Status, Timeline
 from penstock.errors import Refusal
-from penstock.node.membership import Membership, Preferred
+from penstock.node.membership import Habits, Membership, Preferred
 from penstock.offers import Action, Offer, Opening, Stream
 from penstock.registry.answer import Answer
 from penstock.registry.embedded import EmbeddedRegistry
@@ -90,7 +90,8 @@ class Service:
         random = Random(secrets.randbits(64))
         self.overseer = Overseer(node.registry, node.clock, random, self.config.cluster, self.broker, self.storage)
         #: What the node is to other brokers, and what it counts.
-        self.membership = Membership(node, self.overseer, penstock.__version__, self._address)
+        habits = Habits(self.config.clients_preferred, self.config.clients_most, self.config.clients_strict)
+        self.membership = Membership(node, self.overseer, penstock.__version__, self._address, habits)
         self.membership.suggested.append(self._suggest)
         self.membership.changed.append(self._grant_all)
         self.membership.tables.watch(self._table_holds)
@@ -360,8 +361,9 @@ class Service:
         return made.then_make(lambda _: greet(self.timeline(ident)))
 
     def _let_in(self, session: Session) -> wire.Session:
+        brokers = self._preference(session.role, session.topic)
         self.sessions.open(session)
-        return wire.Session(session_id=session.token, brokers=self._preference(session.role, session.topic))
+        return wire.Session(session_id=session.token, brokers=brokers)
 
     def _preference(self, role: Role, topic: str) -> list[wire.Broker]:
         """Return the brokers that a client should try, in order."""
