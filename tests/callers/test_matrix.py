@@ -14,6 +14,7 @@ import pytest
 from penstock.config import CallersConfig
 from penstock.dialects.dynamiq.queue import SETTINGS
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from tests.callers.parts import SECRET, TOKEN, basic, bearer, user, users_in
 from tests.flight.parts import Flown, Held, many
 from tests.nsq.caller import Caller as Client
@@ -34,11 +35,15 @@ Way = Callable[[Flown, str], str]
 def flown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flown]:
     path = tmp_path_factory.mktemp("matrix") / "data"
     users_in(path, USERS)
-    with Flown(path, lookup=True, sqs=SqsConfig(port=0), callers=CallersConfig(anonymous="off")) as node:
+    timeline = TimelineConfig(port=0)
+    callers = CallersConfig(anonymous="off")
+    with Flown(path, lookup=True, sqs=SqsConfig(port=0), timeline=timeline, callers=callers) as node:
         node.do(lambda: [node.node.create_topic(name).now() for name in ("t", "gone", "u")])
         node.do(lambda: node.node.topic("t").create_subscription("s").now())
         node.do(lambda: node.node.topic("t").create_subscription("queue", SETTINGS).now())
         node.do(lambda: node.node.fanouts.create("t").now())
+        made = node.ask("PUT", "/v1/topics/t", {}, headers=bearer(TOKEN), port=node.ports["timeline.port"])
+        assert made.status == 200, made
         yield node
         assert node.do(lambda: node.node.bugs) == 0
 
@@ -173,6 +178,7 @@ def register(flown: Flown, shown: str) -> str:
 
 
 API = "/api/v1"
+_PRODUCER = b'{"topic_id":"t","producer_group_id":"g","producer_id":"p"}'
 WAYS: dict[str, Way] = {
     "nsq PUB": nsq(pub("t", b"x")),
     "nsq SUB": nsq(b"SUB t c\n"),
@@ -218,6 +224,11 @@ WAYS: dict[str, Way] = {
     "v2 publish": http("dynamiq.port", "POST", "/v2/topics/t/messages", b'{"messages":[{"body":"x"}]}'),
     "v2 subscribe": http("dynamiq.port", "PUT", "/v2/topics/t/subscriptions/t"),
     "v2 topic": http("dynamiq.port", "GET", "/v2/topics/t"),
+    "timeline create": http("timeline.port", "PUT", "/v1/topics/t", b"{}"),
+    "timeline producer": http("timeline.port", "POST", "/v1/producer-handshake", _PRODUCER),
+    "timeline consumer": http("timeline.port", "POST", "/v1/consumer-handshake", b'{"topic_id":"t","consumer_id":"c"}'),
+    "timeline count": http("timeline.port", "GET", "/v1/topics/t/count"),
+    "timeline topic": http("timeline.port", "GET", "/v1/topics/t"),
     "sqs send": aws("SendMessage", b'{"QueueUrl":"/0/t","MessageBody":"x"}'),
     "sqs receive": aws("ReceiveMessage", b'{"QueueUrl":"/0/t"}'),
     "sqs attributes": aws("GetQueueAttributes", b'{"QueueUrl":"/0/t"}'),

@@ -19,6 +19,7 @@ from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, TIMES
 from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dory import Sender
 from tests.flight.parts import Flown
 from tests.m3msg.producer import Producer, metric
@@ -94,6 +95,7 @@ SAID: dict[str, Values] = {
         **{name: VALUES[name] for name in ("key", "traffic", "route")},
     },
 }
+SAID["timeline"] = {name: VALUES[name] for name in ("body", "due", "message_id", "group", "trace")}
 #: What a consumer sees in a dialect.
 SEEN = {
     "nsq": ("body", "headers", "trace", "tag"),
@@ -102,10 +104,15 @@ SEEN = {
     "sqs": ("body", "headers", "key"),
     "dynamiq": ("body",),
     "v2": EVERYTHING,
+    "timeline": ("body", "due", "message_id", "group"),
 }
 #: Partitions keep no order of groups. Of queues one is enough for Spark each way, which reads what Flight does.
 NONE = {("fifo", "dynamiq"), ("fifo", "v2"), ("spark", "dynamiq"), ("spark", "v2")}
 NONE |= {(publisher, "spark") for publisher in ("fifo", "sns", "dynamiq", "v2", "m3msg")}
+#: Of feeders of queues one is enough for timelines.
+NONE |= {(publisher, "timeline") for publisher in ("fifo", "sns", "dynamiq", "v2", "m3msg")}
+#: Of timelines.
+BUCKETS = 8
 PAIRS = [(publisher, reader) for publisher in SAID for reader in SEEN if (publisher, reader) not in NONE]
 
 
@@ -134,6 +141,9 @@ class Site:
             self._tag = SAID[publisher].get("tag", "")
             self._consumer.identify(extend_support=True, desired_tag=self._tag, client_id="c", hostname="h")
             self._consumer.subscribe(self._topic, "c", 1)
+
+        if "timeline" in (publisher, reader):
+            self._timeline("PUT", "topics/" + self._topic, bucket_count=BUCKETS)
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -209,6 +219,14 @@ class Site:
         message = json.dumps(texts)[:-1].encode() + b',"headers":' + VALUES["headers"] + b"}"
         assert self._v2("messages", b'{"messages":[' + message + b"]}")["stored"] == 1
 
+    def publish_timeline(self) -> None:
+        greeting = {"topic_id": self._topic, "producer_group_id": VALUES["group"].decode(), "producer_id": "p"}
+        session = self._timeline("POST", "producer-handshake", **greeting)["session_id"]
+        body = base64.b64encode(VALUES["body"]).decode()
+        message = {"id": VALUES["message_id"].decode(), "due_ms": VALUES["due"] // 1_000_000, "body_base64": body}
+        told = self._timeline("POST", "messages", session_id=session, messages=[message], trace_id=str(VALUES["trace"]))
+        assert told["messages"] == [{"id": message["id"], "version": 1}]
+
     # --- out ------------------------------------------------------------------------------------------------------
 
     def read_nsq(self) -> Values:
@@ -257,6 +275,17 @@ class Site:
                 value = int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
             found[name] = value
         return found
+
+    def read_timeline(self) -> Values:
+        session = self._timeline("POST", "consumer-handshake", topic_id=self._topic, consumer_id="c")["session_id"]
+        (lease,) = self._timeline("POST", "lease", session_id=session, wait_ms=20_000)["messages"]
+        coded = lease.get("body_base64")
+        return {
+            "body": base64.b64decode(coded) if coded is not None else lease["body"].encode(),
+            "due": lease["timestamp_ms"] * 1_000_000,
+            "message_id": lease["message_id"].encode(),
+            "group": lease["producer_group_id"].encode() or None,
+        }
 
     def read_flight(self) -> Values:
         (row,) = self._node.read(self._topic).to_pylist()
@@ -323,6 +352,12 @@ class Site:
         port = self._node.ports["dynamiq.port"]
         return self._node.ask(method, f"/v1/queues/{self._topic}{path}", raw=body, port=port)
 
+    def _timeline(self, method: str, path: str, **said: object) -> Values:
+        answer = self._node.ask(method, f"/v1/{path}", said, port=self._node.ports["timeline.port"])
+        assert answer.status == 200, answer
+        found: Values = answer.json
+        return found
+
     def _v2(self, path: str, body: bytes) -> Values:
         port = self._node.ports["dynamiq.port"]
         answer = self._node.ask("POST", f"/v2/queues/{self._topic}/{path}", raw=body, port=port)
@@ -352,7 +387,8 @@ def value_of(name: str, column: pa.ChunkedArray) -> object:
 def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
     dory = DoryConfig(tcp=True, tcp_port=0, http=False)
     m3msg = M3MsgConfig(port=0, topic="t")
-    with Flown(tmp_path / "data", sqs=SqsConfig(port=0), dory=dory, m3msg=m3msg) as node:
+    timeline = TimelineConfig(port=0)
+    with Flown(tmp_path / "data", sqs=SqsConfig(port=0), dory=dory, m3msg=m3msg, timeline=timeline) as node:
         made = Site(node, spark)
         yield made
         made.close()
@@ -374,6 +410,14 @@ def test_what_one_dialect_says_another_sees(site: Site, publisher: str, reader: 
     if said.get("due") is DELAYED and "due" in found:
         assert before_ns + delay_ns <= (found["due"] or 0) <= after_ns + delay_ns
         said["due"] = found["due"]
+    if publisher == "timeline" and "bucket" in found:
+        assert 0 <= found["bucket"] < BUCKETS
+        said["bucket"] = found["bucket"]
+    if reader == "timeline":  # what was not said is known by the row, and was due when it was stored
+        said.setdefault("message_id", b"0000000000000001")
+        if "due" not in said:
+            assert before_ns // 1_000_000 <= found["due"] // 1_000_000 <= after_ns // 1_000_000
+            said["due"] = found["due"]
     if reader == "sqs":
         said["headers"] = texts_of(said.get("headers"))
     elif reader == "v2":

@@ -26,7 +26,7 @@ from tests.timeline.desk import Consuming, Desk
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path / "data", broker="here")
-    desk.topic()
+    desk.topic(dealer="gladiator")
     membership = desk.service.membership
     membership.resident = lambda: 10
     membership.memory_max_bytes = 100

@@ -19,7 +19,7 @@ from penstock.client.timeline.wire import Kind
 from penstock.client.wire import encoded
 from penstock.dialects.timeline.errors import KINDS, Fault
 from penstock.dialects.timeline.poll import Poll
-from penstock.errors import Refusal
+from penstock.errors import REASONS, Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 from penstock.http.response import CHALLENGE
 from penstock.registry.answer import Answer
@@ -215,8 +215,14 @@ class Http(App):
 
 def _told(reply: Any) -> Response:
     error = reply.error
-    status = KINDS[error.kind].status if error is not None and error.message else 200
+    status = _status(error) if error is not None and error.message else 200
     return Response(encoded(reply), _headers(status), status)
+
+
+def _status(error: wire.Error) -> int:
+    """Return what HTTP calls an error: of a refusal by the core, what it calls that everywhere."""
+    reason = REASONS.get(error.details.get("code", ""))
+    return reason.http if reason is not None and error.kind == Kind.TOPIC else KINDS[error.kind].status
 
 
 def _failed(fault: Fault, op: str) -> Response:

@@ -1,0 +1,54 @@
+"""The index of message ids against a dictionary, whatever comes and goes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.dialects.timeline.index import ABSENT, Index, hashes_of
+
+KEY = np.uint64(0xDECAF)
+
+
+def array(ids: list[bytes]) -> pa.BinaryArray:
+    return pa.array(ids, pa.binary())
+
+
+def test_it_finds_what_was_put_and_not_dropped() -> None:
+    random, index, known = Random(7), Index(1), {}
+    for _ in range(200):
+        new = [b"%x" % random.getrandbits(random.choice((16, 64, 128))) for _ in range(random.randrange(1, 300))]
+        new = sorted({each for each in new if each not in known})
+        places = np.array([random.randrange(1, 1 << 60) for _ in new], np.int64)
+        index.put(index.hashes(array(new)), places)
+        known |= dict(zip(new, places.tolist(), strict=True))
+        gone = random.sample(sorted(known), len(known) // 3)
+        index.drop(index.hashes(array(gone)))
+        for each in gone:
+            del known[each]
+        asked = [*known, *gone, b"never"]
+        found = index.find(index.hashes(array(asked))).tolist()
+        assert found == [known.get(each, ABSENT) for each in asked]
+        assert len(index) == len(known)
+
+
+def test_it_takes_at_most_25_bytes_a_row_where_there_are_many() -> None:
+    index = Index(1)
+    for first in range(0, 200_000, 1000):
+        ids = array([b"%032d" % number for number in range(first, first + 1000)])
+        index.put(index.hashes(ids), np.arange(first + 1, first + 1001))
+    assert index.nbytes / len(index) <= 25
+    ids = array([b"%032d" % number for number in range(200_000)])
+    assert (index.find(index.hashes(ids)) == np.arange(1, 200_001)).all()
+
+
+@given(st.lists(st.binary(max_size=40), unique=True))
+def test_hashes_of_different_ids_differ_and_do_not_depend_on_their_neighbours(ids: list[bytes]) -> None:
+    together = hashes_of(array(ids), KEY).tolist()
+    assert len(set(together)) == len(ids)
+    assert together == [int(hashes_of(array([each]), KEY)[0]) for each in ids]
+    assert together == hashes_of(array([b"before", *ids]).slice(1), KEY).tolist()
