@@ -19,7 +19,8 @@ def array(ids: list[bytes]) -> pa.BinaryArray:
 
 
 def test_it_finds_what_was_put_and_not_dropped() -> None:
-    random, index, known = Random(7), Index(1), {}
+    random, index = Random(7), Index(1)
+    known: dict[bytes, int] = {}
     for _ in range(200):
         new = [b"%x" % random.getrandbits(random.choice((16, 64, 128))) for _ in range(random.randrange(1, 300))]
         new = sorted({each for each in new if each not in known})
