@@ -7,7 +7,8 @@ import pytest
 from penstock.clock import MILLISECOND, SECOND
 from penstock.cluster.presence import LEASE_KEYS_MAX, RENEW_NS, TTL_NS
 from penstock.cluster.records import RETURN_MS_MAX, BrokerRecord, ClientRecord
-from penstock.dealing.table import Table
+from penstock.dealing.form import pack
+from penstock.dealing.table import Member, Table, deal
 from penstock.errors import Refusal
 from tests.cluster.brokers import SETTINGS, Broker, World
 
@@ -269,3 +270,29 @@ def test_a_lock_is_in_one_hand(world: World) -> None:
     assert not one.overseer.presence.holds("lock", revision)
     world.run(0.2)
     assert world.answered(two.overseer.presence.take("lock", b"two")) > revision
+
+
+def test_a_table_dealt_by_a_clock_that_is_ahead_holds_from_the_next_window_on(world: World) -> None:
+    one, two = make(world, "one", "two")
+    one.join("a", "c1")
+    world.run(3)
+    table = one.tables.at_present("a")
+    assert table is not None
+    ahead = deal("simple", [*table.members, Member("", "c2")], 16, table, table.window + 3600)
+    world.server.propose({"timeline/blue/tables/a": pack(ahead)}).now()
+    two.join("a", "c2")
+    world.run(3)
+    assert owners(one.tables.at_present("a")) == owners(two.tables.at_present("a")) == {"c1": 8, "c2": 8}
+
+
+def test_buckets_are_dealt_although_the_clock_was_set_back_an_hour(world: World) -> None:
+    (one,) = make(world, "one")
+    to(world, 0.2)
+    one.join("a", "c1")
+    world.run(0.6)
+    world.machine.scheduler.jump(-3600 * SECOND)
+    world.run(3)
+    assert owners(one.tables.at_present("a")) == {"c1": 16}
+    one.join("a", "c2")
+    world.run(3)
+    assert owners(one.tables.at_present("a")) == {"c1": 8, "c2": 8}

@@ -298,3 +298,51 @@ def test_41_metrics_tell_what_happened_and_promtool_reads_them(desk: Desk) -> No
         "penstock_topic_commands_total",
         "penstock_topic_command_errors_total",
     }
+
+
+def test_32_a_large_topic_is_gone_at_once_and_its_name_is_free(desk: Desk) -> None:
+    producer, consumer = desk.producer(), desk.consumer()
+    for _ in range(10):
+        desk.made(producer, *((None, 60_000) for _ in range(10_000)))
+    assert desk.count() == 100_000
+    answer = desk.service.act("delete", desk.caller, encoded(wire.TimelineDeleteTopic(id="t")))
+    assert answer.now().error is None, "it is answered in the same turn"
+    greeting: dict[str, Any] = {"topic_id": "t", "consumer_id": "c", "lease_timeout_ms": 1000}
+    again = desk.service.act("consumer-handshake", desk.caller, encoded(wire.ConsumerHandshake(**greeting)))
+    assert again.now().error.kind == 403
+    desk.settle()
+    assert consumer.ended is not None
+    assert refused(lambda: desk.create(producer, (None, 0)))[0] == 440
+    assert desk.kind("consumer-handshake", **greeting) == 401
+    desk.topic()
+    assert desk.count() == 0
+
+
+@pytest.mark.parametrize("step", ["before fencing", "after fencing"])
+def test_33_a_node_that_died_while_it_deleted_a_topic_goes_on_when_it_is_back(desk: Desk, step: str) -> None:
+    desk.made(desk.producer(), ("a", 60_000))
+    if step == "after fencing":
+        desk.service.storage.purge = lambda *_: Answer()  # type: ignore[method-assign]
+    answer = desk.service.act("delete", desk.caller, encoded(wire.TimelineDeleteTopic(id="t")))
+    assert answer.now().error is None
+    if step == "after fencing":
+        desk.settle()
+    assert [gone.phase for gone in desk.service.overseer.deletions()] == [
+        "fencing" if step == "before fencing" else "purging"
+    ]
+    desk.kill()
+    desk.advance(6)
+    assert desk.service.overseer.deletions() == []
+    assert "t" not in desk.node.topics
+    desk.topic()
+    assert desk.count() == 0
+
+
+def test_34_a_node_that_died_while_it_made_a_topic_goes_on_when_it_is_back(desk: Desk) -> None:
+    desk.service.storage.provision = lambda *_: Answer()  # type: ignore[method-assign]
+    desk.service.act("create", desk.caller, encoded(wire.TimelineCreate(id="new", bucket_count=8)))
+    assert desk.kind("count", topic_id="new") == 402
+    desk.kill()
+    desk.advance(6)
+    assert desk.count(topic="new") == 0
+    assert desk.kind("create", id="new", bucket_count=8) == 0

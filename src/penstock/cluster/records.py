@@ -110,6 +110,8 @@ class Records:
         self._presence = presence
         self.life = f"{random.getrandbits(64):016x}"
         self._said: BrokerRecord | None = None
+        #: What could not be read, and was said: the revision by key.
+        self._unreadable: dict[str, int] = {}
         #: Clients of this broker, by key.
         self._mine: dict[str, ClientRecord] = {}
         self._on_members: list[Callable[[str], None]] = []
@@ -271,7 +273,9 @@ class Records:
         try:
             return decoded(entry.value, kind, key)
         except CorruptionError as error:
-            _log.error("%s; it is passed over", error)
+            if self._unreadable.get(key) != entry.revision:  # it is looked at every second
+                self._unreadable[key] = entry.revision
+                _log.error("%s; it is passed over", error)
             return None
 
 

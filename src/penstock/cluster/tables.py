@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.cluster.keys import Keys, topic_in
-from penstock.cluster.overseer import Entry
+from penstock.cluster.overseer import Entry, always
 from penstock.cluster.records import Records
 from penstock.dealing.form import pack, unpack
 from penstock.dealing.table import DealerName, Member, Table, deal, moves
@@ -25,6 +25,9 @@ from penstock.registry.registry import Cancel, Event, Registry
 #: Brokers that have consumers of a topic write its table one after the other, the last after this share of a window:
 #: by then the first has, mostly, and they have nothing to write.
 STAGGER = 0.25
+
+#: A table holds from the next window on, or from the one after that where it was dealt late.
+AHEAD_MAX = 2
 
 #: What topics have that do not choose.
 BUCKETS = 1024
@@ -45,7 +48,15 @@ class _Dealt(NamedTuple):
 class Tables:
     """The tables of all live topics, as one broker deals and follows them."""
 
-    def __init__(self, registry: Registry, clock: Clock, keys: Keys, records: Records) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        keys: Keys,
+        records: Records,
+        may_deal: Callable[[], bool] = always,
+    ) -> None:
+        self._may_deal = may_deal
         #: Buckets that went to another consumer, by topic; and tables this broker wrote.
         self.moves: dict[str, int] = {}
         self.written = 0
@@ -144,6 +155,9 @@ class Tables:
         turn = sorted({each.broker for each in members})
         if self._records.broker not in turn:
             return
+        if not self._may_deal():
+            self._changed(topic)  # at the next deal point, if it may then
+            return
         wait_ms = int(dealt.windows.width_ms * STAGGER * turn.index(self._records.broker) / len(turn))
         if wait_ms > waited_ms:
             wait = wait_ms - waited_ms
@@ -191,6 +205,12 @@ class Tables:
     def _begin_later(self, dealt: _Dealt) -> None:
         topic = dealt.entry.id
         window = dealt.schedule.next_window()
+        now_window = dealt.windows.at(self._now_ms())
+        last = dealt.schedule.last
+        if window is not None and window > now_window + AHEAD_MAX and last is not None:
+            # Dealt by a clock that was ahead, or this one was set back: nobody waits until then.
+            window = now_window + 1
+            dealt.schedule.adopt(msgspec.structs.replace(last, window=window))
         if (timer := self._starts.pop(topic, None)) is not None:
             timer.cancel()
         if window is not None:

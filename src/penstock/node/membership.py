@@ -78,7 +78,9 @@ class Membership:
     ) -> None:
         self.overseer = overseer
         self.records = overseer.records
-        self.tables = Tables(node.registry, node.clock, overseer.keys, overseer.records)
+        self.tables = Tables(
+            node.registry, node.clock, overseer.keys, overseer.records, lambda: not node.health.time_drift.active
+        )
         self.figures = Figures()
         #: Told when a client should move.
         self.suggested: list[Suggested] = []
