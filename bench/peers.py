@@ -462,7 +462,7 @@ class Penstock(Server):
     dialect = "nsq"
     nsq_port: ClassVar[int] = 4150
     #: Every port of the node; an offset is good when all of them are free.
-    ports: ClassVar[tuple[int, ...]] = (4150, 4151, 4152, 4160, 4161, 7070, 7071, 7507, 8081, 9324)
+    ports: ClassVar[tuple[int, ...]] = (4150, 4151, 4152, 4160, 4161, 7070, 7071, 7507, 8081, 9000, 9324)
 
     def __init__(self, durability: Durability = "os") -> None:
         super().__init__(durability)

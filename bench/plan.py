@@ -26,6 +26,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int = 10_000_000
     #: Senders of Dory's that are connected and quiet.
     senders: int = 10_000
+    #: Messages of a timeline in one turn, and those that wait over a year.
+    timeline: int = 500_000
+    timeline_waiting: int = 10_000_000
     #: Messages that Spark reads; micro-batches hold a million.
     spark: int = 5_000_000
 
@@ -44,5 +47,7 @@ QUICK = Plan(
     queues=1_000,
     queue_depth=1_000_000,
     senders=2_000,
+    timeline=200_000,
+    timeline_waiting=1_000_000,
     spark=2_000_000,
 )

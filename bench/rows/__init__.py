@@ -33,6 +33,7 @@ from bench.rows import (
     spark,
     sqs,
     tens,
+    timeline,
     together,
     traffic,
     wait,
@@ -80,6 +81,9 @@ ROWS: Mapping[str, Row] = {
     "queue-depth": dynamiq.run_depth,
     "queue-memory": queues.run_memory,
     "queue-idle": queues.run_idle,
+    "timeline": timeline.run,
+    "timeline-late": timeline.run_late,
+    "timeline-wait": timeline.run_wait,
     "spark": spark.run,
     "jobs": spark.run_jobs,
 }
