@@ -36,6 +36,8 @@ def plans(served: Served, work: str, secret: str, **more: Any) -> dict[str, Plan
 def test_a_client_with_a_secret_publishes_and_consumes(served: Served, secret: str) -> None:
     with driving(plans(served, "publish", secret, bodies=[BODY])) as answers:
         assert answers == {name: {"answers": ["OK"]} for name in CLIENTS}
-        assert served.do(lambda: {c.session.caller.name for c in served.nsq_running.server.connections}) == {"bob"}
+        assert served.do(lambda: {c.session.login.caller.name for c in served.nsq_running.server.connections}) == {
+            "bob"
+        }
     with driving(plans(served, "consume", secret, count=1)) as answers:
         assert answers == {name: {"seen": [[1, BODY]]} for name in CLIENTS}

@@ -242,7 +242,7 @@ def _consumer(consumer: Seat, connection: Connection | None) -> Client:
 
 def _client(connection: Connection, pub_counts: list[PubCount] | None = None) -> Client:
     session, agreed, facts = connection.session, connection.session.agreed, connection.facts
-    grants = session.guard.grants if session.guard is not None else None
+    grants = session.login.guard.grants if session.login.guard is not None else None
     return Client(
         client_id=agreed.client_id,
         hostname=agreed.hostname,

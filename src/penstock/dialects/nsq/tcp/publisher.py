@@ -154,7 +154,7 @@ class Publisher:
 
     def _create(self, name: str, shards: int, *, extend: bool) -> None:
         try:
-            caller = self._session.caller
+            caller = self._session.login.caller
             caller.check("create", name)
             caller.enter()
             topic = self._node.topics.get(name)
@@ -176,7 +176,7 @@ class Publisher:
 
     def _not_created(self, name: str, why: Exception) -> None:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
-            self._session.refuse("INTERNAL_CREATE_TOPIC", name, "", why)
+            self._session.login.refuse("INTERNAL_CREATE_TOPIC", name, "", why)
             return
         if isinstance(why, Refusal) and why.code == "too_many_connections":
             self._session.fail("E_TOO_MANY_CONNECTIONS", f"INTERNAL_CREATE_TOPIC failed {why}")
@@ -197,7 +197,7 @@ class Publisher:
             return topic
         no_topic = partial(self._no_topic, word, name, replies)
         try:
-            caller = self._session.caller
+            caller = self._session.login.caller
             asked = self._service.topic(caller, "publish", name, extend=extend, partition=shard)
             topic = self._session.need(asked, no_topic)
         except Refusal as refusal:
@@ -211,7 +211,7 @@ class Publisher:
 
     def _no_topic(self, word: str, name: str, replies: int, why: Exception) -> None:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
-            self._session.refuse(word, name, "", why)
+            self._session.login.refuse(word, name, "", why)
             return
         if isinstance(why, Refusal) and why.code == "limit_reached":  # other topics may be published to
             self._node.count_fault("nsq", failed(word), str(why), self._session.name)

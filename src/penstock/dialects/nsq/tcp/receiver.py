@@ -134,7 +134,7 @@ class Receiver:
             return
         agreed = self._session.agreed
         try:
-            caller, headers = self._session.caller, agreed.extend_support
+            caller, headers = self._session.login.caller, agreed.extend_support
             asked = self._service.topic(caller, "receive", place.topic, extend=headers, partition=place.partition)
             topic = self._session.need(asked, partial(self._not_joined, word, place))
             if topic is None:
@@ -154,7 +154,7 @@ class Receiver:
 
     def _not_joined(self, word: str, place: Place, why: Exception) -> None:
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
-            self._session.refuse(word, place.topic, place.channel, why)
+            self._session.login.refuse(word, place.topic, place.channel, why)
             return
         code = CODES.get(why.code, "E_SUB_FAILED") if isinstance(why, Refusal) else "E_SUB_FAILED"
         self._session.fail(code, f"{word} failed {why}")
@@ -190,7 +190,9 @@ class Receiver:
             settings = msgspec.structs.replace(settings, order="shard")
         not_joined = partial(self._not_joined, word, place)
         if place.channel not in topic.subscriptions:
-            self._node.gate.granted(self._session.caller, "create", topic.name, f"channel {place.channel}, by {word}")
+            self._node.gate.granted(
+                self._session.login.caller, "create", topic.name, f"channel {place.channel}, by {word}"
+            )
         subscription = self._session.need(topic.subscribe(place.channel, settings), not_joined)
         if subscription is None:
             return

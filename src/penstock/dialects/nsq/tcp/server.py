@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(answer)
         if layers.ready and self._handshake is not None:
             self._handshake.cancel()
-            self.session.certified(self.common_name)
+            self.session.login.certified(self.common_name)
             self._handshake = None
         if layers.pending:
             self._stop(_MORE)

@@ -1,7 +1,7 @@
 """One NSQ connection: commands in, frames out. No sockets, no clock of its own, no delivery rules.
 
-Owns the protocol's state, init -> subscribed (SUB) -> closing (CLS), who may say what in it, IDENTIFY and AUTH. The
-publishing half is in `publisher`, the consuming half in `receiver`; replies leave in the order of the commands.
+Owns the protocol's state, init -> subscribed (SUB) -> closing (CLS), what waits in it, and IDENTIFY. Publishing is in
+`publisher`, consuming in `receiver`, who the client is in `login`; replies leave in the order of the commands.
 """
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-import msgspec
-
 from penstock.budget import Wait
-from penstock.callers import Caller
-from penstock.callers.identity import Identity
 from penstock.clock import MILLISECOND, Timer
 from penstock.columns import Buffer
 from penstock.delivery.seat import Seat
 from penstock.dialects.nsq.codec import OK, RESPONSE, SOURCE, Command, Decoder, Limits, error, frame
-from penstock.dialects.nsq.tcp.auth import Guard, Query
 from penstock.dialects.nsq.tcp.gatherer import Gatherer
 from penstock.dialects.nsq.tcp.identify import Agreed, Faulty, Offer, agree, reply
+from penstock.dialects.nsq.tcp.login import Login
 from penstock.dialects.nsq.tcp.publisher import Publisher, failed
 from penstock.dialects.nsq.tcp.receiver import Receiver
 from penstock.dialects.nsq.tcp.replies import Replies
@@ -34,19 +30,8 @@ __all__ = ["EPHEMERAL", "Link", "Session"]
 
 T = TypeVar("T")
 
-#: Commands that need the auth server's word, where there is one: these name their topic first ...
-_PUBLISHING = frozenset(("PUB", "MPUB", "DPUB", "PUB_EXT", "MPUB_EXT", "PUB_TRACE", "MPUB_TRACE"))
-#: ... and these a topic and a channel among their words.
-_SUBSCRIBING = frozenset(("SUB", "SUB_ADVANCED", "SUB_ORDERED"))
-#: What a client may say before TLS where TLS is required.
-_IN_CLEAR = frozenset(("IDENTIFY", "fault", "hang up"))
-
-
 #: No word of the protocol is longer.
 WORD_BYTES_MAX = 32
-
-#: The endpoint of these connections.
-LISTENER = "nsq.tcp_port"
 
 
 class Link(Protocol):
@@ -113,16 +98,15 @@ class Session:
         "_held",
         "_host",
         "_later",
-        "_link",
         "_resting",
         "_stepping",
         "_waiting",
         "agreed",
-        "caller",
         "closed",
         "connected_ns",
         "gated",
-        "guard",
+        "link",
+        "login",
         "name",
         "publisher",
         "receiver",
@@ -134,7 +118,7 @@ class Session:
     def __init__(self, service: Service, link: Link, name: str) -> None:
         config = service.config
         self.service = service
-        self._link = link
+        self.link = link
         self._decoder = Decoder(
             Limits(config.max_msg_size, config.max_body_size, config.max_req_timeout_ns // MILLISECOND)
         )
@@ -148,9 +132,8 @@ class Session:
         #: In the middle of the commands of one read.
         self._stepping = False
         self.name = name
-        self.caller = Caller(service.node.gate, name, LISTENER)
-        self.caller.on_change = self._changed
-        service.node.gate.follow(self.caller)
+        #: Who that is, and what it may say.
+        self.login = Login(self)
         #: What came of a command that is not all there, if anything did.
         self._held: Wait | None = None
         self._host = host = name.rpartition(":")[0]  # its name, too, until it says who it is
@@ -158,9 +141,8 @@ class Session:
         self.state: Literal["init", "subscribed", "closing"] = "init"
         self.closed = False
         self.connected_ns = service.node.clock.now()
-        self.guard = Guard(service.ask, service.node.clock) if service.ask is not None else None
         #: Not every command may pass: AUTH or TLS is asked for.
-        self.gated = self.guard is not None or config.tls_required
+        self.gated = self.login.guard is not None or config.tls_required
         self.replies = Replies(link)
         self.publisher = Publisher(self)
         self.receiver = Receiver(self)
@@ -252,7 +234,7 @@ class Session:
                 if self.closed:
                     return
                 word: Any = command[0]
-                if self.gated and not self._passes(command):
+                if self.gated and not self.login.passes(command):
                     if self._waiting:
                         self._later = [command, *left]
                     return
@@ -268,11 +250,11 @@ class Session:
     def wait(self) -> None:
         """Carry out nothing more until `resume`: an answer from outside must come first."""
         self._waiting = True
-        self._link.pause()
+        self.link.pause()
 
     def resume(self) -> None:
         """Say that the answer has come; the link calls `go_on`, not from inside the command that waited."""
-        self._link.resume()
+        self.link.resume()
 
     def rest_until(self, monotonic_ns: int) -> None:
         """Carry out nothing more, and read nothing, until then."""
@@ -316,43 +298,6 @@ class Session:
             self._run(later)
             self._hold(fresh=True)
 
-    def _passes(self, command: Command) -> bool:
-        """Tell whether a command may be carried out now; if not, the client was told or will be."""
-        word = str(command[0])
-        if self.service.config.tls_required and not self._link.tls and word not in _IN_CLEAR:
-            self.fail("E_INVALID", f"cannot {word} in current state (TLS required)")
-            return False
-        guard = self.guard
-        if guard is None:
-            return True
-        if word in _PUBLISHING:
-            topic, channel = str(command[1]), ""
-        elif word in _SUBSCRIBING and len(command[1]) >= 2:  # type: ignore[arg-type]
-            topic, channel = (name.decode("latin-1") for name in command[1][:2])  # type: ignore[index]
-        elif word == "INTERNAL_CREATE_TOPIC" and command[1]:
-            topic, channel = command[1][0].decode("latin-1"), ""  # type: ignore[index]
-        else:
-            return True
-        if guard.grants is None or not len(guard.grants):
-            self.fail("E_AUTH_FIRST", f"AUTH required before {word}")
-        elif not guard.fresh:
-            self.wait()
-            guard.refresh(self._refreshed)
-        elif not guard.grants.allow(topic, channel):
-            self.fail("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
-        else:
-            return True
-        return False
-
-    def _refreshed(self) -> None:
-        """Go on after the auth server was asked again, with the command that made it necessary."""
-        if self.closed:
-            return
-        if self.guard is None or self.guard.grants is None:
-            self.fail("E_AUTH_FAILED", "AUTH failed")
-        else:
-            self.resume()
-
     # --- commands -------------------------------------------------------------------------------------------------
 
     def identify(self, args: list[bytes], body: bytes) -> None:
@@ -361,21 +306,21 @@ class Session:
             self.fail("E_INVALID", "cannot IDENTIFY in current state")
             return
         config = self.service.config
-        fresh = not self._link.layered
+        fresh = not self.link.layered
         offer = Offer(
             tls=fresh and self.service.tls is not None,
             snappy=fresh and config.snappy,
             deflate=fresh and config.deflate,
-            auth_required=self.guard is not None or not self.caller.is_known,
+            auth_required=self.login.guard is not None or not self.login.caller.is_known,
         )
         try:
             agreed = self.agreed = agree(body, config, offer)
-            if self.guard is None and agreed.tls and config.tls_client_auth_policy != "none":
+            if self.login.guard is None and agreed.tls and config.tls_client_auth_policy != "none":
                 offer = offer._replace(auth_required=False)  # the certificate says who it is
         except Faulty as faulty:
             self.fail(faulty.code, str(faulty))
             return
-        self._link.retime()
+        self.link.retime()
         self.replies.send(frame(RESPONSE, reply(agreed, config, offer)) if agreed.negotiated else OK)
         if agreed.tls or agreed.snappy or agreed.deflate:
             self.wait()
@@ -387,95 +332,7 @@ class Session:
         self._hold()
         self._decoder.stopped = False
         self._waiting = False
-        self._link.upgrade(self.agreed, rest)
-
-    def auth(self, args: list[bytes], body: bytes) -> None:
-        """Learn who the client is, and what it may do: from the auth server, where there is one."""
-        guard, gate = self.guard, self.service.node.gate
-        if self.state != "init":
-            self.fail("E_INVALID", "cannot AUTH in current state")
-        elif guard is None and not gate.takes_secrets:
-            self.fail("E_AUTH_DISABLED", "AUTH disabled")
-        elif (
-            guard.known if guard is not None else self.caller.identity.how not in ("nothing", "certificate", "vouched")
-        ):
-            self.fail("E_INVALID", "AUTH already set")
-        elif guard is None:
-            self.wait()
-            gate.identify(body, self.name).then(self._identified)
-        else:
-            address = self.name.rpartition(":")[0]
-            query = Query(address, self._link.tls, body.decode("utf-8", "replace"), self._link.common_name)
-            self.wait()
-            guard.authenticate(query, self._authenticated)
-
-    def _authenticated(self) -> None:
-        if self.closed or self.guard is None:
-            return
-        grants = self.guard.grants
-        if grants is None:
-            self.fail("E_AUTH_FAILED", "AUTH failed")
-        elif not len(grants):
-            self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
-        else:
-            # What it may do is asked of the auth server's grants, command by command.
-            self._turn_into(Identity(grants.identity, "server"))
-            self._welcome(grants.identity, len(grants), grants.identity_url)
-
-    def _identified(self, identity: Identity | None, _: Exception | None) -> None:
-        if self.closed or identity is None:
-            return
-        self._turn_into(identity)
-        permissions = len(self.service.node.gate.rules(self.caller))
-        if not self.caller.is_known:
-            self.fail("E_AUTH_FAILED", "AUTH failed")
-        elif not permissions:
-            self.fail("E_UNAUTHORIZED", "AUTH no authorizations found")
-        else:
-            try:
-                self.caller.enter()
-            except Refusal as refusal:
-                self.fail("E_TOO_MANY_CONNECTIONS", f"AUTH failed {refusal}")
-                return
-            self._welcome(identity.user, permissions)
-
-    def _welcome(self, name: str, permissions: int, url: str = "") -> None:
-        told = {"identity": name, "identity_url": url, "permission_count": permissions}
-        self.replies.send(frame(RESPONSE, msgspec.json.encode(told)))
-        self.resume()
-
-    def certified(self, common_name: str) -> None:
-        """Take note whose certificate the client showed."""
-        identity = self.service.node.gate.certified(common_name)
-        if identity.user and self.guard is None:
-            self._turn_into(identity)
-
-    def _turn_into(self, identity: Identity) -> None:
-        """Be somebody from now on; whatever was allowed to nobody in particular is asked for again."""
-        gate = self.service.node.gate
-        gate.leave(self.caller)
-        caller = self.caller = gate.noted(self.caller.showing(identity))
-        caller.on_change = self._changed
-        gate.follow(caller)
-        self.publisher.forget()
-
-    def _changed(self) -> None:
-        """See what is left of the client's rights: one that is known no more, or may not receive, has to go."""
-        self.publisher.forget()
-        topic = self.receiver.topic
-        if self.closed or self.caller.identity.how == "nothing":  # which may still show something
-            return
-        if not self.caller.is_known:
-            self.fail("E_UNAUTHORIZED", "AUTH failed: what was shown does not count any more")
-        elif self.receiver.seat is not None and topic is not None and not self.caller.may("receive", topic.name):
-            self.fail("E_UNAUTHORIZED", f'AUTH failed for SUB on "{topic.name}"')
-
-    def refuse(self, word: str, topic: str, channel: str, why: Refusal) -> None:
-        """Tell that somebody may not, as nsqd does, and hang up."""
-        if why.code == "unauthorized" and self.caller.identity.how == "nothing":
-            self.fail("E_AUTH_FIRST", f"AUTH required before {word}")
-        else:
-            self.fail("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
+        self.link.upgrade(self.agreed, rest)
 
     def nop(self, args: list[bytes]) -> None:
         """Show life."""
@@ -489,7 +346,7 @@ class Session:
 
     def gathered(self, bytes_max: int, hold_ns: int) -> Gatherer:
         """Put a buffer for message frames in the way of everything that is sent from now on."""
-        gatherer = Gatherer(self._link, self.service.node.clock, bytes_max, hold_ns)
+        gatherer = Gatherer(self.link, self.service.node.clock, bytes_max, hold_ns)
         self.replies.through(gatherer)
         return gatherer
 
@@ -505,13 +362,13 @@ class Session:
         self.receiver.leave()
         self.service.node.count_fault("nsq", code, text, self.name)
         self.replies.send(error(code, text))
-        self.replies.then(self._link.hang_up)
+        self.replies.then(self.link.hang_up)
 
     def hang_up(self) -> None:
         """Close without a word once all replies are out."""
         if not self.closed:
             self.closed = True
-            self.replies.then(self._link.hang_up)
+            self.replies.then(self.link.hang_up)
 
     def close(self) -> None:
         """Forget the connection; what it held goes to the others."""
@@ -524,15 +381,14 @@ class Session:
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
-        self.caller.on_change = None
-        self.service.node.gate.leave(self.caller)
+        self.login.leave()
 
     def end(self) -> None:
         """Close, and know nobody any more: what knows each other goes only when the collector comes by, some day."""
         self.close()
-        self._link = NOBODY
+        self.link = NOBODY
         self.replies.through(NOBODY)
-        del self.publisher, self.receiver
+        del self.publisher, self.receiver, self.login
 
     COMMANDS: ClassVar[dict[str, tuple[str, Callable[..., Any]]]] = {
         "PUB": ("publisher", Publisher.pub),
@@ -553,7 +409,7 @@ class Session:
         "CLS": ("receiver", Receiver.cls),
         "NOP": ("", nop),
         "IDENTIFY": ("", identify),
-        "AUTH": ("", auth),
+        "AUTH": ("login", Login.auth),
         "fault": ("", fail),
         "hang up": ("", hang_up),
     }
