@@ -37,12 +37,22 @@ def test_it_finds_what_was_put_and_not_dropped() -> None:
         assert len(index) == len(known)
 
 
-def test_it_takes_at_most_25_bytes_a_row_where_there_are_many() -> None:
+def test_a_batch_moves_no_more_than_a_few_rows_for_each_of_its_own() -> None:
+    index, slowest = Index(1), 0
+    for first in range(0, 100_000, 500):
+        hashes = index.hashes(array([b"%d" % number for number in range(first, first + 500)]))
+        before = index._next
+        index.add(hashes, np.arange(500))
+        slowest = max(slowest, index._next - before)
+    assert 0 < slowest <= 500
+
+
+def test_it_takes_at_most_31_bytes_a_row_where_there_are_many_and_none_is_being_moved() -> None:
     index = Index(1)
     for first in range(0, 200_000, 1000):
         ids = array([b"%032d" % number for number in range(first, first + 1000)])
         index.put(index.hashes(ids), np.arange(first + 1, first + 1001))
-    assert index.nbytes / len(index) <= 25
+        assert index._old is not None or len(index) < 1000 or index.nbytes / len(index) <= 16 / 0.53 + 1
     ids = array([b"%032d" % number for number in range(200_000)])
     assert (index.find(index.hashes(ids)) == np.arange(1, 200_001)).all()
 

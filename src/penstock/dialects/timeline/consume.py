@@ -171,6 +171,11 @@ class Consumer:
             live = {lease.id for lease in self.seat.leases()} | set(ids.tolist())
             self.held = {name: id_ for name, id_ in self.held.items() if id_ in live}
 
+    def forget(self, ids: pa.BinaryArray) -> None:
+        """Know messages no more that it deleted."""
+        for name in ids.to_pylist():
+            self.held.pop(name, None)
+
     def drained(self) -> None:
         """Go on where a full stream stopped it."""
         if not self._ended:

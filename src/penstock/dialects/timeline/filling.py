@@ -53,6 +53,7 @@ class Filling:
             if len(rows):
                 self._left.append((shard, rows))
         if self._left:
+            self._index.reserve(sum(len(rows) for _, rows in self._left))
             self._topic.call_soon(self._step)
         else:
             self._answer.give(None)

@@ -1,7 +1,8 @@
 """Which row has which message id, for rows that are not deleted: a table of 64-bit hashes and core ids.
 
-Open addressing in two arrays, filled and asked by whole batches: 19 to 25 bytes a row. The hash is keyed anew with
-every start, so nobody can choose ids that fall together; whoever finds a row compares its id all the same.
+Groups of eight places in two arrays, filled and asked by whole batches: 19 to 31 bytes a row; what finds its group full
+goes to the next one. A full table moves into a larger one a little with every batch, so nobody waits for that. The hash
+is keyed anew with every start, so nobody can choose ids that fall together; whoever finds a row compares its id.
 Invariant: what was put and not dropped is found; what was never put is found by one in 2^64 at most.
 """
 
@@ -20,9 +21,10 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 ABSENT, COMING = -1, 0
 
 _EMPTY, _TOMB = np.uint64(0), np.uint64(1)
+_GROUP = 8
 _SIZE_MIN = 1024
-#: A table fuller than this is made anew, so that it is so full then.
-_FULL, _FRESH = 0.85, 0.65
+#: A table fuller than this moves into one that is so full then, so many rows for each that is added.
+_FULL, _FRESH, _MOVED = 0.85, 0.53, 4
 
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
@@ -34,91 +36,156 @@ class Index:
 
     def __init__(self, key: int) -> None:
         self._key = np.uint64(key & 0xFFFFFFFFFFFFFFFF | 1)
-        self._clear(_SIZE_MIN)
+        self._table = _Table(_SIZE_MIN)
+        #: What is moved from, and its next group.
+        self._old: _Table | None = None
+        self._next = 0
 
     def __len__(self) -> int:
-        return self._live
+        return self._table.live + (self._old.live if self._old is not None else 0)
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes."""
-        return self._hashes.nbytes + self._ids.nbytes
+        return self._table.nbytes + (self._old.nbytes if self._old is not None else 0)
 
     def hashes(self, ids: pa.BinaryArray) -> Hashes:
-        """Return the hash of each id. Budget: 50 ns an id where many are of one length."""
+        """Return the hash of each id. Budget: 0.2 us an id where many are of one length."""
         return hashes_of(ids, self._key)
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows before the first of them comes."""
+        if not len(self) and rows > _FRESH * _SIZE_MIN:
+            self._table = _Table(int(rows / _FRESH))
 
     def find(self, hashes: Hashes) -> Ids:
         """Return the row of each, ABSENT where there is none, COMING where it is not known yet."""
-        found = np.full(len(hashes), ABSENT, np.int64)
-        slots = self._slots(hashes)
-        good = slots >= 0
-        found[good] = self._ids[slots[good]]
+        found = self._table.find(hashes)
+        if self._old is not None:
+            missing = np.flatnonzero(found == ABSENT)
+            found[missing] = self._old.find(hashes[missing])
         return found
 
     def put(self, hashes: Hashes, ids: Ids) -> None:
         """Note rows; one that is there already gets the new place. The hashes are distinct."""
-        if not len(hashes):
-            return
-        slots = self._slots(hashes)
-        known = slots >= 0
-        if known.any():
-            self._ids[slots[known]] = ids[known]
-            hashes, ids = hashes[~known], ids[~known]
-        if self._used + len(hashes) > _FULL * len(self._hashes):
-            self._rebuild(self._live + len(hashes))
-        self._insert(hashes, ids)
+        unknown = self._table.update(hashes, ids)
+        if self._old is not None and unknown.any():
+            unknown[unknown] = self._old.update(hashes[unknown], ids[unknown])
+        if unknown.any():
+            self.add(hashes[unknown], ids[unknown])
+
+    def add(self, hashes: Hashes, ids: Ids) -> None:
+        """Note rows that are not there; their hashes are distinct. Budget: 1.5 us a row."""
+        if self._table.is_full(len(hashes)):
+            while self._old is not None:  # more came at once than it was made for
+                self._move(self._old.live)
+            self._old, self._next = self._table, 0
+            self._table = _Table(max(_SIZE_MIN, int((self._old.live + len(hashes)) / _FRESH)))
+        if self._old is not None:
+            self._move(_MOVED * len(hashes))
+        self._table.insert(hashes, ids)
 
     def drop(self, hashes: Hashes) -> None:
         """Forget rows; those that are not there are passed over."""
-        slots = self._slots(hashes)
-        slots = np.unique(slots[slots >= 0])
-        self._hashes[slots] = _TOMB
-        self._live -= len(slots)
+        self._table.drop(hashes)
+        if self._old is not None:
+            self._old.drop(hashes)
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    def _move(self, rows: int) -> None:
+        """Move about so many rows on."""
+        if self._old is not None:
+            stop = self._next + max(rows // _GROUP, 1)
+            self._table.insert(*self._old.taken(self._next, stop))
+            self._next = stop
+            if stop >= len(self._old.hashes):
+                self._old = None
 
-    def _clear(self, size: int) -> None:
-        self._hashes = np.zeros(size, np.uint64)
-        self._ids = np.zeros(size, np.int64)
-        self._live = self._used = 0
+
+class _Table:
+    """So many places."""
+
+    def __init__(self, size: int) -> None:
+        groups = -(-size // _GROUP)
+        self.hashes = np.zeros((groups, _GROUP), np.uint64)
+        self.ids = np.zeros((groups, _GROUP), np.int64)
+        self._flat, self._flat_ids = self.hashes.reshape(-1), self.ids.reshape(-1)
+        #: Rows, and places that hold one or held one.
+        self.live = self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.hashes.nbytes + self.ids.nbytes
+
+    def is_full(self, more: int) -> bool:
+        """Tell whether so many more rows are too many."""
+        return self._used + more > _FULL * self._flat.size
+
+    def find(self, hashes: Hashes) -> Ids:
+        """Return the row of each, ABSENT where there is none."""
+        found = np.full(len(hashes), ABSENT, np.int64)
+        places = self._places(hashes)
+        good = places >= 0
+        found[good] = self._flat_ids[places[good]]
+        return found
+
+    def update(self, hashes: Hashes, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Give rows that are there their places, and tell which are not."""
+        places = self._places(hashes)
+        known = places >= 0
+        self._flat_ids[places[known]] = ids[known]
+        return ~known
+
+    def drop(self, hashes: Hashes) -> None:
+        """Forget rows."""
+        places = self._places(hashes)
+        places = np.unique(places[places >= 0])
+        self._flat[places] = _TOMB
+        self.live -= len(places)
+
+    def taken(self, first: int, stop: int) -> tuple[Hashes, Ids]:
+        """Take out what is in some groups."""
+        groups = self.hashes[first:stop]
+        live = groups > _TOMB
+        hashes, ids = groups[live], self.ids[first:stop][live]
+        groups[live] = _TOMB
+        self.live -= len(hashes)
+        return hashes, ids
+
+    def insert(self, hashes: Hashes, ids: Ids) -> None:
+        """Put in rows that are not there; there must be room."""
+        group = self._home(hashes)
+        self.live += len(hashes)
+        while len(hashes):
+            free = self.hashes[group] <= _TOMB
+            there = free.any(axis=1)
+            at = group * _GROUP + free.argmax(axis=1)
+            before = self._flat[at]
+            # Of several that come to one free place, one has it afterwards; the others look again.
+            self._flat[at[there]] = hashes[there]
+            placed = there & (self._flat[at] == hashes)
+            self._used += int((before[placed] == _EMPTY).sum())
+            self._flat_ids[at[placed]] = ids[placed]
+            group = np.where(there, group, (group + 1) % len(self.hashes))[~placed]
+            hashes, ids = hashes[~placed], ids[~placed]
 
     def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """Return where each is looked for first: its upper half as a fraction of the table."""
-        return ((hashes >> _HALF) * np.uint64(len(self._hashes)) >> _HALF).astype(np.int64)
+        """Return the group in which each is looked for first: its upper half as a fraction of the table."""
+        return ((hashes >> _HALF) * np.uint64(len(self.hashes)) >> _HALF).astype(np.int64)
 
-    def _slots(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+    def _places(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return where each stands, -1 where it does not."""
-        slots = np.full(len(hashes), -1, np.int64)
+        places = np.full(len(hashes), -1, np.int64)
         left = np.arange(len(hashes))
-        at = self._home(hashes)
-        size = len(self._hashes)
+        group = self._home(hashes)
         while len(left):
-            there = self._hashes[at]
-            hit = there == hashes[left]
-            slots[left[hit]] = at[hit]
-            on = ~hit & (there != _EMPTY)
-            left, at = left[on], (at[on] + 1) % size
-        return slots
-
-    def _insert(self, hashes: Hashes, ids: Ids) -> None:
-        at = self._home(hashes)
-        size = len(self._hashes)
-        self._live += len(hashes)
-        self._used += len(hashes)
-        while len(hashes):
-            free = self._hashes[at] == _EMPTY
-            # Of several that come to one free place, one has it afterwards; the others go on.
-            self._hashes[at[free]] = hashes[free]
-            placed = free & (self._hashes[at] == hashes)
-            self._ids[at[placed]] = ids[placed]
-            hashes, ids, at = hashes[~placed], ids[~placed], (at[~placed] + 1) % size
-
-    def _rebuild(self, rows: int) -> None:
-        live = self._hashes > _TOMB
-        hashes, ids = self._hashes[live], self._ids[live]
-        self._clear(max(_SIZE_MIN, int(rows / _FRESH)))
-        self._insert(hashes, ids)
+            there = self.hashes[group]
+            hits, columns = np.nonzero(there == hashes[left][:, None])
+            places[left[hits]] = group[hits] * _GROUP + columns
+            on = (there != _EMPTY).all(axis=1)
+            on[hits] = False
+            left, group = left[on], (group[on] + 1) % len(self.hashes)
+        return places
 
 
 def hashes_of(ids: pa.BinaryArray, key: np.uint64) -> Hashes:

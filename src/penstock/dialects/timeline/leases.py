@@ -96,7 +96,11 @@ def delete(timeline: Timeline, session: Session, ids: pa.BinaryArray, versions: 
         good = kinds == 0
         if good.any():
             _with_seat(timeline, session, lambda seat: seat.ack(found[good]), int(good.sum()))
-            _forget(timeline, found[good], ids.filter(pa.array(good)) if not good.all() else ids)
+            gone = ids.filter(pa.array(good)) if not good.all() else ids
+            _forget(timeline, found[good], gone)
+            consumer = timeline.consumers.get(session.member)
+            if consumer is not None:
+                consumer.forget(gone)
         return Changed(kinds, np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64))
 
     return _rows(timeline, session, ids).then_make(act)

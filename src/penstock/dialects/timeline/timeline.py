@@ -158,7 +158,7 @@ class Timeline:
         rows = pa.record_batch(names)
         if stored < count:
             rows, hashes = rows.filter(pa.array(good)), hashes[good]
-        self.index.put(hashes, np.full(stored, COMING))
+        self.index.add(hashes, np.full(stored, COMING))
         answer: Answer[Created] = Answer()
         publish(
             self.topic,
