@@ -81,10 +81,13 @@ class Broker:
     def join(self, topic: str, ident: str, rack: str = "") -> None:
         """Say that a consumer is here."""
         entry = self.overseer.find(topic)
-        record = ClientRecord(
-            id=ident, topic=topic, incarnation=entry.incarnation, broker=self.name, since_ms=0, rack=rack
+        self.world.answered(self.records.join("consumer", self.client(entry, ident, rack)))
+
+    def client(self, entry: Entry, ident: str, rack: str = "") -> ClientRecord:
+        """Return the record of a consumer of this broker."""
+        return ClientRecord(
+            id=ident, topic=entry.id, incarnation=entry.incarnation, broker=self.name, since_ms=0, rack=rack
         )
-        self.world.answered(self.records.join("consumer", record))
 
     def announce(self, **figures: Any) -> None:
         """Say how the broker is."""
@@ -123,6 +126,8 @@ class Broker:
         if fate == (what, "before"):
             self.kill()
             return never
+        holder = self.world.holder(incarnation)
+        assert holder == self.name, f"{self.name} does {what} while {holder or 'nobody'} has the lock"
         if self.world.store.fails:
             return Answer.refused(Refusal("disk_failed", "the disk is gone"))
         effect()
@@ -167,6 +172,13 @@ class World:
         with pytest.raises(Denial) as caught:
             self.answered(answer)
         return caught.value
+
+    def holder(self, incarnation: str) -> str:
+        """Return which broker works on a topic, as the registry itself knows it."""
+        for key, entry in self.server.list("timeline/blue/masters/").items():
+            if key.endswith(incarnation):
+                return entry.value.decode().partition(" ")[0]
+        return ""
 
     def keys(self, prefix: str) -> list[str]:
         return [key for key in self.server.list("timeline/blue/") if key.startswith(f"timeline/blue/{prefix}")]

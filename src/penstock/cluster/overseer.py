@@ -429,13 +429,21 @@ class Overseer:
             if entry.state == "creating":
                 lock = self.keys.master(entry.id, entry.incarnation)
                 self._take_up(lock, lambda at, entry=entry, lock=lock: self._go_on(entry, lock, at))  # type: ignore[misc]
+        self._release_left()
+
+    def _release_left(self) -> None:
+        """Give back locks that came when nobody waited for them any more."""
+        for lock, kept in self._registry.list(self.keys.masters).items():
+            if kept.value == self._lock_value and lock not in self._jobs:
+                self.presence.remove(lock, kept.value)
 
     def _go_on(self, entry: Entry, lock: str, at: int) -> Answer[Entry]:
         is_late = self._now_ms() - entry.created_ms >= PROVISION_MS_MAX
         return self._provision(entry, lock, at, give_up=is_late)
 
     def _take_up(self, lock: str, work: Callable[[int], Answer[T]]) -> None:
-        if lock not in self._jobs and self._registry.get(lock) is None:
+        there = self._registry.get(lock)
+        if lock not in self._jobs and (there is None or there.value == self._lock_value):
             self._locked(lock, work).then(lambda _, error: self._worked(lock, error))
 
     def _worked(self, lock: str, error: Exception | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock.clock import SECOND, Clock, Timer
 from penstock.errors import Refusal
@@ -38,20 +39,27 @@ class Presence:
         self._asked_ns = 0
         #: What is to be there, by key.
         self._kept: dict[str, bytes] = {}
-        #: Locks: key -> the revision at which it was taken, and by which lease.
-        self._locks: dict[str, tuple[int, Lease]] = {}
+        #: What is to be there no more, by key.
+        self._gone: dict[str, bytes] = {}
+        self._locks: dict[str, _Lock] = {}
         self._closed = False
         self._timer: Timer = clock.call_at(clock.monotonic() + RENEW_NS, self._renew)
 
     def keep(self, key: str, value: bytes) -> Answer[None]:
         """Say something under a key, over whatever is there, and go on saying it; answered once it is said."""
         self._kept[key] = value
+        self._gone.pop(key, None)
         return self._say(key, value, over=True)
 
     def drop(self, key: str) -> Answer[None]:
         """Say it no more; what somebody else says there by now stays."""
         value = self._kept.pop(key, None)
+        return self.remove(key, value) if value is not None else Answer.of(None)
+
+    def remove(self, key: str, value: bytes) -> Answer[None]:
+        """Take back what was said, or what came late; asked for again until it is done."""
         self._leave(key)
+        self._gone[key] = value
 
         def compose() -> Draft[None]:
             entry = self._registry.get(key)
@@ -59,7 +67,11 @@ class Presence:
                 return Draft(None)
             return Draft(None, {}, [key], {key: entry.revision})
 
-        return attempt(self._registry, self._clock, compose)
+        def removed(_: None) -> None:
+            if self._gone.get(key) is value:
+                del self._gone[key]
+
+        return attempt(self._registry, self._clock, compose).then_make(removed)
 
     def give_up(self, key: str) -> None:
         """Say something no more that somebody else says by now."""
@@ -68,6 +80,7 @@ class Presence:
 
     def take(self, key: str, value: bytes, guards: Mapping[str, int] | None = None) -> Answer[int]:
         """Take a lock and answer with the revision that fences it; "conflict" if somebody has it."""
+        self._gone.pop(key, None)
 
         def taken(berth: _Berth) -> Answer[int]:
             def compose() -> Draft[None]:
@@ -77,22 +90,22 @@ class Presence:
                 at = entry.revision if entry is not None else 0
                 return Draft(None, {key: value}, (), {**(guards or {}), key: at}, lease=berth.lease)
 
-            return attempt(self._registry, self._clock, compose).then_make(lambda _: self._took(key, berth))
+            return attempt(self._registry, self._clock, compose).then_make(lambda _: self._took(key, value, berth))
 
         return self._berth().then_ask(taken)
 
-    def _took(self, key: str, berth: _Berth) -> int:
+    def _took(self, key: str, value: bytes, berth: _Berth) -> int:
         entry = self._registry.get(key)
         if entry is None:
             raise Refusal("gone", f"{key} was lost as soon as it was taken")
         berth.keys.add(key)
-        self._locks[key] = (entry.revision, berth.lease)
+        self._locks[key] = _Lock(entry.revision, berth.lease, value)
         return entry.revision
 
     def holds(self, key: str, revision: int) -> bool:
         """Tell whether a lock is still in these hands."""
         held = self._locks.get(key)
-        if held is None or held[0] != revision or held[1].is_over:
+        if held is None or held.revision != revision or held.lease.is_over:
             return False
         entry = self._registry.get(key)
         return entry is not None and entry.revision == revision
@@ -100,9 +113,8 @@ class Presence:
     def release(self, key: str) -> None:
         """Give a lock back."""
         held = self._locks.pop(key, None)
-        self._leave(key)
         if held is not None and not self._closed:
-            self._registry.propose({}, [key], {key: held[0]})  # else it goes with its lease
+            self.remove(key, held.value)  # else it goes with its lease
 
     def close(self) -> Answer[None]:
         """Take everything back."""
@@ -175,6 +187,8 @@ class Presence:
             berth.lease.renew().settled()  # one that is over shows it; the next turn sees to what hung there
         for berth in over:
             self._lost(berth)
+        for key, value in list(self._gone.items()):
+            self.remove(key, value)
         hanging = set().union(*(berth.keys for berth in self._berths)) if self._berths else set()
         for key, value in list(self._kept.items()):
             if key not in hanging:
@@ -185,6 +199,14 @@ class Presence:
             self._locks.pop(key, None)
         if berth.keys:
             _log.warning("a lease of this broker was lost with %d keys; they are said again", len(berth.keys))
+
+
+class _Lock(NamedTuple):
+    """The revision at which a lock was taken, by which lease, and what it says."""
+
+    revision: int
+    lease: Lease
+    value: bytes
 
 
 class _Berth:

@@ -87,6 +87,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     broker: str
     since_ms: int
+    #: The life of the broker that said it.
+    life: str = ""
     #: Of consumers.
     rack: str = ""
     leases: int = 0
@@ -212,6 +214,7 @@ class Records:
     def join(self, role: Role, record: ClientRecord) -> Answer[None]:
         """Say that a client is here, whoever had it before."""
         key = self._key(role, record.topic, record.id)
+        record = msgspec.structs.replace(record, life=self.life)
         self._mine[key] = record
         return self._presence.keep(key, msgspec.msgpack.encode(record))
 
@@ -255,17 +258,24 @@ class Records:
             is_consumer = event.key.startswith(self._keys.consumers)
             if is_consumer:
                 topics[topic_in(event.key, self._keys.consumers)] = None
-            mine = self._mine.get(event.key)
-            if mine is not None and event.value is not None:
+            if event.value is not None:
                 record = self._read(event.key, Entry(event.value, event.revision), ClientRecord)
-                if record is not None and record.broker != self.broker:
-                    del self._mine[event.key]
-                    self._presence.give_up(event.key)
-                    for told in self._on_superseded:
-                        told("consumer" if is_consumer else "producer", mine)
+                if record is not None:
+                    self._look(event.key, event.value, record, "consumer" if is_consumer else "producer")
         for topic in topics:
             for tell in self._on_members:
                 tell(topic)
+
+    def _look(self, key: str, value: bytes, record: ClientRecord, role: Role) -> None:
+        """See whether a record is one that this broker says, or should."""
+        mine = self._mine.get(key)
+        if mine is not None and record.life != self.life:
+            del self._mine[key]
+            self._presence.give_up(key)
+            for told in self._on_superseded:
+                told(role, mine)
+        elif mine is None and record.life == self.life:
+            self._presence.remove(key, value)  # it came late: the client has left since
 
     def _read(self, key: str, entry: Entry | None, kind: type[Record]) -> Record | None:
         if entry is None:
