@@ -137,9 +137,9 @@ def int64s(column: Column) -> tuple[Offsets, npt.NDArray[np.bool_]]:
             np.array([0 if cell is None else cell for cell in column], np.int64),
             np.array([cell is not None for cell in column], np.bool_),
         )
-    array = column
-    valid = np.asarray(array.is_valid())
-    return np.asarray(array.fill_null(0), dtype=np.int64), valid
+    if not column.null_count:
+        return np.asarray(column, dtype=np.int64), np.ones(len(column), np.bool_)
+    return np.asarray(column.fill_null(0), dtype=np.int64), np.asarray(column.is_valid())
 
 
 def gathered(pieces: Sequence[Rows]) -> Rows:

@@ -109,6 +109,8 @@ def due_of(batch: Batch, offsets: Offsets) -> Offsets:
 
 def in_order(deliveries: list[Delivery]) -> list[Delivery]:
     """Return what goes to a seat by due time, then id; rows of one batch stay together as far as that lets them."""
+    if len(deliveries) == 1 and deliveries[0].count == 1:
+        return deliveries
     dues = [each.due_ns for each in deliveries if each.due_ns is not None]
     if len(dues) < len(deliveries):
         return deliveries

@@ -139,7 +139,8 @@ class Portion:
     def _take_due(self, lanes: list[DueLane]) -> bool:
         """Take from some lanes; tell whether more may be taken elsewhere."""
         while self._left > 0 and self._bytes_left > 0:
-            rows, due_ns = earliest(lanes, self._left)
+            wanted = self._left
+            rows, due_ns = earliest(lanes, wanted)
             if len(rows) == 0:
                 return True
             queue, before = deque([rows]), len(self.out)
@@ -153,6 +154,8 @@ class Portion:
                     self._cursor.ready.queue(rest)
                 for delivery in self.out[before:]:
                     delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
+            if len(rows) < wanted:  # that was all
+                return self._left > 0
         return False
 
     def _take_fresh(self) -> int:
