@@ -40,4 +40,8 @@ def some_settings(random: Random, lease_ns: int, lease_max_ns: int, *, limited: 
         ttl_ns=random.choice((50 * MILLISECOND, SECOND)) if draw > 0.85 else 0,
         lease_ns=lease_ns,
         lease_max_ns=lease_max_ns,
+        # With ranges alone, what belongs to somebody without credit would wait for it.
+        policy="buckets" if int(draw * 1000) % 5 == 0 else "shared",
+        dealer="gladiator",
+        buckets=(1, 5, 64, 1024)[int(draw * 10_000) % 4],
     )

@@ -59,6 +59,8 @@ def _check_first(book: Book, subscription: SubscriptionModel, row: Row, attempts
         return
     assert message.id is not None
     by_key = message.extras.key if subscription.settings.order == "key" else b""
+    if subscription.settings.policy == "buckets" and subscription.settings.order != "shard" and not by_key:
+        return  # who has its bucket may take it later
     key = (message.publisher, place_of(message.id)[0], message.extras.tag, by_key)
     last = subscription.last_first.get(key, -1)
     if message.order < last:

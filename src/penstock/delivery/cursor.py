@@ -84,7 +84,7 @@ class Cursor:
     def use_rules(self, rules: Rules) -> None:
         """Judge by other rules from now on."""
         self.rules = rules
-        self.ready.set_ordered(rules.ordered)
+        self.ready.set_ordered(rules.ordered or rules.key_run > 0)
         self._looks = rules.looks
         self.position.judged_to = 0
         keys = self.states.keys

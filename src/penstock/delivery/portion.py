@@ -129,6 +129,8 @@ class Portion:
         """Take what was due first: at first of all lanes together, then of one after the other."""
         ready = self._cursor.ready
         codes = list(ready.open_to(taker, rank, self._now, ordered=False))
+        if self._cursor.rules.ordered:  # nothing goes before the first row of the shard, whosever that is
+            codes = [code for code in ready.by_age()[:1] if code in codes]
         for group in (codes,) if rank == 0 else [[code] for code in codes]:
             more = self._take_due([lane for code in group if isinstance(lane := ready.lane(code), DueLane)])
             for code in group:

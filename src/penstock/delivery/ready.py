@@ -123,7 +123,7 @@ class Ready:
             self._line_up(again, fresh, mixed)
 
     def set_ordered(self, ordered: bool) -> None:
-        """Go by the order of the shard from now on, and by nothing else."""
+        """Go by the order of the shard from now on, and not by due times: it is asked for, of all rows or of keys."""
         if ordered != self._ordered:
             self._ordered = ordered
             self._deal = -1  # whatever stands in lanes is put there anew

@@ -86,7 +86,8 @@ class Delivery(msgspec.Struct, eq=False):
     attempts: int | npt.NDArray[np.uint16]
     #: Of leases that outlive connections, the version of each.
     versions: list[int] | None = None
-    #: Of policies that go by it: when each row was due, or could go out again. It may be still to come.
+    #: Of policies that go by it: when each row was due, or could go out again. It may be still to come. Where another
+    #: order goes before, 0.
     due_ns: Offsets | None = None
 
     def ordered(self, order: Offsets) -> Delivery:

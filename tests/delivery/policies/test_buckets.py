@@ -348,6 +348,26 @@ def test_order_of_keys_is_kept_across_buckets() -> None:
     assert [one.taken() for one in consumers] == [[], [11]]
 
 
+def test_rows_of_a_key_that_go_out_together_go_in_order_whatever_they_were_due_at() -> None:
+    bench = Bench(settings(order="key", key_run=10))
+    now_ns = bench.instant.wall_ns
+    one = Consumer(bench, "a")
+    dues: Column = [now_ns - 1, now_ns - 3, now_ns - 2]
+    bench.shard.put([b"x"] * 3, {"bucket": [1, 11, 7], "key": [b"k", b"k", b"l"], "due": dues})
+    assert one.taken() == [1, 11, 7]
+
+
+def test_order_of_a_shard_lets_nobody_pass_by_a_row_that_is_somebody_elses() -> None:
+    bench = Bench(settings(order="shard"))
+    one, two = Consumer(bench, "a", credit=0), Consumer(bench, "b")
+    put(bench, 0, 11, 1)
+    assert two.take() == []
+    one.seat.set_credit(10)
+    for consumer, bucket in ((one, 0), (two, 11), (one, 1)):
+        assert [one.take(), two.take()] == [[bucket] if consumer is each else [] for each in (one, two)]
+        consumer.seat.ack([lease.id for lease in consumer.seat.leases()])
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_rows_go_out_a_moment_before_they_are_due_and_their_lease_begins_when_they_are(crash: bool) -> None:
     bench = Bench(settings(prefetch_ns=PREFETCH_NS))
