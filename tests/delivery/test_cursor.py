@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from penstock.delivery.pages import READY, Pages
+from penstock.delivery.page import READY
+from penstock.delivery.pages import Pages
 from penstock.delivery.rules import RowTest, Rules
 from penstock.message import Batch
 from penstock.settings import SubscriptionSettings

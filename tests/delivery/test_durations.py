@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import SECOND
 from penstock.delivery.durations import BOUNDS_NS, Durations
-from penstock.delivery.pages import since_all_ns, since_ns
+from penstock.delivery.page import since_all_ns, since_ns
 from penstock.delivery.source import Delivery
 from penstock.message import Batch
 from tests.delivery.parts import Bench

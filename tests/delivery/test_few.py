@@ -11,7 +11,8 @@ from penstock.delivery import journal as records
 from penstock.delivery import receipts
 from penstock.delivery.durations import Durations
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import PAGE_ROWS, Pages
+from penstock.delivery.page import PAGE_ROWS
+from penstock.delivery.pages import Pages
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery
 from penstock.delivery.states import RowStates

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.columns import place_of
 from penstock.delivery.journal import HELD, RELEASED
-from penstock.delivery.pages import VERSION_COUNT, VERSION_MAX
 from penstock.delivery.seat import Lease, Seat
 from penstock.delivery.source import Delivery
+from penstock.delivery.versions import VERSION_COUNT, VERSION_MAX
 from penstock.errors import Refusal
 from penstock.message import Rows
 from penstock.settings import TopicSettings

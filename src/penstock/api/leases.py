@@ -17,10 +17,10 @@ from msgspec import Meta
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.columns import id_of
 from penstock.delivery.journal import UNNAMED as HOLDER
-from penstock.delivery.pages import VERSION_MAX
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
+from penstock.delivery.versions import VERSION_MAX
 from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
 from penstock.rest.record import Shown, read_id, shown, shown_id

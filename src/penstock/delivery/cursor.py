@@ -18,7 +18,8 @@ from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, FILTERED, REMOVED, SKIPPED
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import FINE_GRAIN_NS, GRAIN_NS, deadline_after
-from penstock.delivery.pages import DONE, READY, Pages
+from penstock.delivery.page import DONE, READY
+from penstock.delivery.pages import Pages
 from penstock.delivery.policies.policy import Policy, Taker
 from penstock.delivery.portion import LOOK_BYTES_MAX, LOOKS_MAX, NO_LIMIT, TAKE_BYTES_MAX, Portion
 from penstock.delivery.position import FEW_ROWS, LANES_ROWS, Position
@@ -404,7 +405,7 @@ class Cursor:
         """Write down the rest, or drop the state for good."""
         self.states.tell_ended("removed" if forget else "stopped", named=forget)
         if forget:
-            self.source.last_version = max(self.source.last_version, self.states.pages.last_version)
+            self.source.last_version = max(self.source.last_version, self.states.pages.numbering.last)
             self.states.journal.remove()
         else:
             self.states.journal.close(self._snapshot, now)

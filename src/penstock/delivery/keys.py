@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import Offsets
-from penstock.delivery.pages import LEASED, READY, WAITING, Pages
+from penstock.delivery.page import LEASED, READY, WAITING
+from penstock.delivery.pages import Pages
 from penstock.message import Batch
 
 #: A heap may hold so many numbers that are gone before it is made anew; a handful is not worth a look.

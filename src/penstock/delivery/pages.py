@@ -15,117 +15,46 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.columns import Offsets
-
-DONE, READY, LEASED, WAITING, MOVING = range(5)
-
-PAGE_BITS = 16
-PAGE_ROWS = 1 << PAGE_BITS
-PAGE_MASK = PAGE_ROWS - 1
+from penstock.delivery.page import (
+    BEGAN_BITS,
+    BEGAN_MASK,
+    DONE,
+    LEASED,
+    PAGE_BITS,
+    PAGE_MASK,
+    PAGE_ROWS,
+    READY,
+    UNSORTED,
+    WAITING,
+    Index,
+    Page,
+    Slots,
+)
+from penstock.delivery.versions import Versions
 
 #: A page that the cursor has left shrinks to a sorted list once so few rows are left in it (1/64: 13 KB for 830 KB).
 SHRINK_ROWS = PAGE_ROWS >> 6
 
-#: When a row went out is kept to 65 us in 32 bits, which begin anew after three days: leases are shorter.
-BEGAN_BITS = 16
-_BEGAN_MASK = (1 << 32) - 1
-
-#: The slot of a row that nobody looked for yet.
-UNSORTED = -1
+#: The counter stops here, with its 16 bits; a dialect whose clients read less shows less.
+ATTEMPTS_MAX = 0xFFFF
 
 Mask = npt.NDArray[np.bool_]
-#: One number a row, 0 or more: what a policy deals rows by.
-Slots = npt.NDArray[np.int32]
-#: Versions of leases have as many bits as a journal entry has room for. The upper ones are those of the shard's start.
-VERSION_MAX = (1 << 31) - 1
-VERSION_COUNT = (1 << 19) - 1
-Index = npt.NDArray[np.int64]
-
-
-class Page:
-    """Arrays over one page; after `shrink` only over the rows that are left, plus one dummy slot for all others."""
-
-    __slots__ = ("attempts", "began", "deadline", "holder", "index", "left", "limit", "slot", "state", "version")
-
-    def __init__(self) -> None:
-        self.state = np.zeros(PAGE_ROWS, np.uint8)
-        self.attempts = np.zeros(PAGE_ROWS, np.uint16)
-        self.holder = np.zeros(PAGE_ROWS, np.uint16)
-        #: LEASED: monotonic time of expiry. WAITING: wall-clock time the row is due.
-        self.deadline = np.zeros(PAGE_ROWS, np.int64)
-        #: LEASED: when it went out, in units of `BEGAN_BITS`; 0 where that is not known.
-        self.began = np.zeros(PAGE_ROWS, np.uint32)
-        #: Latest deadline an extended lease may reach; made by the first extend in the page, 0 = not extended yet.
-        self.limit: npt.NDArray[np.int64] | None = None
-        #: The row's slot, kept only while there are several lanes.
-        self.slot: Slots | None = None
-        #: Grows when the row is leased, extended by name or given back; kept only where a named holder takes part.
-        self.version: npt.NDArray[np.uint32] | None = None
-        self.left = 0
-        self.index: Index | None = None
-
-    def find(self, rows: Index) -> Index:
-        """Return where rows of this page stand in the arrays."""
-        if self.index is None:
-            return rows
-        last = len(self.index)
-        at = np.searchsorted(self.index, rows)
-        at[self.index[np.minimum(at, last - 1)] != rows] = last
-        return at
-
-    def find_one(self, row: int) -> int:
-        """Return where one row stands."""
-        if self.index is None:
-            return row
-        at = int(np.searchsorted(self.index, row))
-        return at if at < len(self.index) and self.index[at] == row else len(self.index)
-
-    def rows(self) -> Index:
-        """Return the rows of this page that are not done, ascending."""
-        if self.index is None:
-            return np.flatnonzero(self.state)
-        rows: Index = self.index[self.state[:-1] != DONE]
-        return rows
-
-    def shrink(self) -> None:
-        """Keep only what is left, to give the memory back."""
-        rows = self.rows()
-        at = self.find(rows)
-
-        def kept(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-            short = np.zeros(len(rows) + 1, values.dtype)
-            short[:-1] = values[at]
-            return short
-
-        self.state = kept(self.state)  # type: ignore[assignment]
-        self.attempts = kept(self.attempts)  # type: ignore[assignment]
-        self.holder = kept(self.holder)  # type: ignore[assignment]
-        self.deadline = kept(self.deadline)  # type: ignore[assignment]
-        self.began = kept(self.began)  # type: ignore[assignment]
-        if self.limit is not None:
-            self.limit = kept(self.limit)  # type: ignore[assignment]
-        if self.slot is not None:
-            self.slot = kept(self.slot)  # type: ignore[assignment]
-        if self.version is not None:
-            self.version = kept(self.version)  # type: ignore[assignment]
-        self.index = rows
 
 
 class Pages:
     """All pages of one subscription over one shard. Every move costs as much as the rows it touches."""
 
-    __slots__ = ("_below", "_pages", "_versioned", "current", "last_version")
+    __slots__ = ("_pages", "_versioned", "current", "numbering")
 
     def __init__(self, last_version: int = 0) -> None:
-        #: The highest version that was given out.
-        self.last_version = last_version
+        self.numbering = Versions(last_version)
         self.clear()
 
     def clear(self) -> None:
         """Begin with no row."""
         self._pages: dict[int, Page] = {}
         self._versioned = False
-        #: From now on versions are above this one, so no receipt of before is good again.
-        self._below = self.last_version if ~self.last_version & VERSION_COUNT else self.last_version - VERSION_COUNT
+        self.numbering.begin_anew()
         #: Number of the page the cursor is in: it stays, empty or not, so that lone messages do not remake it.
         self.current = -1
 
@@ -139,7 +68,7 @@ class Pages:
     def lease_fresh(self, first: int, count: int, holder: int, deadline_ns: int, now_ns: int = 0) -> None:
         """Lease rows that were never seen: their first attempt."""
         at, end = first, first + count
-        began = now_ns >> BEGAN_BITS & _BEGAN_MASK
+        began = now_ns >> BEGAN_BITS & BEGAN_MASK
         while at < end:
             number = at >> PAGE_BITS
             page = self._pages[number] if number == self.current else self._page_at(at)
@@ -154,7 +83,7 @@ class Pages:
                 if page.limit is not None:
                     page.limit[low] = 0
                 if page.version is not None:
-                    page.version[low] = self._first_version()
+                    page.version[low] = self.numbering.first()
             else:
                 rows = slice(low, high)
                 page.state[rows] = LEASED
@@ -165,7 +94,7 @@ class Pages:
                 if page.limit is not None:
                     page.limit[rows] = 0
                 if page.version is not None:
-                    page.version[rows] = self._first_version()
+                    page.version[rows] = self.numbering.first()
             page.left += high - low
             at += high - low
 
@@ -187,7 +116,7 @@ class Pages:
             if not isinstance(due_ns, int) or due_ns:
                 page.deadline[rows] = due_ns if isinstance(due_ns, int) else due_ns[part]
             if slots is not None:
-                self._slots(page)[rows] = slots[part]
+                page.slots()[rows] = slots[part]
             page.left += len(rows)
 
     def slots(self, offsets: Offsets) -> Slots:
@@ -203,24 +132,19 @@ class Pages:
         """Note the slots of rows that have a state."""
         for number, part, rows in _split(offsets):
             page = self._pages[number]
-            self._slots(page)[page.find(rows)] = slots[part]
+            page.slots()[page.find(rows)] = slots[part]
 
     def forget_slots(self) -> None:
         """Drop all slots: from now on every row is UNSORTED."""
         for page in self._pages.values():
             page.slot = None
 
-    def _slots(self, page: Page) -> Slots:
-        if page.slot is None:
-            page.slot = np.full(len(page.state), UNSORTED, np.int32)
-        return page.slot
-
     def keep_versions(self) -> None:
         """Count from now on how often each row was leased or given back."""
         if not self._versioned:
             self._versioned = True
             for page in self._pages.values():
-                self._versions(page)
+                page.versions()
 
     def versions(self, offsets: Offsets) -> Offsets:
         """Return the versions of rows, 0 where none was given yet."""
@@ -235,31 +159,15 @@ class Pages:
         """Give rows that have a state the versions a journal tells."""
         for number, part, rows in _split(offsets):
             page = self._pages[number]
-            self._versions(page)[page.find(rows)] = versions[part]
+            page.versions()[page.find(rows)] = versions[part]
 
     def next_versions(self, offsets: Offsets) -> None:
         """Let the versions of rows grow by one."""
         for number, _, rows in _split(offsets):
             page = self._pages[number]
             at = page.find(rows)
-            versions = self._versions(page)
-            versions[at] = self._grown(versions[at])
-
-    def _first_version(self) -> int:
-        self.last_version = max(self.last_version, self._below + 1)
-        return self._below + 1
-
-    def _grown(self, versions: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """Return the versions after some; those of a life before are as far from it as none at all."""
-        last = self._below | VERSION_COUNT
-        grown = np.where((versions > self._below) & (versions < last), versions, self._below) + 1
-        self.last_version = max(self.last_version, int(grown.max(initial=0)))
-        return grown.astype(np.uint32, copy=False)
-
-    def _versions(self, page: Page) -> npt.NDArray[np.uint32]:
-        if page.version is None:  # a receipt of before there were versions tells the attempt, and no older one may hold
-            page.version = page.attempts.astype(np.uint32)
-        return page.version
+            versions = page.versions()
+            versions[at] = self.numbering.after(versions[at])
 
     def lease(self, offsets: Offsets, holder: int, deadline_ns: int, now_ns: int = 0) -> npt.NDArray[np.uint16]:
         """Lease rows that are READY and return which attempt this is for each."""
@@ -267,15 +175,10 @@ class Pages:
         for number, part, rows in _split(offsets):
             page = self._pages[number]
             at = page.find(rows)
-            page.state[at] = LEASED
             page.attempts[at] = np.minimum(page.attempts[at], ATTEMPTS_MAX - 1) + 1
-            page.holder[at] = holder
-            page.deadline[at] = deadline_ns
-            page.began[at] = now_ns >> BEGAN_BITS & _BEGAN_MASK
-            if page.limit is not None:
-                page.limit[at] = 0
+            page.lease(at, holder, deadline_ns, now_ns)
             if page.version is not None:
-                page.version[at] = self._grown(page.version[at])
+                page.version[at] = self.numbering.after(page.version[at])
             attempts[part] = page.attempts[at]
         return attempts
 
@@ -296,15 +199,10 @@ class Pages:
                 return False
             found.append((page, at))
         for page, at in found:
-            page.state[at] = LEASED
             page.attempts[at] = 1
-            page.holder[at] = holder
-            page.deadline[at] = deadline_ns
-            page.began[at] = now_ns >> BEGAN_BITS & _BEGAN_MASK
-            if page.limit is not None:
-                page.limit[at] = 0
+            page.lease(at, holder, deadline_ns, now_ns)
             if page.version is not None:
-                page.version[at] = self._grown(page.version[at])
+                page.version[at] = self.numbering.after(page.version[at])
         return True
 
     def ready(self, offsets: Offsets) -> Mask:
@@ -517,7 +415,7 @@ class Pages:
         if page is None:
             page = self._pages[number] = Page()
             if self._versioned:
-                self._versions(page)
+                page.versions()
         if number > self.current:
             left, self.current = self.current, number
             old = self._pages.get(left)
@@ -528,17 +426,7 @@ class Pages:
     def _dense(self, number: int) -> Page:
         page = self._page_at(number << PAGE_BITS)
         if page.index is not None:  # rows come back to a page that had shrunk: only after a recovery
-            full = Page()
-            rows = page.index
-            full.state[rows], full.attempts[rows] = page.state[:-1], page.attempts[:-1]
-            full.holder[rows], full.deadline[rows] = page.holder[:-1], page.deadline[:-1]
-            full.began[rows] = page.began[:-1]
-            if page.slot is not None:
-                self._slots(full)[rows] = page.slot[:-1]
-            if page.version is not None:
-                self._versions(full)[rows] = page.version[:-1]
-            full.left = page.left
-            self._pages[number] = page = full
+            page = self._pages[number] = page.dense()
         return page
 
     def _less(self, number: int, page: Page, count: int) -> None:
@@ -549,20 +437,6 @@ class Pages:
             del self._pages[number]
         elif page.left <= SHRINK_ROWS and page.index is None:
             page.shrink()
-
-
-#: The counter stops here, with its 16 bits; a dialect whose clients read less shows less.
-ATTEMPTS_MAX = 0xFFFF
-
-
-def since_ns(began: int, now_ns: int) -> int:
-    """Return how long a row is out that went out then."""
-    return ((now_ns >> BEGAN_BITS) - began & _BEGAN_MASK) << BEGAN_BITS
-
-
-def since_all_ns(began: npt.NDArray[np.uint32], now_ns: int) -> npt.NDArray[np.int64]:
-    """Return how long rows are out that went out then."""
-    return ((now_ns >> BEGAN_BITS) - began.astype(np.int64) & _BEGAN_MASK) << BEGAN_BITS
 
 
 def _split(offsets: Offsets) -> Iterator[tuple[int, slice, Index]]:

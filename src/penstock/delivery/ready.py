@@ -15,7 +15,8 @@ import numpy as np
 from penstock.columns import Offsets
 from penstock.delivery.due_lane import DueLane, due_of
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import READY, UNSORTED, Pages, Slots
+from penstock.delivery.page import READY, UNSORTED, Slots
+from penstock.delivery.pages import Pages
 from penstock.delivery.policies.policy import Policy, Taker
 from penstock.errors import InvariantError
 from penstock.message import Batch

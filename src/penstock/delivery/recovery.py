@@ -11,7 +11,7 @@ from penstock.columns import Offsets
 from penstock.delivery import journal as records
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import HOLE, SKIPPED, State
-from penstock.delivery.pages import LEASED, READY, WAITING, Page
+from penstock.delivery.page import LEASED, READY, WAITING, Page
 from penstock.delivery.source import Entry
 from penstock.delivery.states import RowStates
 

@@ -22,18 +22,8 @@ from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import GRAIN_NS, Leases
-from penstock.delivery.pages import (
-    BEGAN_BITS,
-    DONE,
-    LEASED,
-    MOVING,
-    READY,
-    WAITING,
-    Pages,
-    Slots,
-    since_all_ns,
-    since_ns,
-)
+from penstock.delivery.page import BEGAN_BITS, DONE, LEASED, MOVING, READY, WAITING, Slots, since_all_ns, since_ns
+from penstock.delivery.pages import Pages
 from penstock.delivery.recorder import Recorder
 from penstock.delivery.source import Delivery, JournalFile
 

@@ -22,7 +22,7 @@ from penstock.dealing.ranges import NOBODY
 from penstock.dealing.table import DealerName, Member, Table, deal, moves
 from penstock.dealing.windows import Schedule, Windows
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.message import Batch, int64s
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.columns import Column, Offsets
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.message import Batch
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.message import Batch
 
 

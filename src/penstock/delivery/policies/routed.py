@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.columns import Column, Offsets
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.keyed import shard_of
 from penstock.message import Batch, int64s

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
 from penstock.filters.tag import TagTable
 from penstock.message import Batch

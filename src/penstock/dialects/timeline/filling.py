@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.columns import OFFSET_BITS, Offsets
-from penstock.delivery.pages import WAITING
+from penstock.delivery.page import WAITING
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.index import Index
 from penstock.message import Batch

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.client.timeline.wire import Kind
 from penstock.columns import OFFSET_BITS, Offsets
-from penstock.delivery.pages import DONE, LEASED, READY
+from penstock.delivery.page import DONE, LEASED, READY
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.reading import Found, read
 from penstock.dialects.timeline.sessions import Session

@@ -21,7 +21,7 @@ from penstock.columns import OFFSET_BITS, Offsets
 from penstock.dealing.buckets import drawn
 from penstock.dealing.table import Table
 from penstock.dealing.windows import Windows
-from penstock.delivery.pages import LEASED, READY, WAITING
+from penstock.delivery.page import LEASED, READY, WAITING
 from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from penstock.delivery.pages import Slots
+from penstock.delivery.page import Slots
 from penstock.m3.placement import Placement
 
 #: The taker of what nobody has.
