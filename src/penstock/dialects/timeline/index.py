@@ -1,6 +1,6 @@
 """Which row has which message id, for rows that are not deleted: a table of 64-bit hashes and core ids.
 
-Groups of eight places in two arrays, filled and asked by whole batches: 19 to 31 bytes a row; what finds its group full
+Groups of eight places in two arrays, filled and asked by whole batches: 21 to 32 bytes a row; what finds its group full
 goes to the next one. A full table moves into a larger one a little with every batch, so nobody waits for that. The hash
 is keyed anew with every start, so nobody can choose ids that fall together; whoever finds a row compares its id.
 Invariant: what was put and not dropped is found; what was never put is found by one in 2^64 at most.
@@ -24,7 +24,7 @@ _EMPTY, _TOMB = np.uint64(0), np.uint64(1)
 _GROUP = 8
 _SIZE_MIN = 1024
 #: A table fuller than this moves into one that is so full then, so many rows for each that is added.
-_FULL, _FRESH, _MOVED = 0.85, 0.53, 4
+_FULL, _FRESH, _MOVED = 0.75, 0.5, 4
 
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)

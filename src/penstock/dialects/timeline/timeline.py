@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 NAME = "timeline"
 
 MS = 1_000_000
+#: How a topic is is looked up no more often, however many ask.
+STATUS_NS = 20 * MS
 #: Later than this cannot be said in nanoseconds.
 _DUE_MS_MAX = (1 << 63) // MS - 1
 
@@ -87,6 +89,8 @@ class Timeline:
         #: Rows that were released: when they are due since, and the version by which nobody has had them yet.
         self.released: dict[int, tuple[int, int]] = {}
         self.delivered = 0
+        self._status: TopicStatus | None = None
+        self._status_ns = 0
         #: Of the leases that ended by themselves, those that were counted already.
         self.told_expired = subscription.expired_leases
         self._rates = Rates(node.clock.monotonic(), topic.published)
@@ -260,7 +264,13 @@ class Timeline:
     # --- how many -------------------------------------------------------------------------------------------------
 
     def status(self) -> TopicStatus:
-        """Return how it is, as consumers are told."""
+        """Return how it is, as consumers are told; a moment ago is good enough for all of them."""
+        now_ns = self.node.clock.monotonic()
+        if self._status is None or now_ns - self._status_ns >= STATUS_NS:
+            self._status, self._status_ns = self._look(), now_ns
+        return self._status
+
+    def _look(self) -> TopicStatus:
         backlog = self.topic.backlog(self.subscription)
         created, delivered = self._rates.look(self.node.clock.monotonic(), self.topic.published, self.delivered)
         return TopicStatus(
