@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from penstock.clock import SECOND
 from penstock.config import LimitsConfig, NodeConfig
+from penstock.dialects.flight import places
 from penstock.dialects.flight.config import FlightConfig
 from tests.flight.parts import Flown, Held, body_batch, limited, many
 from tests.served import PATIENCE_S
@@ -161,6 +163,33 @@ def test_streams_that_publish_have_a_limit(tmp_path: Path) -> None:
         for writer, _ in idle:
             writer.close()
         put(flown, many(1))
+        assert len(flown.bodies("t")) == 4
+
+
+def test_a_stream_whose_client_is_waited_for_too_long_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "GIVE_WAY_S", PATIENCE_S)
+    limits = LimitsConfig(body_timeout_ns=60 * SECOND)
+    with Flown(tmp_path / "data", flight=FlightConfig(port=0, puts_max=2), limits=limits) as flown:
+        flown.connect()  # the one that comes later has a connection of its own
+        quiet, first = flown.connect().do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
+        quiet.write_batch(many(1))  # the rest of the next one never comes
+        first.read()
+        flown.until(lambda: any(place.waits_ns is not None for place in flown.flight.service.puts._taken))
+        flown.advance(30)
+        busy, second = flown.connect().do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
+        busy.write_batch(many(1))
+        second.read()
+        with pytest.raises(flight.FlightUnavailableError, match=r"flight\.puts_max"):
+            flown.put("t", many(1))
+        flown.advance(31)
+        assert len(flown.put("t", many(1))) == 1
+        busy.write_batch(many(1))  # sent something since
+        second.read()
+        busy.close()
+        with pytest.raises(pa.ArrowException):
+            quiet.close()
         assert len(flown.bodies("t")) == 4
 
 

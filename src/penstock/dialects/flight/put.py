@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,18 @@ SOURCE_BYTES_MAX = 64
 Part: TypeAlias = tuple[str, Rows, "npt.NDArray[np.int64] | None"]
 
 
-def chunks(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightStreamChunk]:
+class Reader(Protocol):
+    """Where a client's batches come from."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+
+    def read_chunk(self) -> flight.FlightStreamChunk:
+        """Return what comes next."""
+
+
+def chunks(reader: Reader) -> Iterator[flight.FlightStreamChunk]:
     """Yield what a client sends until it ends its stream."""
     while True:
         try:
@@ -51,7 +62,7 @@ def chunks(reader: flight.MetadataRecordBatchReader) -> Iterator[flight.FlightSt
 def publish(
     service: Service,
     document: Publish,
-    reader: flight.MetadataRecordBatchReader,
+    reader: Reader,
     writer: flight.FlightMetadataWriter,
     caller: Caller,
 ) -> None:

@@ -7,8 +7,6 @@ Invariant: after `close` no call and no connection of it is left.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
@@ -23,6 +21,7 @@ from penstock.dialects.flight import actions, exchange, get, info, offered, put,
 from penstock.dialects.flight.auth import CALLER, Callers
 from penstock.dialects.flight.bridge import Bridge
 from penstock.dialects.flight.command import Elsewhere, exchange_of, put_of, topic_of
+from penstock.dialects.flight.places import hang_up
 from penstock.dialects.flight.service import Service
 from penstock.node.node import Node
 
@@ -57,13 +56,13 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Publish or stage batches."""
-        with self._service.guarded(context.peer()), self._service.putting():
+        with self._service.guarded(context.peer()), self._service.puts.taken(context.peer()) as place:
             document, caller = put_of(descriptor), self._caller(context)
             with self._service.entered(caller):
                 if isinstance(document, Publish):
-                    put.publish(self._service, document, reader, writer, caller)
+                    put.publish(self._service, document, place.reading(reader), writer, caller)
                 else:
-                    stage.write(self._service, caller, document, reader, writer, context.is_cancelled)
+                    stage.write(self._service, caller, document, place.reading(reader), writer, context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range of a shard."""
@@ -184,21 +183,5 @@ async def serve_flight(node: Node, config: Config, bound: Bound) -> FlightListen
         server = Server(service, location, config)
     except flight.FlightError as error:
         raise OSError(f"Flight cannot listen on {location}: {error}") from error
-    bound.port = server.port
+    bound.port = service.puts.port = server.port
     return FlightListener(server, service)
-
-
-def hang_up(port: int) -> None:
-    """Cut every connection that was accepted on a port: gRPC itself offers no way to end a call that waits for its
-    client, and a node must not wait for a client to stop."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            copy = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue
-        with copy, suppress(OSError):
-            if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == port:
-                copy.getpeername()  # the listening socket has no peer, and stays
-                copy.shutdown(socket.SHUT_RDWR)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import BoundedSemaphore
 from typing import Protocol
 from zlib import crc32
 
@@ -24,6 +23,7 @@ from penstock.dialect import Peer
 from penstock.dialects.flight.bridge import STOPPING, Bridge, Settle
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
+from penstock.dialects.flight.places import Places
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.node.topic import Topic
@@ -58,8 +58,7 @@ class Service:
         #: Streams by the address that they come from: gRPC keeps its connections to itself. Touched on the loop only.
         self._crowd = Crowd(config.limits.connections, config.limits.connections_per_address)
         #: A place for each DoPut.
-        self._puts = BoundedSemaphore(limits.puts_max)
-        self._puts_max = limits.puts_max
+        self.puts = Places(limits.puts_max, config.limits.body_timeout_ns, node.clock.monotonic)
         self.batch_bytes_max = min(limits.max_batch_size, node.budget.input.bytes_max)
         self.message_bytes_max = config.node.message_bytes
         #: Exchanges that are open, and what ends each; touched on the loop only.
@@ -136,17 +135,6 @@ class Service:
         except Exception as error:
             self.bridge.tell(partial(self.node.report_bug, DIALECT, error))
             raise flight.FlightInternalError(OURS) from None
-
-    @contextmanager
-    def putting(self) -> Iterator[None]:
-        """Hold a place among the streams that publish; without one a client is refused, it takes a thread."""
-        if not self._puts.acquire(blocking=False):
-            text = f"{self._puts_max} streams publish or stage, which is all that flight.puts_max allows"
-            raise Refusal("limit_reached", f"{text}: end one, or raise it")
-        try:
-            yield
-        finally:
-            self._puts.release()
 
     @contextmanager
     def entered(self, caller: Caller) -> Iterator[None]:
