@@ -122,7 +122,8 @@ class Subscription:
     def configure(self, settings: SubscriptionSettings) -> None:
         """Go by these settings from now on."""
         if dealt_by(settings) != dealt_by(self.settings):
-            self.chosen_policy = policy_of(settings, self.host.incarnation)
+            before, self.chosen_policy = self.chosen_policy, policy_of(settings, self.host.incarnation)
+            self.chosen_policy.take_over(before)
             for seat in self.seats.values():
                 self.chosen_policy.joined(seat)
             self._deal_by(self.policy)

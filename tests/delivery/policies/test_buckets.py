@@ -514,3 +514,32 @@ def test_case_28_tables_hold_from_their_windows_on_and_nobody_is_served_before()
     assert [bucket for _, bucket in got["a"]][BUCKETS:] == [0, 11, 1]
     assert got["b"] == [(late, 10)]
     assert policy.moves == BUCKETS // 2
+
+
+def test_a_table_of_other_buckets_is_not_taken_in() -> None:
+    bench = Bench(settings())
+    policy = policy_of(bench)
+    policy.use_windows(Windows(1000))
+    one = Consumer(bench, "a")
+    put(bench, 0, 11)
+    assert not policy.adopt(deal("simple", members("a"), 5))  # of a topic of the same name, before it was deleted
+    assert one.take() == []
+    assert policy.adopt(deal("simple", members("a"), BUCKETS))
+    assert one.take() == [0, 11]
+
+
+def test_other_settings_go_by_the_tables_that_were_given() -> None:
+    bench = Bench(settings("rack"))
+    policy = policy_of(bench)
+    policy.use_windows(Windows(1000))
+    policy.adopt(deal("rack", members("A1 B1"), BUCKETS))
+    consumers = [Consumer(bench, name) for name in ("A1", "B1", "C1")]
+    bench.subscription.configure(settings("rack", PREFETCH_NS))
+    assert policy_of(bench) is not policy
+    put(bench, 0, 11)
+    assert [one.take() for one in consumers] == [[0], [11], []]
+    bench.subscription.configure(SubscriptionSettings(policy="buckets", buckets=4))
+    put(bench, 0, 3)
+    assert [one.take() for one in consumers] == [[], [], []]
+    assert policy_of(bench).adopt(deal("simple", members("C1"), 4))
+    assert [one.take() for one in consumers] == [[], [], [0, 3]]

@@ -71,9 +71,19 @@ class Buckets(Policy):
         self._go_by(deal(self.dealer, (), self.buckets))
         self.deal += 1
 
-    def adopt(self, table: Table) -> None:
-        """Take in a table; whoever gives it sees to it that seats are asked again."""
+    def adopt(self, table: Table) -> bool:
+        """Take in a table; whoever gives it sees to it that seats are asked again. False if it is of other buckets."""
+        if table.buckets != self.buckets:
+            return False
         self._schedule.adopt(table)
+        return True
+
+    def take_over(self, before: Policy) -> None:
+        """Go by the tables that were given to the policy before, as far as they are of these buckets."""
+        if isinstance(before, Buckets) and before._windows is not None:
+            self.use_windows(before._windows)
+            if before.buckets == self.buckets:
+                self._schedule = before._schedule
 
     def look(self, now: Instant) -> None:
         """Go by the table of this window, if that is another one."""

@@ -70,6 +70,9 @@ class Policy:
     #: How many times around everybody is asked: first for what is its own, then for what others left.
     ranks = 1
 
+    def take_over(self, before: Policy) -> None:
+        """Hear which policy was in force until now, under other settings."""
+
     def joined(self, taker: Taker) -> None:
         """Hear that a seat came."""
 
