@@ -251,7 +251,7 @@ def test_headers_tags_and_traces_of_youzans_become_columns(tmp_path: Path) -> No
     names = ("event_time", "headers", "tag", "trace")
     assert [batch.row_value(name, 0) for name in names] == [TIME_NS, None, None, None]
     assert [batch.row_value(name, 1) for name in names] == [TIME_NS, header, "blue", -1]
-    assert topic.subscription("audit").cursors[0].states.attempts(batch.first + np.arange(2)).tolist() == [
+    assert topic.subscription("audit").cursors[0].states.pages.attempts(batch.first + np.arange(2)).tolist() == [
         0,
         7,
     ]

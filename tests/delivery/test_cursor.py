@@ -95,11 +95,11 @@ def test_a_released_row_waits_although_its_first_due_time_is_announced_again() -
 def test_waiting_rows_come_although_the_clock_was_set_back_after_they_were_announced() -> None:
     bench = Bench()
     due = bench.instant.wall_ns + SECOND
-    bench.cursor.states.due_seen_ns = lambda: due  # the topic took them for due, and then the clock was set back
+    bench.cursor.states.agenda.seen_ns = lambda: due  # the topic took them for due, and then the clock was set back
     bench.shard.put(numbered(1), {"due": [due]})
     receiver = bench.receiver()
     assert receiver.take() == []
-    assert bench.cursor.states.next_due_ns() == due
+    assert bench.cursor.states.agenda.next_ns() == due
     bench.advance(SECOND)
     assert receiver.take() == [b"0"]
 

@@ -71,7 +71,7 @@ def test_one_lease_is_known_as_those_of_an_array_are(offsets: list[int], holder:
     made, _ = states()
     rows = np.array(offsets)
     versions = made.pages.versions(rows)
-    good = made.current(rows, versions, holder).tolist()
+    good = made.named.current(rows, versions, holder).tolist()
     found = [made.pages.lease_of(offset, holder) for offset in offsets]
     told = zip(made.pages.details(rows)[2].tolist(), versions.tolist(), strict=True)
     assert found == [lease if holds else (0, -1) for lease, holds in zip(told, good, strict=True)]
@@ -86,7 +86,7 @@ def test_a_range_of_leases_is_written_as_its_rows_are(count: int) -> None:
         made = RowStates(Pages(), journal, {1: "one"}, lambda offsets: None)
         made.lease_fresh(batch.first, 100, 1, 50 * SECOND, 0)
         out = [Delivery(0, batch, rows, count, 1)]
-        made.note_leases(out, 1, NOW)
+        made.named.note(out, 1, NOW)
         made.journal.flush(0, lambda now: np.zeros((0, 5), np.int64), NOW)
         wrote.append((journal.entries, out[0].versions))
     assert wrote[0] == wrote[1]

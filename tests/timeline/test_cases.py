@@ -91,7 +91,7 @@ def test_17_an_expired_lease_goes_to_another_consumer_and_is_its(desk: Desk) -> 
     assert after["version"] != before["version"]
     assert desk.kinds("delete", first.session, ("a", 2)) == [Kind.NOT_THE_HOLDER]
     subscription = desk.node.topics["t"].subscriptions["timeline"]
-    assert subscription.cursors[0].states.attempts(np.zeros(1, np.int64))[0] == 2
+    assert subscription.cursors[0].states.pages.attempts(np.zeros(1, np.int64))[0] == 2
 
 
 def test_18_leases_have_a_longest_time(desk: Desk) -> None:

@@ -105,7 +105,7 @@ class Cursor:
         self.ready.use(policy)
         self.states.keeps_due = policy.by_due
         self.states.grain_ns = FINE_GRAIN_NS if policy.by_due else GRAIN_NS
-        self.states.set_lead(policy.lead_ns, wall_ns)
+        self.states.agenda.set_lead(policy.lead_ns, wall_ns)
 
     # --- keys that moved ------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Cursor:
             else:
                 portion.fill_from_line()
             if portion.out and holder in self.states.names:
-                self.states.note_leases(portion.out, holder, now)
+                self.states.named.note(portion.out, holder, now)
                 self.flush(now)
         except Exception:  # nobody hears of what was leased
             for delivery in portion.out:
@@ -301,7 +301,7 @@ class Cursor:
                 states.finish(op, offsets)
         if len(sifted.waiting):
             states.wait(sifted.waiting, sifted.waiting_due_ns, now.wall_ns)
-            if states.lead_ns:
+            if states.agenda.lead_ns:
                 states.pop_due(now.wall_ns)
         if len(ready):
             states.hold_ready(ready, *self.ready.add(batch, ready))

@@ -214,7 +214,7 @@ class Portion:
         batch = cursor.position.batch_at(first)
         if batch is None:
             return NOTHING_NOW
-        if fresh and states.keys is None and not cursor.rules.ttl_ns and not states.lead_ns:
+        if fresh and states.keys is None and not cursor.rules.ttl_ns and not states.agenda.lead_ns:
             count = self._take_plain(queue)
             if count:
                 return count
@@ -237,7 +237,7 @@ class Portion:
                 cursor.ready.queue(np.array(sorted(freed), np.int64))
         if len(live) == 0:
             return 0
-        if states.lead_ns:
+        if states.agenda.lead_ns:
             attempts = states.lease_ahead(live, self._holder, self._deadline_ns, self._now)
         else:
             attempts = states.lease(live, self._holder, self._deadline_ns, self._now.monotonic_ns)

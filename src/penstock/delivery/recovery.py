@@ -44,9 +44,9 @@ def recover(
             states.leases.add(holder, part, ends)
     if state.versions.any():
         states.pages.set_versions(rows, np.where(state.versions == 0, attempts, state.versions))
-    again = later & ((attempts > 0) | (due_ns <= states.due_seen_ns()))
+    again = later & ((attempts > 0) | (due_ns <= states.agenda.seen_ns()))
     if again.any():
-        states.calendar(now.wall_ns).put(due_ns[again], rows[again])
+        states.agenda.calendar(now.wall_ns).put(due_ns[again], rows[again])
     states.ready, states.waiting, states.leased = int(ready.sum()), int(later.sum()), int(leased.sum())
     states.returning = int((later & (attempts > 0)).sum())
     return rows[ready]
@@ -88,7 +88,7 @@ def _kept_of(states: RowStates, page: Page, rows: Offsets, offsets: Offsets, now
     holders = page.holder[at]
     held = leased & np.isin(holders, list(states.names))
     due_ns = np.where(state != LEASED, deadline, np.where(held, deadline - now.monotonic_ns + now.wall_ns, 0))
-    if not states.lead_ns:  # since when a row is ready concerns nobody later
+    if not states.agenda.lead_ns:  # since when a row is ready concerns nobody later
         due_ns[state == READY] = 0
     # A row on a connection's lease comes again after a crash with the attempt it is on.
     attempts[leased & ~held] -= 1

@@ -301,7 +301,7 @@ class Seat:
     def current(self, given: Sequence[Receipt]) -> list[bool]:
         """Tell which receipts hold: it has the message on lease, in this version."""
         if len(given) > FEW:
-            return self._those(given, lambda states, *rows: states.current(*rows, self.holder))
+            return self._those(given, lambda states, *rows: states.named.current(*rows, self.holder))
         cursors, holder = self.subscription.cursors, self.holder
         return [
             0 <= (id_ - 1) >> OFFSET_BITS < len(cursors)
@@ -311,7 +311,7 @@ class Seat:
 
     def last(self, given: Sequence[Receipt]) -> list[bool]:
         """Tell which receipts are over and still the last: the message came back, and nobody has had it since."""
-        return self._those(given, lambda states, *rows: states.last(*rows))
+        return self._those(given, lambda states, *rows: states.named.last(*rows))
 
     def _those(self, given: Sequence[Receipt], holds: Holds) -> list[bool]:
         both = np.array(given, np.int64).reshape(-1, 2)

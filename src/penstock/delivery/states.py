@@ -1,7 +1,7 @@
 """Row states: what a subscription was handed of a shard and has not finished, and every move between ready, leased,
 waiting and done.
 
-`Pages` holds the arrays, `Leases` the deadlines, `Calendar` the waiting rows, `KeyOrder` which keys are out. What
+`Pages` holds the arrays, `Leases` the deadlines, `Agenda` the waiting rows, `KeyOrder` which keys are out. What
 happens is noted for the journal. Knows nothing of the log but offsets, and no clock: times are passed in. Rows that
 become ready go to `queue`, which puts them into their lanes.
 """
@@ -14,18 +14,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns import SMALL, Offsets
+from penstock.columns import Offsets
 from penstock.delivery import journal as records
-from penstock.delivery.calendar import Calendar
+from penstock.delivery.agenda import Agenda
 from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, DEAD, DISCARDED, FILTERED, NAMES, JournalWriter
 from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import GRAIN_NS, Leases
+from penstock.delivery.named import NamedLeases
 from penstock.delivery.page import BEGAN_BITS, DONE, LEASED, MOVING, READY, WAITING, Slots, since_all_ns, since_ns
 from penstock.delivery.pages import Pages
 from penstock.delivery.recorder import Recorder
-from penstock.delivery.source import Delivery, JournalFile
+from penstock.delivery.source import JournalFile
 
 _NONE = np.empty(0, np.int64)
 
@@ -49,14 +50,14 @@ class RowStates:
         #: The holders that outlive connections: their leases are written down before anybody hears of them.
         self.names = names
         self._queue = queue
-        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
-        self.due_seen_ns = due_seen_ns
+        #: The leases of these.
+        self.named = NamedLeases(pages, self.journal, names)
+        #: When waiting rows are looked for.
+        self.agenda = Agenda(pages, due_seen_ns)
         #: Told what becomes of rows, where somebody keeps a history.
         self.recorder: Recorder | None = None
         #: How long rows were out that were acked; the subscription's, over all its shards.
         self.leased_for = Durations()
-        #: Waiting rows are ready so long before they are due.
-        self.lead_ns = 0
         #: It is kept with a ready row since when it is.
         self.keeps_due = False
         #: Leases end at multiples of this.
@@ -67,7 +68,7 @@ class RowStates:
         """Begin with nothing held."""
         self.pages.clear()
         self.leases = Leases(self.pages)
-        self._calendar: Calendar | None = None
+        self.agenda.clear()
         self.counts = dict.fromkeys(records.FINISHED, 0)
         self.ready = self.leased = self.waiting = self.moving = 0
         #: Waiting rows that were out before: where order is kept, what came after them must wait as well.
@@ -89,10 +90,6 @@ class RowStates:
     def held_between(self, first: int, end: int) -> Offsets:
         """Return the rows of a range of offsets that were passed and are not finished."""
         return self.pages.between(first, end) if self.held and first < end else _NONE
-
-    def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
-        """Return how often each row was handed out."""
-        return self.pages.attempts(offsets)
 
     def has(self, offset: int, holder: int) -> bool | None:
         """Tell whether a holder has a row on lease; None if nobody has."""
@@ -141,35 +138,11 @@ class RowStates:
         self.leased += len(offsets)
         return attempts
 
-    def note_leases(self, out: list[Delivery], holder: int, now: Instant) -> None:
-        """Note leases that no connection holds, to be written before anybody hears of them (ruling 3)."""
-        name, later_ns = self.names[holder], now.wall_ns - now.monotonic_ns
-        for delivery in out:
-            rows, first = delivery.rows, delivery.batch.first
-            if isinstance(rows, slice):  # straight from the log: what one of them has, all have
-                deadline_ns, version = self.pages.lease_of(first + rows.start)
-                delivery.versions = [version] * delivery.count
-                ends = (first + rows.start, first + rows.stop - 1)
-                self.journal.held_range(holder, name, ends, 1, deadline_ns + later_ns, version)
-            elif delivery.count <= SMALL:
-                offsets = delivery.offsets()
-                deadlines, delivery.versions = self.pages.leases_of(offsets)
-                ends_ns = [deadline_ns + later_ns for deadline_ns in deadlines]
-                self.journal.held_few(holder, name, offsets, delivery.tries(), ends_ns, delivery.versions)
-            else:
-                picked = first + rows
-                attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), picked.shape)
-                versions = self.pages.versions(picked)
-                delivery.versions = versions.tolist()
-                self.journal.held(holder, name, picked, attempts, self.pages.details(picked)[2] + later_ns, versions)
-
     def wait(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
         """Let rows wait that were never handed out; the topic announces them, unless the clock was set back since."""
         self.pages.hold(offsets, WAITING, 0, due_ns)
         self.waiting += len(offsets)
-        unannounced = (due_ns <= self.due_seen_ns()) | (self.lead_ns > 0)
-        if unannounced.any():
-            self.calendar(wall_ns).put(due_ns[unannounced] - self.lead_ns, offsets[unannounced])
+        self.agenda.put_published(offsets, due_ns, wall_ns)
 
     def dying(self, offsets: Offsets, attempts_max: int) -> Offsets:
         """Return those of the ready rows that failed too often, now on their way to the dead-letter topic."""
@@ -264,19 +237,6 @@ class RowStates:
         self.leased -= len(offsets)
         self.finish(FILTERED, offsets)
 
-    def current(self, offsets: Offsets, versions: Offsets, holder: int) -> npt.NDArray[np.bool_]:
-        """Tell which rows a holder has on lease in these versions."""
-        mask: npt.NDArray[np.bool_] = self.pages.leased(offsets, holder) & (self.pages.versions(offsets) == versions)
-        return mask
-
-    def last(self, offsets: Offsets, versions: Offsets) -> npt.NDArray[np.bool_]:
-        """Tell which rows came back from the leases of these versions and did not go out since."""
-        state = self.pages.details(offsets)[0]
-        mask: npt.NDArray[np.bool_] = ((state == READY) | (state == WAITING)) & (
-            self.pages.versions(offsets) == versions + 1
-        )
-        return mask
-
     def extend(
         self, offsets: Offsets, holder: int, lease_ns: int, lease_max_ns: int, now: Instant, *, renew: bool
     ) -> Offsets:
@@ -294,9 +254,7 @@ class RowStates:
                 part = mine[deadlines == deadline_ns]
                 self.leases.add(holder, part, deadline_ns, again=True)
                 if name is not None:
-                    ends_ns = np.full(len(part), now.wall_ns + deadline_ns - now.monotonic_ns)
-                    attempts, versions = self.attempts(part).astype(np.int64), self.pages.versions(part)
-                    self.journal.held(holder, name, part, attempts, ends_ns, versions)
+                    self.named.note_rows(holder, part, deadline_ns, now)
         return offsets[~good]
 
     def release(self, offsets: Offsets, holder: int, due_ns: int, now: Instant) -> Offsets:
@@ -330,7 +288,7 @@ class RowStates:
         self.leases.less(holder, len(rows))
         self.leased -= len(rows)
         if self.recorder is not None and len(rows):
-            self.recorder.returned(event, rows, self.attempts(rows), reason)  # type: ignore[arg-type]
+            self.recorder.returned(event, rows, self.pages.attempts(rows), reason)  # type: ignore[arg-type]
         self._back(rows, due_ns, now)
 
     def _free(self, offsets: list[int]) -> None:
@@ -349,7 +307,7 @@ class RowStates:
             rows = np.array(sorted(revoked), np.int64)
             _, attempts, _, holders = self.pages.details(rows)
             if self.recorder is not None:
-                self.recorder.returned("released", rows, self.attempts(rows), "order")
+                self.recorder.returned("released", rows, self.pages.attempts(rows), "order")
             for holder in np.unique(holders).tolist():
                 count = int((holders == holder).sum())
                 self.leases.less(holder, count)
@@ -369,7 +327,7 @@ class RowStates:
         self.journal.released(offsets, attempts, np.full(len(offsets), due_ns), versions)
         if due_ns:
             self.pages.move(offsets, WAITING, due_ns)
-            self.calendar(now.wall_ns).put(np.full(len(offsets), due_ns - self.lead_ns), offsets)
+            self.agenda.put(offsets, np.full(len(offsets), due_ns), now.wall_ns)
             self.waiting += len(offsets)
             self.returning += len(offsets)
         else:
@@ -380,36 +338,9 @@ class RowStates:
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
-    def calendar(self, wall_ns: int) -> Calendar:
-        """Return the calendar of rows that wait for a time the topic does not announce."""
-        if self._calendar is None:
-            self._calendar = Calendar(wall_ns)
-        return self._calendar
-
-    def coming(self, announced: Offsets, until_ns: int) -> Offsets:
-        """Return when rows are due that wait here for a time before this one; the topic announces some of them."""
-        offsets = announced
-        if self._calendar is not None:
-            offsets = np.concatenate((announced, self._calendar.coming(until_ns)[1]))
-        offsets = np.unique(offsets)
-        state, _, due_ns, _ = self.pages.details(offsets)
-        found: Offsets = due_ns[(state == WAITING) & (due_ns < until_ns)]
-        return found
-
-    def set_lead(self, lead_ns: int, wall_ns: int) -> None:
-        """Make waiting rows ready so long before they are due from now on; the topic does not announce that."""
-        if lead_ns != self.lead_ns:
-            self.lead_ns = lead_ns
-            rows = self.pages.held()
-            state, _, due_ns, _ = self.pages.details(rows)
-            waiting = state == WAITING
-            if waiting.any():
-                self.calendar(wall_ns).put(due_ns[waiting] - lead_ns, rows[waiting])
-
     def pop_due(self, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as the topic does not announce them."""
-        if self._calendar is not None and len(self._calendar):
-            self.arrive(self._calendar.pop(wall_ns), wall_ns + self.lead_ns)
+        self.arrive(self.agenda.pop(wall_ns), wall_ns + self.agenda.lead_ns)
 
     def arrive(self, offsets: Offsets, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as they are waiting here."""
@@ -421,15 +352,11 @@ class RowStates:
         if len(offsets):
             if self.returning:
                 self.returning -= int((self.pages.attempts(offsets) > 0).sum())
-            keeps_due = self.keeps_due or self.lead_ns
+            keeps_due = self.keeps_due or self.agenda.lead_ns
             self.pages.move(offsets, READY, self.pages.details(offsets)[2] if keeps_due else 0)
             self.waiting -= len(offsets)
             self.ready += len(offsets)
             self._queue(offsets)
-
-    def next_due_ns(self) -> int | None:
-        """Return the wall-clock time at which `pop_due` has something to do."""
-        return self._calendar.next_ns() if self._calendar is not None and len(self._calendar) else None
 
     # --- finishing without a lease --------------------------------------------------------------------------------
 
@@ -438,7 +365,7 @@ class RowStates:
         offsets = self._still_moving(offsets)
         if len(offsets):
             if self.recorder is not None:
-                self.recorder.returned("dead", offsets, self.attempts(offsets), "attempts")
+                self.recorder.returned("dead", offsets, self.pages.attempts(offsets), "attempts")
             self.pages.finish(offsets)
             self.moving -= len(offsets)
             self.finish(DEAD, offsets)
@@ -480,7 +407,7 @@ class RowStates:
             if op == ACKED:
                 self.recorder.acked(out)
             else:
-                self.recorder.returned("released", out, self.attempts(out), "removed")
+                self.recorder.returned("released", out, self.pages.attempts(out), "removed")
         self.pages.finish(offsets)
         self.ready -= int((state == READY).sum())
         self.leased -= int((state == LEASED).sum())
@@ -506,4 +433,4 @@ class RowStates:
         for holder in self.leases.holders():
             if named or holder not in self.names:
                 rows = self.leases.of(holder)
-                self.recorder.returned("released", rows, self.attempts(rows), reason)
+                self.recorder.returned("released", rows, self.pages.attempts(rows), reason)

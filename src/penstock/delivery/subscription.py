@@ -365,7 +365,7 @@ class Subscription:
     def next_look_ns(self, now: Instant) -> list[int | None]:
         """Return when time brings something: a row of each cursor that is due, a lane that opens. On the wall clock."""
         opens_ns = self.policy.opens_ns(now)
-        times: list[int | None] = [cursor.states.next_due_ns() for cursor in self.cursors]
+        times: list[int | None] = [cursor.states.agenda.next_ns() for cursor in self.cursors]
         return times if opens_ns is None else [*times, opens_ns - now.monotonic_ns + now.wall_ns]
 
     # --- what others ask ------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch,
     origin = Origin(topic.name, topic.record.incarnation, subscription.name)
     piece = Piece(origin, cursor.source.number, batch, (offsets - batch.first).tolist())
     reason = f"{subscription.settings.max_attempts} attempts failed"
-    letters = piece.copies(as_letters(piece, cursor.states.attempts(offsets).tolist(), reason), LEFT_BEHIND)
+    letters = piece.copies(as_letters(piece, cursor.states.pages.attempts(offsets).tolist(), reason), LEFT_BEHIND)
 
     def finish() -> None:
         cursor.states.bury(offsets)

@@ -345,7 +345,7 @@ class Topic:
         for cursor in subscription.cursors:
             due_ns, offsets = self._timer.coming(cursor.source.number, until_ns)
             ahead = offsets >= cursor.position.offset  # nobody came to those yet
-            found.append(np.concatenate((due_ns[ahead], cursor.states.coming(offsets[~ahead], until_ns))))
+            found.append(np.concatenate((due_ns[ahead], cursor.states.agenda.coming(offsets[~ahead], until_ns))))
         return found
 
     # --- time -----------------------------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ def test_rows_go_out_a_moment_before_they_are_due_and_their_lease_begins_when_th
     one = Consumer(bench, "a")
     assert one.take() == []
     assert bench.cursor.states.waiting == 2
-    assert bench.cursor.states.next_due_ns() == due_ns - PREFETCH_NS
+    assert bench.cursor.states.agenda.next_ns() == due_ns - PREFETCH_NS
     bench.advance(8 * SECOND - 1)
     assert one.take() == []
     bench.advance(1)

@@ -1,0 +1,80 @@
+"""When the waiting rows of one shard are looked for, as far as their topic does not announce them.
+
+The topic announces published rows by their due times to all its subscriptions. What was given back until later, what
+the clock was set back behind and what is ready ahead of its time stands here. Knows no clock: times are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from penstock.columns import Offsets
+from penstock.delivery.calendar import Calendar
+from penstock.delivery.page import WAITING
+from penstock.delivery.pages import Pages
+
+_NONE = np.empty(0, np.int64)
+
+
+class Agenda:
+    """The times at which one subscription looks for rows of one shard by itself."""
+
+    __slots__ = ("_calendar", "_pages", "lead_ns", "seen_ns")
+
+    def __init__(self, pages: Pages, seen_ns: Callable[[], int]) -> None:
+        self._pages = pages
+        self._calendar: Calendar | None = None
+        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
+        self.seen_ns = seen_ns
+        #: Waiting rows are ready so long before they are due.
+        self.lead_ns = 0
+
+    def clear(self) -> None:
+        """Look for nothing."""
+        self._calendar = None
+
+    def calendar(self, wall_ns: int) -> Calendar:
+        """Return the calendar, made if there is none."""
+        if self._calendar is None:
+            self._calendar = Calendar(wall_ns)
+        return self._calendar
+
+    def put(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
+        """Look for rows when their time comes."""
+        self.calendar(wall_ns).put(due_ns - self.lead_ns, offsets)
+
+    def put_published(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
+        """Look for those of some rows that the topic does not announce, or only when it is too late."""
+        unannounced = (due_ns <= self.seen_ns()) | (self.lead_ns > 0)
+        if unannounced.any():
+            self.put(offsets[unannounced], due_ns[unannounced], wall_ns)
+
+    def set_lead(self, lead_ns: int, wall_ns: int) -> None:
+        """Look for waiting rows so long before they are due from now on; the topic does not announce that."""
+        if lead_ns != self.lead_ns:
+            self.lead_ns = lead_ns
+            rows = self._pages.held()
+            state, _, due_ns, _ = self._pages.details(rows)
+            waiting = state == WAITING
+            if waiting.any():
+                self.put(rows[waiting], due_ns[waiting], wall_ns)
+
+    def pop(self, wall_ns: int) -> Offsets:
+        """Return the rows whose time has come."""
+        return self._calendar.pop(wall_ns) if self._calendar is not None and len(self._calendar) else _NONE
+
+    def next_ns(self) -> int | None:
+        """Return the wall-clock time at which `pop` has something to return."""
+        return self._calendar.next_ns() if self._calendar is not None and len(self._calendar) else None
+
+    def coming(self, announced: Offsets, until_ns: int) -> Offsets:
+        """Return when rows are due that wait for a time before this one; the topic announces some of them."""
+        offsets = announced
+        if self._calendar is not None:
+            offsets = np.concatenate((announced, self._calendar.coming(until_ns)[1]))
+        offsets = np.unique(offsets)
+        state, _, due_ns, _ = self._pages.details(offsets)
+        found: Offsets = due_ns[(state == WAITING) & (due_ns < until_ns)]
+        return found
