@@ -21,7 +21,8 @@ def test_messages_are_put_counted_and_consumed_when_they_are_due(node: Node, top
     assert time.time() - began >= 1
     assert (sorted(lines[:2]), lines[2:]) == (["now 1", "now 2"], ["soon"])
     assert node.ok("timeline", "count", topic, "--status", "waiting").out == "1\n"
-    assert node.ok("timeline", "count", topic, "--to", "1", "--json").json == {"count": 0}
+    assert node.ok("timeline", "count", topic, "--from", "+1d", "--json").json == {"count": 1}
+    assert node.ok("timeline", "count", topic, "--from", "+1d", "--to", "+80d").out == "0\n"
     shown = node.ok("timeline", "info", topic).out
     assert "bucket count          8\n" in shown
     table = node.ok("timeline", "info").out.splitlines()
