@@ -88,7 +88,7 @@ def test_rows_that_a_failed_sync_took_back_are_refused_and_not_published(site: S
     assert site.offer(topic, b"kept", dedup=[b"a"]) == [None]
     with failing_syncs(site):
         site.offer(topic, b"lost", b"lost too", b"kept", dedup=[b"b", b"c", b"a"])
-    assert (topic.published, topic.published_bytes) == (1, 4)
+    assert (topic.published, topic.intake.published_bytes) == (1, 4)
     ledger = site.node.ledger
     assert (ledger.total("disk_failed", "t"), ledger.total("duplicate", "t")) == (2, 1)
 

@@ -172,7 +172,7 @@ def info(topic: Topic) -> TopicInfo:
         record.owner,
         outward(topic.settings) | {"dialects": _choices(topic)},
         topic.published,
-        topic.published_bytes,
+        topic.intake.published_bytes,
         topic.depth(),
         topic.stored_bytes(),
         [_shard(shard) for shard in topic.shards],

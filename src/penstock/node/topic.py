@@ -186,16 +186,6 @@ class Topic:
         """Messages stored since the node started."""
         return self.intake.published
 
-    @property
-    def published_bytes(self) -> int:
-        """Bytes of their bodies."""
-        return self.intake.published_bytes
-
-    @property
-    def forgotten_keys(self) -> int:
-        """Idempotence keys dropped inside their window because there were too many."""
-        return self.intake.forgotten_keys
-
     # --- in -------------------------------------------------------------------------------------------------------
 
     def _announce(self, shard: Shard, batch: Batch) -> None:

@@ -35,20 +35,23 @@ from penstock.settings import TopicSettings
 Figure: TypeAlias = "tuple[str, Literal['counter', 'gauge'], str, float, Labels]"
 
 
-class TopicSlots(Protocol):
-    """What is read of a topic."""
+class IntakeSlots(Protocol):
+    """What is read of a topic's intake."""
 
-    @property
-    def published(self) -> int:
-        """Messages stored since the start."""
-
-    @property
-    def published_bytes(self) -> int:
-        """Bytes of their bodies."""
+    published: int
+    published_bytes: int
 
     @property
     def forgotten_keys(self) -> int:
         """Idempotence keys dropped inside their window because there were too many."""
+
+
+class TopicSlots(Protocol):
+    """What is read of a topic."""
+
+    @property
+    def intake(self) -> IntakeSlots:
+        """The way in."""
 
     @property
     def shards(self) -> Sequence[Shard]:
@@ -262,8 +265,8 @@ def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     found = [({"topic": name}, topic) for name, topic in topics.items()]
     out.one("penstock_topics", "gauge", "Topics on this node.", len(found))
     prefix = "penstock_topic_"
-    published = [(labels, topic.published) for labels, topic in found]
-    sizes = [(labels, topic.published_bytes) for labels, topic in found]
+    published = [(labels, topic.intake.published) for labels, topic in found]
+    sizes = [(labels, topic.intake.published_bytes) for labels, topic in found]
     depths = [(labels, topic.depth()) for labels, topic in found]
     out.family(prefix + "published_messages_total", "counter", "Messages taken and stored.", published)
     out.family(prefix + "published_bytes_total", "counter", "Bodies of messages taken and stored.", sizes)
@@ -272,7 +275,7 @@ def _topics(out: Exposition, topics: Mapping[str, TopicSlots]) -> None:
     quotas = [(labels, topic.settings.quota_bytes) for labels, topic in found]
     out.family(prefix + "stored_bytes", "gauge", "What its segments hold.", stored)
     out.family(prefix + "quota_bytes", "gauge", "They may hold this much; 0 is no limit.", quotas)
-    forgotten = [(labels, topic.forgotten_keys) for labels, topic in found]
+    forgotten = [(labels, topic.intake.forgotten_keys) for labels, topic in found]
     text = "Idempotence keys forgotten before their time because there were too many."
     out.family(prefix + "forgotten_keys_total", "counter", text, forgotten)
     _shards(out, [({**labels, "shard": str(s.number)}, s) for labels, topic in found for s in topic.shards])

@@ -183,7 +183,7 @@ class Observer:
             depth=depth,
             backend_depth=_on_disk(topic, depth),
             message_count=topic.published,
-            message_bytes=topic.published_bytes,
+            message_bytes=topic.intake.published_bytes,
             paused=topic.settings.paused,
             e2e_processing_latency=self._meter.of(topic.subscriptions.values()),
             is_ext=topic.chosen.of(NsqChoices).extend != "off",
