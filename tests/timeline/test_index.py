@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.timeline.index import ABSENT, Index, hashes_of
+from penstock.dialects.timeline.index import ABSENT, COMING, Index, hashes_of
 
 KEY = np.uint64(0xDECAF)
 
@@ -45,6 +45,19 @@ def test_a_batch_moves_no_more_than_a_few_rows_for_each_of_its_own() -> None:
         index.add(hashes, np.arange(500))
         slowest = max(slowest, index._next - before)
     assert 0 < slowest <= 500
+
+
+def test_what_is_expected_is_there_at_once_and_has_its_place_later_wherever_the_table_went_meanwhile() -> None:
+    index = Index(1)
+    first, second = (array([b"%d-%d" % (part, number) for number in range(700)]) for part in range(2))
+    expected = index.expect(index.hashes(first))
+    assert set(index.find(index.hashes(first)).tolist()) == {COMING}
+    index.add(index.hashes(second), np.arange(700))
+    index.settle(expected, index.hashes(first), np.arange(1, 701))
+    assert index.find(index.hashes(first)).tolist() == list(range(1, 701))
+    third = array([b"x", b"y"])
+    index.settle(index.expect(index.hashes(third)), index.hashes(third), np.array([7, 8]))
+    assert index.find(index.hashes(third)).tolist() == [7, 8]
 
 
 def test_it_takes_at_most_32_bytes_a_row_where_there_are_many_and_none_is_being_moved() -> None:

@@ -25,6 +25,8 @@ _GROUP = 8
 _SIZE_MIN = 1024
 #: A table fuller than this moves into one that is so full then, so many rows for each that is added.
 _FULL, _FRESH, _MOVED = 0.75, 0.5, 4
+#: What is known to come fills a table up to this.
+_RESERVED = 0.7
 
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
@@ -56,7 +58,7 @@ class Index:
     def reserve(self, rows: int) -> None:
         """Have room for so many rows before the first of them comes."""
         if not len(self) and rows > _FRESH * _SIZE_MIN:
-            self._table = _Table(int(rows / _FRESH))
+            self._table = _Table(int(rows / _RESERVED))
 
     def find(self, hashes: Hashes) -> Ids:
         """Return the row of each, ABSENT where there is none, COMING where it is not known yet."""
@@ -74,7 +76,18 @@ class Index:
         if unknown.any():
             self.add(hashes[unknown], ids[unknown])
 
-    def add(self, hashes: Hashes, ids: Ids) -> None:
+    def expect(self, hashes: Hashes) -> Expected:
+        """Note rows that are not there and whose places are not known yet; their hashes are distinct."""
+        return self.add(hashes, np.full(len(hashes), COMING))
+
+    def settle(self, expected: Expected, hashes: Hashes, ids: Ids) -> None:
+        """Give the places of rows that were expected."""
+        if expected[0] is self._table:  # they are where they were put
+            self._table.set(expected[1], ids)
+        else:
+            self.put(hashes, ids)
+
+    def add(self, hashes: Hashes, ids: Ids) -> Expected:
         """Note rows that are not there; their hashes are distinct. Budget: 1.5 us a row."""
         if self._table.is_full(len(hashes)):
             while self._old is not None:  # more came at once than it was made for
@@ -83,7 +96,7 @@ class Index:
             self._table = _Table(max(_SIZE_MIN, int((self._old.live + len(hashes)) / _FRESH)))
         if self._old is not None:
             self._move(_MOVED * len(hashes))
-        self._table.insert(hashes, ids)
+        return self._table, self._table.insert(hashes, ids)
 
     def drop(self, hashes: Hashes) -> None:
         """Forget rows; those that are not there are passed over."""
@@ -152,10 +165,16 @@ class _Table:
         self.live -= len(hashes)
         return hashes, ids
 
-    def insert(self, hashes: Hashes, ids: Ids) -> None:
-        """Put in rows that are not there; there must be room."""
+    def set(self, places: npt.NDArray[np.int64], ids: Ids) -> None:
+        """Give rows by where they stand."""
+        self._flat_ids[places] = ids
+
+    def insert(self, hashes: Hashes, ids: Ids) -> npt.NDArray[np.int64]:
+        """Put in rows that are not there, and return where; there must be room."""
         group = self._home(hashes)
         self.live += len(hashes)
+        places = np.empty(len(hashes), np.int64)
+        left = np.arange(len(hashes))
         while len(hashes):
             free = self.hashes[group] <= _TOMB
             there = free.any(axis=1)
@@ -166,8 +185,10 @@ class _Table:
             placed = there & (self._flat[at] == hashes)
             self._used += int((before[placed] == _EMPTY).sum())
             self._flat_ids[at[placed]] = ids[placed]
+            places[left[placed]] = at[placed]
             group = np.where(there, group, (group + 1) % len(self.hashes))[~placed]
-            hashes, ids = hashes[~placed], ids[~placed]
+            hashes, ids, left = hashes[~placed], ids[~placed], left[~placed]
+        return places
 
     def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return the group in which each is looked for first: its upper half as a fraction of the table."""
@@ -186,6 +207,10 @@ class _Table:
             on[hits] = False
             left, group = left[on], (group[on] + 1) % len(self.hashes)
         return places
+
+
+#: Where rows stand whose places are not known yet.
+Expected: TypeAlias = "tuple[_Table, npt.NDArray[np.int64]]"
 
 
 def hashes_of(ids: pa.BinaryArray, key: np.uint64) -> Hashes:

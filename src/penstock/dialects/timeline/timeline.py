@@ -26,7 +26,7 @@ from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices
 from penstock.dialects.timeline.filling import Filling
-from penstock.dialects.timeline.index import ABSENT, COMING, Hashes, Index
+from penstock.dialects.timeline.index import ABSENT, COMING, Expected, Hashes, Index
 from penstock.dialects.timeline.names import are_message_ids
 from penstock.dialects.timeline.reading import Found, read
 from penstock.errors import Refusal
@@ -162,14 +162,14 @@ class Timeline:
         rows = pa.record_batch(names)
         if stored < count:
             rows, hashes = rows.filter(pa.array(good)), hashes[good]
-        self.index.add(hashes, np.full(stored, COMING))
+        expected = self.index.expect(hashes)
         answer: Answer[Created] = Answer()
         publish(
             self.topic,
             caller,
             Rows.of_arrow(rows, columns.SOURCE),
             publisher,
-            partial(self._created, answer, created, hashes, np.flatnonzero(good)),
+            partial(self._created, answer, created, expected, hashes, np.flatnonzero(good)),
         )
         return answer
 
@@ -204,13 +204,14 @@ class Timeline:
         self,
         answer: Answer[Created],
         created: Created,
+        expected: Expected,
         hashes: Hashes,
         places: Offsets,
         receipt: Receipt | None,
         error: BaseException | None,
     ) -> None:
         if receipt is not None:
-            self.index.put(hashes, np.asarray(receipt.ids(), np.int64))
+            self.index.settle(expected, hashes, np.asarray(receipt.ids(), np.int64))
             answer.give(created)
             return
         stored = error.ids if isinstance(error, PartRefusal) else {}
