@@ -15,11 +15,12 @@ from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.clock import SECOND
 from penstock.disk import LocalDisk
 from penstock.errors import ConfigError, CorruptionError, PenstockError, Refusal
 from penstock.registry.embedded import COMPACT_BYTES_MIN, HISTORY_CHANGES_MAX, EmbeddedRegistry
 from penstock.registry.frames import HEADER, MARK_BYTES
-from penstock.registry.registry import Event
+from penstock.registry.registry import Entry, Event
 from tests.registry.parts import FaultyDisk, TurnClock, change, delete, put
 from tests.simulation.disk import Died
 from tests.simulation.machine import Machine
@@ -641,3 +642,44 @@ def test_a_closed_registry_tells_nobody(path: str, clock: TurnClock) -> None:
     registry.close()
     clock.turn()
     assert seen == []
+
+
+def test_what_hangs_on_a_lease_is_never_in_the_file(tmp_path: Path) -> None:
+    clock, disk = TurnClock(), FaultyDisk()
+    registry = EmbeddedRegistry.open(disk, clock, str(tmp_path / "registry"))
+    put(registry, "kept", b"1")
+    lease = registry.lease(10 * SECOND).now()
+    seen: list[Event] = []
+    registry.watch("", registry.revision, seen.extend)
+    done, size = len(disk.done), (tmp_path / "registry").stat().st_size
+    for number in range(100):
+        registry.propose({f"c/{number}": b"x"}, (), {f"c/{number}": 0}, lease).now()
+    registry.propose({}, ["c/7"], {"c/7": (registry.get("c/7") or Entry(b"", 0)).revision}).now()
+    assert disk.done[done:] == [], "nothing was written or synced"
+    assert (tmp_path / "registry").stat().st_size == size
+    clock.turn()
+    assert len(seen) == 101
+    assert len(registry.list("c/")) == 99
+    put(registry, "c/8", b"stays")
+    clock.advance(11 * SECOND)
+    assert list(registry.list("c/")) == ["c/8"]
+    put(registry, "kept", b"2")
+    revision = registry.revision
+    registry.close()
+    again = EmbeddedRegistry.open(LocalDisk(), clock, str(tmp_path / "registry"))
+    assert {key: entry.value for key, entry in again.list("").items()} == {"c/8": b"stays", "kept": b"2"}
+    assert again.revision == revision
+    again.close()
+
+
+def test_a_compacted_file_leaves_out_what_hangs_on_a_lease(tmp_path: Path) -> None:
+    clock = TurnClock()
+    registry = EmbeddedRegistry.open(LocalDisk(), clock, str(tmp_path / "registry"))
+    lease = registry.lease(10 * SECOND).now()
+    registry.propose({"passing": b"x"}, (), {}, lease).now()
+    for number in range(40):
+        put(registry, "large", b"%d" % number * 4096)
+    assert (tmp_path / "registry").stat().st_size < 2 * COMPACT_BYTES_MIN
+    assert registry.get("passing") is not None
+    assert b"passing" not in (tmp_path / "registry").read_bytes()
+    registry.close()

@@ -20,8 +20,8 @@ from penstock.registry.registry import Lease, Registry
 TTL_NS = 10 * SECOND
 #: Several tries, and a slow election of the registry, fit into the time a lease lasts.
 RENEW_NS = 2 * SECOND
-#: Keys that hang on one lease: some registries write all their names down whenever one is added.
-LEASE_KEYS_MAX = 200
+#: Keys that hang on one lease: they go in one change, which has a bound.
+LEASE_KEYS_MAX = 100
 
 _log = logging.getLogger("penstock.cluster")
 

@@ -1,7 +1,8 @@
 """The embedded registry: a dictionary in memory and an append-only file beside the log.
 
 For one node alone. Changes are few, so each is synced and answered on the caller's turn.
-Invariant: the dictionary is what the synced file says; a change is in both or in neither.
+Invariant: the dictionary is what the synced file says; a change is in both or in neither. What hangs on a lease is in
+neither file nor the next life: it goes with the process, which nobody survives here.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class EmbeddedRegistry:
         self._leases: dict[int, _Lease] = {}
         #: Key -> the number of the lease it hangs on.
         self._hangs: dict[str, int] = {}
+        #: Those of them that the file does not have.
+        self._passing: set[str] = set()
         #: The file has the format of an older version; it is replaced before anything is added to it.
         self._is_old = False
 
@@ -146,7 +149,10 @@ class EmbeddedRegistry:
             effective = {key: value for key, value in edits.items() if value is not None or key in self._entries}
             if not effective:
                 return Answer.of(self._revision)
-            revision = self._change(effective | self._hung(edits, lease))
+            if self._is_passing(edits, lease):
+                revision = self._pass(effective)
+            else:
+                revision = self._change(effective | self._hung(edits, lease))
         except PenstockError as error:
             return Answer.refused(error)
         for key, value in edits.items():
@@ -164,15 +170,38 @@ class EmbeddedRegistry:
         lease = self._leases[number] = _Lease(self._clock, number, ttl_ns, self._drop)
         return lease
 
+    def _is_passing(self, edits: Mapping[str, bytes | None], lease: Lease | None) -> bool:
+        """Tell whether a change concerns nothing that the file has, or shall have."""
+        if lease is None and any(value is not None for value in edits.values()):
+            return False
+        return all(key in self._passing or key not in self._entries for key in edits)
+
+    def _pass(self, edits: Mapping[str, bytes | None]) -> int:
+        """Make a change that ends with the process."""
+        change = Change(self._revision + 1, tuple(edits.items()))
+        self._revision = change.revision
+        for key, value in change.edits:
+            if value is None:
+                self._entries.remove(key)
+                self._passing.discard(key)
+            else:
+                self._entries.put(key, Entry(value, change.revision))
+                self._passing.add(key)
+        self._remember(change)
+        for watcher in self._watchers:
+            watcher.add(change)
+        return self._revision
+
     def _hung(self, edits: Mapping[str, bytes | None], lease: Lease | None) -> dict[str, bytes | None]:
         """Return what changes in the lists of keys that hang on leases."""
         lists: dict[int, set[str]] = {}
 
         def listed(number: int) -> set[str]:
-            return lists.setdefault(number, {key for key, other in self._hangs.items() if other == number})
+            hanging = {key for key, other in self._hangs.items() if other == number and key not in self._passing}
+            return lists.setdefault(number, hanging)
 
         for key, value in edits.items():
-            if key in self._hangs:
+            if key in self._hangs and key not in self._passing:
                 listed(self._hangs[key]).discard(key)
             if lease is not None and value is not None:
                 listed(lease.number).add(key)
@@ -184,7 +213,8 @@ class EmbeddedRegistry:
         self._leases.pop(number, None)
         name = f"{LEASES}{number}"
         entry = self._entries.get(name)
-        return self.propose({}, [*decode_keys(entry.value), name] if entry else [])
+        hanging = dict.fromkeys(key for key, other in self._hangs.items() if other == number)
+        return self.propose({}, [*dict.fromkeys((*decode_keys(entry.value), *hanging)), name] if entry else [])
 
     def watch(self, prefix: str, from_revision: int, on_events: OnEvents) -> Cancel:
         """Report every change after a revision, in order, in later turns of the loop, until cancelled."""
@@ -249,8 +279,10 @@ class EmbeddedRegistry:
                     "disk_full", f"{self.path} is of an older format and could not be copied; free some space"
                 )
         change = Change(self._revision + 1, tuple(edits.items()))
-        size = self._write(change)
+        kept = tuple((key, value) for key, value in edits.items() if value is not None or key not in self._passing)
+        size = self._write(Change(change.revision, kept))
         self._apply(change, size)
+        self._passing.difference_update(edits)
         self._mark()
         for watcher in self._watchers:
             watcher.add(change)
@@ -305,6 +337,9 @@ class EmbeddedRegistry:
                 self._entries.put(key, Entry(value, change.revision))
                 self._frame_bytes[key] = len(key) + len(value) + FRAME_BYTES
                 self._live_bytes += self._frame_bytes[key]
+        self._remember(change)
+
+    def _remember(self, change: Change) -> None:
         self._history.append(change)
         if len(self._history) > HISTORY_CHANGES_MAX:
             self._history_from = self._history.popleft().revision
@@ -313,7 +348,8 @@ class EmbeddedRegistry:
         data = bytearray(HEADER)
         by_revision: dict[int, list[tuple[str, bytes | None]]] = {}
         for key, entry in self._entries.list().items():
-            by_revision.setdefault(entry.revision, []).append((key, entry.value))
+            if key not in self._passing:
+                by_revision.setdefault(entry.revision, []).append((key, entry.value))
         # One frame per revision: the next one of a reader is then never the same again, with something lost between.
         for revision in sorted(by_revision):
             data += frame(Change(revision, tuple(by_revision[revision])), len(data))
