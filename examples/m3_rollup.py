@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.m3.frames import MessageReader, acks
+from penstock.m3.acks import acks
+from penstock.m3.messages import MessageReader
 from penstock.m3.metrics import Metric, decode, encode_unaggregated
 from penstock.m3.policies import storage_policy
 from penstock.pipeline import session

@@ -29,7 +29,7 @@ with atheris.instrument_imports(
     from penstock.dialects.nsq.lookup import codec as lookup
     from penstock.errors import PenstockError
     from penstock.m3 import metrics
-    from penstock.m3.frames import MessageReader
+    from penstock.m3.messages import MessageReader
     from penstock.m3.wire import BadMessage
     from penstock.wire.layers import Deflate, LayerError, Snappy
     from tests.kafka import answers  # which brings Kafka's readers in

@@ -13,8 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.columns import SMALL
-from penstock.m3 import frames
-from penstock.m3.frames import AckReader, FrameTooLarge, MessageReader, Messages, Metadata, Metadatas
+from penstock.m3 import acks, frames
+from penstock.m3 import entries as naming
+from penstock.m3 import messages as written
+from penstock.m3.acks import AckReader
+from penstock.m3.entries import Metadata, Metadatas
+from penstock.m3.frames import FrameTooLarge
+from penstock.m3.messages import MessageReader, Messages
 from penstock.m3.wire import BadMessage
 from penstock.varints import varint
 
@@ -45,7 +50,7 @@ def said(found: Messages | None) -> Said:
     assert [int(shard) for shard in found.shard] == [name.shard for name in names]
     assert isinstance(found.entries, list) == (found.count <= SMALL)
     entries = found.entries if isinstance(found.entries, list) else found.entries.to_pylist()
-    assert entries == [frames.entry(name) for name in names]
+    assert entries == [naming.entry(name) for name in names]
     return list(zip(names, values, strict=True))
 
 
@@ -55,13 +60,13 @@ def read(data: bytes, cuts: Sequence[int] = (), bytes_max: int = frames.FRAME_BY
     places = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     for start, stop in pairwise(places):
         found += said(reader.feed(data[start:stop]))
-    return found, reader.fault
+    return found, reader.frames.fault
 
 
 def acked(data: bytes) -> list[Metadata]:
     reader = AckReader()
     found = reader.feed(data)
-    assert not reader.fault
+    assert not reader.frames.fault
     return [Metadata(*map(int, row)) for row in zip(*found, strict=True)] if found is not None else []
 
 
@@ -74,12 +79,12 @@ def columns_of(rows: Said) -> tuple[Metadatas, np.ndarray[tuple[int], np.dtype[n
 
 def test_the_vectors_are_read_and_written() -> None:
     assert read(MESSAGE) == ([(Metadata(5, 1, SENT), b"hello")], "")
-    assert frames.encoded(Metadata(5, 1, SENT), b"hello") == MESSAGE
+    assert written.encoded(Metadata(5, 1, SENT), b"hello") == MESSAGE
     assert read(EMPTY) == ([(Metadata(), b"")], "")
-    assert frames.encoded(Metadata(), b"") == EMPTY
+    assert written.encoded(Metadata(), b"") == EMPTY
     assert read(bytes(4)) == ([(Metadata(), b"")], "")
     assert acked(ACK) == ACKED
-    assert frames.acks([[frames.entry(each) for each in ACKED]]) == (ACK, 1)
+    assert acks.acks([[naming.entry(each) for each in ACKED]]) == (ACK, 1)
 
 
 @given(st.lists(messages, max_size=60), st.lists(st.integers(0, 10_000), max_size=4))
@@ -89,21 +94,21 @@ def test_the_vectors_are_read_and_written() -> None:
 @example([(Metadata(1, 2**63 + number, SENT), b"x" * 64) for number in range(100)], [])
 @example([(Metadata(5, 1, SENT), b"")] * 40 + [(Metadata(), b"y" * 200)] * 40, [])
 def test_what_is_written_by_columns_is_read_by_columns_wherever_it_is_cut(rows: Said, cuts: list[int]) -> None:
-    wire = b"".join(frames.encoded(*row) for row in rows)
-    places, together = frames.encode(*columns_of(rows)) if rows else ([0], b"")
+    wire = b"".join(written.encoded(*row) for row in rows)
+    places, together = written.encode(*columns_of(rows)) if rows else ([0], b"")
     assert bytes(memoryview(together)) == wire
-    assert [int(place) for place in places] == [0, *np.cumsum([len(frames.encoded(*row)) for row in rows])]
+    assert [int(place) for place in places] == [0, *np.cumsum([len(written.encoded(*row)) for row in rows])]
     assert read(wire, cuts) == (rows, "")
 
 
 @given(st.lists(messages, min_size=17, max_size=40))
 @example([(Metadata(number % 3, 5000 + number, SENT), b"x" * 64) for number in range(100)])
 def test_numbers_that_are_0_may_be_written_and_say_the_same(rows: Said) -> None:
-    _, wire = frames.encode(*columns_of(rows), zeros=True)
+    _, wire = written.encode(*columns_of(rows), zeros=True)
     reader = MessageReader()
     found = reader.feed(bytes(memoryview(wire)))
     assert found is not None
-    assert not reader.fault
+    assert not reader.frames.fault
     assert found.names() == [name for name, _ in rows]
     assert [int(shard) for shard in found.shard] == [name.shard for name, _ in rows]
     assert bytes(memoryview(found.values)) == b"".join(value for _, value in rows)
@@ -131,7 +136,7 @@ strange = st.sampled_from(
 
 @given(
     st.lists(
-        st.one_of(messages.map(lambda row: frames.encoded(*row)[4:]), st.lists(strange).map(b"".join)), max_size=40
+        st.one_of(messages.map(lambda row: written.encoded(*row)[4:]), st.lists(strange).map(b"".join)), max_size=40
     )
 )
 def test_columns_and_the_plain_form_say_the_same_of_anything(bodies: list[bytes]) -> None:
@@ -140,7 +145,7 @@ def test_columns_and_the_plain_form_say_the_same_of_anything(bodies: list[bytes]
     fault = False
     for body in bodies:
         try:
-            expected.append(frames.message(body))
+            expected.append(written.message(body))
         except BadMessage:
             fault = True
             break
@@ -155,10 +160,10 @@ def test_columns_and_the_plain_form_say_the_same_of_anything(bodies: list[bytes]
 @example([Metadata()] * 100, 4096)
 def test_acks_are_read_as_they_were_written_in_frames_that_fit(rows: list[Metadata], bytes_max: int) -> None:
     columns = Metadatas(*([row[place] for row in rows] for place in range(3)))
-    entries = frames.entries(columns)
+    entries = naming.entries(columns)
     listed = entries if isinstance(entries, list) else entries.to_pylist()
-    assert listed == [frames.entry(row) for row in rows]
-    wire, count = frames.acks([entries, listed[:3]], bytes_max)
+    assert listed == [naming.entry(row) for row in rows]
+    wire, count = acks.acks([entries, listed[:3]], bytes_max)
     assert acked(wire) == rows + rows[:3]
     at = seen = 0
     while at < len(wire):
@@ -169,24 +174,24 @@ def test_acks_are_read_as_they_were_written_in_frames_that_fit(rows: list[Metada
 
 
 def test_a_piece_of_a_column_is_acked_and_not_more() -> None:
-    entries = pa.array([frames.entry(Metadata(1, number, SENT)) for number in range(50)], pa.binary())
-    assert [each.id for each in acked(frames.acks([entries[20:25]]).wire)] == [20, 21, 22, 23, 24]
+    entries = pa.array([naming.entry(Metadata(1, number, SENT)) for number in range(50)], pa.binary())
+    assert [each.id for each in acked(acks.acks([entries[20:25]]).wire)] == [20, 21, 22, 23, 24]
 
 
 def test_a_message_above_the_limit_is_not_written() -> None:
     with pytest.raises(FrameTooLarge, match="above the 4 "):
-        frames.encoded(Metadata(), b"0123456789", 4)
+        written.encoded(Metadata(), b"0123456789", 4)
     rows = [(Metadata(1, 1, 1), b"x")] * 30 + [(Metadata(1, 1, 1), b"y" * 100)]
     with pytest.raises(FrameTooLarge):
-        frames.encode(*columns_of(rows), bytes_max=100)
-    assert len(frames.encode(*columns_of(rows), bytes_max=110)[0]) == 32
+        written.encode(*columns_of(rows), bytes_max=100)
+    assert len(written.encode(*columns_of(rows), bytes_max=110)[0]) == 32
 
 
 def test_a_frame_above_the_limit_is_refused_by_its_head_and_one_at_the_limit_is_not() -> None:
     reader = MessageReader(8)
     assert reader.feed(struct.pack(">I", 9)) is None
-    assert "9 bytes, above the 8" in reader.fault
-    assert reader.held == 0
+    assert "9 bytes, above the 8" in reader.frames.fault
+    assert reader.frames.held == 0
     assert reader.feed(EMPTY) is None
     found, fault = read(struct.pack(">I", 8) + b"\x12\x06abcdef", bytes_max=8)
     assert (found, fault) == ([(Metadata(), b"abcdef")], "")
@@ -195,14 +200,14 @@ def test_a_frame_above_the_limit_is_refused_by_its_head_and_one_at_the_limit_is_
 def test_a_stream_that_ends_inside_a_frame_delivers_nothing_of_it() -> None:
     reader = MessageReader()
     assert reader.feed(struct.pack(">I", 100) + bytes(50)) is None
-    assert (reader.held, reader.fault) == (54, "")
-    reader.forget()
-    assert reader.held == 0
+    assert (reader.frames.held, reader.frames.fault) == (54, "")
+    reader.frames.forget()
+    assert reader.frames.held == 0
 
 
 def test_a_large_frame_comes_in_many_pieces() -> None:
     value = bytes(range(256)) * 8192
-    wire = frames.encoded(Metadata(1, 2, 3), value)
+    wire = written.encoded(Metadata(1, 2, 3), value)
     found, fault = read(wire + MESSAGE, range(0, len(wire), 65_536))
     assert (found, fault) == ([(Metadata(1, 2, 3), value), (Metadata(5, 1, SENT), b"hello")], "")
 

@@ -9,8 +9,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.m3 import frames, metrics
-from penstock.m3.frames import MessageReader, Metadata
+from penstock.m3 import acks, entries, messages, metrics
+from penstock.m3.entries import Metadata
+from penstock.m3.messages import MessageReader
 from penstock.m3.metrics import KINDS, Metric
 from tests.m3.test_frames import messages as written
 from tests.m3.test_frames import metadatas, said
@@ -65,15 +66,15 @@ def test_messages_of_the_reference_are_read_and_ours_by_it(rows: list[tuple[Meta
     wire = b"".join(struct.pack(">I", len(body)) + body for body in bodies)
     assert said(MessageReader().feed(wire)) == rows
     for name, value in rows:
-        read = CLASSES["Message"].FromString(frames.encoded(name, value)[4:])
+        read = CLASSES["Message"].FromString(messages.encoded(name, value)[4:])
         assert (read.metadata, read.value) == (metadata(name), value)
 
 
 @given(st.lists(metadatas, max_size=40))
 def test_acks_of_the_reference_are_read_and_ours_by_it(names: list[Metadata]) -> None:
     body = CLASSES["Ack"](metadata=map(metadata, names)).SerializeToString()
-    assert frames.ack(body) == names
-    ours = frames.acks([[frames.entry(name) for name in names]]).wire
+    assert acks.ack(body) == names
+    ours = acks.acks([[entries.entry(name) for name in names]]).wire
     assert CLASSES["Ack"].FromString(ours[4:]).metadata == list(map(metadata, names))
 
 

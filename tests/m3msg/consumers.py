@@ -9,7 +9,8 @@ from random import Random
 from typing import Protocol, cast
 
 from penstock.config import Config
-from penstock.m3.frames import MessageReader, acks
+from penstock.m3.acks import acks
+from penstock.m3.messages import MessageReader
 from penstock.m3.placement import Instance, Placement, Shard
 from penstock.m3.topic import ConsumerService, Consumption, Filters, ServiceId, Topic
 from penstock.relays.m3msg.config import RelayConfig
@@ -44,7 +45,7 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         found = self._reader.feed(data)
-        assert not self._reader.fault, self._reader.fault
+        assert not self._reader.frames.fault, self._reader.frames.fault
         if found is None:
             return
         for row in range(found.count):

@@ -8,8 +8,9 @@ import struct
 from collections.abc import Iterable
 from typing import Self
 
-from penstock.m3 import frames
-from penstock.m3.frames import AckReader, Metadata
+from penstock.m3 import messages
+from penstock.m3.acks import AckReader
+from penstock.m3.entries import Metadata
 from penstock.m3.metrics import Metric, encode
 from penstock.m3.policies import storage_policy
 from tests.served import PATIENCE_S, Served
@@ -46,7 +47,7 @@ class Producer:
         """Send values as messages, and return what names them."""
         names = [Metadata(shard, self._next + place, SENT + place) for place in range(len(values))]
         self._next += len(values)
-        self.say(b"".join(frames.encoded(name, value) for name, value in zip(names, values, strict=True)))
+        self.say(b"".join(messages.encoded(name, value) for name, value in zip(names, values, strict=True)))
         return names
 
     def say(self, data: bytes) -> None:
@@ -62,7 +63,7 @@ class Producer:
         if data:
             self.reads.append(data)
         found = self._reader.feed(data)
-        assert not self._reader.fault
+        assert not self._reader.frames.fault
         if found is not None:
             self.acked += [Metadata(*map(int, row)) for row in zip(*found, strict=True)]
         return bool(data)

@@ -8,7 +8,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Self
 
-from penstock.m3.frames import MessageReader, acks
+from penstock.m3.acks import acks
+from penstock.m3.messages import MessageReader
 
 
 class Receiver:
@@ -59,7 +60,7 @@ class Receiver:
         with taken, suppress(OSError):
             while data := taken.recv(1 << 16):
                 found = reader.feed(data)
-                assert not reader.fault
+                assert not reader.frames.fault
                 if found is None:
                     continue
                 values = memoryview(found.values)

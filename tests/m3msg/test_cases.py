@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.dialects.m3msg.config import M3MsgConfig
-from penstock.m3 import frames, metrics, placement
-from penstock.m3.frames import FrameTooLarge, MessageReader, Metadata
+from penstock.m3 import acks, entries, messages, metrics, placement
+from penstock.m3.entries import Metadata
+from penstock.m3.frames import FrameTooLarge
+from penstock.m3.messages import MessageReader
 from tests.m3 import test_frames, test_metrics, test_placement
 from tests.m3msg.producer import SENT, Producer, bodies, metric, published, stored
 from tests.served import Served
@@ -34,10 +36,10 @@ def producing(path: Path, **chosen: object) -> Iterator[tuple[Served, Producer]]
 
 
 def test_case_1_every_vector_is_read_and_written() -> None:
-    assert frames.encoded(*frames.message(test_frames.MESSAGE[4:])) == test_frames.MESSAGE
-    assert frames.encoded(*frames.message(test_frames.EMPTY[4:])) == test_frames.EMPTY
-    entries = [frames.entry(each) for each in frames.ack(test_frames.ACK[4:])]
-    assert frames.acks([entries]).wire == test_frames.ACK
+    assert messages.encoded(*messages.message(test_frames.MESSAGE[4:])) == test_frames.MESSAGE
+    assert messages.encoded(*messages.message(test_frames.EMPTY[4:])) == test_frames.EMPTY
+    told = [entries.entry(each) for each in acks.ack(test_frames.ACK[4:])]
+    assert acks.acks([told]).wire == test_frames.ACK
     said = placement.decode(test_placement.VECTOR)
     assert placement.encode(said, metadata=False) == test_placement.VECTOR
     for vector in (test_metrics.AGGREGATED, test_metrics.UNTAGGED):
@@ -47,13 +49,13 @@ def test_case_1_every_vector_is_read_and_written() -> None:
 
 def test_case_2_a_message_above_the_encoders_limit_is_an_error_and_nothing_is_sent() -> None:
     with pytest.raises(FrameTooLarge):
-        frames.encoded(Metadata(), b"0123456789", 4)
+        messages.encoded(Metadata(), b"0123456789", 4)
 
 
 def test_case_3_a_frame_above_the_decoders_limit_is_an_error_before_anything_is_held() -> None:
     reader = MessageReader(8)
     assert reader.feed(struct.pack(">I", 1 << 30)) is None
-    assert (bool(reader.fault), reader.held) == (True, 0)
+    assert (bool(reader.frames.fault), reader.frames.held) == (True, 0)
 
 
 def test_case_4_a_stream_that_ends_inside_a_frame_delivers_nothing_of_it(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_case_5_acks_leave_when_enough_are_there_in_one_frame_and_in_order(tmp_p
         second = producer.send(metric(b"b"))
         assert producer.until_acked(2) == first + second
         (wire,) = producer.reads
-        assert frames.ack(wire[4:]) == first + second
+        assert acks.ack(wire[4:]) == first + second
 
 
 def test_case_6_a_single_ack_leaves_after_the_flush_interval(tmp_path: Path) -> None:

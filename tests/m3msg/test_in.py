@@ -11,8 +11,8 @@ import pytest
 from penstock.callers.quota import UserQuota
 from penstock.config import CallersConfig, LimitsConfig, NodeConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
-from penstock.m3 import frames, metrics
-from penstock.m3.frames import Metadata
+from penstock.m3 import messages, metrics
+from penstock.m3.entries import Metadata
 from penstock.m3.metrics import Metric
 from penstock.m3.policies import storage_policy
 from penstock.settings import SECOND_NS
@@ -70,7 +70,7 @@ def test_a_metric_is_stored_with_its_columns_alone_and_among_many(tmp_path: Path
 def test_ten_thousand_messages_cut_anywhere_are_stored_once_each_in_order_and_acked(tmp_path: Path) -> None:
     values = [metric(b"id.%d" % (number % 977), number % 7, number) for number in range(10_000)]
     names = [Metadata(number % 64, number + 1, SENT + number) for number in range(len(values))]
-    wire = b"".join(frames.encoded(*pair) for pair in zip(names, values, strict=True))
+    wire = b"".join(messages.encoded(*pair) for pair in zip(names, values, strict=True))
     with served(tmp_path) as node, connect(node) as producer:
         at, step = 0, 1
         while at < len(wire):
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_message_cost_one_connection_and_nothing_before_them(
 ) -> None:
     with served(tmp_path) as node, connect(node) as good, connect(node) as producer:
         names = producer.send(metric(b"before"))
-        producer.say(bad + frames.encoded(Metadata(1, 9, SENT), metric(b"after")))
+        producer.say(bad + messages.encoded(Metadata(1, 9, SENT), metric(b"after")))
         assert producer.until_end() == names
         assert faults(node) == {reason: 1}
         good.send(metric(b"good"))
@@ -188,7 +188,7 @@ def test_a_message_that_comes_too_slowly_is_given_up(tmp_path: Path) -> None:
     slow = {"limits": LimitsConfig(body_timeout_ns=10 * SECOND_NS)}
     with served(tmp_path, slow) as node, connect(node) as producer:
         names = producer.send(metric())
-        producer.say(frames.encoded(Metadata(1, 2, 3), metric())[:-1])
+        producer.say(messages.encoded(Metadata(1, 2, 3), metric())[:-1])
         node.until(lambda: node.node.budget.body.used > 0)
         node.advance(11)
         assert producer.until_end() == names
@@ -199,7 +199,7 @@ def test_a_message_that_comes_too_slowly_is_given_up(tmp_path: Path) -> None:
 def test_a_producer_that_takes_no_acks_is_cut_off_and_nobody_else(tmp_path: Path) -> None:
     with served(tmp_path, payload="opaque") as node, connect(node) as deaf, connect(node) as good:
         deaf.sock.setblocking(False)
-        wire = b"".join(frames.encoded(Metadata(1, number, SENT), b"") for number in range(10_000))
+        wire = b"".join(messages.encoded(Metadata(1, number, SENT), b"") for number in range(10_000))
         rest = b""
 
         def more() -> bool:
@@ -300,7 +300,7 @@ def test_a_producer_that_resets_in_the_middle_costs_nothing(tmp_path: Path) -> N
             with connect(node) as producer:
                 producer.send(metric())
                 producer.until_acked(1)
-                producer.say(frames.encoded(Metadata(1, 2, 3), metric())[:20])
+                producer.say(messages.encoded(Metadata(1, 2, 3), metric())[:20])
                 producer.reset()
         node.until(lambda: published(node) == 5 and node.node.budget.body.used == 0)
         node.until(lambda: not node.node.served["m3msg"].running.connections)  # type: ignore[attr-defined]

@@ -499,7 +499,8 @@ def test_acks_that_are_none_break_the_connection_and_lose_nothing() -> None:
 
 
 def test_an_ack_twice_or_of_what_was_never_sent_changes_nothing() -> None:
-    from penstock.m3.frames import Metadata, acks, entry
+    from penstock.m3.acks import acks
+    from penstock.m3.entries import Metadata, entry
 
     way = Way()
     one = way.consumer()

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.clock import Clock, Timer
-from penstock.m3 import frames
+from penstock.m3 import acks
 
 #: Held entries leave when they weigh this much, however many may be held: they are memory, and a large write is no
 #: cheaper than this.
@@ -67,7 +67,7 @@ class Acks:
         pieces, count = self._pieces, self._count
         self.forget()
         if count:
-            self._write(frames.acks(pieces, self._frame_bytes_max).wire, count)
+            self._write(acks.acks(pieces, self._frame_bytes_max).wire, count)
 
     def forget(self) -> None:
         """Send nothing of it."""

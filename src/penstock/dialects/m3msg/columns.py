@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from penstock.columns import NAME_BYTES_MAX, SMALL, Column
 from penstock.filters.storage import HEADER as POLICY
 from penstock.m3 import metric_columns
-from penstock.m3.frames import Messages
+from penstock.m3.messages import Messages
 from penstock.m3.metrics import KINDS, Metric
 from penstock.m3.policies import StoragePolicy
 from penstock.m3.wire import BadMessage

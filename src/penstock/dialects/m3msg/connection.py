@@ -26,7 +26,7 @@ from penstock.errors import Refusal
 from penstock.intake.gather import content_bytes
 from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.intake.spread import picked
-from penstock.m3.frames import MessageReader, Messages
+from penstock.m3.messages import MessageReader, Messages
 from penstock.message import Rows
 from penstock.node.topic import Topic
 from penstock.wire.reading import Reading
@@ -133,8 +133,8 @@ class Connection(asyncio.Protocol):
         if len(data) >= READ_BYTES_MAX and not self._reading.stopped & _TURN:
             self._stop(_TURN)
             self._clock.call_soon(self._next_turn)
-            if self._reader.held < GATHERED_BYTES:
-                self._reader.keep(data)
+            if self._reader.frames.held < GATHERED_BYTES:
+                self._reader.frames.keep(data)
                 self._hold()
                 return
         self._digest(data)
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         if self._ending:
             return
         try:
-            messages, fault = self._reader.feed(data), self._reader.fault
+            messages, fault = self._reader.feed(data), self._reader.frames.fault
             self._hold(fresh=messages is not None)
             if messages is not None:
                 self._take(messages)
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._timers.clear()
         self._acks.forget()
         self._early.clear()
-        self._reader.forget()
+        self._reader.frames.forget()
         self._hold()
         self._forget_unread()
         self._service.leave(self, host_of(self.name))
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, *, fresh: bool = False) -> None:
         """Count what came of a message that is not all there; a fresh one has its own time."""
-        bodies, held = self._node.budget.body, self._reader.held
+        bodies, held = self._node.budget.body, self._reader.frames.held
         if self._held is not None and (fresh or not held):
             bodies.end(self._held)
             self._held = None
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
 
     def _cut(self, why: Refusal) -> None:
         self._held = None
-        self._reader.forget()
+        self._reader.frames.forget()
         self._give_up(why.code, f"a message came too slowly: {why}")
 
     # --- out ------------------------------------------------------------------------------------------------------
@@ -356,12 +356,12 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Read nothing more; ack what was read once it is stored, and hang up."""
-        if self._reader.held and not self._reader.fault:
+        if self._reader.frames.held and not self._reader.frames.fault:
             self._digest(b"")
         if self._ending:
             return
         self._ending = True
-        self._reader.forget()
+        self._reader.frames.forget()
         self._hold()
         if not self._pending:
             self._finish()

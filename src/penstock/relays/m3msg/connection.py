@@ -15,7 +15,7 @@ import numpy as np
 from penstock.clock import SECOND, Clock
 from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery
-from penstock.m3.frames import AckReader
+from penstock.m3.acks import AckReader
 from penstock.relays.m3msg.retry import Retry
 from penstock.relays.m3msg.wire import framed
 from penstock.wire.dial import Dialler
@@ -143,8 +143,8 @@ class Connection:
             unknown = len(self._seat.ack(ids))
             self._counts.acked += len(ids) - unknown
             self._counts.unknown += unknown
-        if self._reader.fault:
-            self.link.drop(self._reader.fault)
+        if self._reader.frames.fault:
+            self.link.drop(self._reader.frames.fault)
 
     def beat(self) -> None:
         """Give up on who does not read."""

@@ -13,7 +13,9 @@ import pyarrow as pa
 from penstock.columns import OFFSET_BITS, SMALL, Buffer, Cuts, Offsets
 from penstock.delivery.policies.routed import routes
 from penstock.delivery.source import Delivery
-from penstock.m3.frames import FrameTooLarge, Metadata, Metadatas, encode, encoded
+from penstock.m3.entries import Metadata, Metadatas
+from penstock.m3.frames import FrameTooLarge
+from penstock.m3.messages import encode, encoded
 
 
 class Framed(NamedTuple):
