@@ -312,6 +312,16 @@ def test_the_first_messages_of_a_partition_are_alone_until_kafka_knows_who_sends
     assert way.kafka.producers == 1
 
 
+def test_no_more_goes_behind_a_doubtful_set_than_kafka_remembers() -> None:
+    way = Way(replace(NUMBERED, request_bytes=1))
+    way.publish(b"first", route=[0])
+    way.kafka.script.append(Taken(13))
+    way.publish(*BODIES[:30], route=[0] * 30)
+    way.until(lambda: not way.left())
+    assert way.kafka.log == {("t", 0): [b"first", *BODIES[:30]]}
+    assert way.kafka.producers == 1
+
+
 @pytest.mark.parametrize("code", [7, 20])
 def test_what_is_given_up_and_may_be_there_keeps_its_number(code: int) -> None:
     way = Way(replace(NUMBERED, failed_attempts_max=0))

@@ -19,6 +19,7 @@ from penstock.relays.m3msg.retry import Retry
 from penstock.relays.m3msg.topology import flag
 from penstock.settings import TrafficSettings
 from tests.m3msg.consumers import NAME, Consumer, Way, placed, service, topic
+from tests.simulation.host import finish
 from tests.site import PLAIN
 
 
@@ -516,3 +517,27 @@ def test_an_ack_twice_or_of_what_was_never_sent_changes_nothing() -> None:
     assert one.got == once([b"a", b"b"])
     counts = way.counts("one")
     assert (counts.acked, counts.unknown) == (2, 5)
+
+
+def test_an_instance_that_comes_while_the_node_stops_gets_nothing_until_the_next_start() -> None:
+    way = Way()
+    one = way.consumer()
+    one.die()
+    two = way.consumer()
+    way.topology.placements = {"one": placed({one: ALL})}
+    way.topology.say(topic(service("one")))
+    way.run()
+    way.publish(*BODIES, keys=KEYS)
+    finish(way.relay.drain())
+    way.site.node.stop()
+    one.revive()
+    way.topology.place("one", placed({one: [0, 1], two: [2, 3]}))
+    way.topology.say(topic(service("one"), service("two")))
+    way.run(30)
+    assert not one.got
+    assert not two.got
+    finish(way.relay.close())
+    way.site.node.close()
+    way.restart()
+    way.until(lambda: way.counts("one").acked == 200)
+    assert one.got + two.got == once(BODIES)

@@ -9,13 +9,14 @@ from typing import Protocol
 
 from tests.simulation.history import History, Violation
 from tests.simulation.kafka.world import KafkaWorld
+from tests.simulation.m3msg.world import M3World
 from tests.simulation.queues.speech import DynamiqSpeech, SqsSpeech
 from tests.simulation.speech import NSQ, Speech
 from tests.simulation.world import Outcome, World
 
 #: The worlds of each seed: a node and its clients, and a node that sends to others.
-CLIENTS, KAFKA = "clients", "kafka"
-WORLDS = (CLIENTS, KAFKA)
+CLIENTS, KAFKA, M3MSG = "clients", "kafka", "m3msg"
+WORLDS = (CLIENTS, KAFKA, M3MSG)
 
 
 class Runs(Protocol):
@@ -34,6 +35,7 @@ def failure_of(
     make: dict[str, Callable[[], Runs]] = {
         CLIENTS: lambda: World(seed, trace=trace, speeches=(NSQ, SqsSpeech(), DynamiqSpeech(), *speeches)),
         KAFKA: lambda: KafkaWorld(seed, trace=trace),
+        M3MSG: lambda: M3World(seed, trace=trace),
     }
     outcomes = []
     for name in (only,) if only else WORLDS:

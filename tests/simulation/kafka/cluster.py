@@ -208,7 +208,7 @@ class Kafka:
         """Return an error to answer with, 0 for none, and whether the messages are taken nevertheless."""
         if not self._draws(self._plan.fault_odds):
             return 0, False
-        plan, after = self._plan, self.random.random() < 0.3
+        plan, after = self._plan, self.random.random() < 0.5
         if plan.forgets and self.random.random() < 0.1:
             return self.random.choice(UNKNOWN_PRODUCER), False
         if plan.costly and self.random.random() < 0.5:

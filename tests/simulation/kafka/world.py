@@ -92,11 +92,11 @@ class KafkaWorld:
         relay, node = self._relay, self.host.node
         if relay is None or node is None:
             return
-        node.stop()
         ended: list[bool] = []
         relay.router.drain(lambda: ended.append(True))
         self.host.run(self.plan.relay.shutdown_max_delay_ns, lambda: bool(ended))
         finish(relay.close())
+        node.stop()
 
     def _crash(self, kind: str) -> None:
         """Let the relay be gone with the node."""

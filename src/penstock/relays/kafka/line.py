@@ -143,19 +143,22 @@ class Line:
             and not self._settling
             and len(self.out) < self._sizes.requests
             and bool(self.again or self.queue)
-            and not self._introduces()
+            and not self._must_hear()
         )
 
-    def _introduces(self) -> bool:
-        """Tell whether the first messages of a producer are out or refused.
+    def _must_hear(self) -> bool:
+        """Tell whether numbered messages have to be answered before others go.
 
-        Of one that it does not know, a broker takes any number: what is behind them would be taken in their stead.
+        Of a producer that it does not know, a broker takes any number: what is behind the first messages would be taken
+        in their stead. And it knows the last five batches again: no more may be behind one that it may have.
         """
-        return any(each.has_first for each in self.out) or any(each.sequence == 0 for each in self.returned)
+        return any(each.is_alone for each in self.out) or any(each.sequence >= 0 for each in self.returned)
 
     def _send(self) -> None:
-        sets = self._sent_before() if self.again else self._new()
-        request = Request(sorted(sets, key=lambda each: each.place))
+        is_again = bool(self.again)
+        sets = self._sent_before() if is_again else self._new()
+        is_alone = any(each.sequence == 0 or (is_again and each.sequence > 0) for each in sets)
+        request = Request(sorted(sets, key=lambda each: each.place), is_alone=is_alone)
         self.out.append(request)
         if self.wire is not None:
             self.wire.produce(request)

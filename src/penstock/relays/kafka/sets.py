@@ -43,12 +43,12 @@ class MessageSet:
 class Request:
     """Sets that went together, and wait for their answer."""
 
-    __slots__ = ("has_first", "sets")
+    __slots__ = ("is_alone", "sets")
 
-    def __init__(self, sets: Sequence[MessageSet]) -> None:
+    def __init__(self, sets: Sequence[MessageSet], *, is_alone: bool = False) -> None:
         self.sets = {each.place: each for each in sets}
-        #: A broker hears of the producer for the first time in some partition.
-        self.has_first = any(each.sequence == 0 for each in sets)
+        #: Nothing goes behind it before it is answered.
+        self.is_alone = is_alone
 
     def __iter__(self) -> Iterator[MessageSet]:
         return iter(self.sets.values())

@@ -130,10 +130,12 @@ class Connection:
         self.link.settled()
         self._reader = AckReader(self._manner.frame_bytes)
         self._full_ns = None
+        if self._draining:  # a node that stops gives no seats
+            return
         self._seat = self._attach(
             self._deliver, lease_ns=self._manner.retry.after_ns(1), name=self._name, keep=self._keep, evict=self._leave
         )
-        self._seat.set_credit(0 if self._draining else self._manner.in_flight)
+        self._seat.set_credit(self._manner.in_flight)
 
     def received(self, data: bytes) -> None:
         """Finish what was acked."""

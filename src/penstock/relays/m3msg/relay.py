@@ -81,8 +81,7 @@ class Relay:
     async def drain(self) -> None:
         """Send nothing more; acks of what is out still come."""
         for relayed in self.topics.values():
-            for service in (*relayed.services.values(), *relayed.leaving.values()):
-                service.drain()
+            relayed.drain()
 
     async def close(self) -> None:
         """Hang up on everybody."""

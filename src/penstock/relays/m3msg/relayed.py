@@ -69,6 +69,7 @@ class Relayed:
         self._way = way
         self._connections = connections
         self._cancels: dict[ServiceId, Callable[[], None]] = {}
+        self._is_draining = False
         self._cancel = topology.watch_topic(stream.name, self._heard)
 
     @property
@@ -78,6 +79,8 @@ class Relayed:
 
     def _heard(self, said: Topic) -> None:
         """Have the services that M3's topic has now."""
+        if self._is_draining:
+            return
         if self.shards and said.shards != self.shards:
             self.refused += 1
             _log.warning(
@@ -112,6 +115,12 @@ class Relayed:
             del self._cancels[key], self.leaving[key]
 
         service.leave(left)
+
+    def drain(self) -> None:
+        """Send nothing more, and follow no change: a node that stops gives no seats."""
+        self._is_draining = True
+        for service in (*self.services.values(), *self.leaving.values()):
+            service.drain()
 
     def close(self) -> None:
         """Hang up on everybody."""

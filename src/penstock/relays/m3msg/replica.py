@@ -47,6 +47,7 @@ class Replica:
         #: By the endpoint of the instance.
         self._connections: dict[str, list[Connection]] = {}
         self._nobody: Seat | None = None
+        self._is_draining = False
 
     @property
     def connections(self) -> Iterator[Connection]:
@@ -55,6 +56,8 @@ class Replica:
 
     def place(self, owners: Mapping[int, Sequence[Owner]], *, discards: bool) -> None:
         """Send to these owners from now on; `discards`: what nobody has is not kept."""
+        if self._is_draining:
+            return
         endpoints = {owner.endpoint for some in owners.values() for owner in some}
         for gone in [endpoint for endpoint in self._connections if endpoint not in endpoints]:
             for connection in self._connections.pop(gone):
@@ -74,7 +77,8 @@ class Replica:
         self.subscription.pump()
 
     def drain(self) -> None:
-        """Send nothing more."""
+        """Send nothing more, to nobody who comes either."""
+        self._is_draining = True
         for connection in self.connections:
             connection.drain()
 

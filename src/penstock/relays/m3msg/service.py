@@ -44,7 +44,7 @@ class Service:
         self._number = connections
         self._replicas: list[Replica] = []
         self._placement: Placement | None = None
-        self._closed = False
+        self._closed = self._is_draining = False
         #: Hears when it has gone, while it is about to.
         self._left: Callable[[], None] | None = None
         #: Its topic had filters for it, so what its subscriptions have are not somebody else's.
@@ -100,7 +100,8 @@ class Service:
         self._then(self._place)
 
     def drain(self) -> None:
-        """Send nothing more."""
+        """Send nothing more, to nobody who comes either."""
+        self._is_draining = True
         for replica in self._replicas:
             replica.drain()
 
@@ -194,7 +195,7 @@ class Service:
 
     def _place(self) -> Answer[None]:
         placement = self._placement
-        if placement is None:
+        if placement is None or self._is_draining:
             return Answer.of(None)
         if self.said.consumption == "shared":
             owners = {shard: tuple(some) for shard, some in shared(placement, self._shards).items()}
@@ -220,6 +221,8 @@ class Service:
                 self._stream.attach, subscription, self._manner, self._number, self.counts, self._shards, first_shard
             )
             self._replicas.append(replica)
+            if self._is_draining:
+                replica.drain()
 
         return self._subscribed(number).then_make(made).then_ask(lambda _: self._grown(count))
 
