@@ -10,7 +10,8 @@ from random import Random
 from typing import cast
 
 from penstock.clock import MILLISECOND
-from penstock.m3.frames import MessageReader, acks
+from penstock.m3.acks import acks
+from penstock.m3.messages import MessageReader
 from tests.simulation.clock import SimClock
 from tests.simulation.host import Host
 from tests.simulation.outgoing import Mood, Outside
