@@ -75,8 +75,8 @@ class _Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         found = self._reader.feed(data)
         instance = self._instance
-        if self._reader.fault:
-            instance.host.fail("a relay speaks M3Msg", self._reader.fault)
+        if self._reader.frames.fault:
+            instance.host.fail("a relay speaks M3Msg", self._reader.frames.fault)
         if found is None:
             return
         values = memoryview(found.values)
