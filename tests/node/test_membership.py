@@ -233,6 +233,38 @@ def test_other_brokers_clocks_are_heard_by_what_they_say(here: Here) -> None:
     assert (level.target, level.active) == ("broker", 3)
 
 
+def test_the_time_that_a_broker_says_is_that_of_saying_it(here: Here) -> None:
+    here.other("there")
+    here.run(1)
+    heard: list[int] = []
+    here.site.node.registry.watch(
+        here.overseer.keys.broker("here"),
+        here.site.node.registry.revision,
+        lambda events: heard.extend(
+            here.now_ms - msgspec.msgpack.decode(event.value, type=BrokerRecord).said_ms
+            for event in events
+            if event.value is not None
+        ),
+    )
+    for number in range(30):
+        here.membership.join("consumer", here.topic, f"c{number}").now()
+        here.run(1)
+    assert len(heard) >= 30
+    assert max(heard) <= 1
+
+
+def test_the_clock_of_a_broker_that_is_gone_counts_no_more(here: Here) -> None:
+    registry, keys = here.site.node.registry, here.overseer.keys
+    for ident in ("b1", "b2", "b3"):
+        said = BrokerRecord(id=ident, life=ident, since_ms=1, said_ms=here.now_ms + 800)
+        registry.propose({keys.broker(ident): _encoded(said)}).now()
+    here.run(1)
+    assert [level.active for level in here.site.node.drift.levels()] == [3]
+    registry.propose({}, [keys.broker(ident) for ident in ("b1", "b2", "b3")]).now()
+    here.run(2)
+    assert list(here.site.node.drift.levels()) == []
+
+
 def test_a_broker_that_leaves_takes_everything_back(here: Here) -> None:
     here.membership.join("consumer", here.topic, "c1").now()
     here.run(2)

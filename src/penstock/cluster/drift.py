@@ -6,7 +6,7 @@ Estimates only; nothing sets a clock. Pure: times are passed in, as milliseconds
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from statistics import fmean, median
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -78,6 +78,11 @@ class Drift:
     def forget(self, target: Target, topic: str, partner: str) -> None:
         """Take that a partner is gone."""
         self._partners.pop((target, topic, partner), None)
+
+    def keep(self, target: Target, partners: Container[str]) -> None:
+        """Take that all other partners of a kind are gone."""
+        for key in [key for key in self._partners if key[0] == target and key[2] not in partners]:
+            del self._partners[key]
 
     def self_offset_ms(self) -> float | None:
         """Return how far this clock is behind the others', by most of them; None if too few say so.

@@ -37,7 +37,7 @@ LOOK_NS = SECOND
 BALANCE_MS = 1000
 #: What changes all the time is said this often, and only where somebody hears it: each time is a write.
 FIGURES_NS = 10 * SECOND
-FIGURES = ("connections", "cpu", "latency_ms", "registry_latency_ms", "drift_ms", "registry_drift_ms", "said_ms")
+FIGURES = ("connections", "cpu", "latency_ms", "registry_latency_ms", "drift_ms", "registry_drift_ms")
 
 _log = logging.getLogger("penstock.cluster")
 
@@ -106,6 +106,9 @@ class Membership:
         #: What was last said of what changes all the time, and when.
         self._figures: BrokerRecord | None = None
         self._figured_ns = 0
+        #: What was last said of all, and when: others read the time from it.
+        self._told: BrokerRecord | None = None
+        self._told_ms = 0
         overseer.may_work = lambda: node.health.may("clean") and node.health.may("admin")
         self._unwatch = overseer.watch(self._topic)
         for entry in overseer.topics():
@@ -212,6 +215,7 @@ class Membership:
         brokers = [record for record in self.records.brokers() if record.state != "inactive"]
         health.memory.observe(self.resident(), self.memory_max_bytes)
         health.partition.observe(self._ask_registry(), [record.id for record in brokers], now_ns)
+        self.drift.keep("broker", {record.id for record in brokers})
         offset_ms = self.drift.self_offset_ms()
         if offset_ms is not None:
             health.time_drift.observe(offset_ms, now_ns)
@@ -241,18 +245,20 @@ class Membership:
             registry_latency_ms=round(self._registry_latency_ms, 1),
             drift_ms=round(drift.mean_offset_ms("consumer", "producer")),
             registry_drift_ms=round(drift.mean_offset_ms("sync", "broker")),
-            said_ms=self._node.clock.now() // MILLISECOND,
         )
 
     def _said(self, brokers: list[BrokerRecord], now_ns: int) -> BrokerRecord:
         """Return what is said of it: of its figures what was so a while ago, and nothing where nobody hears it."""
-        record = self.record()
-        if self._figures is None or now_ns - self._figured_ns >= FIGURES_NS:
-            self._figures, self._figured_ns = record, now_ns
-        if all(each.id == record.id for each in brokers):
+        record, now_ms = self.record(), self._node.clock.now() // MILLISECOND
+        is_alone = all(each.id == record.id for each in brokers)
+        if is_alone:
             self._figures = BrokerRecord(id=record.id, life=record.life, since_ms=0)
-        told = {name: getattr(self._figures, name) for name in FIGURES}
-        return msgspec.structs.replace(record, **told)
+        elif self._figures is None or now_ns - self._figured_ns >= FIGURES_NS:
+            self._figures, self._figured_ns, self._told_ms = record, now_ns, now_ms
+        told = msgspec.structs.replace(record, **{name: getattr(self._figures, name) for name in FIGURES}, said_ms=0)
+        if told != self._told:
+            self._told, self._told_ms = told, now_ms
+        return told if is_alone else msgspec.structs.replace(told, said_ms=self._told_ms)
 
     def brokers(self) -> list[BrokerRecord]:
         """Return all brokers, this one as it is now: what it said is older, or on its way."""
