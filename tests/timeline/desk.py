@@ -61,7 +61,7 @@ class Consuming(Stream):
         super().__init__()
         self.desk = desk
         self.session = session
-        self.talk = desk.service.consume(desk.caller, b"", self)
+        self.talk = desk.service.reception.consume(desk.caller, b"", self)
 
     def status(self, available: int, buffer: int = 100) -> None:
         said = wire.ConsumerStatus(session_id=self.session, max_buffer_size=buffer, available_buffer_size=available)

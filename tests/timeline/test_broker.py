@@ -95,13 +95,13 @@ def test_36_a_clock_that_is_off_stops_creates_and_pushes_until_it_is_right(desk:
 def test_37_a_storage_that_fails_gets_one_operation_in_ten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = desk.producer()
     tried: list[int] = []
-    create = desk.service.timeline("t").create
+    create = desk.service.topics.find("t").create
 
     def failing(*given: Any) -> Any:
         tried.append(1)
         return Answer.refused(Refusal("disk_failed", "the disk is gone"))
 
-    timeline = desk.service.timeline("t")
+    timeline = desk.service.topics.find("t")
     monkeypatch.setattr(timeline, "create", failing)
     kinds = [refused(lambda: desk.create(producer, (None, 0))) for _ in range(5)]
     assert [kind for kind, _ in kinds] == [100] * 5

@@ -15,12 +15,12 @@ import pyarrow as pa
 from penstock.callers import Caller
 from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Ping, Pong, TopicStatus, Up
 from penstock.client.wire import decoded, encoded
-from penstock.clock import Timer
+from penstock.clock import MILLISECOND, Timer
 from penstock.columns import Offsets
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
 from penstock.dialects.timeline import pushes
-from penstock.dialects.timeline.errors import Fault
+from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.reading import Found, read
 from penstock.dialects.timeline.sessions import Session
 from penstock.dialects.timeline.timeline import Timeline
@@ -28,7 +28,7 @@ from penstock.errors import Refusal
 from penstock.offers import Stream
 
 if TYPE_CHECKING:
-    from penstock.dialects.timeline.service import Service
+    from penstock.dialects.timeline.reception import Reception
 
 #: What was pushed is looked up by its id until it is deleted; beyond twice what is on lease, it is cleaned up.
 _STALE_MAX = 1024
@@ -37,8 +37,9 @@ _STALE_MAX = 1024
 class Consumer:
     """One open stream."""
 
-    def __init__(self, service: Service, caller: Caller, stream: Stream) -> None:
-        self._service = service
+    def __init__(self, reception: Reception, caller: Caller, stream: Stream) -> None:
+        self._reception = reception
+        self._clock = reception.node.clock
         self._caller = caller
         self._stream = stream
         self.session: Session | None = None
@@ -48,15 +49,13 @@ class Consumer:
         self.held: dict[bytes, int] = {}
         #: Its active leases were pushed, so that it may get others.
         self.is_hydrated = False
-        self.joined_ns = service.node.clock.now()
+        self.joined_ns = self._clock.now()
         self.status: ConsumerStatus | None = None
         #: How much may still be pushed before it says something again.
         self._room = 0
         self._ended = False
-        clock = service.node.clock
-        self._patience: Timer | None = clock.call_at(
-            clock.monotonic() + service.config.first_status_ns, self._lose_patience
-        )
+        first_ns = self._clock.monotonic() + reception.config.first_status_ns
+        self._patience: Timer | None = self._clock.call_at(first_ns, self._lose_patience)
         self._ticker: Timer | None = None
 
     @property
@@ -79,30 +78,30 @@ class Consumer:
             elif self.session is None:
                 raise Fault(Kind.PROTOCOL, "the first word of a consumer is its status")
             if words.pong is not None:
-                self._service.ponged(self, words.pong)
+                self._reception.ponged(self, words.pong)
             if words.ping is not None:
-                pong = Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=self._service.now_ms())
+                pong = Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=self._clock.now() // MILLISECOND)
                 self._say(Down(pong=pong))
         except (Fault, Refusal) as error:
-            self._fail(self._service.fault_of(error))
+            self._fail(error if isinstance(error, Fault) else of_refusal(error))
 
     def _take_status(self, status: ConsumerStatus) -> None:
         if status.max_buffer_size < 1 or not 0 <= status.available_buffer_size <= 0xFFFFFFFF:
             raise Fault(Kind.PROTOCOL, "a consumer has a buffer of 1 or more, and room in it for 0 or more")
-        session = self._service.sessions.find(status.session_id, "consumer")
+        session = self._reception.sessions.find(status.session_id, "consumer")
         self.status = status
         self._room = status.available_buffer_size
         if self.session is None:
             self._open(session)
         elif session is not self.session:
             raise Fault(Kind.PROTOCOL, "a stream is for one session")
-        self._service.heard(self, status.available_buffer_size)
+        self._reception.heard(self, status.available_buffer_size)
         self.grant()
 
     def _open(self, session: Session) -> None:
         """Become the consumer that a session is for."""
         self._stream.needs("receive", session.topic)
-        timeline = self._service.timeline(session.topic)
+        timeline = self._reception.topics.find(session.topic)
         if session.stream is not None:
             raise Fault(Kind.PROTOCOL, f"consumer {session.member!r} has a stream already; close that one first")
         self.seat = timeline.topic.attach(
@@ -120,7 +119,6 @@ class Consumer:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._service.joined(self)
         timeline.subscription.expire(timeline.node.now())
         ids = np.array([lease.id for lease in self.seat.leases()], np.int64)
         read(timeline.topic, ids, self._hydrate)
@@ -135,7 +133,7 @@ class Consumer:
             self._push(batch, ids)
         self.is_hydrated = True
         self._say(Down(hydrated=True))
-        self._service.hydrated(self)
+        self._reception.hydrated(self)
         self.grant()
 
     def grant(self) -> None:
@@ -143,7 +141,7 @@ class Consumer:
         seat = self.seat
         if seat is None or not self.is_hydrated:
             return
-        room = self._service.room(self, self._room)
+        room = self._reception.room(self, self._room)
         if room <= 0 or self._stream.is_full:
             seat.block()
             return
@@ -158,7 +156,7 @@ class Consumer:
             return
         batch, ids = pushes.of_deliveries(timeline, session.member.encode(), deliveries, timeline.node.now())
         timeline.note_delivered(batch)
-        self._service.report.pushed(session.topic, batch)
+        self._reception.report.pushed(session.topic, batch)
         self._push(batch, ids)
 
     def _push(self, batch: pa.RecordBatch, ids: Offsets) -> None:
@@ -185,10 +183,10 @@ class Consumer:
         """Tell how the topic is, now and again."""
         if self._ended or self.timeline is None:
             return
-        clock = self._service.node.clock
-        self._ticker = clock.call_at(clock.monotonic() + self._service.config.status_tick_ns, self._tick)
+        next_ns = self._clock.monotonic() + self._reception.config.status_tick_ns
+        self._ticker = self._clock.call_at(next_ns, self._tick)
         if not self._stream.is_full:
-            ping = Ping(local_ts_ms=self._service.now_ms())
+            ping = Ping(local_ts_ms=self._clock.now() // MILLISECOND)
             self._say(Down(status=self.topic_status(), ping=ping))
 
     def topic_status(self) -> TopicStatus:
@@ -207,7 +205,7 @@ class Consumer:
 
     def _lose_patience(self) -> None:
         self._patience = None
-        seconds = self._service.config.first_status_ns // 1_000_000_000
+        seconds = self._reception.config.first_status_ns // 1_000_000_000
         self._fail(Fault(Kind.PROTOCOL, f"no status came within {seconds} s"))
 
     def _evict(self) -> None:
@@ -216,13 +214,13 @@ class Consumer:
 
     def _fail(self, fault: Fault) -> None:
         if not self._ended:
-            self._service.report.failed(self.session.topic if self.session is not None else "")
+            self._reception.report.failed(self.session.topic if self.session is not None else "")
             self._say(Down(error=fault.error("consume"), end=str(fault)))
             self._stream.end(str(fault))
             self.closed()
 
     def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
-        """End the stream for a reason of the service's."""
+        """End the stream for a reason of the reception's."""
         self._fail(Fault(kind, why))
 
     def closed(self) -> None:
@@ -236,9 +234,9 @@ class Consumer:
         session, timeline, seat = self.session, self.timeline, self.seat
         if session is not None and session.stream is self:
             session.stream = None
-            session.used_ns = self._service.node.clock.monotonic()
+            session.used_ns = self._clock.monotonic()
         if timeline is not None and session is not None and timeline.consumers.get(session.member) is self:
             del timeline.consumers[session.member]
-            self._service.left(self)
+            self._reception.left(self)
         if seat is not None:
             seat.close()

@@ -1,4 +1,4 @@
-"""What ids may be: bytes of graphic characters, within a length."""
+"""What ids may be: bytes of graphic characters, within a length; and which cluster is meant."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def check_name(what: str, name: str, bytes_max: int) -> None:
         raise Fault(Kind.PROTOCOL, f"{what} has {size} bytes; it may have 1 to {bytes_max}")
     if not is_graphic(name):
         raise Fault(Kind.PROTOCOL, f"{what} {name[:100]!r} has characters that cannot be seen; leave them out")
+
+
+def check_cluster(asked: str, here: str) -> None:
+    """Refuse what is meant for another cluster; who names none means this one."""
+    if asked and asked != here:
+        raise Fault(Kind.WRONG_CLUSTER, f"this is cluster {here!r}, and not {asked[:256]!r}")
 
 
 def is_graphic(text: str) -> bool:

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from penstock.client.timeline.wire import Kind
 from penstock.clock import SECOND
-from penstock.cluster.figures import WINDOWS, Filter, Levels, Query, QueryOp, QueryType, windows_of
+from penstock.cluster.figures import WINDOWS, Figures, Filter, Levels, Query, QueryOp, QueryType, windows_of
 from penstock.cluster.health import Op
 from penstock.dialects.timeline.errors import Fault, of_refusal
-from penstock.dialects.timeline.sessions import Session
+from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.dialects.timeline.timeline import MS, Kinds, Timeline
+from penstock.dialects.timeline.topics import Topics
 from penstock.errors import Refusal
-from penstock.node.membership import Membership
 
 if TYPE_CHECKING:
-    from penstock.dialects.timeline.service import Service
+    from penstock.node.node import Node
 
 #: What the storage refuses because it is not well; a full quota is no trouble of its.
 _SICK = ("disk_failed", "disk_full")
@@ -33,11 +33,13 @@ _NOT_THE_PRODUCERS = (
 class Report:
     """What one service says of itself."""
 
-    def __init__(self, service: Service, membership: Membership) -> None:
-        self._service = service
-        self._clock = service.node.clock
-        self._health = service.node.health
-        self._figures = membership.figures
+    def __init__(self, node: Node, topics: Topics, sessions: Sessions, figures: Figures) -> None:
+        self._node = node
+        self._topics = topics
+        self._sessions = sessions
+        self._clock = node.clock
+        self._health = node.health
+        self._figures = figures
         self._figures.levels = self._levels
         self._figures.connections = self._connections
 
@@ -88,7 +90,7 @@ class Report:
 
     def failed(self, topic: str) -> None:
         """Tell of a consumer's stream that ended in error."""
-        self._figures.channel_errors["consumer", topic if topic in self._service.by_name else ""] += 1
+        self._figures.channel_errors["consumer", topic if topic in self._topics.by_name else ""] += 1
 
     def pushed(self, topic: str, batch: pa.RecordBatch) -> None:
         """Tell of leases that began."""
@@ -118,16 +120,16 @@ class Report:
             self._health.storage.observe(not is_sick)
 
     def _connections(self) -> int:
-        return sum(1 for served in self._service.node.served.values() for _ in served.running.peers())
+        return sum(1 for served in self._node.served.values() for _ in served.running.peers())
 
     def _levels(self) -> Iterator[Levels]:
-        for timeline in self._service.timelines():
+        for timeline in self._topics.all():
             backlog = timeline.topic.backlog(timeline.subscription)
             topic = timeline.topic.name
             expired = timeline.subscription.expired_leases - timeline.told_expired
             timeline.told_expired += expired
             self.expired(topic, expired)
-            producers = sum(session.role == "producer" for session in self._service.sessions.of(topic))
+            producers = sum(session.role == "producer" for session in self._sessions.of(topic))
             yield Levels(
                 topic, backlog.ready, backlog.leased, tuple(_waiting(timeline)), len(timeline.consumers), producers
             )

@@ -51,7 +51,7 @@ class Timelines:
         yield Sample("connections", "gauge", "Connections to the administration.", len(self.listener.connections))
         yield Sample("requests_total", "counter", "Requests to the administration.", self.listener.requests)
         yield Sample("sessions", "gauge", "Producers and consumers that greeted.", len(service.sessions))
-        for timeline in service.timelines():
+        for timeline in service.topics.all():
             labels = {"topic": timeline.topic.name}
             yield Sample("consumers", "gauge", "Consumers with a stream.", len(timeline.consumers), labels)
             yield Sample("ids", "gauge", "Message ids that are looked up.", len(timeline.index), labels)
@@ -59,7 +59,7 @@ class Timelines:
     def peers(self) -> Iterable[Peer]:
         """Return who is connected."""
         yield from (Peer(connection.peer, "timeline.port") for connection in self.listener.connections)
-        for timeline in self.service.timelines():
+        for timeline in self.service.topics.all():
             for name, consumer in timeline.consumers.items():
                 held = consumer.seat.in_flight if consumer.seat is not None else 0
                 place = timeline.topic.name, timeline.subscription.name
