@@ -11,7 +11,8 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.cluster.denial import Denial
-from penstock.cluster.overseer import Entry, Overseer, Settings
+from penstock.cluster.entries import Entry, Settings
+from penstock.cluster.overseer import Overseer
 from penstock.cluster.records import BrokerRecord, ClientRecord
 from penstock.cluster.tables import Tables
 from penstock.errors import Refusal

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from penstock.clock import MILLISECOND, SECOND
@@ -69,6 +71,27 @@ def test_members_of_a_broker_that_died_are_gone_with_its_lease_and_those_of_othe
     world.run(GONE_S)
     assert members(two) == ["c2 at two"]
     assert [(each.id, each.state) for each in two.records.brokers()] == [("one", "inactive"), ("two", "healthy")]
+
+
+def test_a_record_that_cannot_be_read_is_said_once_each_time_it_is_written(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = make(world, "one", "two")
+    two.announce()
+    two.join("a", "good")
+    world.run(0.2)
+    keys = one.overseer.keys
+    places = [keys.broker("bad"), keys.known_broker("bad"), keys.consumer("a", "bad")]
+    for times in (1, 2):
+        world.server.propose(dict.fromkeys(places, b"\xc1 garbage")).now()
+        for _ in range(3):
+            world.run(1)
+            for broker in (one, two):
+                assert members(broker) == ["good at two"]
+                assert [each.id for each in broker.records.brokers()] == ["two"]
+        for key in places:
+            said = [each for each in caplog.records if each.levelno == logging.ERROR and key in each.getMessage()]
+            assert len(said) == 2 * times, "once by each of two brokers"
 
 
 def test_a_broker_that_does_not_return_is_forgotten_after_a_day_and_one_that_says_goodbye_at_once(world: World) -> None:

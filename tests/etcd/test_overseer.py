@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from penstock.cluster.denial import Denial
-from penstock.cluster.overseer import Overseer, Settings
+from penstock.cluster.entries import Settings
+from penstock.cluster.overseer import Overseer
 from penstock.registry.answer import Answer
 from tests.etcd.servers import Cluster
 from tests.etcd.test_conformance import EtcdPlace

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.cluster.overseer import Entry, Overseer, Settings
+from penstock.cluster.entries import Entry, Settings
+from penstock.cluster.overseer import Overseer
 from penstock.cluster.records import BrokerRecord, ClientRecord
 from penstock.node.membership import Membership
 from penstock.registry.answer import Answer

@@ -9,30 +9,32 @@ stored under it; two brokers never write down a step of one job.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.cluster import entries
 from penstock.cluster.denial import (
     STORAGE_ERROR,
     TOPIC_BEING_DELETED,
     TOPIC_DIFFERS,
-    TOPIC_ERROR,
     TOPIC_NOT_FOUND,
     TOPIC_PROVISIONING,
     Denial,
 )
-from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id, topic_in
+from penstock.cluster.entries import Deletion, Entry, Settings
+from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id
 from penstock.cluster.presence import Presence
+from penstock.cluster.reader import Reader
 from penstock.cluster.records import Records
-from penstock.errors import CorruptionError, PenstockError, Refusal
+from penstock.errors import PenstockError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
-from penstock.registry.records import decoded
 from penstock.registry.registry import Cancel, Event, Registry
+from penstock.registry.registry import Entry as Kept
 
 #: Work that nobody does is found this often, a little less, so that brokers do not look all at once.
 SCAN_NS = 5 * SECOND
@@ -42,36 +44,9 @@ PROVISION_MS_MAX = 60_000
 #: A client that finds a name fenced asks again after this time.
 FENCED_MS = 200
 
-Settings: TypeAlias = "Mapping[str, int | bool | str]"
-State: TypeAlias = Literal["creating", "live"]
-Phase: TypeAlias = Literal["fencing", "purging"]
 T = TypeVar("T")
-Record = TypeVar("Record", bound=msgspec.Struct)
 
 _log = logging.getLogger("penstock.cluster")
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as all brokers know it."""
-
-    id: str
-    #: New with every creation, and part of whatever its storage is called.
-    incarnation: str
-    created_ms: int
-    state: State
-    master: str
-    settings: dict[str, int | bool | str]
-
-
-class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that is gone and whose storage may not be."""
-
-    id: str
-    incarnation: str
-    phase: Phase
-    since_ms: int
-    master: str
-    settings: dict[str, int | bool | str] = {}
 
 
 class Storage(Protocol):
@@ -130,9 +105,9 @@ class Overseer:
         self._watchers: list[Watcher] = []
         #: The live topics, as watchers were told.
         self._live: dict[str, Entry] = {}
-        self._unreadable: set[tuple[str, int]] = set()
+        self._reader = Reader()
         for key, kept in registry.list(self.keys.topics).items():
-            entry = self._read(key, kept.value, kept.revision, Entry)
+            entry = self._reader.read(key, kept, Entry)
             if entry is not None and entry.state == "live":
                 self._live[key] = entry
         self._unwatch: Cancel = registry.watch(self.keys.topics, registry.revision, self._heard)
@@ -158,7 +133,7 @@ class Overseer:
         kept = self._registry.get(key)
         if kept is None:
             raise self._missing(ident)
-        entry = _decoded(kept.value, Entry, key)
+        entry = entries.decoded(kept.value, Entry, key)
         if entry.state == "creating":
             raise Denial(TOPIC_PROVISIONING, f"topic {ident} is being made; try again in a moment")
         return entry
@@ -166,14 +141,14 @@ class Overseer:
     def topics(self) -> list[Entry]:
         """Return all topics that can be read, by id."""
         found = self._registry.list(self.keys.topics)
-        entries = [self._read(key, kept.value, kept.revision, Entry) for key, kept in found.items()]
-        return [entry for entry in entries if entry is not None]
+        read = [self._reader.read(key, kept, Entry) for key, kept in found.items()]
+        return [entry for entry in read if entry is not None]
 
     def deletions(self) -> list[Deletion]:
         """Return what is being deleted."""
         found = self._registry.list(self.keys.deleted)
-        entries = [self._read(key, kept.value, kept.revision, Deletion) for key, kept in found.items()]
-        return [entry for entry in entries if entry is not None]
+        read = [self._reader.read(key, kept, Deletion) for key, kept in found.items()]
+        return [entry for entry in read if entry is not None]
 
     def masters(self) -> dict[str, str]:
         """Return who works on what, by the names of the locks."""
@@ -192,9 +167,8 @@ class Overseer:
 
     def _heard(self, events: Sequence[Event]) -> None:
         for event in events:
-            entry = None
-            if event.value is not None:
-                entry = self._read(event.key, event.value, event.revision, Entry)
+            kept = Kept(event.value, event.revision) if event.value is not None else None
+            entry = self._reader.read(event.key, kept, Entry)
             now = entry if entry is not None and entry.state == "live" else None
             was = self._live.get(event.key)
             if was is not None and (now is None or now.incarnation != was.incarnation):
@@ -239,7 +213,7 @@ class Overseer:
             if self._registry.get(self.keys.fence(wanted.id)) is not None:
                 raise self._missing(wanted.id)
             return None
-        entry = _decoded(kept.value, Entry, key)
+        entry = entries.decoded(kept.value, Entry, key)
         if entry.incarnation == wanted.incarnation:
             return None
         if entry.state == "creating":
@@ -257,7 +231,7 @@ class Overseer:
             if found is not None:
                 return Draft(found)
             guards = {key: 0, self.keys.fence(entry.id): 0, lock: at}
-            return Draft(entry, {key: _encoded(entry)}, (), guards, proof=(key,))
+            return Draft(entry, {key: entries.encoded(entry)}, (), guards, proof=(key,))
 
         def begun(there: Entry) -> Answer[Entry]:
             if there.incarnation != entry.incarnation:
@@ -293,13 +267,13 @@ class Overseer:
 
         def compose() -> Draft[Entry]:
             kept = self._registry.get(key)
-            there = _decoded(kept.value, Entry, key) if kept is not None else None
+            there = entries.decoded(kept.value, Entry, key) if kept is not None else None
             if kept is None or there is None or there.incarnation != entry.incarnation:
                 raise self._missing(entry.id)
             if there.state == "live":
                 return Draft(there)
             self._check_lock(lock, at)
-            return Draft(live, {key: _encoded(live)}, (), {key: kept.revision, lock: at}, proof=(key,))
+            return Draft(live, {key: entries.encoded(live)}, (), {key: kept.revision, lock: at}, proof=(key,))
 
         return self._attempt(compose)
 
@@ -308,7 +282,7 @@ class Overseer:
 
         def compose() -> Draft[None]:
             kept = self._registry.get(self.keys.topic(entry.id))
-            if kept is None or _decoded(kept.value, Entry, entry.id).incarnation != entry.incarnation:
+            if kept is None or entries.decoded(kept.value, Entry, entry.id).incarnation != entry.incarnation:
                 return Draft(None)
             self._check_lock(lock, at)
             draft = self._gone(entry, kept.revision)
@@ -344,7 +318,7 @@ class Overseer:
             settings=entry.settings,
         )
         key, listed = self.keys.topic(entry.id), self.keys.deletion(entry.id, entry.incarnation)
-        puts = {listed: _encoded(gone), self.keys.fence(entry.id): entry.incarnation.encode()}
+        puts = {listed: entries.encoded(gone), self.keys.fence(entry.id): entry.incarnation.encode()}
         return Draft(None, puts, [key, self.keys.table(entry.id)], {key: revision}, proof=(listed,))
 
     def _take_up_deletion(self, ident: str, incarnation: str) -> None:
@@ -357,7 +331,7 @@ class Overseer:
         kept = self._registry.get(listed)
         if kept is None:
             return Answer.of(None)
-        gone = _decoded(kept.value, Deletion, listed)
+        gone = entries.decoded(kept.value, Deletion, listed)
         if gone.phase == "purging":
             return self._purge(gone, listed, lock, at)
         fenced = self._storage.fence(gone.id, gone.incarnation)
@@ -371,10 +345,12 @@ class Overseer:
 
         def compose() -> Draft[None]:
             kept = self._registry.get(listed)
-            if kept is None or _decoded(kept.value, Deletion, listed).phase == "purging":
+            if kept is None or entries.decoded(kept.value, Deletion, listed).phase == "purging":
                 return Draft(None)
             self._check_lock(lock, at)
-            return Draft(None, {listed: _encoded(purging)}, [fence], {listed: kept.revision, lock: at}, proof=(listed,))
+            return Draft(
+                None, {listed: entries.encoded(purging)}, [fence], {listed: kept.revision, lock: at}, proof=(listed,)
+            )
 
         return self._attempt(compose)
 
@@ -478,27 +454,6 @@ class Overseer:
 
     def _now_ms(self) -> int:
         return self._clock.now() // MILLISECOND
-
-    def _read(self, key: str, value: bytes, revision: int, kind: type[Record]) -> Record | None:
-        """Return what an entry says; one that cannot be read is said once and passed over."""
-        try:
-            return decoded(value, kind, key)
-        except CorruptionError as error:
-            if (key, revision) not in self._unreadable:
-                self._unreadable.add((key, revision))
-                _log.error("%s; it is passed over (topic %s)", error, topic_in(key, self.keys.topics))
-            return None
-
-
-def _decoded(value: bytes, kind: type[Record], key: str) -> Record:
-    try:
-        return decoded(value, kind, key)
-    except CorruptionError as error:
-        raise Denial(TOPIC_ERROR, str(error)) from None
-
-
-def _encoded(entry: msgspec.Struct) -> bytes:
-    return msgspec.msgpack.encode(entry)
 
 
 def _differing(entry: Entry, wanted: Entry) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,17 +17,15 @@ from penstock.clock import MILLISECOND, Clock
 from penstock.cluster.broker import Broker, State
 from penstock.cluster.keys import Keys, topic_in
 from penstock.cluster.presence import Presence
-from penstock.errors import CorruptionError
+from penstock.cluster.reader import Reader
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
-from penstock.registry.records import decoded
 from penstock.registry.registry import Cancel, Entry, Event, Registry
 
 #: A broker that went without a word is taken for one that returns, for so long.
 RETURN_MS_MAX = 24 * 3600 * 1000
 
 Role: TypeAlias = Literal["consumer", "producer"]
-Record = TypeVar("Record", bound=msgspec.Struct)
 
 _log = logging.getLogger("penstock.cluster")
 
@@ -112,8 +110,7 @@ class Records:
         self._presence = presence
         self.life = f"{random.getrandbits(64):016x}"
         self._said: BrokerRecord | None = None
-        #: What could not be read, and was said: the revision by key.
-        self._unreadable: dict[str, int] = {}
+        self._reader = Reader()
         #: Clients of this broker, by key.
         self._mine: dict[str, ClientRecord] = {}
         self._on_members: list[Callable[[str], None]] = []
@@ -136,7 +133,7 @@ class Records:
         """Say how this broker is, if that is anything new."""
         key = self._keys.broker(self.broker)
         entry = self._registry.get(key)
-        other = self._read(key, entry, BrokerRecord)
+        other = self._reader.read(key, entry, BrokerRecord)
         if other is not None and other.life != self.life:
             self.problem = (
                 f"another broker calls itself {self.broker} (at {', '.join(other.addresses) or other.hostname}), or "
@@ -162,13 +159,13 @@ class Records:
         """Return all brokers, those that should return as inactive, by id."""
         found: dict[str, BrokerRecord] = {}
         for key, entry in self._registry.list(self._keys.known).items():
-            known = self._read(key, entry, Known)
+            known = self._reader.read(key, entry, Known)
             if known is not None:
                 found[known.id] = BrokerRecord(
                     id=known.id, life="", since_ms=known.gone_ms, hostname=known.hostname, state="inactive"
                 )
         for key, entry in self._registry.list(self._keys.brokers).items():
-            record = self._read(key, entry, BrokerRecord)
+            record = self._reader.read(key, entry, BrokerRecord)
             if record is not None:
                 found[record.id] = record
         return [found[ident] for ident in sorted(found)]
@@ -180,7 +177,7 @@ class Records:
     def _heard_of_brokers(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.value is not None and event.key != self._keys.broker(self.broker):
-                record = self._read(event.key, Entry(event.value, event.revision), BrokerRecord)
+                record = self._reader.read(event.key, Entry(event.value, event.revision), BrokerRecord)
                 if record is not None:
                     for told in self._on_brokers:
                         told(record)
@@ -189,7 +186,7 @@ class Records:
         """Note which brokers have gone, and forget those that have been away for too long."""
         now_ms = self._clock.now() // MILLISECOND
         for key, entry in self._registry.list(self._keys.known).items():
-            known = self._read(key, entry, Known)
+            known = self._reader.read(key, entry, Known)
             if known is None or known.id == self.broker:
                 continue
             is_here = self._registry.get(self._keys.broker(known.id)) is not None
@@ -246,7 +243,7 @@ class Records:
         self._on_superseded.append(told)
 
     def _clients(self, prefix: str, incarnation: str) -> list[ClientRecord]:
-        read = (self._read(key, entry, ClientRecord) for key, entry in self._registry.list(prefix).items())
+        read = (self._reader.read(key, entry, ClientRecord) for key, entry in self._registry.list(prefix).items())
         return [each for each in read if each is not None and (not incarnation or each.incarnation == incarnation)]
 
     def _key(self, role: Role, topic: str, ident: str) -> str:
@@ -259,7 +256,7 @@ class Records:
             if is_consumer:
                 topics[topic_in(event.key, self._keys.consumers)] = None
             if event.value is not None:
-                record = self._read(event.key, Entry(event.value, event.revision), ClientRecord)
+                record = self._reader.read(event.key, Entry(event.value, event.revision), ClientRecord)
                 if record is not None:
                     self._look(event.key, event.value, record, "consumer" if is_consumer else "producer")
         for topic in topics:
@@ -276,17 +273,6 @@ class Records:
                 told(role, mine)
         elif mine is None and record.life == self.life:
             self._presence.remove(key, value)  # it came late: the client has left since
-
-    def _read(self, key: str, entry: Entry | None, kind: type[Record]) -> Record | None:
-        if entry is None:
-            return None
-        try:
-            return decoded(entry.value, kind, key)
-        except CorruptionError as error:
-            if self._unreadable.get(key) != entry.revision:  # it is looked at every second
-                self._unreadable[key] = entry.revision
-                _log.error("%s; it is passed over", error)
-            return None
 
 
 def counted(clients: Mapping[str, int]) -> dict[str, int]:

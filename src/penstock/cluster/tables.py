@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeAlias, cast
 import msgspec
 
 from penstock.clock import MILLISECOND, Clock, Timer
+from penstock.cluster.entries import Entry
 from penstock.cluster.keys import Keys, topic_in
-from penstock.cluster.overseer import Entry, always
+from penstock.cluster.overseer import always
 from penstock.cluster.records import Records
 from penstock.dealing.form import pack, unpack
 from penstock.dealing.table import DealerName, Member, Table, deal, moves

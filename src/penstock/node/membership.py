@@ -18,9 +18,10 @@ import msgspec
 from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.cluster.balance import Balance, Client
 from penstock.cluster.drift import Target
+from penstock.cluster.entries import Entry
 from penstock.cluster.figures import Figures
 from penstock.cluster.health import Reason
-from penstock.cluster.overseer import Entry, Overseer
+from penstock.cluster.overseer import Overseer
 from penstock.cluster.records import BrokerRecord, ClientRecord, Role, counted
 from penstock.cluster.selector import MOST, PREFERRED, choices
 from penstock.cluster.tables import Tables

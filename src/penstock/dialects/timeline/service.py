@@ -22,8 +22,9 @@ from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
 from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND
+from penstock.cluster.entries import Entry
 from penstock.cluster.health import Op
-from penstock.cluster.overseer import Entry, Overseer
+from penstock.cluster.overseer import Overseer
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.errors import Fault, of_refusal

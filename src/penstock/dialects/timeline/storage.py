@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.callers import Caller
-from penstock.cluster.overseer import Settings
+from penstock.cluster.entries import Settings
 from penstock.dialects.timeline.choices import TimelineChoices
 from penstock.dialects.timeline.timeline import NAME, subscription_settings
 from penstock.registry.answer import Answer

@@ -14,7 +14,8 @@ import msgspec
 from penstock.callers import Caller
 from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
-from penstock.cluster.overseer import Entry, Overseer
+from penstock.cluster.entries import Entry
+from penstock.cluster.overseer import Overseer
 from penstock.cluster.tables import Tables
 from penstock.dealing.table import Table
 from penstock.dialects.timeline.choices import TimelineChoices
