@@ -448,6 +448,23 @@ def test_a_topic_that_is_deleted_with_messages_in_hand_leaves_the_books_in_order
     assert (counts.taken, counts.acked + counts.discarded) == (2, 2)
 
 
+def test_nothing_is_kept_of_topics_that_are_gone() -> None:
+    way = Way(replace(PLAIN, topics=("*",)))
+    for number in range(20):
+        way.topic(f"passing{number}")
+        way.kafka.fate = SILENT if number % 2 else 0
+        way.publish(b"x", to=f"passing{number}")
+        way.run(0.1)
+        way.site.node.delete_topic(f"passing{number}").now()
+    way.kafka.fate = 0
+    for line in way.router.lines.values():
+        line.failed("it hung up")
+    way.until(lambda: not way.router.held)
+    way.run(0.1)
+    assert [name for name in way.router.lanes if name.startswith("passing")] == []
+    assert way.router._leaving == []
+
+
 def test_a_topic_that_cannot_be_had_yet_is_asked_for_again() -> None:
     way = Way(replace(PLAIN, topics=("t",)), replace(NODE, limits=LimitsConfig(topics=1)), starts=False)
     way.topic("only")

@@ -112,6 +112,10 @@ class Learning:
         savings.sent_bytes += sent_bytes
         savings.spent_ns += spent_ns
 
+    def forget(self, topic: str) -> None:
+        """Take that a topic is gone."""
+        self.topics.pop(topic, None)
+
     def samples(self) -> Iterator[Sample]:
         """Return the figures of every topic."""
         for name, text, value in _FIGURES:

@@ -98,7 +98,9 @@ class Relay:
         elif subscription is None and event == "deleted":
             lane = self.router.lanes.get(topic.name)
             if lane is not None and lane.topic is topic:
-                lane.close()
+                self.router.remove(lane)
+                if self._learning is not None:
+                    self._learning.forget(topic.name)
 
     def _consider(self, topic: Topic) -> None:
         """Relay a topic if that is asked for."""

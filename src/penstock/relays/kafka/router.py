@@ -63,6 +63,8 @@ class Router:
         self._is_draining = False
         #: What came while nothing is sent.
         self._late: list[tuple[Lane, Group]] = []
+        #: Lanes of topics that are gone.
+        self._leaving: list[Lane] = []
         #: What was found while lines still wait for answers.
         self._found: Found | None = None
         #: What went wrong while a topic was made.
@@ -86,6 +88,18 @@ class Router:
             lane.learn(self.knowledge.cluster, self._config.partition_keys, self._random)
         if self._state == "running" and not self._is_full:
             lane.unblock()
+
+    def remove(self, lane: Lane) -> None:
+        """Be done with a topic that is gone, once nothing of it is in hand."""
+        lane.close()
+        self._leaving.append(lane)
+        self._clock.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        for lane in [lane for lane in self._leaving if not lane.held]:
+            self._leaving.remove(lane)
+            if self.lanes.get(lane.name) is lane:
+                del self.lanes[lane.name]
 
     def take(self, lane: Lane, deliveries: list[Delivery]) -> None:
         """Route what was handed out."""
@@ -330,6 +344,8 @@ class Router:
 
     def _freed(self) -> None:
         """Take more, or be idle, as there is room now."""
+        if self._leaving:
+            self._clock.call_soon(self._let_go)
         if self._is_full and self.books.held_bytes < self._config.in_flight_bytes // 2:
             self._is_full = False
             if self._state == "running":
