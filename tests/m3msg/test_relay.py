@@ -60,6 +60,23 @@ def test_case_15_a_message_is_finished_for_each_service_once_that_service_has_ac
     assert one.got == once(BODIES)
 
 
+def test_a_topic_that_was_deleted_is_relayed_again_once_it_is_made_anew() -> None:
+    way = Way()
+    consumer = way.consumer()
+    way.topology.placements = {"s": placed({consumer: ALL})}
+    way.topology.say(topic(service("s")))
+    way.run()
+    way.publish(b"before", keys=[b"k"])
+    way.until(lambda: set(consumer.got) == {b"before"})
+    way.site.node.delete_topic(NAME).now()
+    way.run(1)
+    assert way.relay.topics == {}
+    way.topic = way.site.node.create_topic(NAME).now()
+    way.run(1)
+    way.publish(b"after", keys=[b"k"])
+    way.until(lambda: set(consumer.got) == {b"before", b"after"})
+
+
 def test_case_17_a_change_of_the_number_of_shards_changes_nothing() -> None:
     way = Way()
     one = way.consumer()

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from random import Random
 
+from penstock.clock import SECOND
+from penstock.delivery.subscription import Subscription
 from penstock.dialect import Peer, Sample
 from penstock.node.declared import declared, with_filters
-from penstock.node.node import Node
+from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.config import RelayConfig
@@ -17,6 +19,9 @@ from penstock.relays.m3msg.relayed import Relayed, Way, followed
 from penstock.relays.m3msg.topology import Topology
 from penstock.settings import SubscriptionSettings
 from penstock.wire.dial import Dialler
+
+#: A topic that cannot be had is asked for again so often.
+RETRY_NS = 5 * SECOND
 
 _log = logging.getLogger("penstock.m3msg")
 
@@ -43,7 +48,7 @@ class NodeStream:
 
     def remember(self, key: str, value: bytes) -> Answer[None]:
         """Put something into the registry."""
-        return self._topic.node.catalog.registry.propose({key: value}).then_make(lambda _: None)
+        return self._topic.node.catalog.put(key, value)
 
 
 async def _nothing() -> None:
@@ -69,14 +74,36 @@ class Relay:
         self._cancel = followed(config, topology, self._way)
         self._closed = False
         self.topics: dict[str, Relayed] = {}
+        self._node = node
+        node.watchers.append(self._changed)
         for name in config.topics:
-            node.obtain(name).then(partial(self._found, name))
+            self._seek(name)
+
+    def _seek(self, name: str) -> None:
+        if not self._closed and not self._node.stopping:
+            self._node.obtain(name).then(partial(self._found, name))
 
     def _found(self, name: str, topic: Topic | None, error: BaseException | None) -> None:
         if topic is None:
-            _log.error("topic %s cannot be relayed: %s", name, error)
-        elif not self._closed:
-            self.topics[name] = Relayed(NodeStream(topic), self._topology, self._way, self._config.connections)
+            _log.error("topic %s cannot be relayed: %s; trying again", name, error)
+            clock = self._node.clock
+            clock.call_at(clock.monotonic() + RETRY_NS, partial(self._seek, name))
+        else:
+            self._begin(topic)
+
+    def _begin(self, topic: Topic) -> None:
+        if not self._closed and topic.name not in self.topics and topic.is_open:
+            stream = NodeStream(topic)
+            self.topics[topic.name] = Relayed(stream, self._topology, self._way, self._config.connections)
+
+    def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
+        """Follow topics that go and come back: one that was deleted is relayed again once it is made anew."""
+        if subscription is not None or topic.name not in self._config.topics:
+            return
+        if event == "created":
+            self._begin(topic)
+        elif event == "deleted" and topic.name in self.topics:
+            self.topics.pop(topic.name).close()
 
     async def drain(self) -> None:
         """Send nothing more; acks of what is out still come."""
@@ -86,6 +113,8 @@ class Relay:
     async def close(self) -> None:
         """Hang up on everybody."""
         self._closed = True
+        if self._changed in self._node.watchers:
+            self._node.watchers.remove(self._changed)
         self._cancel()
         for relayed in self.topics.values():
             relayed.close()
