@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import urllib.request
 from collections import Counter
@@ -23,6 +24,21 @@ def relayed(path: Path, kafka: Brokers, *topics: str, more: str = "", addresses:
     file = path / "penstock.toml"
     file.write_text(f"[kafka_relay]\ntopics = [{names}]\nbrokers = [{brokers}]\n{more}\n")
     return Node(path, "--config", file)
+
+
+def sent(node: Node, queue: str, text: str, group: str) -> None:
+    """Send to a queue of SQS, which is made if there is none."""
+    url = f"http://127.0.0.1:{node.port('sqs.port')}"
+    asked = {
+        "CreateQueue": {"QueueName": queue},
+        "SendMessage": {"QueueUrl": f"{url}/000000000000/{queue}", "MessageBody": text, "MessageGroupId": group},
+    }
+    for operation, fields in asked.items():
+        headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
+        with urllib.request.urlopen(
+            urllib.request.Request(url, json.dumps(fields).encode(), headers), timeout=60
+        ) as answer:
+            assert answer.status == 200
 
 
 def figures(node: Node) -> dict[str, int]:
@@ -54,31 +70,37 @@ def balanced(node: Node, taken: int, discarded: int) -> None:
 def test_what_is_published_arrives_once_and_what_cannot_is_accounted_for(
     tmp_path: Path, one: Brokers, name: Name
 ) -> None:
-    orders, small, again = name("orders"), name("small"), name("again")
+    orders, small, again, queue = name("orders"), name("small"), name("again"), name("queue").replace(".", "-")
     one.create(orders, 3)
     one.create(small, 1, max_message_bytes=3000)
     one.create(again, 2)
+    one.create(queue, 1)
     more = 'metadata_refresh = "500ms"\npause_initial = "100ms"'
-    with relayed(tmp_path, one, orders, small, again, more=more) as node:
+    with relayed(tmp_path, one, orders, small, again, queue, more=more) as node:
         published(node, orders, BODIES)
         balanced(node, 5000, 0)
         assert has(one, orders, BODIES)
+        # A queue of SQS is a topic as any other.
+        sent(node, queue, "of a queue", "customer")
+        balanced(node, 5001, 0)
+        (message,) = one.read(queue)
+        assert (message.key(), message.value()) == (b"customer", b"of a queue")
         # Kafka refuses what is too large for it.
-        for bodies, taken, lost in (([b"first"], 5001, 0), ([b"x" * 5000], 5002, 1), ([b"second", b"third"], 5004, 1)):
+        for bodies, taken, lost in (([b"first"], 5002, 0), ([b"x" * 5000], 5003, 1), ([b"second", b"third"], 5005, 1)):
             published(node, small, bodies)
             balanced(node, taken, lost)
         assert has(one, small, [b"first", b"second", b"third"])
         # A topic goes away, and another one comes under its name.
         published(node, again, [b"before"])
-        balanced(node, 5005, 1)
+        balanced(node, 5006, 1)
         one.delete(again)
         published(node, again, [b"between"])
-        balanced(node, 5006, 2)
+        balanced(node, 5007, 2)
         one.create(again, 1)
         fetches = figures(node)["metadata_fetches_total"]
         wait_for(lambda: figures(node)["metadata_fetches_total"] >= fetches + 2, "Kafka to be asked")
         published(node, again, BODIES[:100])
-        balanced(node, 5106, 2)
+        balanced(node, 5107, 2)
         assert has(one, again, BODIES[:100])
         assert node.end() == 0
 
