@@ -16,7 +16,7 @@ from penstock.errors import Refusal
 from penstock.log.journal import SMALL_BYTES, Entries, Entry, Journal
 from tests.fakes import FakeClock
 from tests.log.disks import FullDisk, InlineDisk, ManualDisk, torn_appends
-from tests.log.samples import opened, rows_of
+from tests.log.samples import opened
 from tests.simulation.machine import Machine
 
 
@@ -267,23 +267,6 @@ def test_shard_opens_its_journals_beside_the_log(tmp_path: Path) -> None:
     journal, _ = shard.journal("channel")
     journal.append(entries_of(3))
     assert [tuple(entry) for entry in opened(tmp_path).journal("channel")[1].tolist()] == entries_of(3)
-
-
-def test_first_entries_after_a_clean_end_are_held_back_on_a_full_disk(tmp_path: Path) -> None:
-    shard = opened(tmp_path)
-    shard.append(rows_of(1), 1)
-    shard.journal("channel")[0].append(entries_of(1))
-    shard.close()
-    disk = FullDisk()
-    shard = opened(tmp_path, disk=disk)
-    journal, _ = shard.journal("channel")
-    disk.room_bytes = 0
-    journal.append(entries_of(2, seed=2))
-    journal.compact(np.array(entries_of(9)))
-    disk.room_bytes = None
-    journal.append(entries_of(1, seed=9))
-    wanted = entries_of(1) + entries_of(2, seed=2) + entries_of(1, seed=9)
-    assert [tuple(entry) for entry in opened(tmp_path).journal("channel")[1].tolist()] == wanted
 
 
 def test_entry_that_comes_after_the_end_brings_no_file_back(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ class FileShard:
     def journal(self, name: str) -> tuple[Journal, Offsets]:
         """Open or recover a journal of delivery state beside the log."""
         journal, entries = Journal.open(self._disk, self._clock, self.path, name, suspect=self._life.was_suspect)
-        journal.before_first = self._life.wake
+        journal.before_first = self._life.rise
         self._safety.journals.append(journal)
         return journal, entries
 

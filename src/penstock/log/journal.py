@@ -84,7 +84,7 @@ class Journal:
         self.ended = False
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = 0
-        #: Called before anything is written in this life; nothing is while that fails.
+        #: Called before anything is written in this life; what it raises, whoever writes hears.
         self.before_first: Callable[[], None] | None = None
 
     @classmethod
@@ -129,11 +129,7 @@ class Journal:
             entries = [*self._held, *_tuples(entries)]
         if not len(entries):
             return
-        try:
-            self._begin_life()
-        except OSError as error:
-            self._hold(error, entries)
-            return
+        self._begin_life()
         try:
             if self._torn:
                 raise OSError(errno.EIO, "the file ends in the rest of a failed append")
@@ -174,9 +170,9 @@ class Journal:
         """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
         if self.ended:
             return
+        self._begin_life()
         old = self._file
         try:
-            self._begin_life()
             file = self._begin_generation(entries)
         except OSError as error:
             if not is_full(error) and not self.suspect:

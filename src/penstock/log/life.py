@@ -59,15 +59,11 @@ class Life:
         Until then a crash leaves what the last life did, which ended cleanly. Retention and rewriting need none of
         this: what they make is synced before the manifest names it.
         """
-        try:
-            self.wake()
-        except OSError as error:
-            raise refusal(self._path, error) from error
-
-    def wake(self) -> None:
-        """The same for a journal, which knows what to do on a full disk."""
         if self.resting:
-            self._write()
+            try:
+                self._write()
+            except OSError as error:
+                raise refusal(self._path, error) from error
 
     def refill(self, end: int) -> None:
         """Reserve more offsets, if those below `end` may not be given out yet or few are left."""
