@@ -310,3 +310,28 @@ def test_named_seat_of_a_topic_with_two_shards_has_its_leases_again_after_a_kill
 
 def _rows(*bodies: bytes) -> Rows:
     return Rows.of(bodies, "test")
+
+
+def test_what_cannot_be_written_down_on_a_full_disk_is_leased_to_nobody_and_counts_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.shard.put(numbered(3))
+    holder = Named(bench, "api", credit=1)
+    assert holder.take() == [1]
+
+    def full(entries: object) -> None:
+        raise Refusal("disk_full", "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.journal, "append", full)
+        for _ in range(3):
+            with pytest.raises(Refusal, match="no space left"):
+                bench.cursor.take(2, holder.seat, 60 * SECOND, bench.instant, 0)
+        holder.seat.set_credit(0)
+        assert holder.seat.ack([1]) == []  # it waits for room
+        bench.cursor.flush(bench.instant)
+    bench.cursor.flush(bench.instant)
+    holder.seat.set_credit(2)
+    assert holder.take() == [2, 3]
+    bench.crash(flush=False)
+    assert [(id_, attempts) for id_, _, attempts in on_lease(bench, "api")] == [(2, 1), (3, 1)]

@@ -309,6 +309,15 @@ class JournalWriter:
             self._named[holder] = name
             self._kept += named(holder, name)
 
+    @property
+    def has_leases(self) -> bool:
+        """Whether leases under a name are to be written down, of which nobody may hear before."""
+        return any(entry[0] == HELD for entry in self._kept)
+
+    def forget_leases(self) -> None:
+        """Take that leases under a name are not given, which could not be written down."""
+        self._kept = [entry for entry in self._kept if entry[0] != HELD]
+
     def begin(self, offset: int) -> None:
         """Forget everything and begin anew at an offset, at once."""
         self._acked.clear()

@@ -209,6 +209,12 @@ class Pages:
         """Tell which rows are READY; others were finished since they were queued."""
         return self._mask(offsets, lambda page, at: page.state[at] == READY)
 
+    def uncount(self, offsets: Offsets) -> None:
+        """Take an attempt back, of which nobody heard."""
+        for number, _, rows in _split(offsets):
+            page = self._pages[number]
+            page.attempts[page.find(rows)] -= 1
+
     def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
         """Return how often each row was leased."""
         attempts = np.zeros(len(offsets), np.uint16)

@@ -273,8 +273,11 @@ class Topic:
         return self._timer.seen_ns()
 
     def failed(self, seat: Seat | None, failure: Exception) -> None:
-        """Report a bug; hang up on a seat that could not be served, but not inside the look that found it broken."""
-        self.node.report_bug(f"topic {self.name}", failure)
+        """Count a failure; hang up on a seat that could not be served, but not inside the look that found it broken."""
+        if isinstance(failure, Refusal):  # a full disk, on which no lease can be written down
+            self.node.count_fault("delivery", failure.code, str(failure), seat.name if seat is not None else self.name)
+        else:
+            self.node.report_bug(f"topic {self.name}", failure)
         if seat is not None:
             seat.credit = 0
             self._clock.call_soon(partial(self._evict, seat))

@@ -240,7 +240,7 @@ def _headers(status: int) -> tuple[tuple[bytes, bytes], ...]:
 def _read(raw: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Fault(Kind.PROTOCOL, f"the body is not what is asked for: {error}") from None
 
 

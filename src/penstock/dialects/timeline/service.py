@@ -149,7 +149,7 @@ class Service:
         """Return the topic that a document names, if there is one."""
         try:
             named = msgspec.json.decode(raw, type=_Named)
-        except msgspec.DecodeError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return ""
         return named.topic_id or named.id
 
