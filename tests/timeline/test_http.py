@@ -84,7 +84,6 @@ BAD: list[tuple[str, str, Any, int, int]] = [
     ("GET", "/v1/lease", None, 405, Kind.UNKNOWN_COMMAND),
     ("POST", "/v1/lease", b"{", 400, Kind.PROTOCOL),
     ("POST", "/v1/lease", b'{"wait\xdfms": 1}', 400, Kind.PROTOCOL),
-    ("POST", "/v1/lease", b"[" * 100_000, 400, Kind.PROTOCOL),
     ("POST", "/v1/lease", {"session_id": "x", "limt": 1}, 400, Kind.PROTOCOL),
     ("POST", "/v1/lease", {"session_id": "x"}, 401, Kind.UNKNOWN_SESSION),
     ("POST", "/v1/messages", {"session_id": "x", "messages": []}, 401, Kind.UNKNOWN_SESSION),
