@@ -62,7 +62,7 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 # programs side by side, and the checks. The parts go two at a time, because tests mostly wait: for processes, for Spark,
 # for other people's clients; the longest come first, so that none is left alone at the end.
 test: ## checks, tests, most of a minute of simulation, short proofs
-	@scripts/need ensurepip node npm strace gcc openssl promtool go java mvn kcat chromium curl etcd etcdctl
+	@scripts/need ensurepip node npm strace gcc openssl promtool go java mvn kcat chromium curl etcd etcdctl redis-server
 	@$(MAKE) -j3 check peers $(FOREIGN)/.made $(AWS)/.made
 	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
 		$(MAKE) -j2 SCRATCH="$$scratch" $(PARTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from penstock.columns import COLUMNS, OPTIONAL_COLUMNS, SMALL
 from penstock.dialects.flight import columns as flight_columns
 from penstock.keyed import shard_of
 from tests.flight.parts import Flown, body_batch, limited, many
+from tests.served import PATIENCE_S
 
 EVERYTHING: dict[str, list[Any]] = {
     "body": [b"one", b"", b"\x00\xff three"],
@@ -241,13 +243,18 @@ def test_failed_sync_ends_the_stream_and_wakes_a_client_that_only_waits(flown: F
     flown.act("create-topic", name="t", settings={"durability": "fsync"})
     disk = flown.node.disk
     real = disk.submit
+    is_taken = Event()
 
     def broken() -> None:
+        is_taken.wait(PATIENCE_S)
         raise OSError(5, "Input/output error")
 
     flown.do(lambda: setattr(disk, "submit", lambda pool, work, done: real(pool, broken, done)))
     writer, answers = flown.client.do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
     writer.write_batch(many(1))
+    flown.until(lambda: flown.node.topics["t"].shards[0].end == 1)
+    flown.do(lambda: None)  # a turn of the loop later the stream waits for the sync
+    is_taken.set()
     assert answers.read().to_pybytes() == b""
     with pytest.raises(flight.FlightUnavailableError, match="disk_failed: topic t could not be synced"):
         writer.close()

@@ -27,7 +27,6 @@ from penstock.delivery.ready import Ready
 from penstock.delivery.rules import Rules
 from penstock.delivery.source import Delivery, JournalFile, Source
 from penstock.delivery.states import RowStates
-from penstock.errors import Refusal
 from penstock.message import Batch
 
 _NONE = np.empty(0, np.int64)
@@ -211,13 +210,8 @@ class Cursor:
             if portion.out and holder in self.states.names:
                 self.states.named.note(portion.out, holder, now)
                 self.flush(now)
-        except Exception:  # nobody hears of what was leased
-            self.states.journal.forget_leases()
-            for delivery in portion.out:
-                rows = np.array(delivery.offsets(), np.int64)
-                self.states.pages.uncount(rows)
-                self.states.release(rows, holder, 0, now)
-            self.ready.policy.unserved()
+        except Exception:
+            portion.take_back()
             raise
         return portion.out
 
@@ -399,13 +393,8 @@ class Cursor:
         return self.states.journal.dirty
 
     def flush(self, now: Instant) -> None:
-        """Write down what happened since the last time, in one frame; on a full disk later, but for leases by name."""
-        journal = self.states.journal
-        try:
-            journal.flush(self.states.held, self._snapshot, now)
-        except Refusal as refusal:
-            if refusal.code != "disk_full" or journal.has_leases:
-                raise
+        """Write down what happened since the last time, in one frame."""
+        self.states.journal.flush(self.states.held, self._snapshot, now)
 
     def _snapshot(self, now: Instant) -> npt.NDArray[np.int64]:
         return recovery.snapshot(self.states, self.position.offset, self.position.skips.ranges(), now)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from penstock.columns import SMALL, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.source import Entry, JournalFile
+from penstock.errors import Refusal
 from penstock.message import Done
 
 START, ACKED, FILTERED, EXPIRED, DEAD, REMOVED, HOLE, RELEASED, HELD, COUNT, SKIPPED, NAMED = range(12)
@@ -309,11 +310,6 @@ class JournalWriter:
             self._named[holder] = name
             self._kept += named(holder, name)
 
-    @property
-    def has_leases(self) -> bool:
-        """Whether leases under a name are to be written down, of which nobody may hear before."""
-        return any(entry[0] == HELD for entry in self._kept)
-
     def forget_leases(self) -> None:
         """Take that leases under a name are not given, which could not be written down."""
         self._kept = [entry for entry in self._kept if entry[0] != HELD]
@@ -325,7 +321,17 @@ class JournalWriter:
         self._journal.append([(START, offset, offset, 0, 0)])
 
     def flush(self, held: int, snapshot: Snapshot, now: Instant) -> None:
-        """Write down what happened since the last time, in one frame."""
+        """Write down what happened since the last time, in one frame; on a full disk later.
+
+        Not so leases under a name: nobody may hear of them before they are written.
+        """
+        try:
+            self._write(held, snapshot, now)
+        except Refusal as refusal:
+            if refusal.code != "disk_full" or any(entry[0] == HELD for entry in self._kept):
+                raise
+
+    def _write(self, held: int, snapshot: Snapshot, now: Instant) -> None:
         entries: list[Entry] | npt.NDArray[np.int64]
         entries = [*self._kept]
         apart = None
@@ -359,13 +365,13 @@ class JournalWriter:
     def heal(self, snapshot: Snapshot, now: Instant) -> None:
         """Write everything anew if a sync of the file failed: what is there may be lost."""
         if self._journal.needs_snapshot:
-            self.flush(0, snapshot, now)
+            self._write(0, snapshot, now)
             self._named = {}
             self._journal.compact(snapshot(now))
 
     def close(self, snapshot: Snapshot, now: Instant) -> None:
         """Write the rest and close the file."""
-        self.flush(0, snapshot, now)
+        self._write(0, snapshot, now)
         self._journal.close(lambda: snapshot(now))
 
     def sync(self, done: Done) -> None:

@@ -131,8 +131,7 @@ class Pages:
     def set_slots(self, offsets: Offsets, slots: Slots) -> None:
         """Note the slots of rows that have a state."""
         for number, part, rows in _split(offsets):
-            page = self._pages[number]
-            page.slots()[page.find(rows)] = slots[part]
+            self._pages[number].slots()[self._pages[number].find(rows)] = slots[part]
 
     def forget_slots(self) -> None:
         """Drop all slots: from now on every row is UNSORTED."""
@@ -212,8 +211,7 @@ class Pages:
     def uncount(self, offsets: Offsets) -> None:
         """Take an attempt back, of which nobody heard."""
         for number, _, rows in _split(offsets):
-            page = self._pages[number]
-            page.attempts[page.find(rows)] -= 1
+            self._pages[number].attempts[self._pages[number].find(rows)] -= 1
 
     def attempts(self, offsets: Offsets) -> npt.NDArray[np.uint16]:
         """Return how often each row was leased."""

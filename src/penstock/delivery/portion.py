@@ -70,6 +70,16 @@ class Portion:
             self._bytes_left -= _bytes(delivery.batch, delivery.count)
         return delivery.count
 
+    def take_back(self) -> None:
+        """Lease nothing after all: nobody has heard of it."""
+        states = self._cursor.states
+        states.journal.forget_leases()
+        for delivery in self.out:
+            rows = np.array(delivery.offsets(), np.int64)
+            states.pages.uncount(rows)
+            states.release(rows, self._holder, 0, self._now)
+        self._cursor.ready.policy.unserved()
+
     def fill_from_line(self) -> None:
         """Take from the one line, and from the log behind it."""
         cursor = self._cursor

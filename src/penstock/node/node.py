@@ -333,6 +333,13 @@ class Node:
         """Count what a client did wrong."""
         self.ledger.add(f"{dialect}:{code}", "", 1, self.clock.now(), f"{peer}: {text}")
 
+    def report(self, where: str, error: BaseException) -> None:
+        """Count what failed on the way to a consumer: a bug, or a full disk on which no lease can be noted."""
+        if isinstance(error, Refusal):
+            self.count_fault("delivery", error.code, str(error), where)
+        else:
+            self.report_bug(where, error)
+
     def report_bug(self, where: str, error: BaseException) -> None:
         """Count and log a failure that should not exist; the node goes on."""
         self.bugs += 1

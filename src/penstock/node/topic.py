@@ -274,10 +274,7 @@ class Topic:
 
     def failed(self, seat: Seat | None, failure: Exception) -> None:
         """Count a failure; hang up on a seat that could not be served, but not inside the look that found it broken."""
-        if isinstance(failure, Refusal):  # a full disk, on which no lease can be written down
-            self.node.count_fault("delivery", failure.code, str(failure), seat.name if seat is not None else self.name)
-        else:
-            self.node.report_bug(f"topic {self.name}", failure)
+        self.node.report(f"topic {self.name}", failure)
         if seat is not None:
             seat.credit = 0
             self._clock.call_soon(partial(self._evict, seat))
