@@ -15,6 +15,7 @@ from typing import IO
 
 from bench.ports import free_ports
 from penstock.config import ZoneConfig
+from tests.signals import stand_still
 
 #: Longer than anything here takes on a slow machine.
 PATIENCE_S = 60.0
@@ -93,7 +94,9 @@ class Etcd:
             self._log = None
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        """Stop it, and wait until it stands."""
+        if self._process is not None:
+            stand_still(self._process)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

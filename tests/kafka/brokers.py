@@ -29,6 +29,7 @@ from confluent_kafka.admin._scram import (
 from confluent_kafka.cimpl import NewTopic
 
 from bench.ports import free_ports
+from tests.signals import stand_still
 
 #: Longer than anything here takes on a slow machine.
 PATIENCE_S = 180.0
@@ -143,7 +144,9 @@ class Broker:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        """Stop it, and wait until it stands."""
+        if self._process is not None:
+            stand_still(self._process)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
