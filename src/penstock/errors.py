@@ -60,6 +60,7 @@ REASONS: dict[str, Reason] = {
     "disk_failed": Reason(503, True),
     "unavailable": Reason(503, True),
     "stopping": Reason(503, True),
+    "elsewhere": Reason(421, True),
 }
 
 
@@ -77,6 +78,15 @@ class Refusal(PenstockError):
     def retry_s(self) -> int:
         """For how many whole seconds to wait before another try."""
         return max(-(-self.retry_ns // 1_000_000_000), 1)
+
+
+class Elsewhere(Refusal):
+    """What was asked for is on another node of the cluster; whoever can brings the request there."""
+
+    def __init__(self, topic: str, node: str, text: str = "") -> None:
+        super().__init__("elsewhere", text or f"topic {topic} is on node {node}")
+        self.topic = topic
+        self.node = node
 
 
 def hint(name: str, names: Collection[str], otherwise: str = "", show: Callable[[str], str] = str) -> str:

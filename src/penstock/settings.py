@@ -13,6 +13,7 @@ import msgspec
 Durability = Literal["memory", "os", "fsync"]
 Compression = Literal["none", "lz4", "zstd"]
 QuotaFull = Literal["refuse", "drop"]
+Home = Literal["local", "kafka"]
 Dealer = Literal["simple", "gladiator", "rack"]
 #: What one setting of a dialect may be.
 Choice = bool | int | str
@@ -39,6 +40,9 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Durability,
         about("When a publish is answered: kept in memory, in the page cache, on disk. For good.", once=True),
     ] = "os"
+    log: Annotated[
+        Home, about("Where its log lives: on the disk of one node, or on Kafka, for a cluster. For good.", once=True)
+    ] = "local"
     #: Both of history beyond what subscriptions still need.
     retention_age_ns: Annotated[int, about("History is kept while younger.", 0)] = 24 * HOUR_NS
     retention_bytes: Annotated[int, about("History is kept while smaller.", 0)] = GIB

@@ -16,6 +16,7 @@ from penstock.config.load import Loaded, load, secret_in, shown_token
 from penstock.config.part import TOKEN_AND_TLS, Endpoint, Part, endpoints
 from penstock.config.tree import (
     CallersConfig,
+    ClusterConfig,
     Config,
     DiscardsConfig,
     EtcdConfig,
@@ -29,6 +30,7 @@ from penstock.config.tree import (
     RegistryConfig,
     RoutingConfig,
     Section,
+    SharedLogConfig,
     TopicConfig,
     ZoneConfig,
 )
@@ -37,6 +39,7 @@ from penstock.units.quantity import format_duration, format_size, parse_duration
 __all__ = [
     "TOKEN_AND_TLS",
     "CallersConfig",
+    "ClusterConfig",
     "Config",
     "DiscardsConfig",
     "Endpoint",
@@ -55,6 +58,7 @@ __all__ = [
     "RegistryConfig",
     "RoutingConfig",
     "Section",
+    "SharedLogConfig",
     "TopicConfig",
     "ZoneConfig",
     "check",

@@ -18,6 +18,7 @@ from penstock.settings import (
     YEAR_NS,
     Compression,
     Durability,
+    Home,
     QuotaFull,
     TopicSettings,
 )
@@ -146,6 +147,8 @@ class CallersConfig(Section, frozen=True, kw_only=True):
 class TopicConfig(Section, frozen=True, kw_only=True):
     """What a topic starts with unless its creator says otherwise."""
 
+    #: Where its log lives: on this node's disk, or on Kafka, for the whole cluster.
+    log: Home = "local"
     #: When a publish is answered: kept in memory, in the page cache (survives `kill -9`), or on disk.
     durability: Durability = "os"
     #: Of closed segments.
@@ -253,6 +256,55 @@ class EtcdConfig(Section, frozen=True, kw_only=True):
     zones: dict[str, ZoneConfig] = msgspec.field(default_factory=lambda: {"default": ZoneConfig()})
 
 
+class SharedLogConfig(Section, frozen=True, kw_only=True):
+    """The Kafka that holds the logs of a cluster's topics."""
+
+    #: HOST:PORT of some of its brokers.
+    brokers: NamedList = ("127.0.0.1:9092",)
+    #: Copies of each partition; 0 = three, or as many as there are brokers.
+    replication: Annotated[int, Meta(ge=0, le=100)] = 0
+    #: Of what is sent there.
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    #: Whether they speak TLS; who vouches for them, and the certificate and key of this client (PEM).
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    #: How this client shows who it is.
+    sasl: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
+    user: str = ""
+    #: The file whose first line is its password.
+    password_file: Named = ""
+    #: What Kafka did not take for so long is no longer waited for: publishers are refused.
+    patience_ns: Duration = 30 * SECOND_NS
+
+
+class ClusterConfig(Section, frozen=True, kw_only=True):
+    """Several nodes that share topics: etcd for agreement ([registry] kind = "etcd"), Kafka for the bytes."""
+
+    #: What the cluster is called, in Kafka's topics, too; empty = this node is alone.
+    name: str = ""
+    #: What this node is called in it; empty = the machine's name.
+    node: str = ""
+    #: Parts that topics fall into; each has one owner. Fixed when the cluster's first node starts.
+    slots: Annotated[int, Meta(ge=1, le=4096)] = 64
+    #: Its share of them beside the others'.
+    weight: Annotated[int, Meta(ge=1, le=1000)] = 1
+    #: A node that says nothing for so long has lost what it owned.
+    lease_ns: Duration = 10 * SECOND_NS
+    #: Where other nodes reach it.
+    address: str = "127.0.0.1"
+    port: Port = 7075
+    #: HOST:PORT that the others are told, where that is another.
+    advertise: str = ""
+    #: The file whose first line all nodes share; they show each other that they know it.
+    secret_file: Named = ""
+    #: Certificate and key (PEM) of this node, and who vouches for the others'.
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+
 class FilterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one subscription takes; it is made if it is not there, and so is its topic."""
 
@@ -322,6 +374,8 @@ class Config(Section, frozen=True, kw_only=True):
     pipeline: PipelineConfig = PipelineConfig()
     registry: RegistryConfig = RegistryConfig()
     etcd: EtcdConfig = EtcdConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    shared_log: SharedLogConfig = SharedLogConfig()
     routing: RoutingConfig = RoutingConfig()
     metrics: MetricsConfig = MetricsConfig()
     #: Sections of what this tree does not know: the API and the dialects. One that is not here has its defaults.

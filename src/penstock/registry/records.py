@@ -57,6 +57,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     grown: tuple[Growth, ...] = ()
     #: The user who made it, in whose quota it counts; empty = nobody's.
     owner: str = ""
+    #: The node of a cluster whose disk holds it; empty where it is on Kafka, or there is no cluster.
+    home: str = ""
     created_ns: int
 
 
