@@ -44,11 +44,22 @@ class AwayError(OSError):
     """
 
 
+class GoneError(OSError):
+    """A topic, or the partition of it that was asked for, is not there."""
+
+
+class TooLargeError(OSError):
+    """The store takes no record as large as this one, however often it is sent."""
+
+
 class Writer(Protocol):
     """The only one who writes under its name."""
 
     def send(self, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
-        """Return the offsets of records once all are kept for good, in this order. Several threads may send at once."""
+        """Return the offsets of records once all are kept for good, in this order. Several threads may send at once.
+
+        FencedError, AwayError, GoneError or TooLargeError: whether some of them are kept, nobody knows.
+        """
 
     def close(self) -> None:
         """Write nothing more; what was sent stays."""
@@ -70,10 +81,10 @@ class Store(Protocol):
         """Return the one writer of a name, and shut every earlier one out first."""
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return the offset of the first record that is kept, and the one behind the last."""
+        """Return the offset of the first record that is kept, and the one behind the last; GoneError without it."""
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Stored]:
-        """Yield the records from `start` on, before `end`."""
+        """Yield the records from `start` on, before `end`; GoneError if those at `start` were let go."""
 
     def cut(self, partition: Partition, before: int) -> None:
         """Let records before an offset go."""
