@@ -70,6 +70,15 @@ def test_of_those_who_are_waited_for_the_longest_gives_way() -> None:
     assert (desk.waiting.used, len(desk.waiting)) == (40, 1)
 
 
+def test_bytes_that_are_no_clients_cut_off_no_more_than_all_of_them() -> None:
+    desk = Desk(100)
+    desk.waiting.used = 150  # a relay has them
+    desk.wait("first", 0)
+    desk.wait("second", 10)
+    assert desk.cut == [("second", "memory_full")]
+    assert desk.waiting.used == 150
+
+
 def test_the_client_that_holds_most_gives_way_and_not_the_one_that_came_first() -> None:
     desk = Desk(100)
     desk.wait("modest", 30, "b")

@@ -122,7 +122,9 @@ class Waiting(Share):
         self._clients[wait.client].bytes += grown
         self.used += grown
         while self.used > self.bytes_max and grown > 0:
-            most = max(self._clients.values(), key=_held)
+            most = max(self._clients.values(), key=_held, default=_NOBODY)
+            if not most.bytes:
+                return  # the rest is a relay's or a feed's, which stops by itself
             longest = next(each for each in most.waits if each.bytes)
             self.refused += 1
             text = f"memory.{self.name}_bytes of {format_size(self.bytes_max)} are full; try again in a moment"
@@ -175,6 +177,9 @@ class _Client:
         self.bytes = 0
         #: The longest first.
         self.waits: dict[Wait, None] = {}
+
+
+_NOBODY = _Client()
 
 
 def _held(client: _Client) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,22 @@ class Sockets:
         found = stored(served, topic)
         assert len(found) == count
         return found
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Keep the node's loop from everything else for as long."""
+        going, blocked = threading.Event(), threading.Event()
+
+        def block() -> None:
+            blocked.set()
+            going.wait(PATIENCE_S)
+
+        self.served._loop.call_soon_threadsafe(block)
+        assert blocked.wait(PATIENCE_S)
+        try:
+            yield
+        finally:
+            going.set()
 
     def open(self, transport: str) -> Line:
         """Connect."""

@@ -8,17 +8,19 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.config import CallersConfig, Config, LimitsConfig, NodeConfig
+from penstock.config import CallersConfig, Config, LimitsConfig, MemoryConfig, NodeConfig, TopicConfig
 from penstock.dialects.dory.config import DATAGRAM, HTTP, STREAM, TCP, DoryConfig, check, endpoints
+from penstock.dialects.dory.datagrams import TURN_BYTES_MAX
 from penstock.dory import encode
 from penstock.errors import ConfigError
+from penstock.registry.answer import Answer
 from tests.dory.senders import TIME_MS, M, Sockets, dory
 
 TRANSPORTS = ["datagram", "stream", "tcp"]
@@ -103,20 +105,89 @@ def test_datagrams_that_the_loop_does_not_come_to_are_dropped_beyond_the_buffer(
     with dory(tmp_path, max_buffer=100_000) as node, node.open("datagram") as line:
         line.say(M)
         node.until_stored(1)
-        going, blocked = threading.Event(), threading.Event()
-
-        def block() -> None:
-            blocked.set()
-            going.wait(60)
-
-        node.served._loop.call_soon_threadsafe(block)
-        blocked.wait(60)
-        line.say(*[wire] * 1000)  # the sender is done, however long the loop takes
-        going.set()
+        with node.stalled():
+            line.say(*[wire] * 1000)  # the sender is done, however long the loop takes
         node.served.until(
             lambda: node.served.node.topic("t").intake.published + node.served.node.discards.total() == 1001
         )
         assert node.thrown()["no_memory"] >= 800
+
+
+def shown(node: Sockets, part: str) -> tuple[int, int, int]:
+    """Return what a part of the node's memory holds, as /metrics and the status say and as it is."""
+    served = node.served
+    metrics = served.ask("GET", "/metrics").content.decode()
+    line = next(each for each in metrics.splitlines() if each.startswith(f'penstock_memory_bytes{{part="{part}"}}'))
+    told = {each["name"]: each["bytes"] for each in served.ask("GET", "memory").json["parts"]}
+    held = served.do(lambda: {each.name: each.used for each in served.node.memory()})
+    return int(line.split()[1]), told[part], held[part]
+
+
+def test_what_waits_for_its_topic_counts_as_input_and_when_that_is_full_the_newest_are_dropped(tmp_path: Path) -> None:
+    wire = encode("t", b"x" * 1200, timestamp_ms=TIME_MS)  # ten blocks
+    with dory(tmp_path, {"memory": MemoryConfig(input_bytes=64_000)}) as node, node.open("stream") as line:
+        node_, asked = node.served.node, []
+
+        def later() -> Answer[None]:
+            asked.append(Answer[None]())
+            return asked[-1]
+
+        turns = node_.lifecycle._turns
+        node.served.do(lambda: setattr(turns, "next", later))
+        line.say(wire)
+        node.served.until(lambda: bool(asked))
+        assert shown(node, "input") == (1280, 1280, 1280)
+        line.say(*[wire] * 30)  # of half of the memory for input, the other half is for others
+        node.until_thrown(no_memory=6)
+        assert shown(node, "input") == (32_000, 32_000, 32_000)
+        assert node.served.do(lambda: node_.budget.input.refused) > 0
+        assert b"memory.input_bytes is full" in node.served.ask("GET", "ledger").content
+        node.served.do(lambda: asked[0].give(None))
+        assert len(node.until_stored(25)) == 25
+        node.served.until(lambda: node_.budget.input.used == 0)
+
+        node.served.do(lambda: setattr(node_.budget.input, "used", 64_000))
+        line.say(wire, encode("t", b"", timestamp_ms=TIME_MS))
+        node.until_thrown(no_memory=7)
+        node.served.until(lambda: node_.topic("t").intake.published == 26)  # one without a byte needs no room
+        assert node.served.do(lambda: node_.budget.input.used) == 64_000
+
+
+def test_rows_of_a_memory_topic_count_once_as_what_they_are(tmp_path: Path) -> None:
+    with dory(tmp_path, {"topic": TopicConfig(durability="memory")}) as node, node.open("stream") as line:
+        line.say(*[encode("t", b"x" * 1200, timestamp_ms=TIME_MS)] * 5)
+        node.until_stored(5)
+        assert node.running.pool.used == 50
+        memory = node.served.do(lambda: {part.name: part.used for part in node.served.node.memory()})
+        assert memory["input"] == 0
+        assert memory["topic"] > 6000
+
+
+def test_datagrams_that_wait_for_the_loop_count_as_input_and_are_dropped_where_it_is_full(tmp_path: Path) -> None:
+    wire = encode("t", b"x" * 1000, timestamp_ms=TIME_MS)
+    with dory(tmp_path) as node, node.open("datagram") as line:
+        budget = node.served.node.budget.input
+        line.say(M)
+        node.until_stored(1)
+        most: list[int] = []
+        publish = node.running.doors[DATAGRAM].take
+
+        def seen(*given: Any, **more: Any) -> None:
+            most.append(budget.used)
+            publish(*given, **more)
+
+        with node.stalled():
+            node.running.doors[DATAGRAM].take = seen  # type: ignore[method-assign]
+            line.say(*[wire] * 1000)
+        node.until_stored(1001)
+        assert max(most) >= 1000 * len(wire) - 2 * TURN_BYTES_MAX
+        assert node.served.do(lambda: budget.used) == 0
+
+        with node.stalled():
+            budget.used = budget.bytes_max  # others have it
+            line.say(*[wire] * 10)
+        node.until_thrown(no_memory=10)
+        assert node.served.do(lambda: budget.used) == budget.bytes_max
 
 
 @contextmanager

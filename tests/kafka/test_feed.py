@@ -225,9 +225,22 @@ def test_what_the_node_refuses_waits_and_what_no_message_can_be_is_counted(
         wait_for(lambda: feed.state == "held" and feed.retried > 2, "the node to refuse it")
         wait_for(lambda: feed.reader.is_paused, "partitions to be paused")
         assert bodies(served, topic) == [b"good"]
+        memory = {part.name: part.used for part in served.do(served.node.memory)}
+        assert memory["body"] >= feed.held_bytes >= 1 << 20
         served.do(lambda: setattr(served.node.topic(topic).intake, "closed", None))
         wait_for_bodies(served, topic, [b"good", *sent])
         wait_for(lambda: feed.state == "reading", "all to be well")
+        body = served.node.budget.body
+        wait_for(lambda: served.do(lambda: body.used) == 0, "nothing to be held any more")
+
+        served.do(lambda: setattr(body, "used", body.bytes_max))  # somebody else's
+        served.do(lambda: setattr(served.node.topic(topic).intake, "closed", "quota_full"))
+        send(one, topic, [b"later"])
+        wait_for(lambda: feed.reader.is_paused, "the reader to see that there is no room beside this")
+        assert feed.held_bytes == len(b"later")
+        served.do(lambda: setattr(served.node.topic(topic).intake, "closed", None))
+        send(one, topic, [b"last"])
+        wait_for_bodies(served, topic, [b"good", *sent, b"later", b"last"])  # with nothing in hand it reads on
 
 
 def test_kafka_that_refuses_us_or_has_no_such_topic_is_told_and_read_once_it_is_well(

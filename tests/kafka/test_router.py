@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
-from penstock.config import FilterConfig, LimitsConfig, RoutingConfig
+from penstock.config import FilterConfig, LimitsConfig, MemoryConfig, RoutingConfig
 from penstock.node.declared import declare
 from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
 from penstock.settings import TopicSettings
@@ -446,6 +446,37 @@ def test_a_topic_that_is_deleted_with_messages_in_hand_leaves_the_books_in_order
     way.until(lambda: not way.router.held)
     counts = way.router.books.counts
     assert (counts.taken, counts.acked + counts.discarded) == (2, 2)
+
+
+def test_what_is_in_hand_counts_as_output_and_beyond_half_of_it_nothing_more_is_read() -> None:
+    way = Way(PLAIN, replace(NODE, memory=MemoryConfig(output_bytes=100_000)))
+    output = way.site.node.budget.output
+    way.kafka.fate = SILENT
+    way.publish_each(*[b"%0100d" % number * 10 for number in range(200)])
+    assert (way.router.held, way.router.books.held_bytes) == (50, 50_000)
+    assert {part.name: part.used for part in way.site.node.memory()}["output"] == 50_000
+    assert {sample.name: sample.value for sample in way.relay.samples()}["held_bytes"] == 50_000
+    assert way.left() == 200
+    way.kafka.fate = 0
+    for line in way.router.lines.values():
+        line.failed("it hung up")
+    way.until(lambda: not way.left())
+    assert (way.router.held, output.used) == (0, 0)
+
+
+def test_beside_clients_that_fill_the_memory_messages_go_one_by_one_until_there_is_room() -> None:
+    way = Way(PLAIN, replace(NODE, memory=MemoryConfig(output_bytes=100_000)))
+    output = way.site.node.budget.output
+    output.used = 100_000
+    way.publish_each(*BODIES[:5])
+    way.until(lambda: not way.left())
+    assert output.used == 100_000
+    way.kafka.fate = SILENT
+    way.publish_each(*BODIES[5:10])
+    assert (way.router.held, way.left()) == (1, 5)
+    assert output.refused == 6
+    output.used -= 100_000
+    way.until(lambda: way.router.held == 5)
 
 
 def test_nothing_is_kept_of_topics_that_are_gone() -> None:

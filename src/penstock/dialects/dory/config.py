@@ -38,7 +38,8 @@ class DoryConfig(Section, frozen=True, kw_only=True):
     tcp: bool = False
     #: ... and where.
     tcp_port: Port = 7508
-    #: Keys and values that were taken in and are not stored; of memory topics, also those that are not delivered.
+    #: Keys and values that were taken in and are not stored (never more than half of memory.input_bytes); of memory
+    #: topics, also those that are not delivered.
     max_buffer: SomeSize = 128 * MIB
     #: One datagram.
     max_datagram_msg_size: Annotated[int, Meta(ge=1, le=DATAGRAM_BYTES_MAX, extra={"kind": "size"})] = 64 * KIB

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.budget import Share
 from penstock.columns import SMALL
 from penstock.dialects.dory.codec import Places
 
@@ -67,21 +68,25 @@ class Datagrams:
         sock: socket.socket,
         bytes_max: int,
         waiting_bytes_max: int,
+        memory: Share,
         deliver: Deliver,
         overflow: Deliver,
         failed: Callable[[Exception], None],
     ) -> None:
-        """Take how large a datagram may be, how much may wait for the loop, and whom to tell of what does not."""
+        """Take how large a datagram may be, how much may wait for the loop, of what, and whom to tell of the rest."""
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._deliver = deliver
         self._overflow = overflow
         self._waiting_bytes_max = waiting_bytes_max
+        self._memory = memory
         self._bursts: deque[Burst] = deque()
         self._too_many: deque[Burst] = deque()
         #: Bytes handed over, by the thread, and taken, by the loop: each side writes its own alone.
         self._handed = self._taken = 0
+        #: What of them is counted in the memory, which is the loop's: the thread looks at it, and no more.
+        self._counted = 0
         self._armed = False
         self._ending = False
         self._is_over = False
@@ -142,7 +147,8 @@ class Datagrams:
             self._is_over = True  # the loop is gone
 
     def _hand(self, burst: Burst) -> None:
-        if self.waiting_bytes + len(burst.data) > self._waiting_bytes_max:
+        waiting, memory = self.waiting_bytes + len(burst.data), self._memory
+        if waiting > self._waiting_bytes_max or memory.used - self._counted + waiting > memory.bytes_max:
             self._too_many.append(burst)
         else:
             self._handed += len(burst.data)
@@ -174,6 +180,9 @@ class Datagrams:
         data = some[0].data if len(some) == 1 else b"".join([each.data for each in some])
         if bursts is self._bursts:
             self._taken += len(data)
+            waiting = self._handed - self._taken
+            self._memory.used += waiting - self._counted
+            self._counted = waiting
         tell(data, *_places(some), [piece for each in some for piece in each.cut])
 
 

@@ -238,7 +238,7 @@ class Door:
         """Give up messages that found no room in the pool."""
         room = set(kept)
         lost = [row for row in range(group.rows.count) if row not in room]
-        text = f"{self.caller}: dory.max_buffer is full"
+        text = f"{self.caller}: {self._service.pool.bound} is full"
         topic = group.topic.decode("utf-8", "replace")
         self._node.ledger.add("memory_full", topic, len(lost), self._clock.now(), text)
         self._lose("no_memory", _shown(group.topic), group, lost)

@@ -39,7 +39,7 @@ class Dory:
         #: All senders are of this machine: what one address may have is no bound for them.
         self.crowd = Crowd(limits.connections, limits.connections, files_left())
         self.counters = Counters()
-        self.pool = Pool(self.config.max_buffer)
+        self.pool = Pool(self.config.max_buffer, node.budget.input)
         self.connections: set[Connection] = set()
         self.doors = {
             DATAGRAM: Door(self, DATAGRAM, "UnixDgInputAgent", "unix"),
@@ -64,7 +64,9 @@ class Dory:
             overflow = partial(dory.receive, room=False)
             size = chosen.max_datagram_msg_size
             failed = partial(node.report_bug, "dory datagrams")
-            dory._datagrams = Datagrams(sock, size, chosen.max_buffer, dory.receive, overflow, failed)
+            memory = node.budget.input
+            most = min(chosen.max_buffer, memory.bytes_max // 2)
+            dory._datagrams = Datagrams(sock, size, most, memory, dory.receive, overflow, failed)
         if STREAM in bound:
             _set_mode(bound[STREAM], chosen.unix_stream_mode)
             made = partial(dory.connect, STREAM)

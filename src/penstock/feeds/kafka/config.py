@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config import Config, Section, secret_in
-from penstock.config.tree import MIB, MILLISECOND_NS, Duration, SomeSize
+from penstock.config.tree import KIB, MIB, MILLISECOND_NS, Duration, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import SECOND_NS
 
@@ -18,6 +18,8 @@ TOPIC = "{topic}"
 #: A pattern begins with this, as librdkafka has it.
 PATTERN = "^"
 Property = str | int | float | bool
+#: What librdkafka fetches ahead, at most.
+AHEAD_BYTES_MAX = 32 * MIB
 
 #: How it is read is the feed's own affair: each of these would lose rows, or take some twice.
 _OURS = {
@@ -87,7 +89,8 @@ class KafkaFeedConfig(Section, frozen=True, kw_only=True):
     batch: Annotated[int, Meta(ge=1, le=65_536)] = 8_192
     #: How long the first of them waits for others.
     linger_ns: Duration = 5 * MILLISECOND_NS
-    #: Bytes that one feed may have read and not stored; beyond it, it reads no more.
+    #: Bytes that one feed may have read and not stored; beyond it, it reads no more. All feeds together have a quarter
+    #: of memory.body_bytes at most.
     in_flight_bytes: SomeSize = 32 * MIB
 
 
@@ -139,16 +142,18 @@ def _check_librdkafka(feed: FeedConfig, where: str) -> None:
         raise ConfigError(f"{where}: librdkafka does not take its settings: {text_of(error)}") from None
 
 
-def properties(feed: FeedConfig, told: dict[str, Property] | None = None) -> dict[str, Any]:
-    """Return what librdkafka is told."""
+def properties(
+    feed: FeedConfig, told: dict[str, Property] | None = None, ahead_bytes: int = AHEAD_BYTES_MAX
+) -> dict[str, Any]:
+    """Return what librdkafka is told; of `ahead_bytes`, how much it may fetch ahead."""
     told = told if told is not None else {**feed.properties, **_in_file(feed.properties_file)}
     found: dict[str, Any] = {
         "client.id": "penstock",
         "allow.auto.create.topics": False,
         # A topic that comes, goes or grows is noticed after this.
         "topic.metadata.refresh.interval.ms": 10_000,
-        # What is fetched ahead; beside the feed's own limit.
-        "queued.max.messages.kbytes": 32_768,
+        # Beside the feed's own limit.
+        "queued.max.messages.kbytes": max(min(ahead_bytes, AHEAD_BYTES_MAX) // KIB, 1),
         "reconnect.backoff.max.ms": 5_000,
         **told,
         "bootstrap.servers": ",".join(feed.brokers),

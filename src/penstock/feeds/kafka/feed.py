@@ -2,7 +2,8 @@
 
 A load is begun once the one before is stored: were a later one let in while an earlier one is refused, its position
 would say of rows that they are there. What the node refuses is tried again until it is taken, whatever the reason; the
-reader stops by itself meanwhile.
+reader stops by itself meanwhile. What was read and is not stored counts in the node's memory for bodies, because what
+is being stored takes from that for input: a feed must not wait for memory that it has itself.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Feed:
         self.retried = 0
         self.behind = 0
         self.partitions = 0
+        #: What was read and is not stored, and what librdkafka has fetched ahead of that.
+        self.held_bytes = self.ahead_bytes = 0
         #: What is wrong, by what it concerns.
         self.wrong: dict[str, str] = {"consumer": "it has no partitions yet"}
         self._node = node
@@ -75,7 +78,10 @@ class Feed:
         self._settled: list[Callable[[], None]] = []
         limits = Limits(node.config.node.message_bytes, config.tombstones == "keep")
         linger_s = section.linger_ns / SECOND
-        self.reader = Reader(config, self, call_soon, limits, section.batch, linger_s, section.in_flight_bytes)
+        memory = self._memory = node.budget.body
+        # All feeds together leave clients the better part of it, with what librdkafka fetches ahead and one turn more.
+        most = min(section.in_flight_bytes, memory.bytes_max // 4 // len(section.feeds))
+        self.reader = Reader(config, self, call_soon, limits, section.batch, linger_s, most, memory)
         self._noting = False
         self._timer = self._in(self._interval_ns, self._tick)
 
@@ -90,6 +96,7 @@ class Feed:
         """Do nothing more."""
         self._timer.cancel()
         self._drop()
+        self._count_ahead(0)
         self.reader.let_go()
 
     # --- what the reader asks -------------------------------------------------------------------------------------
@@ -141,6 +148,8 @@ class Feed:
     def take(self, load: Load) -> None:
         """Store a load, in its turn."""
         self._loads.append(load)
+        self.held_bytes += load.size_bytes
+        self._memory.used += load.size_bytes
         if self._load is None:
             self._next()
 
@@ -180,9 +189,14 @@ class Feed:
         into = self._config.target(topic)
         self._node.ledger.add("kafka_feed:missed", into, missed, self._node.clock.now(), f"{topic}: {text}")
 
-    def measured(self, behind: int, partitions: int) -> None:
-        """Take note of how far behind it is."""
+    def measured(self, behind: int, partitions: int, ahead_bytes: int) -> None:
+        """Take note of how far behind it is, and of how much librdkafka has fetched ahead."""
         self.behind, self.partitions = behind, partitions
+        self._count_ahead(ahead_bytes)
+
+    def _count_ahead(self, ahead_bytes: int) -> None:
+        self._memory.used += ahead_bytes - self.ahead_bytes
+        self.ahead_bytes = ahead_bytes
 
     # --- storing --------------------------------------------------------------------------------------------------
 
@@ -244,7 +258,7 @@ class Feed:
             return
         self._load = None
         self._retry_ns = RETRY_NS
-        self.reader.free(load.size_bytes)
+        self._free(load)
         if self._settled:
             told, self._settled = self._settled, []
             for each in told:
@@ -256,7 +270,7 @@ class Feed:
     def _drop(self) -> None:
         """Let go what was not stored yet."""
         for load in self._loads:
-            self.reader.free(load.size_bytes)
+            self._free(load)
         self._loads.clear()
         refused, self._refused = self._refused, {}
         for timer in refused.values():
@@ -265,6 +279,11 @@ class Feed:
         if under_way is not None:
             for _ in refused:
                 self._over(under_way)
+
+    def _free(self, load: Load) -> None:
+        self.held_bytes -= load.size_bytes
+        self._memory.used -= load.size_bytes
+        self.reader.free(load.size_bytes)
 
     def _count_refused(self, load: Load) -> None:
         self.skipped += load.skipped

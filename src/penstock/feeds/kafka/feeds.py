@@ -64,6 +64,9 @@ class Feeds:
                 yield Sample(name, "counter", text, value, labels)
             yield Sample("lag", "gauge", "Records that are not read yet.", feed.behind, labels)
             yield Sample("partitions", "gauge", "Partitions that this node reads.", feed.partitions, labels)
+            held = "Bytes that were read and are not stored, and those that librdkafka has fetched ahead."
+            yield Sample("held_bytes", "gauge", held, feed.held_bytes + feed.ahead_bytes, labels)
+            yield Sample("is_paused", "gauge", "1 while there is no room for more.", feed.reader.is_paused, labels)
             state = feed.state
             for each in STATES:
                 shown = {**labels, "state": each}

@@ -18,6 +18,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from penstock.budget import Share
 from penstock.feeds.kafka.config import FeedConfig, properties, text_of
 from penstock.feeds.kafka.positions import source_of
 from penstock.feeds.kafka.records import Limits, Load, load_of, unseen
@@ -83,8 +84,8 @@ class Side(Protocol):
     def moved(self, topic: str, partition: int, position: int, missed: int) -> None:
         """Go on with a partition elsewhere, and count what Kafka dropped before it was read."""
 
-    def measured(self, behind: int, partitions: int) -> None:
-        """Take note of how far behind it is."""
+    def measured(self, behind: int, partitions: int, ahead_bytes: int) -> None:
+        """Take note of how far behind it is, and of how much librdkafka has fetched ahead."""
 
 
 class _Anew(Exception):
@@ -103,6 +104,7 @@ class Reader:
         batch: int,
         linger_s: float,
         bytes_max: int,
+        memory: Share,
     ) -> None:
         self._feed = feed
         self._side = side
@@ -111,6 +113,8 @@ class Reader:
         self._batch = batch
         self._linger_s = linger_s
         self._bytes_max = bytes_max
+        #: The loop counts in it; here it is only looked at.
+        self._memory = memory
         self._changed = Condition()
         self._held_bytes = 0
         self._ended = False
@@ -185,7 +189,7 @@ class Reader:
         self._broken = None
         consumer = Consumer(
             {
-                **properties(self._feed),
+                **properties(self._feed, ahead_bytes=self._bytes_max),
                 "error_cb": partial(self._guarded, self._failed),
                 "stats_cb": partial(self._guarded, self._measured),
                 "logger": _quiet(),
@@ -222,8 +226,8 @@ class Reader:
     def _has_room(self, consumer: Consumer) -> bool:
         """Wait for room, for a while; without any, partitions are paused, and Kafka still keeps us in the group."""
         with self._changed:
-            self._changed.wait_for(lambda: self._held_bytes < self._bytes_max or self._ended, FULL_S)
-            has_room = self._held_bytes < self._bytes_max
+            self._changed.wait_for(lambda: self._can_hold_more() or self._ended, FULL_S)
+            has_room = self._can_hold_more()
         if has_room and self.is_paused:
             self.is_paused = False
             consumer.resume(consumer.assignment())
@@ -235,6 +239,11 @@ class Reader:
             if stray is not None:
                 self._hand_over(consumer, [stray])
         return has_room
+
+    def _can_hold_more(self) -> bool:
+        """Tell whether there is room: here, and in the node's memory, unless nothing is held here."""
+        memory = self._memory
+        return not self._held_bytes or (self._held_bytes < self._bytes_max and memory.used < memory.bytes_max)
 
     def _hand_over(self, consumer: Consumer, messages: list[Message]) -> None:
         if any(map(Message.error, messages)):
@@ -404,14 +413,17 @@ class Reader:
         told = msgspec.json.decode(text, type=_Stats)
         if self._brokers_wrong and any(each.state == "UP" for each in told.brokers.values()):
             self._say("brokers", "")
-        behind = partitions = 0
+        behind = partitions = ahead_bytes = 0
         for topic, positions in self._positions.items():
             ends = told.topics[topic].partitions if topic in told.topics else {}
             partitions += len(positions)
             for partition, position in positions.items():
                 end = ends.get(str(partition))
-                behind += max(end.ls_offset - position, 0) if end is not None else 0
-        self._call_soon(partial(self._side.measured, behind, partitions))
+                if end is not None:
+                    behind += max(end.ls_offset - position, 0)
+                    # All partitions have one queue, and each tells of all that is in it.
+                    ahead_bytes = max(ahead_bytes, end.fetchq_size)
+        self._call_soon(partial(self._side.measured, behind, partitions, ahead_bytes))
 
     def _say(self, subject: str, text: str) -> None:
         if subject == "brokers":
@@ -431,6 +443,7 @@ class Reader:
 
 class _End(msgspec.Struct):
     ls_offset: int = -1
+    fetchq_size: int = 0
 
 
 class _Topic(msgspec.Struct):

@@ -1,6 +1,6 @@
 """The books of a relay: what is in hand, what Kafka has, and what was given up and why.
 
-Invariant: taken = acked + discarded + held.
+Invariant: taken = acked + discarded + held; what is held counts in the node's memory for output.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal
 
+from penstock.budget import Share
 from penstock.clock import Clock
 from penstock.delivery.source import Delivery
 from penstock.dialect import Watch
@@ -42,7 +43,7 @@ class Counts:
 class Books:
     """Every message that is taken in is finished here."""
 
-    def __init__(self, clock: Clock, discards: Discards, freed: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, discards: Discards, memory: Share, freed: Callable[[], None]) -> None:
         self.counts = Counts()
         #: Told of single messages; None = nobody listens.
         self.watch: Watch | None = None
@@ -50,15 +51,18 @@ class Books:
         self.held = self.held_bytes = 0
         self._clock = clock
         self._discards = discards
+        self._memory = memory
         #: Told whenever messages were finished.
         self._freed = freed
 
     def take(self, lane: Lane, delivery: Delivery) -> Group:
         """Take messages in hand."""
         group = Group.of(lane, delivery)
+        size_bytes = group.bytes
         lane.held += group.count
         self.held += group.count
-        self.held_bytes += group.bytes
+        self.held_bytes += size_bytes
+        self._memory.used += size_bytes
         self.counts.taken += group.count
         return group
 
@@ -108,8 +112,10 @@ class Books:
     def _finish(self, groups: Sequence[Group]) -> None:
         by_lane: dict[int, list[Group]] = {}
         for group in groups:
+            size_bytes = group.bytes
             self.held -= group.count
-            self.held_bytes -= group.bytes
+            self.held_bytes -= size_bytes
+            self._memory.used -= size_bytes
             by_lane.setdefault(id(group.lane), []).append(group)
         for some in by_lane.values():
             some[0].lane.finish(some)

@@ -78,7 +78,8 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     request_bytes: SomeSize = 1 << 20
     #: Requests that wait for their answer at one broker.
     requests: Annotated[int, Meta(ge=1, le=5)] = 5
-    #: Messages of one topic that the relay may have in hand, and bytes of all of them.
+    #: Messages of one topic that the relay may have in hand, and bytes of all of them (never more than half of
+    #: memory.output_bytes).
     in_flight: Annotated[int, Meta(ge=1)] = 131_072
     in_flight_bytes: SomeSize = 64 << 20
     #: Whether messages wait for others before they go: those of their topic, or any that go to the same broker.

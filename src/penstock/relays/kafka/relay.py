@@ -48,7 +48,7 @@ class Relay:
         end: Callable[[], Awaitable[None]] = _nothing,
         learning: Learning | None = None,
     ) -> None:
-        self.router = Router(config, node.clock, random, outside, node.discards)
+        self.router = Router(config, node.clock, random, outside, node.discards, node.budget.output)
         self._node = node
         self._config = config
         self._end = end
@@ -186,6 +186,8 @@ class Relay:
         if self._learning is not None:
             yield from self._learning.samples()
         yield Sample("held", "gauge", "Messages in hand.", self.router.held)
+        held_bytes = self.router.books.held_bytes
+        yield Sample("held_bytes", "gauge", "Their bytes, of what kafka_relay.in_flight_bytes allows.", held_bytes)
         yield Sample("is_sending", "gauge", "1 while nothing keeps it from sending.", int(not self.router.trouble))
         ready = sum(1 for _ in self.peers())
         yield Sample("connections", "gauge", "Brokers that can be sent to.", ready)

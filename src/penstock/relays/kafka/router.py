@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from penstock.budget import Share
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.delivery.source import Delivery
 from penstock.discards import Discards, Reason
@@ -32,19 +33,31 @@ from penstock.relays.kafka.way import Found, Outside
 
 _log = logging.getLogger("penstock.kafka")
 
+#: Memory that others have filled is looked at this often: nobody says when there is room again.
+ROOM_NS = 100 * MILLISECOND
+
 
 class Router:
     """Decides; one for each relay."""
 
     def __init__(
-        self, config: KafkaRelayConfig, clock: Clock, random: Random, outside: Outside, discards: Discards
+        self,
+        config: KafkaRelayConfig,
+        clock: Clock,
+        random: Random,
+        outside: Outside,
+        discards: Discards,
+        memory: Share,
     ) -> None:
         self.routes = Routes(config, clock, lambda: self._state in ("running", "pausing"))
         self.lanes, self.lines = self.routes.lanes, self.routes.lines
-        self.books = Books(clock, discards, self._freed)
+        self.books = Books(clock, discards, memory, self._freed)
         #: Why nothing is sent; empty while it is.
         self.trouble = "it was not asked yet what Kafka has"
         self._config = config
+        self._memory = memory
+        #: Half of the memory is left to clients, whatever happens to Kafka.
+        self._held_bytes_max = min(config.in_flight_bytes, memory.bytes_max // 2)
         self._clock = clock
         self._random = random
         self._outside = outside
@@ -73,6 +86,7 @@ class Router:
         self._timer: Timer | None = None
         self._stop_timer: Timer | None = None
         self._renew_timer: Timer | None = None
+        self._room_timer: Timer | None = None
 
     # --- from outside ---------------------------------------------------------------------------------------------
 
@@ -109,9 +123,13 @@ class Router:
                 self._receive(lane, group)
             else:
                 self._late.append((lane, group))
-        if self.books.held_bytes >= self._config.in_flight_bytes and not self._is_full:
+        memory = self._memory
+        if not self._is_full and (self.books.held_bytes >= self._held_bytes_max or memory.used >= memory.bytes_max):
             self._is_full = True
             self._block()
+            memory.refused += memory.used >= memory.bytes_max
+            if self._room_timer is None:
+                self._room_timer = self._after(ROOM_NS, self._look_for_room)
 
     def refresh(self) -> None:
         """Ask again what Kafka has."""
@@ -142,7 +160,7 @@ class Router:
         if self._creation is not None:
             self._creation.cancel()
         self.knowledge.close()
-        for timer in (self._timer, self._stop_timer, self._renew_timer):
+        for timer in (self._timer, self._stop_timer, self._renew_timer, self._room_timer):
             if timer is not None:
                 timer.cancel()
         for line in self.lines.values():
@@ -346,12 +364,29 @@ class Router:
         """Take more, or be idle, as there is room now."""
         if self._leaving:
             self._clock.call_soon(self._let_go)
-        if self._is_full and self.books.held_bytes < self._config.in_flight_bytes // 2:
-            self._is_full = False
-            if self._state == "running":
-                self._unblock()
+        if (
+            self._is_full
+            and self.books.held_bytes < self._held_bytes_max // 2
+            # Where others have filled the memory, it goes on with one delivery at a time.
+            and (self._memory.used < self._memory.bytes_max or not self.books.held)
+        ):
+            self._take_more()
         if self._idle is not None:
             self._tell_idle()
+
+    def _look_for_room(self) -> None:
+        self._room_timer = None
+        if not self._is_full:
+            return
+        if self.books.held_bytes < self._held_bytes_max and self._memory.used < self._memory.bytes_max:
+            self._take_more()
+        else:
+            self._room_timer = self._after(ROOM_NS, self._look_for_room)
+
+    def _take_more(self) -> None:
+        self._is_full = False
+        if self._state == "running":
+            self._unblock()
 
     def _tell_idle(self) -> None:
         if (
