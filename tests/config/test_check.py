@@ -138,3 +138,54 @@ def test_labels_of_metrics_that_cannot_be_are_refused(label: str) -> None:
 
 def test_labels_of_metrics_are_read() -> None:
     assert loaded(metrics__labels='{"stage": "prod"}').metrics.labels == {"stage": "prod"}
+
+
+CLUSTER: dict[str, object] = {"cluster__name": "blue", "registry__kind": "etcd", "cluster__node": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"registry__kind": "embedded"}, 'set registry.kind = "etcd" and [etcd.zones.default] endpoints'),
+        ({"cluster__name": "a.b"}, 'cluster.name = "a.b" is no name for Kafka\'s topics; it has 1 to 64 letters'),
+        ({"cluster__name": "ö"}, 'cluster.name = "ö" is no name'),
+        ({"cluster__name": "x" * 65}, "1 to 64 letters"),
+        ({"cluster__node": "n/1"}, 'cluster.node, "n/1", names no node'),
+        ({"cluster__lease": "1s"}, "cluster.lease is below 2s"),
+        ({"cluster__advertise": "n1"}, 'cluster.advertise: "n1" is no address'),
+        (
+            {"cluster__address": "0.0.0.0"},
+            "other nodes can reach; tell them another: cluster.advertise",
+        ),
+        ({"cluster__secret_file": "/no/such"}, 'cluster.secret_file = "/no/such": no such file'),
+        ({"cluster__tls_ca": "/dev/null"}, "cluster.tls_ca is set without cluster.tls_cert"),
+        ({"cluster__port": 4150}, "cluster.port and nsq.tcp_port are both 4150"),
+        ({"shared_log__brokers": "[]"}, "shared_log.brokers is empty"),
+        ({"shared_log__brokers": "kafka"}, 'shared_log.brokers: "kafka" is no address'),
+        ({"shared_log__tls_ca": "/dev/null"}, "shared_log.tls is false, and it has certificates"),
+        ({"shared_log__sasl": "PLAIN"}, "shared_log.sasl = PLAIN needs shared_log.user"),
+    ],
+)
+def test_a_cluster_that_could_not_come_to_be_is_refused(settings: dict[str, object], said: str) -> None:
+    assert said in refused(**{**CLUSTER, **settings})
+
+
+def test_a_log_on_kafka_is_for_clusters() -> None:
+    assert "set cluster.name" in refused(topic__log="kafka")
+    assert loaded(topic__log="kafka", **CLUSTER).topic.log == "kafka"
+
+
+def test_other_nodes_are_let_in_from_elsewhere_only_by_certificates(tmp_path: Path) -> None:
+    beyond = {**CLUSTER, "cluster__address": "10.1.2.3"}
+    message = refused(**beyond)
+    assert message.startswith(
+        'cluster.address = "10.1.2.3" opens other nodes (cluster.port) beyond this machine without TLS and callers; '
+        "set cluster.tls_cert, tls_key and tls_ca"
+    )
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    assert "without TLS; set" in refused(**beyond, cluster__secret_file=str(secret))
+    files = {f"cluster__{name}": path for name, path in certificate(tmp_path).items()}
+    assert "cluster.tls_ca is not set" in refused(**beyond, **files)
+    assert loaded(**beyond, **files, cluster__tls_ca=files["cluster__tls_cert"]).cluster.address == "10.1.2.3"
+    assert loaded(**beyond, insecure=True).insecure

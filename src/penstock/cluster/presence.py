@@ -20,6 +20,7 @@ from penstock.registry.registry import Lease, Registry
 TTL_NS = 10 * SECOND
 #: Several tries, and a slow election of the registry, fit into the time a lease lasts.
 RENEW_NS = 2 * SECOND
+TRIES = 5
 #: Keys that hang on one lease: they go in one change, which has a bound.
 LEASE_KEYS_MAX = 100
 
@@ -33,6 +34,7 @@ class Presence:
         self._registry = registry
         self._clock = clock
         self._ttl_ns = ttl_ns
+        self._renew_ns = min(RENEW_NS, ttl_ns // TRIES)
         self._berths: list[_Berth] = []
         #: The answer to who asked for a lease, and when that was.
         self._asking: Answer[_Berth] | None = None
@@ -43,7 +45,7 @@ class Presence:
         self._gone: dict[str, bytes] = {}
         self._locks: dict[str, _Lock] = {}
         self._closed = False
-        self._timer: Timer = clock.call_at(clock.monotonic() + RENEW_NS, self._renew)
+        self._timer: Timer = clock.call_at(clock.monotonic() + self._renew_ns, self._renew)
 
     def keep(self, key: str, value: bytes) -> Answer[None]:
         """Say something under a key, over whatever is there, and go on saying it; answered once it is said."""
@@ -74,30 +76,41 @@ class Presence:
         return attempt(self._registry, self._clock, compose).then_make(removed)
 
     def give_up(self, key: str) -> None:
-        """Say something no more that somebody else says by now."""
+        """Have nothing more to do with a key that somebody else has by now."""
         self._kept.pop(key, None)
+        self._locks.pop(key, None)
         self._leave(key)
 
-    def take(self, key: str, value: bytes, guards: Mapping[str, int] | None = None) -> Answer[int]:
-        """Take a lock and answer with the revision that fences it; "conflict" if somebody has it."""
+    def take(
+        self, key: str, value: bytes, guards: Mapping[str, int] | None = None, instead: bytes | None = None
+    ) -> Answer[int]:
+        """Take a lock and answer with the revision that fences it; "conflict" if somebody has it.
+
+        `instead` is what may stand there: an older word of this broker's, or of somebody who is surely gone.
+        """
         self._gone.pop(key, None)
 
         def taken(berth: _Berth) -> Answer[int]:
             def compose() -> Draft[None]:
                 entry = self._registry.get(key)
-                if entry is not None and entry.value != value:
+                if entry is not None and entry.value not in (value, instead):
                     raise Refusal("conflict", f"{key} is held by {entry.value.decode(errors='replace')}")
                 at = entry.revision if entry is not None else 0
                 return Draft(None, {key: value}, (), {**(guards or {}), key: at}, lease=berth.lease)
 
-            return attempt(self._registry, self._clock, compose).then_make(lambda _: self._took(key, value, berth))
+            berth.keys.add(key)  # it has its room from now on, however many are asked for at once
+            asked = attempt(self._registry, self._clock, compose)
+            asked.then(lambda _, error: berth.keys.discard(key) if error is not None else None)
+            return asked.then_make(lambda _: self._took(key, value, berth))
 
         return self._berth().then_ask(taken)
 
     def _took(self, key: str, value: bytes, berth: _Berth) -> int:
         entry = self._registry.get(key)
-        if entry is None:
+        if entry is None or entry.value != value:
+            berth.keys.discard(key)
             raise Refusal("gone", f"{key} was lost as soon as it was taken")
+        self._leave(key)
         berth.keys.add(key)
         self._locks[key] = _Lock(entry.revision, berth.lease, value)
         return entry.revision
@@ -180,7 +193,7 @@ class Presence:
             berth.keys.discard(key)
 
     def _renew(self) -> None:
-        self._timer = self._clock.call_at(self._clock.monotonic() + RENEW_NS, self._renew)
+        self._timer = self._clock.call_at(self._clock.monotonic() + self._renew_ns, self._renew)
         over = [berth for berth in self._berths if berth.lease.is_over]
         self._berths = [berth for berth in self._berths if not berth.lease.is_over]
         for berth in self._berths:

@@ -9,6 +9,7 @@ from penstock.config.check import (
     host_and_port,
     is_loopback,
     lacks,
+    peer_endpoints,
     users_file,
 )
 from penstock.config.keys import Key, Keys
@@ -75,6 +76,7 @@ __all__ = [
     "load",
     "parse_duration",
     "parse_size",
+    "peer_endpoints",
     "secret_in",
     "shown_token",
     "users_file",

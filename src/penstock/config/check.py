@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shlex
+import socket
 from collections.abc import Sequence
 
 from penstock.config.keys import keys_of
@@ -17,6 +19,12 @@ from penstock.config.routing import check_routing
 from penstock.config.tree import Config, Section
 from penstock.errors import ConfigError, hint
 
+#: Part of the names of Kafka's topics, in which a dot ends it; a node's is part of names of topics, too.
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: etcd gives no shorter leases.
+_LEASE_NS_MIN = 2_000_000_000
+
 
 def check(config: Config, parts: Sequence[Part]) -> None:
     """Refuse what is well formed and still cannot work, or is not safe."""
@@ -24,6 +32,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
     check_certificate(config.tls_cert, config.tls_key)
     check_registry(config)
+    check_cluster(config)
     check_routing(config)
     check_labels(config.metrics.labels)
     try:
@@ -32,7 +41,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
         raise ConfigError(f"pipeline.setup cannot be read as a command: {error}") from None
     for part in parts:
         part.check(config)
-    found = endpoints(config, parts)
+    found = [*endpoints(config, parts), *peer_endpoints(config)]
     _check_endpoints(found)
     if not config.insecure:
         for endpoint in exposed(found):
@@ -75,6 +84,94 @@ def check_registry(config: Config) -> None:
         if bool(zone.user) != bool(zone.password or zone.password_file):
             missing = "password_file" if zone.user else "user"
             raise ConfigError(f"{section}{missing} is not set; etcd asks for both a user and its password, or neither")
+
+
+def check_cluster(config: Config) -> None:
+    """Refuse a cluster that could not come to be, and what only a cluster has."""
+    cluster = config.cluster
+    if not cluster.name:
+        if config.topic.log == "kafka":
+            raise ConfigError(
+                'topic.log = "kafka": this node is alone, and only a cluster keeps logs there; set cluster.name, or '
+                'topic.log = "local"'
+            )
+        return
+    if not _CLUSTER_NAME.fullmatch(cluster.name):
+        raise ConfigError(
+            f'cluster.name = "{cluster.name}" is no name for Kafka\'s topics; it has 1 to 64 letters, digits, - and _'
+        )
+    if config.registry.kind != "etcd":
+        raise ConfigError(
+            f'cluster.name = "{cluster.name}": nodes agree by etcd, and this one keeps its registry for itself; set '
+            'registry.kind = "etcd" and [etcd.zones.default] endpoints, or leave cluster.name out'
+        )
+    if not _NODE_NAME.fullmatch(node := cluster.node or socket.gethostname()):
+        where = "cluster.node" if cluster.node else "the machine's name"
+        raise ConfigError(f'{where}, "{node}", names no node; set cluster.node: 1 to 128 letters, digits, ., - and _')
+    if cluster.lease_ns < _LEASE_NS_MIN:
+        raise ConfigError("cluster.lease is below 2s, and etcd gives no shorter leases; raise it")
+    _check_peers(config)
+    _check_shared_log(config)
+
+
+def _check_peers(config: Config) -> None:
+    cluster = config.cluster
+    if cluster.advertise:
+        try:
+            host_and_port(cluster.advertise)
+        except ConfigError as error:
+            raise ConfigError(f"cluster.advertise: {error}") from None
+    elif cluster.address in ("", "0.0.0.0", "::"):
+        raise ConfigError(
+            f'cluster.address = "{cluster.address}" is no address that other nodes can reach; tell them another: '
+            "cluster.advertise = HOST:PORT"
+        )
+    check_certificate(cluster.tls_cert, cluster.tls_key, "cluster.")
+    if cluster.tls_cert and not cluster.tls_ca:
+        raise ConfigError("cluster.tls_ca is not set; nodes show each other certificates, and it says whose count")
+    for name, path in (("tls_ca", cluster.tls_ca), ("secret_file", cluster.secret_file)):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f'cluster.{name} = "{path}": no such file, or it cannot be read')
+    if cluster.tls_ca and not cluster.tls_cert:
+        raise ConfigError("cluster.tls_ca is set without cluster.tls_cert and tls_key; set them, or leave it out")
+
+
+def _check_shared_log(config: Config) -> None:
+    kafka = config.shared_log
+    if not kafka.brokers:
+        raise ConfigError('shared_log.brokers is empty; name some of Kafka\'s, like ["127.0.0.1:9092"]')
+    for broker in kafka.brokers:
+        try:
+            host_and_port(broker)
+        except ConfigError as error:
+            raise ConfigError(f"shared_log.brokers: {error}") from None
+    check_certificate(kafka.tls_cert, kafka.tls_key, "shared_log.")
+    for name, path in (("tls_ca", kafka.tls_ca), ("password_file", kafka.password_file)):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f'shared_log.{name} = "{path}": no such file, or it cannot be read')
+    if (kafka.tls_ca or kafka.tls_cert) and not kafka.tls:
+        raise ConfigError("shared_log.tls is false, and it has certificates; set tls = true, or leave them out")
+    if kafka.sasl and not (kafka.user and kafka.password_file):
+        raise ConfigError(f"shared_log.sasl = {kafka.sasl} needs shared_log.user and shared_log.password_file")
+
+
+def peer_endpoints(config: Config) -> list[Endpoint]:
+    """Return where other nodes of a cluster reach this one."""
+    cluster = config.cluster
+    if not cluster.name:
+        return []
+    return [
+        Endpoint(
+            "cluster.port",
+            "tcp",
+            "other nodes",
+            cluster.address,
+            config.listen_port(cluster.port),
+            tls=bool(cluster.tls_cert),
+            asks=bool(cluster.secret_file or cluster.tls_ca),
+            mend="set cluster.tls_cert, tls_key and tls_ca",
+        )
+    ]
 
 
 def check_order(low: Section, low_name: str, high: Section, high_name: str) -> None:

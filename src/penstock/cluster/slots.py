@@ -1,0 +1,494 @@
+"""Which slots of a cluster this node owns: taken, watched over, and given away when they are another's.
+
+One key per slot, hanging on a lease of its owner; the revision at which it was taken is the epoch. Every node deals
+from the same data (`deal`), takes what is free and its own, gives up what is another's. Knows nothing of topics.
+Invariant: a slot that `is_mine` is nobody else's: a lease is over here before it is in the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from penstock import __version__
+from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.cluster.deal import deal, slot_of
+from penstock.cluster.places import (
+    ABOUT,
+    FORMAT,
+    KEYS,
+    NODES,
+    SLOTS,
+    About,
+    NodeRecord,
+    Places,
+    SlotRecord,
+    address_of,
+    name_of,
+)
+from penstock.cluster.presence import RENEW_NS, Presence
+from penstock.config import ClusterConfig
+from penstock.errors import ConfigError, CorruptionError, Refusal
+from penstock.registry.answer import Answer
+from penstock.registry.attempt import Draft, attempt
+from penstock.registry.records import decoded
+from penstock.registry.registry import Cancel, Event, Registry
+
+__all__ = ["NodeRecord", "Slots", "deal", "slot_of"]
+
+#: Nothing moves before no node has come for so long: nodes that start together are dealt to once.
+CALM_NS = SECOND
+#: Slots that a node gives up at a time, so that not all of its topics are away at once, and takes at a time.
+GIVES_MAX = 4
+TAKES_MAX = 32
+#: A slot that was released because it could not be served is left alone for so long.
+AGAIN_NS = SECOND
+#: What an owner said that is not there, or cannot be read, counts no more after so many leases.
+STALE_LEASES = 2
+#: How often it is looked whether leases last; `is_mine` always knows.
+LOOK_NS_MAX = 200 * MILLISECOND
+#: A name that somebody has is looked at again after this time.
+NAME_NS = 200 * MILLISECOND
+
+_log = logging.getLogger("penstock.cluster")
+
+
+class Slots:
+    """The slots of one node."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        config: ClusterConfig,
+        life: str,
+        took: Callable[[int, int], None],
+        lost: Callable[[int], None],
+        give_up: Callable[[int], Answer[None]],
+    ) -> None:
+        self.name = name_of(config)
+        #: How many slots the cluster has.
+        self.count = config.slots
+        #: Why this node has no part in the cluster, if that is so.
+        self.problem = ""
+        #: Slots that came, and went without having been given up.
+        self.taken = self.losses = 0
+        self.presence = Presence(registry, clock, config.lease_ns)
+        self.places = Places(registry)
+        self._registry = registry
+        self._clock = clock
+        self._config = config
+        self._life = life
+        self._took, self._lost, self._give_up = took, lost, give_up
+        self._key = NODES + self.name
+        self._record = NodeRecord(
+            name=self.name,
+            life=life,
+            weight=config.weight,
+            address=address_of(config),
+            version=__version__,
+            since_ms=clock.now() // MILLISECOND,
+        )
+        #: What the registry says of this node, and at which revision.
+        self._said: tuple[NodeRecord, int] | None = None
+        self._is_saying = False
+        self._say_again_ns = 0
+        #: Slot -> epoch of those that are held; of those that are being given up; and those that are asked for.
+        self._mine: dict[int, int] = {}
+        self._giving: dict[int, int] = {}
+        self._taking: set[int] = set()
+        self._turn = 0
+        #: Slot -> the revision of a key of this life that is to go, as asked for.
+        self._removed: dict[int, int] = {}
+        #: Slot -> when it may be taken again.
+        self._again: dict[int, int] = {}
+        #: Slot -> the revision of a key that nobody stands for, and since when that is seen.
+        self._stale: dict[int, tuple[int, int]] = {}
+        #: When the last node came, and this one.
+        self._arrived_ns = self._joined_ns = clock.monotonic()
+        self._lives: set[str] = set()
+        self._drained: Answer[None] | None = None
+        #: Until when others are waited for that take what was given.
+        self._drained_by_ns = 0
+        self._is_looking = False
+        #: Something is to be done that no event will tell of.
+        self._is_restless = False
+        self._closed = False
+        self._timer: Timer | None = None
+        self._unwatch: Cancel | None = None
+
+    # --- what others ask ------------------------------------------------------------------------------------------
+
+    @property
+    def mine(self) -> Mapping[int, int]:
+        """The epochs of the slots that are held."""
+        return {slot: epoch for slot, epoch in self._mine.items() if self._holds(slot, epoch)}
+
+    def is_mine(self, slot: int) -> bool:
+        """Tell whether a slot is held at this moment."""
+        epoch = self._mine.get(slot)
+        return epoch is not None and self._holds(slot, epoch)
+
+    def owner(self, slot: int) -> NodeRecord | None:
+        """Return the node that owns a slot; None if nobody does at present."""
+        owner = self.places.owners.get(slot)
+        node = self.places.nodes.get(owner.node) if owner is not None else None
+        return node if node is not None and owner is not None and node.life == owner.life else None
+
+    def nodes(self) -> list[NodeRecord]:
+        """Return all nodes that are alive, by name."""
+        return [self.places.nodes[name] for name in sorted(self.places.nodes)]
+
+    # --- coming and going -----------------------------------------------------------------------------------------
+
+    def start(self) -> Answer[None]:
+        """Join the cluster; ConfigError if it is another one, or somebody has this node's name."""
+        until_ns = self._clock.monotonic() + self._config.lease_ns + RENEW_NS
+        answer: Answer[None] = Answer()
+
+        def agreed(about: About) -> None:
+            if about.slots != self._config.slots:
+                text = "cluster.slots = %d: the cluster has had %d since its first node started, and keeps them"
+                _log.warning(text, self._config.slots, about.slots)
+            self.count = about.slots
+
+        def joined(_: None, error: Exception | None) -> None:
+            if error is not None:
+                self._closed = True
+                self.presence.stop()
+                answer.refuse(error)
+                return
+            self._begin()
+            answer.give(None)
+
+        self._agree().then_make(agreed).then_ask(lambda _: self._come(until_ns)).then(joined)
+        return answer
+
+    def say(self, listeners: Mapping[str, str], address: str = "") -> None:
+        """Tell the others where clients reach this node; and where they do, if that is not as configured."""
+        where = address or self._record.address
+        self._record = msgspec.structs.replace(self._record, listeners=dict(listeners), address=where)
+        self._look_soon()
+
+    def release(self, slot: int) -> None:
+        """Let go of a slot that cannot be served now; its topics are closed already."""
+        epoch = self._mine.pop(slot, None)
+        self._giving.pop(slot, None)
+        if epoch is not None:
+            self._again[slot] = self._clock.monotonic() + AGAIN_NS
+            self._let_go(slot, epoch)
+            self._look_soon()
+
+    def drain(self) -> Answer[None]:
+        """Give everything away before this node stops; answered once others have it, or nobody wants it."""
+        if self._drained is None:
+            self._drained = Answer()
+            if self._unwatch is None or self._closed:
+                self._drained.give(None)
+            self._record = msgspec.structs.replace(self._record, is_leaving=True)
+            self._look_soon()
+        return self._drained
+
+    def close(self) -> Answer[None]:
+        """Leave the cluster; what is still held goes without having been given up."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
+        held = sorted(self._mine)
+        self._mine.clear()
+        self._giving.clear()
+        for slot in held:
+            self._lost(slot)
+        return self.presence.close()
+
+    def _agree(self) -> Answer[About]:
+        """Answer with what the cluster is; a registry that has none gets this one."""
+        name = self._config.name
+
+        def compose() -> Draft[About]:
+            entry = self._registry.get(ABOUT)
+            if entry is None:
+                about = About(name=name, slots=self._config.slots)
+                return Draft(about, {ABOUT: msgspec.msgpack.encode(about)}, (), {ABOUT: 0})
+            try:
+                about = decoded(entry.value, About, ABOUT)
+            except CorruptionError as error:
+                raise ConfigError(f"{error}. Choose another registry.prefix, or mend what stands there") from None
+            if about.format != FORMAT:
+                older = "a newer" if about.format > FORMAT else "an older"
+                raise ConfigError(
+                    f"cluster {about.name} was made by {older} version of Penstock (format {about.format}; this is "
+                    f"{__version__}, format {FORMAT}); run the version that its other nodes run"
+                )
+            if about.name != name:
+                raise ConfigError(
+                    f'cluster.name = "{name}": the registry holds cluster {about.name}. Set cluster.name to that to '
+                    "join it, or give this cluster a registry.prefix of its own"
+                )
+            if not 0 < about.slots <= 4096:
+                raise ConfigError(f"{ABOUT} in the registry says {about.slots} slots; choose another registry.prefix")
+            return Draft(about)
+
+        return attempt(self._registry, self._clock, compose)
+
+    def _come(self, until_ns: int) -> Answer[None]:
+        """Take this node's name, once whoever had it before is gone."""
+        entry = self._registry.get(self._key)
+        other = self.places.node_at(entry, self._key)
+        now_ns = self._clock.monotonic()
+        if entry is not None and other is not None and now_ns >= until_ns:
+            return Answer.refused(
+                ConfigError(
+                    f"another node calls itself {self.name} in cluster {self._config.name} (at {other.address}); "
+                    "stop it, or set cluster.node to another name"
+                )
+            )
+        if entry is not None and now_ns < until_ns:
+            later: Answer[None] = Answer()
+            self._clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
+            return later.then_ask(lambda _: self._come(until_ns))
+        said: Answer[None] = Answer()
+
+        def told(revision: int | None, error: Exception | None) -> None:
+            if isinstance(error, Refusal) and error.code == "conflict" and now_ns < until_ns:
+                self._come(until_ns).then(lambda _, why: said.refuse(why) if why else said.give(None))
+            elif error is not None:
+                said.refuse(error)
+            else:
+                self._said = self._record, revision or 0
+                said.give(None)
+
+        value = msgspec.msgpack.encode(self._record)
+        self.presence.take(self._key, value, instead=entry.value if entry else None).then(told)
+        return said
+
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        self.places = Places(self._registry)
+        self._unwatch = self._registry.watch(KEYS, self._registry.revision, self._heard)
+        self._tick()
+        self._look_soon()
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _heard(self, events: Sequence[Event]) -> None:
+        self.places.hear(events)
+        self._check()
+        self._look_soon()
+
+    def _tick(self) -> None:
+        """See whether leases last, and look at what waits for its time."""
+        every_ns = min(LOOK_NS_MAX, max(self._config.lease_ns // 50, MILLISECOND))
+        self._timer = self._clock.call_at(self._clock.monotonic() + every_ns, self._tick)
+        if self._check() or self._is_restless:
+            self._look()
+
+    def _look_soon(self) -> None:
+        if not self._is_looking and not self._closed:
+            self._is_looking = True
+            self._clock.call_soon(self._looked)
+
+    def _looked(self) -> None:
+        self._is_looking = False
+        if not self._closed and self._unwatch is not None:
+            self._check()
+            self._look()
+
+    def _check(self) -> bool:
+        """Tell of the slots that are gone; and return whether any is."""
+        gone = [slot for slot, epoch in self._mine.items() if not self._holds(slot, epoch)]
+        for slot in gone:
+            self._giving.pop(slot, None)
+            self._let_go(slot, self._mine.pop(slot))  # whoever is to have it need not wait for the registry
+        if gone:
+            self.losses += len(gone)
+            _log.warning("slots %s of the cluster are lost: a lease of this node is over", _shown(gone))
+        for slot in gone:
+            self._lost(slot)
+        return bool(gone)
+
+    def _look(self) -> None:
+        """Do what is to be done now: say who this node is, take what is its own, give up what is another's."""
+        now_ns = self._clock.monotonic()
+        self._is_restless = False
+        self._see_arrivals(now_ns)
+        self._introduce(now_ns)
+        self._tidy()
+        if self._drained is not None:
+            self._leave(now_ns)
+        elif self._is_member():
+            dealt = self._deal()
+            self._give([slot for slot in sorted(self._mine) if dealt.get(slot) != self.name], now_ns)
+            self._take([slot for slot in sorted(dealt) if dealt[slot] == self.name], now_ns)
+        else:
+            self._is_restless = True
+
+    def _deal(self) -> dict[int, str]:
+        weights = {name: node.weight for name, node in self.places.nodes.items() if not node.is_leaving}
+        owners = {slot: owner.node for slot, owner in self.places.owners.items()}
+        return deal(self.count, weights, owners, self.places.pins, self.places.drains)
+
+    def _see_arrivals(self, now_ns: int) -> None:
+        lives = {node.life for node in self.places.nodes.values()}
+        if not lives <= self._lives:
+            self._arrived_ns = now_ns
+        if self._life in lives and self._life not in self._lives:
+            self._joined_ns = now_ns
+        self._lives = lives
+
+    # --- this node ------------------------------------------------------------------------------------------------
+
+    def _is_member(self) -> bool:
+        """Tell whether everybody can know that this node is there."""
+        node = self.places.nodes.get(self.name)
+        return node is not None and node.life == self._life and self._holds_name()
+
+    def _holds_name(self) -> bool:
+        return self._said is not None and self.presence.holds(self._key, self._said[1])
+
+    def _introduce(self, now_ns: int) -> None:
+        """Say who this node is where that is not known, unless somebody else has its name by now."""
+        if self._is_saying or (self._said is not None and self._said[0] == self._record and self._holds_name()):
+            return
+        entry = self._registry.get(self._key)
+        other = self.places.node_at(entry, self._key)
+        self._is_restless = True
+        if other is not None and other.life != self._life:
+            if not self.problem:
+                self.problem = (
+                    f"another node has called itself {self.name} (at {other.address}) since this one was away, which "
+                    "has no part in the cluster now; stop it, or set cluster.node to another name"
+                )
+                _log.error(self.problem)
+        elif now_ns >= self._say_again_ns:
+            self._is_saying = True
+            self._say(self._record, entry.value if entry else None)
+
+    def _say(self, record: NodeRecord, instead: bytes | None) -> None:
+        def told(revision: int | None, error: Exception | None) -> None:
+            self._is_saying = False
+            if error is None:
+                self._said, self.problem = (record, revision or 0), ""
+            else:
+                self._say_again_ns = self._clock.monotonic() + AGAIN_NS
+                _log.warning("what this node says of itself is not in the registry: %s", error)
+            self._look_soon()
+
+        self.presence.take(self._key, msgspec.msgpack.encode(record), instead=instead).then(told)
+
+    def _leave(self, now_ns: int) -> None:
+        """Give away everything, and say so once others have it."""
+        if self._drained is None or self._drained.is_given:
+            return
+        self._is_restless = True
+        if not self._is_member():
+            if not self._mine:
+                self._drained.give(None)  # nothing is here, and nobody can be told
+        elif self.places.nodes[self.name].is_leaving:
+            self._give(sorted(self._mine), now_ns)
+            others = [node for node in self.places.nodes.values() if not node.is_leaving]
+            if self._mine or self._taking:
+                self._drained_by_ns = now_ns + self._config.lease_ns
+            elif (
+                not others
+                or now_ns >= self._drained_by_ns
+                or all(self.owner(slot) not in (None, self.places.nodes[self.name]) for slot in range(self.count))
+            ):
+                self._drained.give(None)
+
+    # --- slots ----------------------------------------------------------------------------------------------------
+
+    def _holds(self, slot: int, epoch: int) -> bool:
+        return self.presence.holds(f"{SLOTS}{slot}", epoch)
+
+    def _take(self, slots: Sequence[int], now_ns: int) -> None:
+        """Take what is this node's own and free."""
+        for slot in slots:
+            if slot in self._mine or slot in self._taking:
+                continue
+            self._is_restless = True
+            owner = self.places.owners.get(slot)
+            is_free = self._registry.get(f"{SLOTS}{slot}") is None if owner is None else self._is_stale(slot, now_ns)
+            if not is_free or now_ns < max(self._again.get(slot, 0), self._joined_ns + CALM_NS):
+                continue
+            if len(self._taking) >= TAKES_MAX:
+                return
+            self._ask_for(slot, owner.entry.value if owner is not None else None)
+
+    def _ask_for(self, slot: int, instead: bytes | None) -> None:
+        self._taking.add(slot)
+        self._turn += 1
+        value = msgspec.msgpack.encode(SlotRecord(node=self.name, life=self._life, turn=self._turn))
+
+        def told(epoch: int | None, error: Exception | None) -> None:
+            self._taking.discard(slot)
+            if epoch is not None and not self._closed and self._holds(slot, epoch):
+                self._mine[slot] = epoch
+                self.taken += 1
+                self._took(slot, epoch)
+            elif not (isinstance(error, Refusal) and error.code == "conflict"):
+                self._again[slot] = self._clock.monotonic() + AGAIN_NS
+                _log.warning("slot %d of the cluster could not be taken: %s", slot, error or "its lease is over")
+            self._look_soon()
+
+        self.presence.take(f"{SLOTS}{slot}", value, instead=instead).then(told)
+
+    def _is_stale(self, slot: int, now_ns: int) -> bool:
+        """Tell whether a key was left behind by nobody who lives: written without a lease, or not by a node at all."""
+        owner = self.places.owners[slot]
+        revision = owner.entry.revision
+        if self.owner(slot) is not None:
+            return False
+        seen, since_ns = self._stale.get(slot, (0, 0))
+        if seen != revision:
+            self._stale[slot] = revision, now_ns
+            return False
+        return now_ns - since_ns >= STALE_LEASES * self._config.lease_ns
+
+    def _give(self, slots: Sequence[int], now_ns: int) -> None:
+        """Give up what another node is to have, a few at a time."""
+        for slot in slots:
+            if slot in self._giving:
+                continue
+            self._is_restless = True
+            if len(self._giving) >= GIVES_MAX or (self._drained is None and now_ns - self._arrived_ns < CALM_NS):
+                return
+            self._giving[slot] = self._mine[slot]
+            self._ask_up(slot, self._mine[slot])
+
+    def _ask_up(self, slot: int, epoch: int) -> None:
+        def told(_: None, error: Exception | None) -> None:
+            if error is not None:
+                _log.error("slot %d of the cluster is given away, but not all was closed: %s", slot, error)
+            if self._giving.pop(slot, None) == epoch and self._mine.pop(slot, None) is not None:
+                self._let_go(slot, epoch)
+            self._look_soon()
+
+        self._give_up(slot).then(told)
+
+    def _tidy(self) -> None:
+        """Take back keys of this life that came when nobody waited for them any more."""
+        for slot, owner in self.places.owners.items():
+            if owner.life == self._life and slot not in self._mine and slot not in self._taking:
+                self._let_go(slot, owner.entry.revision)
+
+    def _let_go(self, slot: int, epoch: int) -> None:
+        """Ask for the key of a slot to go, if it is still the one of this epoch."""
+        if self._removed.get(slot) == epoch:
+            return
+        self._removed[slot] = epoch
+        key = f"{SLOTS}{slot}"
+        entry = self._registry.get(key)
+        self.presence.give_up(key)
+        if entry is not None and entry.revision == epoch:
+            self.presence.remove(key, entry.value)
+
+
+def _shown(slots: Sequence[int]) -> str:
+    first = ", ".join(map(str, slots[:8]))
+    return f"{first} and {len(slots) - 8} more" if len(slots) > 8 else first
