@@ -121,7 +121,7 @@ class Node:
             self._lost,
             self._give_up,
         )
-        self.orders = Orders(self.registry, self.clock, self.slots)
+        self.orders = Orders(self.slots)
 
     def _took(self, slot: int, epoch: int) -> None:
         assert self.slots.is_mine(slot)
@@ -166,8 +166,8 @@ class World:
         self.births = count()
         self.nodes: list[Node] = []
 
-    def node(self, name: str, **config: object) -> Node:
-        fields = {"name": "blue", "slots": self.count, "lease_ns": LEASE_NS, "node": name, **config}
+    def node(self, name: str, cluster: str = "blue", **config: object) -> Node:
+        fields = {"name": cluster, "slots": self.count, "lease_ns": LEASE_NS, "node": name, **config}
         node = Node(self, ClusterConfig(**fields))  # type: ignore[arg-type]
         self.nodes.append(node)
         return node

@@ -81,7 +81,6 @@ def test_a_node_that_is_cut_off_loses_everything_by_its_own_clock() -> None:
     world.until(lambda: world.counts() == [8, 8])
     first.registry.is_cut = True
     world.until(lambda: not first.serves, LEASE_NS / SECOND + 0.5)
-    assert len(second.serves) == 8, "whoever takes them comes later"
     world.until(lambda: len(second.serves) == 16)
     first.registry.heal()
     world.until(lambda: world.counts() == [8, 8])
@@ -139,7 +138,7 @@ def test_orders_that_cannot_be_are_refused() -> None:
     node = world.joined("a")
     for order, said in (
         (lambda: node.orders.move(16, "a"), "slots 0 to 15"),
-        (lambda: node.orders.move(1, "z"), "no node z .* there is a"),
+        (lambda: node.orders.move(1, "z"), "no node z .* there are a"),
         (lambda: node.orders.drain("z"), "no node z"),
     ):
         with pytest.raises(Exception, match=said):
@@ -182,7 +181,7 @@ def test_two_clusters_do_not_share_a_prefix_and_the_registry_knows_how_many_slot
 ) -> None:
     world = World()
     world.joined("a")
-    said = failed(world, world.node("b", name="red").slots.start())
+    said = failed(world, world.node("b", cluster="red").slots.start())
     assert 'cluster.name = "red": the registry holds cluster blue' in said
     assert "registry.prefix of its own" in said
     other = world.joined("b", slots=64)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.api import (
+    cluster,
     dialects,
     discards,
     health,
@@ -106,6 +107,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *ledger.ENDPOINTS,
     *discards.ENDPOINTS,
     *dialects.ENDPOINTS,
+    *cluster.ENDPOINTS,
     *memory.ENDPOINTS,
     *users.ENDPOINTS,
     *health.ENDPOINTS,

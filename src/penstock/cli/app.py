@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.cli import (
     backup,
     bench,
+    cluster,
     config,
     context,
     doctor,
@@ -67,6 +68,7 @@ remote(app)(subscription.redrive)
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(timeline.app, name="timeline")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(routing.app, name="routing")
 app.add_typer(m3.app, name="m3")
 remote(app)(ledger.ledger)

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.clock import Clock
 from penstock.cluster.places import DRAINS, PINS, Pin
 from penstock.cluster.slots import Slots
 from penstock.errors import Refusal, hint
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
-from penstock.registry.registry import Registry
 
 
 class Orders:
     """The orders for one cluster, given at one of its nodes."""
 
-    def __init__(self, registry: Registry, clock: Clock, slots: Slots) -> None:
-        self._registry = registry
-        self._clock = clock
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
 
     def move(self, slot: int, node: str) -> Answer[None]:
         """Have a slot on a node while that lives; without a node, wherever it is dealt to."""
         if not 0 <= slot < self._slots.count:
-            text = f"there is no slot {slot}; cluster has slots 0 to {self._slots.count - 1}"
+            text = f"there is no slot {slot}; the cluster has slots 0 to {self._slots.count - 1}"
             return Answer.refused(Refusal("not_found", text))
         if not node:
             return self._write(f"{PINS}{slot}", None)
@@ -49,10 +45,12 @@ class Orders:
         return self._write(key, value)
 
     def _write(self, key: str, value: bytes | None) -> Answer[None]:
+        registry = self._slots.registry
+
         def compose() -> Draft[None]:
-            entry = self._registry.get(key)
+            entry = registry.get(key)
             if value is None:
                 return Draft(None, {}, [key], {key: entry.revision}) if entry is not None else Draft(None)
             return Draft(None, {key: value}, (), {key: entry.revision if entry is not None else 0})
 
-        return attempt(self._registry, self._clock, compose)
+        return attempt(registry, self._slots.clock, compose)

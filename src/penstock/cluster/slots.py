@@ -68,6 +68,7 @@ class Slots:
         lost: Callable[[int], None],
         give_up: Callable[[int], Answer[None]],
     ) -> None:
+        self.cluster = config.name
         self.name = name_of(config)
         #: How many slots the cluster has.
         self.count = config.slots
@@ -77,8 +78,8 @@ class Slots:
         self.taken = self.losses = 0
         self.presence = Presence(registry, clock, config.lease_ns)
         self.places = Places(registry)
-        self._registry = registry
-        self._clock = clock
+        self.registry = registry
+        self.clock = clock
         self._config = config
         self._life = life
         self._took, self._lost, self._give_up = took, lost, give_up
@@ -141,11 +142,18 @@ class Slots:
         """Return all nodes that are alive, by name."""
         return [self.places.nodes[name] for name in sorted(self.places.nodes)]
 
+    def problems(self) -> list[str]:
+        """Return what is not as it should be, one sentence each."""
+        found = [self.problem] if self.problem else []
+        if self.places.unreadable:
+            found.append(f"{self.places.unreadable} keys of the cluster in the registry cannot be read; see the log")
+        return found
+
     # --- coming and going -----------------------------------------------------------------------------------------
 
     def start(self) -> Answer[None]:
         """Join the cluster; ConfigError if it is another one, or somebody has this node's name."""
-        until_ns = self._clock.monotonic() + self._config.lease_ns + RENEW_NS
+        until_ns = self.clock.monotonic() + self._config.lease_ns + RENEW_NS
         answer: Answer[None] = Answer()
 
         def agreed(about: About) -> None:
@@ -177,7 +185,7 @@ class Slots:
         epoch = self._mine.pop(slot, None)
         self._giving.pop(slot, None)
         if epoch is not None:
-            self._again[slot] = self._clock.monotonic() + AGAIN_NS
+            self._again[slot] = self.clock.monotonic() + AGAIN_NS
             self._let_go(slot, epoch)
             self._look_soon()
 
@@ -210,7 +218,7 @@ class Slots:
         name = self._config.name
 
         def compose() -> Draft[About]:
-            entry = self._registry.get(ABOUT)
+            entry = self.registry.get(ABOUT)
             if entry is None:
                 about = About(name=name, slots=self._config.slots)
                 return Draft(about, {ABOUT: msgspec.msgpack.encode(about)}, (), {ABOUT: 0})
@@ -233,13 +241,13 @@ class Slots:
                 raise ConfigError(f"{ABOUT} in the registry says {about.slots} slots; choose another registry.prefix")
             return Draft(about)
 
-        return attempt(self._registry, self._clock, compose)
+        return attempt(self.registry, self.clock, compose)
 
     def _come(self, until_ns: int) -> Answer[None]:
         """Take this node's name, once whoever had it before is gone."""
-        entry = self._registry.get(self._key)
+        entry = self.registry.get(self._key)
         other = self.places.node_at(entry, self._key)
-        now_ns = self._clock.monotonic()
+        now_ns = self.clock.monotonic()
         if entry is not None and other is not None and now_ns >= until_ns:
             return Answer.refused(
                 ConfigError(
@@ -249,7 +257,7 @@ class Slots:
             )
         if entry is not None and now_ns < until_ns:
             later: Answer[None] = Answer()
-            self._clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
+            self.clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
             return later.then_ask(lambda _: self._come(until_ns))
         said: Answer[None] = Answer()
 
@@ -269,8 +277,8 @@ class Slots:
     def _begin(self) -> None:
         if self._closed:
             return
-        self.places = Places(self._registry)
-        self._unwatch = self._registry.watch(KEYS, self._registry.revision, self._heard)
+        self.places = Places(self.registry)
+        self._unwatch = self.registry.watch(KEYS, self.registry.revision, self._heard)
         self._tick()
         self._look_soon()
 
@@ -284,14 +292,14 @@ class Slots:
     def _tick(self) -> None:
         """See whether leases last, and look at what waits for its time."""
         every_ns = min(LOOK_NS_MAX, max(self._config.lease_ns // 50, MILLISECOND))
-        self._timer = self._clock.call_at(self._clock.monotonic() + every_ns, self._tick)
+        self._timer = self.clock.call_at(self.clock.monotonic() + every_ns, self._tick)
         if self._check() or self._is_restless:
             self._look()
 
     def _look_soon(self) -> None:
         if not self._is_looking and not self._closed:
             self._is_looking = True
-            self._clock.call_soon(self._looked)
+            self.clock.call_soon(self._looked)
 
     def _looked(self) -> None:
         self._is_looking = False
@@ -307,14 +315,14 @@ class Slots:
             self._let_go(slot, self._mine.pop(slot))  # whoever is to have it need not wait for the registry
         if gone:
             self.losses += len(gone)
-            _log.warning("slots %s of the cluster are lost: a lease of this node is over", _shown(gone))
+            _log.warning("slots %s of the cluster are lost: a lease of this node is over", _shown(sorted(gone)))
         for slot in gone:
             self._lost(slot)
         return bool(gone)
 
     def _look(self) -> None:
         """Do what is to be done now: say who this node is, take what is its own, give up what is another's."""
-        now_ns = self._clock.monotonic()
+        now_ns = self.clock.monotonic()
         self._is_restless = False
         self._see_arrivals(now_ns)
         self._introduce(now_ns)
@@ -355,7 +363,7 @@ class Slots:
         """Say who this node is where that is not known, unless somebody else has its name by now."""
         if self._is_saying or (self._said is not None and self._said[0] == self._record and self._holds_name()):
             return
-        entry = self._registry.get(self._key)
+        entry = self.registry.get(self._key)
         other = self.places.node_at(entry, self._key)
         self._is_restless = True
         if other is not None and other.life != self._life:
@@ -375,7 +383,7 @@ class Slots:
             if error is None:
                 self._said, self.problem = (record, revision or 0), ""
             else:
-                self._say_again_ns = self._clock.monotonic() + AGAIN_NS
+                self._say_again_ns = self.clock.monotonic() + AGAIN_NS
                 _log.warning("what this node says of itself is not in the registry: %s", error)
             self._look_soon()
 
@@ -413,7 +421,7 @@ class Slots:
                 continue
             self._is_restless = True
             owner = self.places.owners.get(slot)
-            is_free = self._registry.get(f"{SLOTS}{slot}") is None if owner is None else self._is_stale(slot, now_ns)
+            is_free = self.registry.get(f"{SLOTS}{slot}") is None if owner is None else self._is_stale(slot, now_ns)
             if not is_free or now_ns < max(self._again.get(slot, 0), self._joined_ns + CALM_NS):
                 continue
             if len(self._taking) >= TAKES_MAX:
@@ -432,7 +440,7 @@ class Slots:
                 self.taken += 1
                 self._took(slot, epoch)
             elif not (isinstance(error, Refusal) and error.code == "conflict"):
-                self._again[slot] = self._clock.monotonic() + AGAIN_NS
+                self._again[slot] = self.clock.monotonic() + AGAIN_NS
                 _log.warning("slot %d of the cluster could not be taken: %s", slot, error or "its lease is over")
             self._look_soon()
 
@@ -483,7 +491,7 @@ class Slots:
             return
         self._removed[slot] = epoch
         key = f"{SLOTS}{slot}"
-        entry = self._registry.get(key)
+        entry = self.registry.get(key)
         self.presence.give_up(key)
         if entry is not None and entry.revision == epoch:
             self.presence.remove(key, entry.value)
