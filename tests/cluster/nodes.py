@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.cluster.orders import Orders
@@ -166,13 +166,13 @@ class World:
         self.births = count()
         self.nodes: list[Node] = []
 
-    def node(self, name: str, cluster: str = "blue", **config: object) -> Node:
-        fields = {"name": cluster, "slots": self.count, "lease_ns": LEASE_NS, "node": name, **config}
-        node = Node(self, ClusterConfig(**fields))  # type: ignore[arg-type]
+    def node(self, name: str, cluster: str = "blue", **config: Any) -> Node:
+        fields: dict[str, Any] = {"name": cluster, "slots": self.count, "lease_ns": LEASE_NS, "node": name, **config}
+        node = Node(self, ClusterConfig(**fields))
         self.nodes.append(node)
         return node
 
-    def joined(self, name: str, **config: object) -> Node:
+    def joined(self, name: str, **config: Any) -> Node:
         """Return a node that has come."""
         node = self.node(name, **config)
         self.answered(node.slots.start())
