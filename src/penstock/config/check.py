@@ -134,6 +134,11 @@ def _check_peers(config: Config) -> None:
             raise ConfigError(f'cluster.{name} = "{path}": no such file, or it cannot be read')
     if cluster.tls_ca and not cluster.tls_cert:
         raise ConfigError("cluster.tls_ca is set without cluster.tls_cert and tls_key; set them, or leave it out")
+    if not (cluster.secret_file or cluster.tls_cert):
+        raise ConfigError(
+            "cluster.secret_file is not set; nodes trust each other, and show that they may by the secret in it, or by "
+            "certificates (cluster.tls_cert, tls_key and tls_ca)"
+        )
 
 
 def _check_shared_log(config: Config) -> None:
@@ -169,7 +174,7 @@ def peer_endpoints(config: Config) -> list[Endpoint]:
             config.listen_port(cluster.port),
             tls=bool(cluster.tls_cert),
             asks=bool(cluster.secret_file or cluster.tls_ca),
-            mend="set cluster.tls_cert, tls_key and tls_ca",
+            mend="set cluster.secret_file, and cluster.tls_cert, cluster.tls_key and cluster.tls_ca",
         )
     ]
 
