@@ -84,6 +84,13 @@ class File(Protocol):
 class Disk(Protocol):
     """A directory tree with the few operations the node needs."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether its files are kept elsewhere, and all that they show on opening was synced.
+
+        The paths then lead to a cache, which has not all of it: they are opened here, or not at all.
+        """
+
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for appending and reading; FileNotFoundError unless it exists or `create`."""
 
@@ -185,6 +192,8 @@ class LocalFile:
 class LocalDisk:
     """The local file system, with one thread per pool."""
 
+    is_shared = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None, *, group: bool = False) -> None:
         self._loop = loop
         self._file_mode, self._directory_mode = GROUP if group else PRIVATE
@@ -194,6 +203,16 @@ class LocalDisk:
         """Open for appending and reading; FileNotFoundError unless it exists or `create`."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return LocalFile(path, os.open(path, flags, self._file_mode))
+
+    def patch(self, path: str, position: int, data: bytes) -> None:
+        """Write over some bytes of a file that is a cache, or behind its end; it is made if it is not there."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
+        try:
+            while data:
+                written = os.pwrite(fd, data, position)
+                position, data = position + written, data[written:]
+        finally:
+            os.close(fd)
 
     def exists(self, path: str) -> bool:
         """Tell whether a file or directory is there."""

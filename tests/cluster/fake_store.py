@@ -85,6 +85,11 @@ class FakeStore:
         with self._lock:
             self._topics.pop(topic, None)
 
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 if there is none."""
+        self._ask()
+        return len(self._topics.get(topic, ()))
+
     def topics(self) -> Sequence[str]:
         """Return the names of all topics."""
         self._ask()

@@ -287,6 +287,8 @@ class _Pool:
 class SimDisk:
     """The disk as one life of the node sees it."""
 
+    is_shared = False
+
     def __init__(self, platter: Platter, scheduler: Scheduler, clock: SimClock, slowness: float) -> None:
         self.platter = platter
         self._scheduler = scheduler
@@ -336,6 +338,16 @@ class SimDisk:
             inode = Inode()
             self.platter.change(directory, [(path, inode)])
         return SimFile(self, inode, path)
+
+    def patch(self, path: str, position: int, data: bytes) -> None:
+        """Write over some bytes of a file that is a cache, or behind its end; it is made if it is not there."""
+        file = self.open(path, create=True)
+        self.reach()
+        held = file._inode.data
+        before = len(held)
+        held.extend(bytes(max(0, position - before)))
+        held[position : position + len(data)] = data
+        self.platter.used_bytes += len(held) - before
 
     def exists(self, path: str) -> bool:
         """Tell whether a file or directory is there."""

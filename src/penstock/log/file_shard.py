@@ -349,7 +349,7 @@ class FileShard:
     def view(self) -> View | None:
         """Return what a reader in another thread may trust: every row that is readable now is in it."""
         indexes = self._segments.unwritten_indexes(self.readable_end)
-        return View(self._listed(), indexes)
+        return View(self._listed(), indexes, self._disk if self._disk.is_shared else None)
 
     def stretches(self) -> list[tuple[int, int, int, int]]:
         """Return (first, end, rows, bytes) of each segment that can be read: holes lie between them."""

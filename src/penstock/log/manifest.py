@@ -89,6 +89,8 @@ class View(NamedTuple):
     manifest: Manifest
     #: Indexes that are not in their files, by the first offset of their segment.
     indexes: dict[int, Index]
+    #: What opens the files, where paths do not lead to all of them.
+    disk: Disk | None = None
 
 
 def _checked(content: bytes, check: str) -> bytes:

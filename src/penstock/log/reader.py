@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.columns import COLUMNS
-from penstock.disk import LocalDisk, LocalFile
+from penstock.disk import Disk, File, LocalDisk, LocalFile
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import manifest as manifests
 from penstock.log.decode import FEW_ROWS
@@ -55,7 +55,7 @@ class Reader:
 
     def __init__(self, directory: str, view: View | None = None) -> None:
         self._directory = directory
-        self._disk = ReadOnlyDisk()
+        self._disk: Disk = ReadOnlyDisk() if view is None or view.disk is None else view.disk
         #: What the writing process itself said, for its own threads; dropped once a file it names is gone.
         self._view = view
         #: A node must outlive a disk that fails under it, and a process does not outlive that in mapped bytes.
@@ -280,7 +280,7 @@ class Reader:
                 file.close()
         return segment.index
 
-    def _index_file(self, segment: Segment) -> LocalFile | None:
+    def _index_file(self, segment: Segment) -> File | None:
         """Return the open index of a growing segment; None if its first rows are not indexed yet."""
         try:
             return self._disk.open(segment.path(INDEX_SUFFIX))
@@ -323,7 +323,7 @@ def _decoded(frame: pa.Buffer, schema: pa.Schema, names: Sequence[str], *, compr
     return batch if batch.schema.names == list(names) else chosen(batch, names)
 
 
-def _entry_at(file: LocalFile, count: int, offset: int) -> int:
+def _entry_at(file: File, count: int, offset: int) -> int:
     """Return an entry at or before the one that holds an offset, by looking at few of them."""
     low, high = 0, count
     while high - low > 1:

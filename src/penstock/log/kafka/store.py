@@ -74,6 +74,9 @@ class Store(Protocol):
     def drop(self, topic: str) -> None:
         """Remove a topic; nothing happens if it is gone already."""
 
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 if there is none."""
+
     def topics(self) -> Sequence[str]:
         """Return the names of all topics of this cluster's."""
 
