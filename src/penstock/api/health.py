@@ -55,6 +55,7 @@ async def problems_of(node: Node) -> list[str]:
     problems += node.lost()
     problems += node.registry.problems()
     problems += node.health.problems()
+    problems += node.share.problems() if node.share is not None else []
     if node.membership is not None and node.membership.records.problem:
         problems.append(node.membership.records.problem)
     if node.stopping:

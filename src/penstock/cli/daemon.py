@@ -22,7 +22,7 @@ from penstock.cli import banner, ready
 from penstock.cli.listeners import Listeners
 from penstock.cli.table import TABLE
 from penstock.config import endpoints
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.callers import Gate
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.dialect import Bound, Dialect
     from penstock.disk import LocalDisk
+    from penstock.log.kafka.engine import Engine
     from penstock.node.node import Node
+    from penstock.node.share import ClusterShare
     from penstock.registry import Registry
 
 _log = logging.getLogger("penstock.daemon")
@@ -198,7 +200,9 @@ class Daemon:
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
         try:
             chance = random or Random(os.urandom(32))
-            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, dialects=table)
+            self._shared = SharedLogs(config, loop) if config.cluster.name else None
+            engine = self._shared.engine(self._disk) if self._shared is not None else None
+            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, table, engine)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
         self._routing = Routing(self.node)
@@ -222,7 +226,10 @@ class Daemon:
                     raise
                 raise self._listeners.refusal(own.endpoint, error) from error
             self.node.served[dialect.name] = Served(running, list(bound.values()))
-        return list(self._listeners.bound.values())
+        every = list(self._listeners.bound.values())
+        if self.node.share is not None:
+            await self.node.share.start({each.endpoint.key: f"{each.endpoint.address}:{each.port}" for each in every})
+        return every
 
     async def stop(self, say: Say = silent) -> bool:
         """Take nothing more in, let consumers finish what they hold, hang up, and write everything down.
@@ -231,6 +238,9 @@ class Daemon:
         """
         from penstock.units.quantity import format_duration
 
+        if self.node.share is not None:
+            say("  cluster: other nodes take over")
+            await self._hand_over(self.node.share)
         say(f"  {', '.join(reversed(self.node.served))}: taking nothing more in")
         running = [served.running for served in reversed(self.node.served.values())]
         for each in running:
@@ -250,8 +260,22 @@ class Daemon:
         await self._routing.close()
         say(f"  topics: writing down {len(self.node.topics)}")
         whole = await self._end()
+        if self.node.share is not None:
+            await self.node.share.close()
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.close)
         self._disk.close(wait=whole)
         return whole
+
+    async def _hand_over(self, share: ClusterShare) -> None:
+        """Give this node's part of the cluster to the others; what they do not take in time, they find afterwards."""
+        try:
+            async with asyncio.timeout(self.config.cluster.lease_ns / 1e9):
+                await share.leave()
+        except TimeoutError:
+            _log.warning("not all of the cluster's topics were handed over in time; others find them all the same")
+        except PenstockError as error:
+            _log.warning("not all of the cluster's topics were handed over: %s", error)
 
     async def _end(self) -> bool:
         """Write everything down; False if the disk does not answer any more."""
@@ -280,6 +304,28 @@ class Daemon:
             self.node.report_bug("loop", error)
         else:
             loop.default_exception_handler(context)
+
+
+class SharedLogs:
+    """What logs on Kafka run on, from the start of a node of a cluster to its end."""
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        from penstock.log.kafka.librdkafka import KafkaStore
+        from penstock.log.kafka.threads import RealThreads
+
+        self._store = KafkaStore(config.shared_log, config.cluster.name)
+        self._threads = RealThreads(loop)
+
+    def engine(self, cache: LocalDisk) -> Engine:
+        """Return what a node needs of it."""
+        from penstock.log.kafka.engine import Engine
+
+        return Engine(self._store, self._threads, cache)
+
+    def close(self) -> None:
+        """Let go of it; blocking."""
+        self._threads.close()
+        self._store.close()
 
 
 def unusable(path: str, error: OSError) -> ConfigError:

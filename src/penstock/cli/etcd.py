@@ -37,13 +37,16 @@ class Etcd:
         """Return the registry once it is followed; ConfigError if etcd does not answer in time."""
         from penstock.clock import LoopClock
         from penstock.disk import LocalDisk
-        from penstock.node.claim import claim
+        from penstock.node.claim import check_shared, claim
         from penstock.registry.etcd.registry import EtcdRegistry
 
         loop, config = asyncio.get_running_loop(), self._config.registry
         registry = self.registry = EtcdRegistry(self.zones.client(config.zone), LoopClock(loop), config.prefix)
         await self._wait(registry)
         where = f"the registry {config.prefix} in etcd ({', '.join(registry.client.members.config.endpoints)})"
+        if self._config.cluster.name:
+            check_shared(registry, where)
+            return registry
         disk = LocalDisk(loop, group=self._config.data_mode == "group")
         try:
             await claim(registry, disk, self._config.data_dir, Random(os.urandom(32)), where)

@@ -85,7 +85,7 @@ class Intake:
         self._rate = RateWindow(settings.rate) if settings.rate else None
         self._simple = len(self._shards) == 1 and self._rate is None and self._held is None
         if self._dedup is not None:
-            self._dedup.resize(settings.dedup_window_ns, _sequence_window_ns(settings))
+            self._dedup.resize(settings.dedup_window_ns, sequence_window_ns(settings))
 
     # --- more shards ----------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Intake:
         """Return the numbers of shards that batches may have been stored under which are still known, ascending."""
         if not self._grown:
             return []
-        since_ns = max(shard.last_ns for shard in self._shards) - _sequence_window_ns(self._settings)
+        since_ns = max(shard.last_ns for shard in self._shards) - sequence_window_ns(self._settings)
         return [growth.shards for growth in self._grown if growth.at_ns >= since_ns]
 
     def part_name(self, sequence: bytes, number: int, count: int) -> bytes:
@@ -158,7 +158,7 @@ class Intake:
         """Rebuild the idempotence keys from what the log holds of the window before the last append."""
         last_ns = max(shard.last_ns for shard in self._shards)
         for shard in self._shards:
-            for batch in shard.recent(last_ns - _sequence_window_ns(self._settings)):
+            for batch in shard.recent(last_ns - sequence_window_ns(self._settings)):
                 self._keys().stored(shard.number, batch)
 
     def pass_time(self) -> None:
@@ -353,9 +353,10 @@ class Intake:
     def _keys(self) -> Dedup:
         if self._dedup is None:
             window_ns = self._settings.dedup_window_ns
-            self._dedup = Dedup(window_ns, sequence_window_ns=_sequence_window_ns(self._settings))
+            self._dedup = Dedup(window_ns, sequence_window_ns=sequence_window_ns(self._settings))
         return self._dedup
 
 
-def _sequence_window_ns(settings: TopicSettings) -> int:
+def sequence_window_ns(settings: TopicSettings) -> int:
+    """Return how long before the last append what producers repeat is recognised."""
     return max(settings.dedup_window_ns, SEQUENCE_WINDOW_NS_MIN)

@@ -11,7 +11,7 @@ Invariant: a letter is on lease here, or was never published by us, or is acked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,11 +98,13 @@ def redrive(
     return Redrive(node, topic, intent, limit, done, is_open).start()
 
 
-def resume(node: Node) -> None:
-    """Finish what was under way when the node died."""
-    by_key = {_key(topic): topic for topic in node.topics.values()}
+def resume(node: Node, topics: Iterable[Topic]) -> None:
+    """Finish what was under way in topics when their node died."""
+    by_key = {_key(topic): topic for topic in topics}
     for key, entry in node.catalog.registry.list(KEYS).items():
         topic = by_key.get(key)
+        if topic is None and node.share is not None:
+            continue  # it may be another node's
         intent = msgspec.msgpack.decode(entry.value, type=Intent)
         subscription = topic.subscriptions.get(intent.subscription) if topic is not None else None
         if topic is None or subscription is None:

@@ -153,8 +153,8 @@ class Audit:
             else:  # A stopping node takes nothing more from anybody else.
                 topic.intake.take(rows, self, partial(self._published, len(entries)))
 
-        self._node.obtain(TOPIC).then(told)
-        topic = self._node.topics.get(TOPIC)
+        self._node.obtain(self._node.own_name(TOPIC)).then(told)
+        topic = self._node.topics.get(self._node.own_name(TOPIC))
         if topic is not None and not topic.deleted:
             topic.intake.flush()
 

@@ -18,10 +18,14 @@ from penstock.rescue.directories import Directories
 KEY = "owner"
 FILE = "registry.owner"
 NAME_BYTES = 16
+#: Keys that only a registry of several nodes has.
+CLUSTER = "cluster/"
 
 
 async def claim(registry: Registry, disk: Disk, data_dir: str, random: Random, where: str) -> None:
     """Make sure that a registry and a data directory belong together; `where` is what people call the registry."""
+    if registry.list(CLUSTER):
+        raise ConfigError(f"{where} belongs to a cluster: set cluster.name to join it, or choose another prefix")
     path = f"{data_dir}/{FILE}"
     entry = registry.get(KEY)
     name = _read(disk, path)
@@ -49,6 +53,12 @@ async def claim(registry: Registry, disk: Disk, data_dir: str, random: Random, w
         entry = registry.get(KEY)
         if refusal.code != "conflict" or entry is None or entry.value != name:
             raise ConfigError(f"{where} cannot be taken for {data_dir}: {refusal}") from None
+
+
+def check_shared(registry: Registry, where: str) -> None:
+    """Refuse a registry that belongs to one node to those who would share it."""
+    if registry.get(KEY) is not None:
+        raise ConfigError(f"{where} belongs to one node alone; choose another registry.prefix for the cluster")
 
 
 def _read(disk: Disk, path: str) -> bytes | None:

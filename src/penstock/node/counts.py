@@ -220,7 +220,7 @@ class Counts:
                 )
                 topic.intake.flush()
 
-        self._node.obtain(TOPIC).then(told)
+        self._node.obtain(self._node.own_name(TOPIC)).then(told)
 
     def _drop(self, intervals: int, why: str) -> None:
         self.dropped += intervals

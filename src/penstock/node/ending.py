@@ -35,16 +35,18 @@ class Ending:
         node = self._node
         node.rest()  # what was counted last may have to make its topic
         self.shards = sum(len(topic.shards) for topic in node.topics.values())
-        histories = [topic for topic in node.topics.values() if topic.name in HISTORIES]
-        others = [topic for topic in node.topics.values() if topic.name not in HISTORIES]
+        own = [node.own_name(name) for name in HISTORIES]
+        histories = [topic for topic in node.topics.values() if topic.name in own]
+        others = [topic for topic in node.topics.values() if topic.name not in own]
         # Last, because they tell how the others ended.
-        self._end(others, partial(self._end_histories, histories))
+        self.end(others, partial(self._end_histories, histories))
 
     def _end_histories(self, topics: Sequence[Topic]) -> None:
         self._node.close_events()
-        self._end(topics, self._done)
+        self.end(topics, self._done)
 
-    def _end(self, topics: Sequence[Topic], then: Callable[[], None]) -> None:
+    def end(self, topics: Sequence[Topic], then: Callable[[], None]) -> None:
+        """End some topics, and go on."""
         syncs = [sync for topic in topics for sync in topic.syncs()]
         self._all(syncs, partial(self._close, topics, then))
 

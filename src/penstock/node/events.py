@@ -199,7 +199,7 @@ class Events:
         for messages in self._writing:
             self._publish(list(messages))
         self._writing.clear()
-        topic = self._node.topics.get(TOPIC)
+        topic = self._node.topics.get(self._node.own_name(TOPIC))
         if topic is not None and not topic.deleted:
             topic.intake.flush()
         if self._closed:
@@ -257,7 +257,7 @@ class Events:
             else:  # A stopping node takes nothing more from anybody else.
                 topic.intake.take(rows, self, partial(self._published, events))
 
-        self._node.obtain(TOPIC).then(told)
+        self._node.obtain(self._node.own_name(TOPIC)).then(told)
 
     def _published(self, events: int, receipt: Receipt | None, error: BaseException | None) -> None:
         if error is None:

@@ -47,7 +47,7 @@ def grow(topic: Topic, shards: int) -> Answer[None]:
         node.lifecycle.check_shards(topic.name, shards, len(numbers))
     except Refusal as refusal:
         return Answer.refused(refusal)
-    work = partial(making.more, node, topic.record, topic.path, topic.storage.quota, numbers, settings)
+    work = partial(making.more, node, topic.disk, topic.record, topic.path, topic.storage.quota, numbers, settings)
     answer: Answer[None] = Answer()
 
     def done(made: list[Shard] | None, error: BaseException | None) -> None:
@@ -60,7 +60,7 @@ def grow(topic: Topic, shards: int) -> Answer[None]:
 
     topic.is_growing = True
     if len(numbers) > making.AT_ONCE:
-        node.disk.submit("make", work, done)
+        topic.disk.submit("make", work, done)
         return answer
     try:
         found = work()

@@ -45,6 +45,13 @@ class Holds:
             for key, entry in catalog.registry.list(KEYS).items()
         }
 
+    def take_up(self, topic: TopicRecord) -> None:
+        """Know what another node was told of a topic that is here now."""
+        for key, entry in self._catalog.registry.list(KEYS).items():
+            record = msgspec.msgpack.decode(entry.value, type=HoldRecord)
+            if record.incarnation == topic.incarnation:
+                self._records[key] = record
+
     def __len__(self) -> int:
         return len(self._records)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.dialect import chosen, measure_of
 from penstock.disk import unmade
-from penstock.errors import Refusal
+from penstock.errors import ConfigError, Refusal
 from penstock.node import making
 from penstock.node.making import Made
 from penstock.node.opening import check_age
@@ -59,6 +59,8 @@ class Lifecycle:
         self._catalog.count_from(*numbers)
         known = set()
         for record in self._catalog.topics():
+            if not self._is_here(record):
+                continue
             if record.settings.ephemeral:
                 self._going.add(record.name, self._catalog.delete_topic(record.name).settled())
                 continue
@@ -70,9 +72,22 @@ class Lifecycle:
             if name not in known:
                 self._directories.set_aside(name)
 
+    def _is_here(self, record: TopicRecord) -> bool:
+        """Tell whether a topic is on this node's own disk; what is on the shared log comes with its slot."""
+        share = self._node.share
+        if share is not None:
+            return share.is_home(record)
+        if record.settings.log != "local" or record.home:
+            where = f"the disk of node {record.home}" if record.home else "the shared log"
+            raise ConfigError(f"topic {record.name} is on {where}, and this node is in no cluster; set cluster.name")
+        return True
+
     def remove_deleted(self) -> None:
         """Remove what is left of deleted topics, then forget that they were: in this order, whatever happens."""
+        share = self._node.share
         deleted = self._catalog.deleted()
+        if share is not None:
+            deleted = share.cleared(deleted)
         if deleted:
             for each in deleted:
                 self._directories.remove(each)
@@ -86,7 +101,12 @@ class Lifecycle:
         if name in self._node.own:  # whoever asks for it first
             settings = self._node.own[name]()
         settings = settings or self._config.topic.settings()
+        share = self._node.share
         try:
+            if share is not None:
+                settings = share.settled(settings)
+            elif settings.log != "local":
+                raise Refusal("bad_request", f"topic {name} cannot be on the shared log: this node is in no cluster")
             if name not in self._node.own:
                 self.check_limits(name, settings.shards)
             measure = measure_of(chosen(settings, self._node.dialects), self._node.dialects)
@@ -98,7 +118,7 @@ class Lifecycle:
         self._making[name] = settings.shards
         topic = made.then_make(lambda found: self._timed(lambda: self._open(*found)))
         topic.then(lambda _, __: self._making.__delitem__(name))
-        return self.coming.add(name, topic)
+        return self.coming.add(name, topic if share is None else share.or_elsewhere(name, topic))
 
     def _timed(self, work: Callable[[], T]) -> T:
         """Do something that stops the loop."""
@@ -136,6 +156,16 @@ class Lifecycle:
         if going is not None:  # first one, then the other, whatever becomes of the first
             return going.settled().then_ask(lambda _: self._recorded(name, settings, measure, owner))
         left = None if name in self._topics else self._catalog.topic(name)
+        share = self._node.share
+        if share is not None:
+            if left is not None and not (left.home == share.name and left.settings == settings):
+                return Answer.refused(share.refusal(name) or Refusal("unavailable", f"topic {name} comes; try again"))
+            try:
+                home, fits = share.home_of(settings), share.fitting(settings)
+            except Refusal as refusal:
+                return Answer.refused(refusal)
+            if left is None:
+                return self._catalog.create_topic(name, settings, measure, owner, home, fits)
         if left is not None and left.settings == settings and left.owner == owner:
             return Answer.of(left)  # its answer was lost, or its files could not be made and it could not be undone
         if left is not None:
@@ -146,6 +176,8 @@ class Lifecycle:
 
     def _made(self, record: TopicRecord) -> Answer[tuple[TopicRecord, Made | None]]:
         """Answer with a topic that the registry knows, once its files are there if they take long to make."""
+        if self._node.share is not None and record.settings.log == "kafka":
+            return self._node.share.open_new(record)
         path = self._directories.of(record.number)
         if record.settings.shards <= making.AT_ONCE or self._disk.exists(path):
             return Answer.of((record, None))
@@ -158,7 +190,7 @@ class Lifecycle:
                 answer.give((record, made))
 
         quota, written = making.quota_of(self._node, record), label_of(self._catalog, record)
-        self._disk.submit("make", partial(making.opened, self._node, record, path, quota, written), done)
+        self._disk.submit("make", partial(making.opened, self._node, self._disk, record, path, quota, written), done)
         return answer
 
     def _unmade(self, name: str, error: Exception) -> Exception:
@@ -172,12 +204,21 @@ class Lifecycle:
         if self._node.stopping:
             raise Refusal("stopping", "the node is stopping")
         try:
-            topic = self._topics[name] = Topic(self._node, record, self._directories.of(record.number), made)
+            topic = self._topics[name] = Topic(self._node, record, self._path(record), made)
         except Exception as error:
             raise self._unmade(name, error) from error
         _log.info("topic %s created", name)
         self._node.tell("created", topic)
         return topic
+
+    def _path(self, record: TopicRecord) -> str:
+        share = self._node.share
+        is_shared = share is not None and record.settings.log == "kafka"
+        return share.path(record) if share is not None and is_shared else self._directories.of(record.number)
+
+    def vanished(self, topic: Topic) -> None:
+        """Drop a topic that somebody else deleted."""
+        self._drop(topic)
 
     def delete(self, topic: Topic) -> Answer[None]:
         """Drop a topic with everything in it."""

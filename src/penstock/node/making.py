@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.disk import Disk
 from penstock.log import label
 from penstock.log.label import Label
 from penstock.log.quota import Quota
@@ -31,6 +32,7 @@ class Made(NamedTuple):
 
     quota: Quota
     shards: list[Shard]
+    disk: Disk
 
 
 def quota_of(node: Node, record: TopicRecord) -> Quota:
@@ -39,22 +41,29 @@ def quota_of(node: Node, record: TopicRecord) -> Quota:
     return Quota(record.settings.quota_bytes, within)
 
 
-def opened(node: Node, record: TopicRecord, path: str, quota: Quota, written: Label) -> Made:
+def opened(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota, written: Label) -> Made:
     """Return the files of a topic, opened, or made where they are not there; blocking."""
-    node.disk.make(path)
-    label.write(node.disk, path, written)
+    disk.make(path)
+    label.write(disk, path, written)
     numbers = range(record.settings.shards)
-    return Made(quota, [_shard(node, record, path, quota, number, record.settings) for number in numbers])
+    shards = [_shard(node, disk, record, path, quota, number, record.settings) for number in numbers]
+    return Made(quota, shards, disk)
 
 
 def more(
-    node: Node, record: TopicRecord, path: str, quota: Quota, numbers: Iterable[int], settings: TopicSettings
+    node: Node,
+    disk: Disk,
+    record: TopicRecord,
+    path: str,
+    quota: Quota,
+    numbers: Iterable[int],
+    settings: TopicSettings,
 ) -> list[Shard]:
     """Return shards that a topic gets besides those it has, made; blocking. All of them, or none."""
     made: list[Shard] = []
     try:
         for number in numbers:
-            made.append(_shard(node, record, path, quota, number, settings))  # noqa: PERF401 - those before it go
+            made.append(_shard(node, disk, record, path, quota, number, settings))  # noqa: PERF401 - those before it go
     except Exception:
         for shard in made:
             with suppress(OSError):  # whoever makes them again finds them empty
@@ -77,9 +86,11 @@ def measures(record: TopicRecord, shard: int) -> Measures:
     return tuple((each.starts[shard] if shard < len(each.starts) else 0, each.measure) for each in record.measures)
 
 
-def _shard(node: Node, record: TopicRecord, path: str, quota: Quota, number: int, settings: TopicSettings) -> Shard:
+def _shard(
+    node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota, number: int, settings: TopicSettings
+) -> Shard:
     return open_shard(
-        node.disk,
+        disk,
         node.clock,
         f"{path}/{number}",
         number,

@@ -19,6 +19,7 @@ from penstock.callers.gate import Verdict
 from penstock.clock import SECOND, Clock, SteadyTime
 from penstock.cluster.drift import Drift
 from penstock.cluster.health import Health
+from penstock.cluster.places import name_of
 from penstock.config import Config
 from penstock.delivery.instant import Instant
 from penstock.delivery.subscription import Subscription
@@ -29,6 +30,7 @@ from penstock.errors import Refusal
 from penstock.fanout import Fanouts
 from penstock.intake.ledger import Ledger
 from penstock.intake.staging import Staging
+from penstock.log.kafka.engine import Engine
 from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
@@ -44,6 +46,7 @@ from penstock.node.membership import Membership
 from penstock.node.opening import open_registry
 from penstock.node.pipelines import Pipelines
 from penstock.node.routing import Routing
+from penstock.node.share import ClusterShare
 from penstock.node.slices import Slices
 from penstock.node.ticker import Ticker
 from penstock.node.topic import Topic
@@ -69,7 +72,8 @@ BUG_LOGS_MAX = 1024
 
 _log = logging.getLogger("penstock.node")
 
-Change = Literal["created", "changed", "deleted"]
+#: One that left is at another node, and may come back by "created"; nothing of it was deleted.
+Change = Literal["created", "changed", "deleted", "left"]
 #: (what happened, the topic, the subscription or None where it happened to the topic itself)
 Watcher = Callable[[Change, Topic, Subscription | None], None]
 
@@ -92,6 +96,7 @@ class Node:
         random: Random,
         registry: Registry | None = None,
         dialects: Sequence[Dialect] = (),
+        engine: Engine | None = None,
     ) -> None:
         self.config = config
         #: Who may be served on it, and what each lets people choose of a topic.
@@ -121,8 +126,8 @@ class Node:
         #: Topics of the node's own, and what each starts with.
         self.own: dict[str, Callable[[], TopicSettings]] = {}
         if self.events is not None:
-            self.own[EVENTS] = self.events.settings
-            self.own[COUNTS] = self.events.counts.settings
+            self.own[self.own_name(EVENTS)] = self.events.settings
+            self.own[self.own_name(COUNTS)] = self.events.counts.settings
         self.bugs = 0
         #: Where something failed -> when that was last logged, and how often it was not since.
         self._bug_logs: dict[str, tuple[int, int]] = {}
@@ -156,8 +161,10 @@ class Node:
         if config.callers.audit != "off":
             self.audit = Audit(self, config.callers)
             self.gate.told = self.audit.note
-            self.own[AUDIT] = self.audit.settings
+            self.own[self.own_name(AUDIT)] = self.audit.settings
         self.catalog = Catalog(registry or open_registry(disk, clock, config.data_dir, self.directories), clock, random)
+        #: Its part in a cluster; None where it is alone.
+        self.share: ClusterShare | None = ClusterShare(self, engine, random) if engine is not None else None
         self.lifecycle = Lifecycle(self)
         self.routing = Routing(config.routing, clock, self.catalog, self._remapped)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
@@ -171,13 +178,18 @@ class Node:
         self.lifecycle.open_all()
         self._labels = Labels(self)
         self._fanout_files = FanoutFiles(self)
-        resume(self)
+        resume(self, self.topics.values())
         self.transactions.resume()
         self.ticker.start()
 
     def now(self) -> Instant:
         """Return this instant on both clocks."""
         return Instant(self.clock.monotonic(), self.clock.now())
+
+    def own_name(self, name: str) -> str:
+        """Return what one of its own topics is called: in a cluster each node has its own."""
+        cluster = self.config.cluster
+        return f"{name}@{name_of(cluster)}" if cluster.name else name
 
     @property
     def registry(self) -> Registry:
@@ -210,7 +222,8 @@ class Node:
         """Return a topic that must exist."""
         topic = self.topics.get(name)
         if topic is None:
-            raise Refusal("not_found", f"there is no topic {name!r}")
+            refusal = self.share.refusal(name) if self.share is not None else None
+            raise refusal or Refusal("not_found", f"there is no topic {name!r}")
         return topic
 
     def obtain(self, name: str, settings: TopicSettings | None = None, owner: str = "") -> Answer[Topic]:
@@ -221,7 +234,8 @@ class Node:
         topic = self.topics.get(name)
         if topic is not None:
             return Answer.of(topic)
-        return self.lifecycle.coming.get(name) or self.lifecycle.make(name, settings, owner, in_turn=name != EVENTS)
+        coming = self.lifecycle.coming.get(name) or (self.share.find(name) if self.share is not None else None)
+        return coming or self.lifecycle.make(name, settings, owner, in_turn=name not in self.own)
 
     def reach(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
         """Return a topic that must exist to somebody who may do this with it; `what` tells the audit more."""
@@ -287,14 +301,16 @@ class Node:
         """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
         if name in self.lifecycle.coming:
             return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
+        if self.share is not None and name not in self.topics and self.share.place(name) is not None:
+            return Answer.refused(Refusal("conflict", f"topic {name} exists already"))
         return self.lifecycle.make(name, settings, owner)
 
     def delete_topic(self, name: str) -> Answer[None]:
         """Drop a topic with everything in it."""
-        topic = self.topics.get(name)
-        if topic is None:
-            return Answer.refused(Refusal("not_found", f"there is no topic {name!r}"))
-        return self.lifecycle.delete(topic)
+        try:
+            return self.lifecycle.delete(self.topic(name))
+        except Refusal as refusal:
+            return Answer.refused(refusal)
 
     def tell(self, event: Change, topic: Topic, subscription: Subscription | None = None) -> None:
         """Tell the watchers what came or went; a bug of theirs must not cost the topic."""
@@ -418,10 +434,11 @@ class Node:
     def close(self) -> None:
         """Write everything down; blocking. Nothing may use the node afterwards."""
         self.rest()
+        histories = [self.own_name(name) for name in HISTORIES]
         for topic in self.topics.values():
-            if topic.name not in HISTORIES:
+            if topic.name not in histories:
                 self.guarded(f"close of topic {topic.name}", topic.close)
         self.close_events()  # last, because it tells how the others ended
         for topic in self.topics.values():
-            if topic.name in HISTORIES:
+            if topic.name in histories:
                 self.guarded(f"close of topic {topic.name}", topic.close)

@@ -77,11 +77,13 @@ class Topic:
         "create_subscription",
         "delete_subscription",
         "deleted",
+        "disk",
         "empty",
         "flush_at_once",
         "forget_passing",
         "intake",
         "is_growing",
+        "is_leaving",
         "monotonic",
         "name",
         "node",
@@ -107,6 +109,8 @@ class Topic:
         #: What its settings say to each dialect.
         self.chosen = Chosen(record.settings, node.dialects)
         self.deleted = False
+        #: It goes, or went, to another node of the cluster.
+        self.is_leaving = False
         #: Shards are being made that it will have.
         self.is_growing = False
         self._roster = roster = Subscriptions(self)
@@ -121,7 +125,10 @@ class Topic:
         self.wall, self.monotonic = node.clock.now, node.clock.monotonic
         config = node.config.node
         if made is None:
-            made = making.opened(node, record, path, making.quota_of(node, record), label_of(node.catalog, record))
+            quota, written = making.quota_of(node, record), label_of(node.catalog, record)
+            made = making.opened(node, node.disk, record, path, quota, written)
+        #: What its files are on.
+        self.disk = made.disk
         self.storage = Storage(self, made.quota)
         self.shards = [self.storage.watched(shard) for shard in made.shards]
         self.intake = Intake(
@@ -296,10 +303,11 @@ class Topic:
     def take_in(self, shards: Sequence[Shard]) -> None:
         """Make use of new shards: every subscription reads them from their beginning."""
         self.shards += [self.storage.watched(shard) for shard in shards]
-        try:  # before anything is in them: a lost registry is made again from labels, and readers of files go by them
-            label.write(self.node.disk, self.path, label_of(self.node.catalog, self.record))
-        except OSError as error:
-            self.node.report_bug(f"label of topic {self.name}", error)
+        if self.settings.log == "local":
+            try:  # before anything is in them: a lost registry is made from labels, and readers of files go by them
+                label.write(self.disk, self.path, label_of(self.node.catalog, self.record))
+            except OSError as error:
+                self.node.report_bug(f"label of topic {self.name}", error)
         self._timer.grow(len(self.shards))
         if self.node.events is not None:
             self._recorders = self.node.events.recorders(self.name, len(self.shards))
@@ -436,11 +444,21 @@ class Topic:
     def delete(self) -> None:
         """Hang up on everybody and let go of the data, which whoever calls this removes."""
         self.deleted = True
-        self.intake.closed = "gone"
+        self.intake.closed = self.intake.closed or "gone"
         self._roster.close(forget=True)
         for shard in self.shards:
             shard.drop()
         self._stop()
+
+    def begin_leaving(self) -> None:
+        """Take nothing more: it goes to another node, once everything is written down."""
+        self.is_leaving = True
+        self.intake.closed = "unavailable"
+
+    def leave(self) -> None:
+        """Hang up on everybody and let go of everything: another node has it now."""
+        self.begin_leaving()
+        self.delete()
 
     def _stop(self) -> None:
         self.deleted = True
@@ -452,4 +470,6 @@ class Topic:
     def check_alive(self) -> None:
         """Refuse what nobody can ask of a topic that is gone."""
         if self.deleted:
+            if self.is_leaving:
+                raise Refusal("unavailable", f"topic {self.name} went to another node; try again")
             raise Refusal("gone", f"topic {self.name} was deleted")

@@ -75,10 +75,18 @@ class Catalog:
         return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
 
     def create_topic(
-        self, name: str, settings: TopicSettings, measure: Measure | None = None, owner: str = ""
+        self,
+        name: str,
+        settings: TopicSettings,
+        measure: Measure | None = None,
+        owner: str = "",
+        home: str = "",
+        fits: Callable[[int], bool] | None = None,
     ) -> Answer[TopicRecord]:
-        """Make a topic with a number and an incarnation of its own."""
+        """Make a topic with a number and an incarnation of its own, one that `fits` where that is asked."""
         incarnation = self._random.getrandbits(INCARNATION_BITS)
+        while fits is not None and not fits(incarnation):
+            incarnation = self._random.getrandbits(INCARNATION_BITS)
 
         def compose() -> Draft[TopicRecord]:
             check_name(name)
@@ -94,6 +102,7 @@ class Catalog:
                 orphan_from=(0,) * settings.shards,
                 measures=(Measured(measure or Measure()),),
                 owner=owner,
+                home=home,
                 created_ns=self._clock.now(),
             )
             key = TOPICS + name
@@ -110,6 +119,7 @@ class Catalog:
         gate: Sequence[int] | msgspec.UnsetType | None = msgspec.UNSET,
         measured: Measured | None = None,
         grown: Sequence[Growth] | None = None,
+        is_made: bool = False,
     ) -> Answer[TopicRecord]:
         """Change what is given and answer with the new record; `gate=None` takes the gate away.
 
@@ -135,6 +145,8 @@ class Catalog:
                 record = msgspec.structs.replace(record, gate=None if gate is None else _per_shard(record, gate))
             if measured is not None and measured.measure != record.measures[-1].measure:
                 record = msgspec.structs.replace(record, measures=(*record.measures, measured))
+            if is_made:
+                record = msgspec.structs.replace(record, is_made=True)
             if encoded(record) == entry.value:
                 return Draft(record)
             return Draft(record, {key: encoded(record)}, (), {key: entry.revision})
@@ -150,7 +162,12 @@ class Catalog:
                 raise Refusal("not_found", f"there is no topic {name}")
             record = decoded(entry.value, TopicRecord, TOPICS + name)
             gone = DeletedTopic(
-                name=name, number=record.number, incarnation=record.incarnation, deleted_ns=self._clock.now()
+                name=name,
+                number=record.number,
+                incarnation=record.incarnation,
+                deleted_ns=self._clock.now(),
+                home=record.home,
+                log=record.settings.log,
             )
             # More than that goes with `forget_deleted`: they belong to a number nobody has any more.
             subscriptions = list(self.registry.list(_subscriptions_of(record)))[:REMOVE_KEYS_MAX]

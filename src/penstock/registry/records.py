@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, CorruptionError, Refusal
 from penstock.m3.policies import storage_policy
 from penstock.m3.shardset import BadShardSet, ranges
 from penstock.registry.past import renewed
-from penstock.settings import Measure, SubscriptionSettings, TopicSettings
+from penstock.settings import Home, Measure, SubscriptionSettings, TopicSettings
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +59,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     owner: str = ""
     #: The node of a cluster whose disk holds it; empty where it is on Kafka, or there is no cluster.
     home: str = ""
+    #: Its log was made on Kafka: where it is not there any more, somebody took it away.
+    is_made: bool = False
     created_ns: int
 
 
@@ -85,6 +87,9 @@ class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     number: int
     incarnation: int
     deleted_ns: int
+    #: Whose disk held it in a cluster, and where its log was.
+    home: str = ""
+    log: Home = "local"
 
 
 class RoutingMapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

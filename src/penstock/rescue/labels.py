@@ -68,7 +68,7 @@ class Labels:
             return
         self._writing[topic] = False
         content = label_of(self._node.catalog, record)
-        disk = self._node.disk
+        disk = topic.disk
         disk.submit("seal", partial(label.write, disk, topic.path, content), partial(self._written, topic))
 
     def _written(self, topic: Topic, _: None, error: BaseException | None) -> None:

@@ -83,7 +83,7 @@ class Queues:
 
     def _heard(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
         """Know a queue from the moment it is there."""
-        if event == "deleted" and (subscription is None or subscription.name == NAME):
+        if event in ("deleted", "left") and (subscription is None or subscription.name == NAME):
             self._queues.pop(topic.name, None)
         elif event == "created":
             self.get(topic.name)

@@ -165,7 +165,9 @@ class Topics:
             timeline.close()
 
     def _heard(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
-        """Hear that a topic went by another way than the overseer's."""
+        """Hear that a topic went by another way than the overseer's, or to another node."""
+        if event == "left" and topic.name in self._timelines and self._timelines[topic.name].topic is topic:
+            self._drop(topic.name)
         if event == "deleted" and (subscription is None or subscription.name == NAME):
             timeline = self._timelines.get(topic.name)
             if timeline is not None and timeline.topic is topic:

@@ -14,7 +14,7 @@ from penstock.clock import SECOND
 from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
-from penstock.errors import PenstockError
+from penstock.errors import Elsewhere, PenstockError
 from penstock.node.declared import declared, with_filters
 from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
@@ -74,6 +74,8 @@ class Relay:
             self._node.obtain(name).then(partial(self._found, name))
 
     def _found(self, name: str, topic: Topic | None, error: BaseException | None) -> None:
+        if isinstance(error, Elsewhere):
+            return  # its node relays it; if it comes here, that is told
         if topic is None:
             self._put_off(name, error, partial(self._seek, name))
         else:
@@ -95,7 +97,7 @@ class Relay:
             if subscription.name == self._config.subscription and self._config.relays(topic.name):
                 _log.warning("topic %s: its subscription was deleted, and is made again for what comes now", topic.name)
                 self._node.clock.call_soon(partial(self._consider, topic))
-        elif subscription is None and event == "deleted":
+        elif subscription is None and event in ("deleted", "left"):
             lane = self.router.lanes.get(topic.name)
             if lane is not None and lane.topic is topic:
                 self.router.remove(lane)

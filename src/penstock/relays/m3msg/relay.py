@@ -10,6 +10,7 @@ from random import Random
 from penstock.clock import SECOND
 from penstock.delivery.subscription import Subscription
 from penstock.dialect import Peer, Sample
+from penstock.errors import Elsewhere
 from penstock.node.declared import declared, with_filters
 from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
@@ -84,6 +85,8 @@ class Relay:
             self._node.obtain(name).then(partial(self._found, name))
 
     def _found(self, name: str, topic: Topic | None, error: BaseException | None) -> None:
+        if isinstance(error, Elsewhere):
+            return  # its node relays it; if it comes here, that is told
         if topic is None:
             _log.error("topic %s cannot be relayed: %s; trying again", name, error)
             clock = self._node.clock
@@ -102,7 +105,7 @@ class Relay:
             return
         if event == "created":
             self._begin(topic)
-        elif event == "deleted" and topic.name in self.topics:
+        elif event in ("deleted", "left") and topic.name in self.topics:
             self.topics.pop(topic.name).close()
 
     async def drain(self) -> None:

@@ -101,8 +101,8 @@ class Registrar:
         channel = subscription.name if subscription is not None else ""
         if not _is_told(topic.name) or (channel and not _can_spell(channel)):
             return
-        if event == "deleted":
-            self._withdraw(topic.name, channel, len(topic.shards))
+        if event in ("deleted", "left"):
+            self._withdraw(topic.name, channel, len(topic.shards), is_gone=event == "deleted")
             return
         if subscription is None:
             for link in self.links:
@@ -116,9 +116,10 @@ class Registrar:
         if subscription is None and event == "created":
             self._make_channels(topic)
 
-    def _withdraw(self, topic: str, channel: str, partitions: int) -> None:
+    def _withdraw(self, topic: str, channel: str, partitions: int, *, is_gone: bool) -> None:
         if self._directory is not None:
             self._directory.unregister(self._peer.id, topic, channel)
+        if self._directory is not None and is_gone:
             # In one process, deleting is deleting: a topic made again under the same name must not get channels back
             # that somebody took away here. (A service elsewhere keeps names, as upstream's does.)
             self._directory.forget_unproduced(topic, channel)

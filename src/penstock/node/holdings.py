@@ -1,0 +1,326 @@
+"""The slots of a cluster in one node's hands, and the topics in them: how they come, and how they go elsewhere.
+
+A slot that was taken is fenced first, and only then its topics are read and opened; one that was lost is dropped
+without another word to the store; one that is given away is closed as a node that stops does.
+Invariant: a topic of a slot is open here only while this node holds the slot and its writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.clock import SECOND
+from penstock.cluster.slots import Slots, slot_of
+from penstock.errors import PenstockError, Refusal
+from penstock.intake.intake import sequence_window_ns
+from penstock.log.kafka.disk import SharedDisk
+from penstock.log.kafka.engine import Engine, topic_of
+from penstock.log.kafka.store import FencedError, Writer
+from penstock.moves.redrive import resume
+from penstock.node import making
+from penstock.node.ending import Ending
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
+from penstock.registry.records import TopicRecord
+from penstock.rescue.labels import label_of
+
+if TYPE_CHECKING:
+    from penstock.node.making import Made
+    from penstock.node.node import Node
+
+#: What could not be opened is tried again after this long.
+RETRY_NS = SECOND
+
+T = TypeVar("T")
+
+_log = logging.getLogger("penstock.cluster")
+
+
+class Held:
+    """A slot in these hands."""
+
+    __slots__ = ("epoch", "number", "writer")
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self.number = number
+        self.epoch = epoch
+        #: None until every earlier owner is shut out.
+        self.writer: Writer | None = None
+
+
+class Holdings:
+    """What of a cluster one node holds."""
+
+    def __init__(
+        self,
+        node: Node,
+        engine: Engine,
+        life: str,
+        cache: str,
+        refusal: Callable[[str], Refusal | None],
+    ) -> None:
+        self._node = node
+        self._engine = engine
+        self._cluster = node.config.cluster.name
+        self._cache = cache
+        self._refusal = refusal
+        registry = node.catalog.registry
+        self.slots = Slots(registry, node.clock, node.config.cluster, life, self._took, self._lost, self._give_up)
+        self._held: dict[int, Held] = {}
+        #: Topics that are being opened, by name.
+        self.coming: dict[str, Answer[Topic]] = {}
+        #: What cannot be used, and why.
+        self.troubles: dict[str, str] = {}
+        self._stopped = False
+        #: Slots taken, lost without a word, and given to others in peace, since the start.
+        self.taken = self.lost = self.given = 0
+
+    @property
+    def ready(self) -> set[int]:
+        """The slots in which this node can write."""
+        return {number for number, held in self._held.items() if held.writer is not None}
+
+    def path(self, record: TopicRecord) -> str:
+        """Return where the files of a topic are, as far as they are here."""
+        return f"{self._cache}/{record.number}"
+
+    # --- slots come -----------------------------------------------------------------------------------------------
+
+    def _took(self, number: int, epoch: int) -> None:
+        if not self._stopped:
+            self.taken += 1
+            held = self._held[number] = Held(number, epoch)
+            self._fence(held)
+
+    def _fence(self, held: Held) -> None:
+        if self._has(held):
+            writer = partial(self._engine.store.writer, f"{self._cluster}.slot.{held.number}")
+            self._run(writer, partial(self._fenced, held))
+
+    def _fenced(self, held: Held, writer: Writer | None, error: BaseException | None) -> None:
+        """Every earlier owner is shut out: what is in the slot can be read now, and nobody adds to it."""
+        what = f"slot {held.number}"
+        if not self._has(held):
+            if writer is not None:
+                self._run(writer.close, _unheard)
+        elif writer is None:
+            self._note(what, error)
+            self._later(partial(self._fence, held))
+        else:
+            self.troubles.pop(what, None)
+            held.writer = writer
+            for record in self._node.catalog.topics():
+                self.heard(record)
+
+    def heard(self, record: TopicRecord) -> None:
+        """Open a topic if it is in one of these slots and not open."""
+        held = self._held.get(self._slot(record)) if record.settings.log == "kafka" else None
+        node, name = self._node, record.name
+        if held is None or held.writer is None or name in self.coming:
+            return
+        if name not in node.topics and name not in node.lifecycle.coming and not node.stopping:
+            answer = self.coming[name] = Answer()
+            self._run(self._opening(held, held.writer, record), partial(self._opened, held, record, answer))
+
+    def _opening(self, held: Held, writer: Writer, record: TopicRecord) -> Callable[[], Made]:
+        """Return the blocking work that opens a topic of a slot."""
+        node, path, shards = self._node, self.path(record), record.settings.shards
+        store, threads, cache = self._engine
+        topic = topic_of(self._cluster, record.incarnation)
+        quota, written = making.quota_of(node, record), label_of(node.catalog, record)
+
+        def work() -> Made:
+            disk = SharedDisk(cache, store, writer, path, topic, threads, shards)
+            disk.on_failed = partial(self._failed, held)
+            disk.open_all(made=record.is_made)
+            made = making.opened(node, disk, record, path, quota, written)
+            _look_through(made, record, node.clock.now())
+            return made
+
+        return work
+
+    def _opened(
+        self, held: Held, record: TopicRecord, answer: Answer[Topic], made: Made | None, error: BaseException | None
+    ) -> None:
+        name = record.name
+        self.coming.pop(name, None)
+        current = self._node.catalog.topic(name)
+        is_known = current is not None and current.incarnation == record.incarnation
+        if made is not None and current is not None and is_known and self._has(held):
+            try:
+                answer.give(self._begun(current, made))
+            except Exception as failure:
+                error, self._node.bugs = failure, self._node.bugs + (not isinstance(failure, PenstockError))
+            else:
+                return
+        if made is not None:
+            _cut(made)
+        answer.refuse(self._refusal(name) or Refusal("gone", f"topic {name} was deleted"))
+        if error is not None and is_known and self._has(held):
+            self._note(f"topic {name}", error)
+            self._later(partial(self._look_again, name))
+
+    def _begun(self, record: TopicRecord, made: Made) -> Topic:
+        """Put a topic to work that came from the store."""
+        node, name = self._node, record.name
+        topic = node.topics[name] = Topic(node, record, self.path(record), made)
+        try:
+            topic.forget_passing()
+            node.holds.take_up(record)
+            node.tell("created", topic)
+            resume(node, [topic])
+        except Exception:
+            self._let_go(topic)
+            raise
+        self.troubles.pop(f"topic {name}", None)
+        _log.info("topic %s is here now", name)
+        return topic
+
+    def _look_again(self, name: str) -> None:
+        record = self._node.catalog.topic(name)
+        if record is not None and not self._stopped:
+            self.heard(record)
+
+    def open_new(self, record: TopicRecord) -> Answer[tuple[TopicRecord, Made | None]]:
+        """Answer with the files of a topic that was just recorded in a slot of this node."""
+        held = self._held.get(self._slot(record))
+        if held is None or held.writer is None:
+            return Answer.refused(self._gone(record.name))
+        answer: Answer[tuple[TopicRecord, Made | None]] = Answer()
+
+        def done(made: Made | None, error: BaseException | None) -> None:
+            if made is None:
+                answer.refuse(error if isinstance(error, Exception) else self._gone(record.name))
+            else:
+                self._node.catalog.update_topic(record.name, is_made=True).then(partial(noted, made))
+
+        def noted(made: Made, current: TopicRecord | None, error: Exception | None) -> None:
+            if current is not None and current.incarnation == record.incarnation and self._has(held):
+                answer.give((current, made))
+                return
+            _cut(made)
+            answer.refuse(error or self._gone(record.name))
+
+        self._run(self._opening(held, held.writer, record), done)
+        return answer
+
+    # --- slots go -------------------------------------------------------------------------------------------------
+
+    def _failed(self, held: Held, error: BaseException) -> None:
+        """Drop a slot whose writer is of no use any more: nothing of it can be told to be kept."""
+        if not self._has(held):
+            return
+        self._note(f"slot {held.number}", error)
+        self._drop(held)
+        if not isinstance(error, FencedError) and self.slots.is_mine(held.number):
+            again = self._held[held.number] = Held(held.number, held.epoch)
+            self._later(partial(self._fence, again))
+        else:
+            self.slots.release(held.number)
+
+    def _lost(self, number: int) -> None:
+        held = self._held.get(number)
+        if held is not None:
+            self._drop(held)
+
+    def _drop(self, held: Held) -> None:
+        """Hang up on everybody who uses a topic of a slot, and send nothing more to the store."""
+        del self._held[held.number]
+        self.lost += 1
+        for topic in self._topics_of(held):
+            if isinstance(topic.disk, SharedDisk):
+                topic.disk.close()
+            self._let_go(topic)
+            self._node.guarded(f"topic {topic.name}", topic.leave)
+            self._node.tell("left", topic)
+        if held.writer is not None:
+            self._run(held.writer.close, _unheard)
+
+    def _give_up(self, number: int) -> Answer[None]:
+        """Close the topics of a slot; answered once another may have it."""
+        held = self._held.get(number)
+        if held is None:
+            return Answer.of(None)
+        answer: Answer[None] = Answer()
+        topics = self._topics_of(held)
+        for topic in topics:
+            topic.begin_leaving()
+
+        def closed() -> None:
+            for topic in topics:
+                self._let_go(topic)
+                self._node.tell("left", topic)
+            if self._has(held):
+                del self._held[number]
+                self.given += 1
+            if held.writer is None:
+                answer.give(None)
+            else:
+                self._run(held.writer.close, lambda _, __: answer.give(None))
+
+        Ending(self._node, closed).end(topics, closed)
+        return answer
+
+    def close(self) -> None:
+        """Take nothing more; blocking. Topics are closed."""
+        self._stopped = True
+        for held in self._held.values():
+            if held.writer is not None:
+                held.writer.close()
+        self._held.clear()
+
+    # --- pieces ---------------------------------------------------------------------------------------------------
+
+    def _has(self, held: Held) -> bool:
+        return self._held.get(held.number) is held and not self._stopped
+
+    def _slot(self, record: TopicRecord) -> int:
+        return slot_of(record.incarnation, self.slots.count)
+
+    def _topics_of(self, held: Held) -> list[Topic]:
+        topics = self._node.topics.values()
+        return [each for each in topics if each.settings.log == "kafka" and self._slot(each.record) == held.number]
+
+    def _let_go(self, topic: Topic) -> None:
+        if self._node.topics.get(topic.name) is topic:
+            del self._node.topics[topic.name]
+        self._node.ticker.forget(topic)
+
+    def _gone(self, name: str) -> Refusal:
+        return self._refusal(name) or Refusal("unavailable", f"topic {name} went to another node; try again", SECOND)
+
+    def _run(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._engine.threads.submit("open", work, done)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._node.clock.call_at(self._node.clock.monotonic() + RETRY_NS, call)
+
+    def _note(self, what: str, error: BaseException | None) -> None:
+        text = str(error)
+        if self.troubles.get(what) != text:
+            self.troubles[what] = text
+            trace = None if isinstance(error, PenstockError | OSError) else error
+            _log.warning("%s cannot be used: %s; trying again", what, text, exc_info=trace)
+
+
+def _look_through(made: Made, record: TopicRecord, now_ns: int) -> None:
+    """Read what a topic reads when it opens, so that nothing of it must be fetched while the loop waits."""
+    for shard in made.shards:
+        shard.due_rows(shard.kept_from, now_ns)
+        for _ in shard.recent(shard.last_ns - sequence_window_ns(record.settings)):
+            pass
+
+
+def _cut(made: Made) -> None:
+    """Let go of files that are nobody's any more, and send nothing of them."""
+    if isinstance(made.disk, SharedDisk):
+        made.disk.close()
+    for shard in made.shards:
+        shard.drop()
+
+
+def _unheard(_: object, __: BaseException | None) -> None:
+    return

@@ -1,0 +1,219 @@
+"""A node's share of a cluster: which topics are here, whose the others are, and what a new one must be to be here.
+
+Knows no wire: who is asked for a topic that is not here learns whose it is. How topics come and go with their slots is
+`holdings`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.clock import SECOND, Timer
+from penstock.cluster.places import name_of
+from penstock.cluster.slots import NodeRecord, slot_of
+from penstock.errors import Elsewhere, Refusal
+from penstock.log.kafka.engine import Engine
+from penstock.log.shard import Shard
+from penstock.node.clearing import Clearing
+from penstock.node.holdings import Holdings
+from penstock.node.making import Made
+from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
+from penstock.registry.catalog import TOPICS
+from penstock.registry.records import DeletedTopic, TopicRecord
+from penstock.registry.registry import Event
+from penstock.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+#: Publishers are refused, and taken again, a moment after the store began to be away, or came back.
+LOOK_NS = SECOND // 4
+#: Where the files of topics are that live on the store: a cache, which a start removes.
+CACHE = "shared"
+
+
+class ClusterShare:
+    """What of a cluster's topics is here."""
+
+    def __init__(self, node: Node, engine: Engine, random: Random) -> None:
+        self._node = node
+        self.name = name_of(node.config.cluster)
+        cache = f"{node.config.data_dir}/{CACHE}"
+        node.disk.remove(cache)
+        # The text tells this process from an earlier one of the same name.
+        self.holdings = Holdings(node, engine, random.randbytes(8).hex(), cache, self.refusal)
+        self.slots = self.holdings.slots
+        self._clearing = Clearing(node, engine, cache)
+        #: How far each shard was safe that waits for the store, and since when; and topics that take nothing for it.
+        self._waiting: dict[Shard, tuple[int, int]] = {}
+        self._stalling: set[str] = set()
+        self._timer: Timer | None = None
+        self._unwatch: Callable[[], None] = _nothing
+
+    # --- what is where --------------------------------------------------------------------------------------------
+
+    def is_home(self, record: TopicRecord) -> bool:
+        """Tell whether a topic's files are on this node's own disk."""
+        return record.settings.log == "local" and record.home == self.name
+
+    def place(self, name: str) -> NodeRecord | None:
+        """Return the node that has a topic, None where nobody has it or there is none."""
+        record = self._node.catalog.topic(name)
+        return self._place(record) if record is not None else None
+
+    def _place(self, record: TopicRecord) -> NodeRecord | None:
+        if record.settings.log == "local":
+            return self.slots.places.nodes.get(record.home)
+        return self.slots.owner(slot_of(record.incarnation, self.slots.count))
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a topic that is not open here cannot be had here; None if the cluster does not know it."""
+        record = self._node.catalog.topic(name)
+        if record is None:
+            return None
+        found = self._place(record)
+        if found is not None and found.name != self.name:
+            return Elsewhere(name, found.name)
+        if record.settings.log == "local" and record.home != self.name:
+            text = f"topic {name} is on the disk of node {record.home}, which is not there"
+            return Refusal("unavailable", text, SECOND)
+        why = self.holdings.troubles.get(name) or ("it is being opened" if found is not None else "nobody has it yet")
+        return Refusal("unavailable", f"topic {name} cannot be used now: {why}; try again", SECOND)
+
+    def find(self, name: str) -> Answer[Topic] | None:
+        """Answer with a topic that comes, or with whose it is; None if the cluster does not know it."""
+        coming = self.holdings.coming.get(name)
+        if coming is not None:
+            return coming
+        refusal = self.refusal(name)
+        return Answer.refused(refusal) if refusal is not None else None
+
+    # --- what is made here ----------------------------------------------------------------------------------------
+
+    def settled(self, settings: TopicSettings) -> TopicSettings:
+        """Return the settings as they can be: what need not outlast a process is not on the store, all else is safe."""
+        if settings.log == "local":
+            return settings
+        if settings.ephemeral or settings.durability == "memory":
+            return msgspec.structs.replace(settings, log="local")
+        return msgspec.structs.replace(settings, durability="fsync", compression="none")
+
+    def home_of(self, settings: TopicSettings) -> str:
+        """Return the node whose disk a new topic is on, empty for one on the store."""
+        return self.name if settings.log == "local" else ""
+
+    def fitting(self, settings: TopicSettings) -> Callable[[int], bool] | None:
+        """Return which incarnations a new topic may have, so that it is here: any, where it is on the own disk."""
+        if settings.log == "local":
+            return None
+        ready = self.holdings.ready
+        if not ready:
+            text = f"node {self.name} owns nothing of the cluster yet: ask another node, or again"
+            raise Refusal("unavailable", text, SECOND)
+        return lambda incarnation: slot_of(incarnation, self.slots.count) in ready
+
+    def open_new(self, record: TopicRecord) -> Answer[tuple[TopicRecord, Made | None]]:
+        """Answer with the files of a topic that was just recorded in a slot of this node."""
+        return self.holdings.open_new(record)
+
+    def path(self, record: TopicRecord) -> str:
+        """Return where the files of a topic on the store are, as far as they are here."""
+        return self.holdings.path(record)
+
+    def or_elsewhere(self, name: str, made: Answer[Topic]) -> Answer[Topic]:
+        """Answer with a topic that is made, or whose it is if another node made it first."""
+        answer: Answer[Topic] = Answer()
+
+        def told(topic: Topic | None, error: Exception | None) -> None:
+            if topic is not None:
+                answer.give(topic)
+            elif isinstance(error, Refusal) and error.code == "conflict" and (other := self.refusal(name)) is not None:
+                answer.refuse(other)
+            else:
+                answer.refuse(error or Refusal("unavailable", f"topic {name} was not made"))
+
+        made.then(told)
+        return answer
+
+    def cleared(self, deleted: Sequence[DeletedTopic]) -> list[DeletedTopic]:
+        """Return deleted topics whose rest is for this node to remove, and of which nothing is left but on its disk."""
+        mine = [each for each in deleted if self._is_heir(each)]
+        return [each for each in mine if each.log == "local" or self._clearing.is_done(each)]
+
+    def _is_heir(self, deleted: DeletedTopic) -> bool:
+        if deleted.log == "local":
+            return deleted.home == self.name
+        return slot_of(deleted.incarnation, self.slots.count) in self.holdings.ready
+
+    # --- the life of it -------------------------------------------------------------------------------------------
+
+    def start(self, listeners: Mapping[str, str]) -> Answer[None]:
+        """Take part: `listeners` say where others reach what is served here, by name."""
+        registry = self._node.catalog.registry
+        self._unwatch = registry.watch(TOPICS, registry.revision, self._changed)
+        self.slots.say(listeners)
+        self._look()
+        return self.slots.start()
+
+    def _changed(self, events: Sequence[Event]) -> None:
+        """Open what another node made in a slot of this one, and let go of what another node deleted."""
+        for event in events:
+            name = event.key[len(TOPICS) :]
+            record, topic = self._node.catalog.topic(name), self._node.topics.get(name)
+            if topic is not None and (record is None or record.incarnation != topic.incarnation):
+                self._node.lifecycle.vanished(topic)
+            if record is not None:
+                self.holdings.heard(record)
+
+    def problems(self) -> list[str]:
+        """Return what keeps topics from being open or taken, one sentence each."""
+        found = [self.slots.problem] if self.slots.problem else []
+        found += [f"{what}: {why}" for what, why in sorted(self.holdings.troubles.items())]
+        return found + [f"topic {topic.name}: {why}" for topic, why in self._stalled()]
+
+    def _stalled(self) -> Iterator[tuple[Topic, str]]:
+        now_ns, patience_ns = self._node.clock.monotonic(), self._node.config.shared_log.patience_ns
+        for topic in self._node.topics.values():
+            since_ns = min(
+                [self._waiting[shard][1] for shard in topic.shards if shard in self._waiting], default=now_ns
+            )
+            if now_ns - since_ns > patience_ns:
+                yield topic, f"the shared log has taken nothing for {(now_ns - since_ns) // SECOND} s"
+
+    def _look(self) -> None:
+        """Refuse publishers while the store takes nothing, and take them again when it does."""
+        now_ns, before, self._waiting = self._node.clock.monotonic(), self._waiting, {}
+        for topic in self._node.topics.values():
+            for shard in topic.shards if topic.settings.log == "kafka" else ():
+                if shard.readable_end < shard.end:
+                    safe_end, since_ns = before.get(shard, (-1, now_ns))
+                    since_ns = since_ns if safe_end == shard.readable_end else now_ns
+                    self._waiting[shard] = shard.readable_end, since_ns
+        stalled = {topic.name for topic, _ in self._stalled()}
+        for name in stalled ^ self._stalling:
+            found = self._node.topics.get(name)
+            if found is not None and not found.is_leaving:
+                found.intake.closed = "unavailable" if name in stalled else None
+        self._stalling = stalled
+        self._timer = self._node.clock.call_at(self._node.clock.monotonic() + LOOK_NS, self._look)
+
+    def leave(self) -> Answer[None]:
+        """Give everything to others, before the node ends."""
+        return self.slots.drain()
+
+    def close(self) -> Answer[None]:
+        """Take no part any more; topics are closed."""
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.holdings.close()
+        return self.slots.close()
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,361 @@
+"""Several nodes on one registry and one shared log: topics are with one of them, and go to another when it is gone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from penstock.clock import MILLISECOND, SECOND
+from penstock.config import ClusterConfig, Config, EventsConfig, TopicConfig
+from penstock.delivery.source import Delivery
+from penstock.delivery.subscription import Subscription
+from penstock.errors import Elsewhere, Refusal
+from penstock.intake.receipt import Receipt
+from penstock.log.kafka.engine import Engine
+from penstock.message import Rows
+from penstock.node.node import Node
+from penstock.node.topic import Topic
+from penstock.registry import EmbeddedRegistry
+from penstock.settings import TopicSettings
+from tests.cluster.fake_store import FakeStore
+from tests.fakes import FakeClock, FakeDisk, FakeTimer
+from tests.registry.far import Far, Trouble
+
+LEASE_NS = 10 * SECOND
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class NodeClock(FakeClock):
+    """The common clock, as one process sees it: while it stands still it makes no calls, and makes them afterwards."""
+
+    def __init__(self, common: FakeClock) -> None:
+        self.common = common
+        self.runs = True
+        self._put_off: list[Callable[[], None]] = []
+
+    def now(self) -> int:
+        return self.common.now()
+
+    def monotonic(self) -> int:
+        return self.common.monotonic()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.common.call_soon(lambda: self._call(call))
+
+    def call_at(self, monotonic_ns: int, call: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(call)
+        self.common.call_at(monotonic_ns, lambda: self._call(lambda: timer.call() if timer.call else None))
+        return timer
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self.runs:
+            call()
+        else:
+            self._put_off.append(call)
+
+    def go_on(self) -> None:
+        """Run again, with everything that should have been done meanwhile."""
+        self.runs = True
+        calls, self._put_off = self._put_off, []
+        for call in calls:
+            self.common.call_soon(call)
+
+
+class ClockThreads:
+    """Threads of one process that do their work in a later turn of its clock."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        def turn() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        self._clock.call_soon(turn)
+
+    def map(self, work: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        return [work(item) for item in items]
+
+    def tell(self, what: Callable[[], None]) -> None:
+        self._clock.call_soon(what)
+
+
+class Cluster:
+    """Nodes in one process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.store = FakeStore()
+        disk = FakeDisk(self.clock)
+        disk.make(str(path / "etcd"))
+        self.server = EmbeddedRegistry.open(disk, self.clock, str(path / "etcd" / "registry"))
+        self.clocks: dict[str, NodeClock] = {}
+        self.nodes: dict[str, Node] = {}
+
+    def start(self, name: str) -> Node:
+        config = Config(
+            data_dir=str(self.path / name),
+            cluster=ClusterConfig(name="c", node=name, slots=8, lease_ns=LEASE_NS),
+            topic=TopicConfig(log="kafka"),
+            events=EventsConfig(mode="off"),
+        )
+        clock = self.clocks[name] = NodeClock(self.clock)
+        registry = Far(self.server, clock, random.Random(name), Trouble(delay_ns=MILLISECOND))
+        disk = FakeDisk(clock)
+        node = self.nodes[name] = Node(
+            config, clock, disk, random.Random(name), registry, engine=Engine(self.store, ClockThreads(clock), disk)
+        )
+        assert node.share is not None
+        node.share.start({})
+        return node
+
+    def stop(self, name: str) -> None:
+        """The process stands still: killed, if it never goes on."""
+        self.clocks[name].runs = False
+
+    def run(self, ns: int = 5 * SECOND) -> None:
+        self.clock.advance(ns)
+
+    def owner(self, name: str) -> Node:
+        found = [node for node in self.nodes.values() if name in node.topics]
+        assert len(found) == 1
+        return found[0]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def made(cluster: Cluster, node: Node, name: str, settings: TopicSettings | None = None) -> Topic:
+    found: list[Topic | Exception | None] = []
+    node.obtain(name, settings).then(lambda topic, error: found.append(topic or error))
+    cluster.run()
+    assert isinstance(found[0], Topic), found
+    return found[0]
+
+
+class Heard(list["Receipt | BaseException"]):
+    """What a publisher heard."""
+
+    def done(self, receipt: Receipt | None, error: BaseException | None) -> None:
+        answer = error or receipt
+        assert answer is not None
+        self.append(answer)
+
+    @property
+    def oks(self) -> int:
+        return sum(not isinstance(each, BaseException) for each in self)
+
+
+def publish(topic: Topic, *bodies: bytes) -> Heard:
+    heard = Heard()
+    for body in bodies:
+        topic.publish(Rows.of([body], "test"), heard, heard.done)
+    return heard
+
+
+class Consumer:
+    """Takes everything a subscription has."""
+
+    def __init__(self, cluster: Cluster, topic: Topic, holder: str = "") -> None:
+        self.bodies: list[bytes] = []
+        self.ids: list[int] = []
+        self.evicted = 0
+        subscriptions: list[Subscription | None] = []
+        topic.subscribe("s").then(lambda subscription, error: subscriptions.append(subscription))
+        cluster.run(SECOND)
+        assert subscriptions[0] is not None
+        self.seat = topic.attach(subscriptions[0], self._deliver, evict=self._evict, holder=holder)
+        self.seat.set_credit(1000)
+        cluster.run(SECOND)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self.bodies += delivery.batch.bodies(delivery.rows)
+            self.ids += [id_ for id_, _, _ in delivery.each()]
+
+    def _evict(self) -> None:
+        self.evicted += 1
+
+
+def test_a_topic_is_with_one_node_and_the_others_know_with_which(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    heard = publish(topic, b"a", b"b")
+    cluster.run()
+    assert heard.oks == 2
+    with pytest.raises(Elsewhere, match="topic t is on node one"):
+        two.topic("t")
+    answers: list[Exception | None] = []
+    two.obtain("t").then(lambda topic, error: answers.append(error))
+    two.create_topic("t").then(lambda topic, error: answers.append(error))
+    two.delete_topic("t").then(lambda _, error: answers.append(error))
+    assert [type(each).__name__ for each in answers] == ["Elsewhere", "Refusal", "Elsewhere"]
+    with pytest.raises(Refusal, match="there is no topic 'u'"):
+        two.topic("u")
+
+
+def test_a_node_that_stands_still_loses_its_topics_and_nothing_that_was_told_is_lost(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    heard = publish(topic, *(b"%d" % number for number in range(10)))
+    cluster.run()
+    consumer = Consumer(cluster, topic)
+    assert heard.oks == len(consumer.bodies) == 10
+    consumer.seat.ack(consumer.ids[:4])
+    cluster.run()
+    cluster.stop("one")
+    cluster.run(LEASE_NS + 5 * SECOND)
+    moved = two.topic("t")
+    late = publish(topic, b"late")  # by the one that does not know yet
+    second = Consumer(cluster, moved)
+    assert sorted(second.bodies) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    cluster.clocks["one"].go_on()
+    cluster.run()
+    assert late.oks == 0
+    assert len(late) == 1
+    assert "t" not in one.topics
+    assert consumer.evicted == 1
+    with pytest.raises(Elsewhere, match="topic t is on node two"):
+        one.topic("t")
+    more = publish(moved, b"after")
+    cluster.run()
+    assert more.oks == 1
+    assert second.bodies[6:] == [b"after"]
+
+
+def test_leases_under_a_name_go_along(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    publish(topic, b"a", b"b")
+    holder = Consumer(cluster, topic, "me")
+    assert len(holder.ids) == 2
+    cluster.run()
+    cluster.stop("one")
+    cluster.run(LEASE_NS + 5 * SECOND)
+    moved = two.topic("t")
+    assert Consumer(cluster, moved).bodies == []
+    again = Consumer(cluster, moved, "me")
+    assert again.seat.ack(holder.ids) == []
+    cluster.run(120 * SECOND)
+    assert Consumer(cluster, moved).bodies == []
+
+
+def test_a_node_that_comes_gets_its_part_and_nothing_is_handed_out_twice(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topics = [made(cluster, one, f"t{number}") for number in range(12)]
+    for topic in topics:
+        publish(topic, b"a", b"b")
+        consumer = Consumer(cluster, topic)
+        consumer.seat.ack(consumer.ids[:1])
+    cluster.run()
+    two = cluster.start("two")
+    cluster.run(20 * SECOND)
+    assert one.share is not None
+    assert two.share is not None
+    assert (len(one.share.slots.mine), len(two.share.slots.mine)) == (4, 4)
+    assert sorted([*one.topics, *two.topics]) == sorted(topic.name for topic in topics)
+    assert two.topics
+    assert two.share.holdings.lost == one.share.holdings.lost == 0
+    for topic in two.topics.values():
+        assert Consumer(cluster, topic).bodies == [b"b"]
+
+
+def test_a_node_that_leaves_hands_everything_over(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    publish(topic, b"a")
+    cluster.run()
+    assert one.share is not None
+    done: list[None] = []
+    one.share.leave().then(lambda _, error: done.append(None))
+    cluster.run()
+    assert done
+    assert not one.topics
+    assert Consumer(cluster, two.topic("t")).bodies == [b"a"]
+    answers: list[Exception | None] = []
+    one.obtain("new").then(lambda _, error: answers.append(error))
+    assert isinstance(answers[0], Refusal)
+    assert answers[0].code == "unavailable"
+
+
+def test_a_topic_on_a_nodes_own_disk_stays_there_and_is_away_with_it(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    made(cluster, one, "mine", TopicSettings(log="local"))
+    with pytest.raises(Elsewhere, match="topic mine is on node one"):
+        two.topic("mine")
+    cluster.stop("one")
+    cluster.run(3 * LEASE_NS)
+    with pytest.raises(Refusal, match="topic mine is on the disk of node one, which is not there"):
+        two.topic("mine")
+
+
+def test_what_need_not_outlast_a_process_is_on_the_own_disk(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    assert made(cluster, one, "e", TopicSettings(log="kafka", ephemeral=True)).settings.log == "local"
+    assert made(cluster, one, "m", TopicSettings(log="kafka", durability="memory")).settings.log == "local"
+    safe = made(cluster, one, "s", TopicSettings(log="kafka", durability="os"))
+    assert (safe.settings.log, safe.settings.durability) == ("kafka", "fsync")
+
+
+def test_a_slot_whose_writer_got_no_answer_is_taken_anew_and_shows_what_was_kept(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    first = publish(topic, b"a")
+    cluster.run()
+    cluster.store.lose_next(kept=True)
+    doubtful = publish(topic, b"b")
+    cluster.run()
+    assert (first.oks, doubtful.oks, len(doubtful)) == (1, 0, 1)
+    cluster.store.heal()
+    cluster.run()
+    again = one.topic("t")
+    assert again is not topic
+    heard = publish(again, b"c")
+    assert Consumer(cluster, again).bodies == [b"a", b"b", b"c"]
+    assert heard.oks == 1
+
+
+def test_a_deleted_topic_is_gone_from_the_store_and_a_new_one_of_its_name_is_empty(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    publish(topic, b"a")
+    cluster.run()
+    one.delete_topic("t")
+    cluster.run(30 * SECOND)
+    assert cluster.store.topics() == []
+    assert one.catalog.deleted() == []
+    assert Consumer(cluster, made(cluster, two, "t")).bodies == []
+
+
+def test_two_nodes_that_make_one_topic_at_once_agree_on_whose_it_is(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    answers: list[Topic | Exception | None] = []
+    for node in (one, two):
+        node.obtain("t").then(lambda topic, error: answers.append(topic or error))
+    cluster.run()
+    assert sorted(type(each).__name__ for each in answers) == ["Elsewhere", "Topic"]
+    assert len([node for node in (one, two) if "t" in node.topics]) == 1
