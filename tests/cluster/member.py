@@ -29,7 +29,7 @@ def joined(served: Served) -> Iterator[Member]:
 
     def join() -> Member:
         member = Member(served)
-        served.node.share = member  # type: ignore[attr-defined]
+        served.node.share = member  # type: ignore[assignment]
         return member
 
     member = served.do(join)

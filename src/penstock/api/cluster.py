@@ -101,7 +101,7 @@ async def undrain_node(call: Call[None, NodeBody]) -> ClusterInfo:
 
 
 def _slots(call: Call[None, None] | Call[None, MoveBody] | Call[None, NodeBody]) -> Slots:
-    share: Member | None = getattr(call.node, "share", None)
+    share: Member | None = call.node.share
     if share is None:
         raise Refusal("not_found", "there is no cluster: this node is alone, because cluster.name is not set")
     return share.slots

@@ -302,3 +302,9 @@ class SharedDisk:
 
 def _nobody(_: BaseException) -> None:
     return
+
+
+def drop_topic(store: Store, topic: str) -> None:
+    """Remove what the store has of a topic that nobody has open; blocking."""
+    store.drop(f"{topic}.log")
+    store.drop(f"{topic}.state")
