@@ -84,7 +84,7 @@ class ListJournal:
         self.compactions += 1
         self.bloated = self.needs_snapshot = False
 
-    def sync(self, done: Done) -> None:
+    def keep(self, done: Done) -> None:
         done(None)
 
     def close(self, snapshot: Callable[[], npt.NDArray[np.int64]]) -> None:
@@ -143,6 +143,7 @@ class Bench:
     """One subscription over one shard, with the clock in your hand; it hands out when told to and not before."""
 
     flush_at_once = False
+    is_shared = False
     #: The key by which ids are shown.
     incarnation = 0x5DEECE66D
     busy = False

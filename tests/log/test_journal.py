@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.clock import MILLISECOND, SECOND
 from penstock.errors import Refusal
 from penstock.log.journal import SMALL_BYTES, Entries, Entry, Journal
 from tests.fakes import FakeClock
@@ -276,6 +277,49 @@ def test_entry_that_comes_after_the_end_brings_no_file_back(tmp_path: Path) -> N
     journal.append(entries_of(1))
     journal.compact(np.array(entries_of(1)))
     assert files(tmp_path) == []
+
+
+def test_sync_after_the_end_is_no_good_news(tmp_path: Path) -> None:
+    journal, _ = reopened(tmp_path)
+    journal.append(entries_of(3))
+    journal.close(nothing)
+    journal.append(entries_of(1))
+    told: list[BaseException | None] = []
+    journal.keep(told.append)
+    assert isinstance(told[0], OSError)
+
+
+def test_sync_of_what_is_synced_is_told_at_once(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    journal.append(entries_of(1))
+    told: list[BaseException | None] = []
+    journal.keep(told.append)
+    disk.run("sync")
+    assert told == [None]
+    journal.keep(told.append)
+    assert told == [None, None]
+    assert disk.pending("sync") == 0
+
+
+@pytest.mark.parametrize(("log", "wait_ns"), [("local", 2 * SECOND), ("kafka", 50 * MILLISECOND)])
+def test_journals_are_synced_by_themselves_and_soon_where_others_may_go_on(
+    tmp_path: Path, log: str, wait_ns: int
+) -> None:
+    disk, clock = ManualDisk(), FakeClock()
+    shard = opened(tmp_path, disk, clock, log=log)
+    journal, _ = shard.journal("channel")
+    disk.run_all()
+    journal.append(entries_of(1))
+    assert shard.journals_wait == (log == "kafka")
+    clock.advance(wait_ns - MILLISECOND)
+    shard.tick(clock.now())
+    assert disk.pending("sync") == 0
+    clock.advance(MILLISECOND)
+    shard.tick(clock.now())
+    assert disk.pending("sync") == 1
+    assert not shard.journals_wait
+    disk.run_all()
 
 
 def test_entries_beyond_what_can_be_held_back_stay_with_the_caller(

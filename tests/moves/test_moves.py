@@ -38,7 +38,7 @@ def settle(site: Site, topic: Topic) -> None:
     for subscription in topic.subscriptions.values():
         subscription.flush()
         for cursor in subscription.cursors:
-            cursor.states.journal.sync(told.append)
+            cursor.states.journal.keep(told.append)
     until(site, lambda: len(told) == sum(len(each.cursors) for each in topic.subscriptions.values()))
     assert set(told) == {None}
 

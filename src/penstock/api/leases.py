@@ -23,6 +23,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.delivery.versions import VERSION_MAX
 from penstock.errors import Refusal
 from penstock.intake.limits import check_delay
+from penstock.registry.answer import Answer
 from penstock.rest.record import Shown, read_id, shown, shown_id
 from penstock.settings import HOUR_NS
 from penstock.units import times
@@ -34,6 +35,8 @@ DELAY_NS_MAX = 24 * HOUR_NS
 RECEIPTS_MAX = 10_000
 #: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.
 READ_S_MIN = 1.0
+#: ... and leases that are not kept yet, this much.
+KEEP_S_MAX = 60.0
 #: Ids have 63 bits; what is written with more was never one.
 ID_END = 1 << 63
 
@@ -152,10 +155,14 @@ async def lease(call: Call[Nothing, LeaseBody]) -> Leased:
     try:
         least_s = READ_S_MIN if not settings.paused and subscription.depth() else 0.0
         came = await call.wait(found, max(patience_ns / times.SECOND_NS, least_s))
+        if not came and look.unheard and not call.is_gone:  # they are there, and their leases will be kept in a moment
+            came = await call.wait(found, KEEP_S_MAX)
     finally:
         look.close()
     if topic.deleted or topic.subscriptions.get(subscription.name) is not subscription:
         raise Refusal("gone", f"subscription {subscription.name} of topic {topic.name} was deleted")
+    if came and not found.result() and subscription.keeping.is_late:
+        raise Refusal("unavailable", "leases could not be kept; ask again")
     messages = _messages(call, found.result()) if came else []
     if call.is_gone and messages:  # nobody will ever answer for these
         subscription.holder(HOLDER).release([read_id(message.id) for message in messages])
@@ -179,6 +186,7 @@ def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> lis
 async def list_holders(call: Call[HolderQuery, None]) -> HolderList:
     """Show who holds messages under a name, and which."""
     _, subscription = call.subscription()
+    await subscription.keeping.after(Answer.of(None))
     now = call.node.now()
     holders = []
     for name, seat in sorted(subscription.named.items()):
@@ -198,7 +206,7 @@ async def list_holders(call: Call[HolderQuery, None]) -> HolderList:
 async def ack(call: Call[Nothing, ReceiptsBody]) -> Results:
     """Finish leased messages; the answer means that this is written down."""
     _, subscription = call.subscription()
-    return _each(subscription, call.body.receipts, lambda seat, ids: seat.ack(ids))
+    return await _each(subscription, call.body.receipts, lambda seat, ids: seat.ack(ids))
 
 
 async def extend(call: Call[Nothing, ExtendBody]) -> Results:
@@ -206,7 +214,7 @@ async def extend(call: Call[Nothing, ExtendBody]) -> Results:
     _, subscription = call.subscription()
     settings, text = subscription.settings, call.body.lease
     lease_ns = times.duration(text, "lease", settings.lease_max_ns) if text else settings.lease_ns
-    return _each(subscription, call.body.receipts, lambda seat, ids: seat.extend(ids, lease_ns))
+    return await _each(subscription, call.body.receipts, lambda seat, ids: seat.extend(ids, lease_ns))
 
 
 async def release(call: Call[Nothing, ReleaseBody]) -> Results:
@@ -214,7 +222,7 @@ async def release(call: Call[Nothing, ReleaseBody]) -> Results:
     topic, subscription = call.subscription()
     delay_ns = times.duration(call.body.delay, "delay", DELAY_NS_MAX)
     check_delay(topic.name, delay_ns, topic.settings.max_due_ns)
-    return _each(subscription, call.body.receipts, lambda seat, ids: seat.release(ids, delay_ns))
+    return await _each(subscription, call.body.receipts, lambda seat, ids: seat.release(ids, delay_ns))
 
 
 async def ack_up_to(call: Call[Nothing, UpToBody]) -> Finished:
@@ -223,7 +231,7 @@ async def ack_up_to(call: Call[Nothing, UpToBody]) -> Finished:
     id_ = _stored(subscription, call.body.id)
     before = _finished(subscription)
     subscription.ack_up_to(id_)
-    return Finished(_finished(subscription) - before)
+    return await subscription.keeping.after(Answer.of(Finished(_finished(subscription) - before)))
 
 
 async def remove(call: Call[Nothing, RemoveBody]) -> Finished:
@@ -231,11 +239,13 @@ async def remove(call: Call[Nothing, RemoveBody]) -> Finished:
     _, subscription = call.subscription()
     ids = sorted({_stored(subscription, text) for text in call.body.ids})
     subscription.remove(ids)
-    return Finished(len(ids))
+    return await subscription.keeping.after(Answer.of(Finished(len(ids))))
 
 
-def _each(subscription: Subscription, receipts: list[str], act: Callable[[Seat, list[int]], list[int]]) -> Results:
-    """Do something with every receipt that holds, once, and tell what became of each."""
+def _each(
+    subscription: Subscription, receipts: list[str], act: Callable[[Seat, list[int]], list[int]]
+) -> Answer[Results]:
+    """Do something with every receipt that holds, once, and tell what became of each when that is kept."""
     read = [_read(receipt) for receipt in receipts]
     known = list(dict.fromkeys(place for place in read if place is not None and place[0] < ID_END))
     seat = subscription.holder(HOLDER)
@@ -249,7 +259,7 @@ def _each(subscription: Subscription, receipts: list[str], act: Callable[[Seat, 
             status = "ok" if place in held else "not_leased"
             held.discard(place)  # a receipt given twice does something once
         results.append(ReceiptResult(receipt, status))
-    return Results(sum(result.status == "ok" for result in results), results)
+    return subscription.keeping.after(Answer.of(Results(sum(result.status == "ok" for result in results), results)))
 
 
 def _read(receipt: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
 from penstock.node.topic import Topic
+from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings
 from penstock.units import times
 
@@ -152,6 +153,7 @@ async def empty_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
     """Finish everything there is."""
     topic, subscription = call.subscription()
     subscription.empty()
+    await subscription.keeping.after(Answer.of(None))
     return _info(topic, subscription)
 
 
@@ -168,6 +170,7 @@ async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
             )
     for shard, offset in places:
         subscription.seek(shard, offset)
+    await subscription.keeping.after(Answer.of(None))
     return _info(topic, subscription)
 
 

@@ -18,6 +18,7 @@ from penstock.delivery.cursor import Cursor
 from penstock.delivery.due_lane import in_order
 from penstock.delivery.durations import BOUNDS_NS, FIRST_NS, Durations
 from penstock.delivery.instant import Instant
+from penstock.delivery.keeping import Keeping
 from penstock.delivery.leases import GRAIN_NS
 from penstock.delivery.moves import Moves
 from penstock.delivery.policies.policy import Policy
@@ -89,6 +90,7 @@ class Dealer:
         "_next_shard",
         "_unasked",
         "_waking",
+        "keeping",
         "line",
         "moves",
         "on_hand",
@@ -109,6 +111,8 @@ class Dealer:
         self.policy = Policy()
         #: Which rows wait for others of their keys in another shard; None where none can.
         self.moves: Moves | None = None
+        #: Hands out what is on lease under a name, where such leases must be kept first.
+        self.keeping: Keeping | None = None
         #: Told what is handed out, before it is, where somebody keeps a history.
         self.on_hand: Callable[[list[Delivery]], None] | None = None
         #: How many in the line may have gone; on a quiet topic nobody else would take them out.
@@ -411,6 +415,9 @@ class Dealer:
         if self.on_hand is not None:
             self.on_hand(deliveries)
         deliver = seat.deliver
+        if self.keeping is not None and (owner is not None or seat.named):
+            self.keeping.hand(seat, deliveries, self._leave)
+            return count
         if owner is not None:  # it asked once
             self._leave(seat)
         try:

@@ -374,9 +374,9 @@ class JournalWriter:
         self._write(0, snapshot, now)
         self._journal.close(lambda: snapshot(now))
 
-    def sync(self, done: Done) -> None:
-        """Call back once everything written survives a power loss."""
-        self._journal.sync(done)
+    def keep(self, done: Done) -> None:
+        """Call back once everything written survives a power loss, at once if it does."""
+        self._journal.keep(done)
 
     def remove(self) -> None:
         """Delete the file."""

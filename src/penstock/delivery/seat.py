@@ -86,6 +86,7 @@ class Seat:
         "shard",
         "subscription",
         "tag",
+        "unheard",
     )
 
     def __init__(
@@ -142,6 +143,8 @@ class Seat:
         #: It stands in the subscription's line of those with room.
         self.queued = False
         self.gone = False
+        #: Rows on lease that it hears of once that is kept.
+        self.unheard = 0
         self.received = 0
         self.acked = 0
         self.released = 0

@@ -64,8 +64,8 @@ class JournalFile(Protocol):
     def compact(self, entries: npt.NDArray[np.int64]) -> None:
         """Start anew with a snapshot."""
 
-    def sync(self, done: Done) -> None:
-        """Call `done` once everything written survives a power loss."""
+    def keep(self, done: Done) -> None:
+        """Call `done` once everything written survives a power loss, at once if it does."""
 
     def close(self, snapshot: Callable[[], npt.NDArray[np.int64]]) -> None:
         """Close the file; the snapshot is written if what is there cannot be made safe."""

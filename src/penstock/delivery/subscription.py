@@ -20,6 +20,7 @@ from penstock.delivery.durations import Durations
 from penstock.delivery.holders import Holders
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import ACKED, FINISHED, NAMES, REMOVED
+from penstock.delivery.keeping import AT_ONCE, AtOnce, Keeping
 from penstock.delivery.moves import Growth, Moves, ShardOf
 from penstock.delivery.policies import dealt_by, policy_of
 from penstock.delivery.policies.policy import Policy
@@ -40,6 +41,8 @@ class Host(dealer.Host, Protocol):
     flush_at_once: bool
     #: It will be looked after soon; whoever changes something sees to that.
     busy: bool
+    #: Another node may go on with it at any moment, by what was synced.
+    is_shared: bool
 
     def monotonic(self) -> int:
         """Return the time on the monotonic clock."""
@@ -64,6 +67,10 @@ class Subscription:
         self.dealer = Dealer(self.cursors, host, self.leave)
         #: The way of a message goes straight through.
         self.offer, self.pump, self.wake = self.dealer.offer, self.dealer.pump, self.dealer.wake
+        #: Tells when what was done is kept, so that it may be answered.
+        self.keeping: AtOnce = AT_ONCE
+        if host.is_shared:
+            self.keeping = self.dealer.keeping = Keeping(self.cursors, host)
         self.holders = Holders(self)
         #: Connected seats by holder number, and the seats of named holders by name.
         self.seats, self.named = self.holders.seats, self.holders.named

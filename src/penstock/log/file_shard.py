@@ -224,6 +224,11 @@ class FileShard:
         return self._safety.read_only
 
     @property
+    def journals_wait(self) -> bool:
+        """Whether journals are to be synced soon, because another node may go on with the topic."""
+        return self._safety.journals_wait
+
+    @property
     def journals_suspect(self) -> bool:
         """Whether a sync of some journal failed, so that whoever writes it must write all of it anew."""
         return self._safety.journals_suspect

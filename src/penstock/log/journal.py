@@ -117,6 +117,11 @@ class Journal:
         return self._torn or self._failed == self._generation
 
     @property
+    def unsynced(self) -> bool:
+        """Whether something was written that no sync has begun for."""
+        return self._unsynced and not self.ended and not self.suspect
+
+    @property
     def needs_snapshot(self) -> bool:
         """Whether only a snapshot makes what was written safe, and it is time to try."""
         return self.suspect and self._clock.monotonic() >= self._retry_ns
@@ -165,6 +170,15 @@ class Journal:
         self._waiting.append(done)
         if not self._syncing:
             self._start_sync()
+
+    def keep(self, done: Done) -> None:
+        """Do as `sync` does, but call back at once where everything is safe already, or nothing is written any more."""
+        if self.ended:  # what came since was not written, and nobody may believe that it was
+            done(OSError(f"the journal {self._name} of {self._directory} is closed"))
+        elif self._unsynced or self._syncing or self._held or self.suspect:
+            self.sync(done)
+        else:
+            done(None)
 
     def compact(self, entries: Entries) -> None:
         """Begin a new generation with this snapshot; the old one goes once the new one is safe."""
@@ -383,6 +397,8 @@ class MemoryJournal(Journal):
     def sync(self, done: Done) -> None:
         """Call back at once."""
         done(None)
+
+    keep = sync
 
     def compact(self, entries: Entries) -> None:
         """Do nothing."""

@@ -40,7 +40,7 @@ class MemoryShard:
     # Nothing is ever written, so nothing of it can fail or be damaged.
     sync_errors = 0
     read_only = ""
-    journals_suspect = False
+    journals_suspect = journals_wait = False
     damaged: ClassVar[list[Damage]] = []
     cut_bytes = 0
     #: What is in memory is all there is: nothing could be read back.

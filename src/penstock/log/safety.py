@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.clock import SECOND, Clock
+from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import seal
@@ -28,6 +28,9 @@ from penstock.settings import TopicSettings
 
 #: What a power loss may cost an `os` topic beyond what the kernel wrote by itself.
 SYNC_EVERY_NS = 2 * SECOND
+#: ... and what is written down of deliveries so often, where another node may go on with the topic at any moment: what
+#: is not synced then goes out again.
+SHARED_SYNC_NS = 50 * MILLISECOND
 #: How often the synced position is written down at most.
 NOTE_EVERY_NS = SECOND
 
@@ -56,6 +59,8 @@ class Safety:
         "_clock",
         "_disk",
         "_fresh",
+        "_is_shared",
+        "_journals_ns",
         "_life",
         "_manifest",
         "_noted_ns",
@@ -96,6 +101,7 @@ class Safety:
         self.group_sync = GroupSync(disk, rows.end, self._synced, self._failed)
         #: Rows are readable once they are synced, and not before.
         self.grouped = rows.settings.durability == "fsync"
+        self._is_shared = rows.settings.log != "local"
         #: Syncs that failed since the start.
         self.errors = 0
         #: Why nothing can be appended, until the disk takes what it lost; empty while all is well.
@@ -105,7 +111,7 @@ class Safety:
         self._repair: Repair | None = None
         #: What a repair made, until it is all over.
         self._fresh: list[Segment] = []
-        self._synced_ns = self._noted_ns = clock.monotonic()
+        self._synced_ns = self._noted_ns = self._journals_ns = clock.monotonic()
         self._position_noted = True
         self._stopped = False
 
@@ -113,6 +119,11 @@ class Safety:
     def journals_suspect(self) -> bool:
         """Whether a sync of some journal failed, so that whoever writes it must write all of it anew."""
         return any(journal.suspect for journal in self.journals)
+
+    @property
+    def journals_wait(self) -> bool:
+        """Whether journals are to be synced soon, because another node may go on with the topic."""
+        return self._is_shared and any(journal.unsynced for journal in self.journals)
 
     @property
     def safe_end(self) -> int:
@@ -128,11 +139,17 @@ class Safety:
             if self._manifest.failed:
                 self._manifest.start()
             self.journals = [journal for journal in self.journals if not journal.ended]
-            for journal in self.journals:
-                journal.sync_soon()
+            self._sync_journals(monotonic_ns)
             self._note_suspect()
+        elif self._is_shared and monotonic_ns - self._journals_ns >= SHARED_SYNC_NS:
+            self._sync_journals(monotonic_ns)
         for journal in self.journals:
             journal.catch_up()
+
+    def _sync_journals(self, monotonic_ns: int) -> None:
+        self._journals_ns = monotonic_ns
+        for journal in self.journals:
+            journal.sync_soon()
 
     def torn(self, error: OSError) -> None:
         """Write nothing more behind a write that was cut short and could not be taken back."""

@@ -117,11 +117,17 @@ class Changes:
         if self._topic.settings.ephemeral:
             self._topic.record = msgspec.structs.replace(self._topic.record, orphan_from=ends)
             self._skip_to(ends)
-            return Answer.of(None)
-        return self.change(orphan_from=ends).then_make(lambda _: self._skip_to(ends))
+            return self._kept(Answer.of(None))
+        return self._kept(self.change(orphan_from=ends).then_make(lambda _: self._skip_to(ends)))
 
     def _skip_to(self, ends: tuple[int, ...]) -> None:
         if self._topic.record.gate is None:
             return
         for subscription in self._topic.subscriptions.values():
             subscription.skip(self._topic.record.gate, ends)
+
+    def _kept(self, answer: Answer[None]) -> Answer[None]:
+        """Return an answer that comes when all subscriptions have kept what was done to them before it."""
+        for subscription in self._topic.subscriptions.values():
+            answer = subscription.keeping.after(answer)
+        return answer

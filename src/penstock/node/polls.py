@@ -90,7 +90,7 @@ class Poll:
     def _settle(self) -> None:
         """Its time is over: go on only while something comes by itself."""
         if self.answer.is_given or self._look is None or not self._look.credit:
-            return  # without credit it failed, and hears of that in a moment
+            return  # without credit it found something or failed, and hears of that in a moment
         now_ns = self._clock.monotonic()
         if self._subscription.is_busy() and now_ns < self._patience_ns:
             self._timer = self._clock.call_at(now_ns + AGAIN_NS, self._settle)

@@ -84,6 +84,7 @@ class Topic:
         "intake",
         "is_growing",
         "is_leaving",
+        "is_shared",
         "monotonic",
         "name",
         "node",
@@ -106,6 +107,7 @@ class Topic:
         self.record = record
         self.path = path
         self.name = record.name
+        self.is_shared = record.settings.log != "local"
         #: What its settings say to each dialect.
         self.chosen = Chosen(record.settings, node.dialects)
         self.deleted = False
@@ -375,7 +377,7 @@ class Topic:
             self._timer.set()
         if happened:
             self._active_ns = now.monotonic_ns
-        if happened or self.busy or any(shard.journals_suspect for shard in self.shards):
+        if happened or self.busy or any(s.journals_suspect or s.journals_wait for s in self.shards):
             return True
         self._sleep(now.monotonic_ns)
         return False

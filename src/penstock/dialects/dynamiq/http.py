@@ -390,14 +390,16 @@ class Http(App):
 
         queue.peek(ids, told)
 
-    def delete(self, request: Request) -> Response:
+    def delete(self, request: Request) -> Response | Answer[Response]:
         """Delete one message and tell whether it was there."""
         name = request.names["q"]
         request.caller.check("receive", name)
         queue = self._queues.get(name)
-        return document(queue is not None and self._delete(queue, [request.names["id"]]) > 0)
+        if queue is None:
+            return document(False)
+        return queue.subscription.keeping.kept(document(self._delete(queue, [request.names["id"]]) > 0))
 
-    def delete_many(self, request: Request) -> Response:
+    def delete_many(self, request: Request) -> Response | Answer[Response]:
         """Delete messages and tell how many of them were there."""
         name = request.names["q"]
         request.caller.check("receive", name)
@@ -405,7 +407,7 @@ class Http(App):
         if queue is None:
             raise Fault(404, {"error": f"There is no queue named {name}"})
         ids = self._few([text.strip() for text in request.names["n"].split(",")])
-        return document({"deleted": self._delete(queue, ids)})
+        return queue.subscription.keeping.kept(document({"deleted": self._delete(queue, ids)}))
 
     def _delete(self, queue: Queue, texts: list[str]) -> int:
         count = queue.delete(core_ids(texts, queue.key))

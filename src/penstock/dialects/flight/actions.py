@@ -133,14 +133,15 @@ def seek(service: Service, caller: Caller, document: Seek) -> object:
             source = service.bridge.call(partial(look, service, caller, document.topic, number))
             places.append((number, offset_at(service, source, document.time_ns)))
 
-    def move() -> None:
+    def move(settle: Settle[None]) -> None:
         found = service.topic(caller, "change", document.topic)
         subscription = found.subscription(document.subscription)
         for number, offset in places:
             assert offset is not None
             subscription.seek(found.shard(number).number, offset)
+        subscription.keeping.after(Answer.of(None)).then(settle)
 
-    service.bridge.call(move)
+    service.bridge.ask(move)
     return {}
 
 

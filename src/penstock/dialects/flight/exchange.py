@@ -135,10 +135,18 @@ class Exchange:
             refused = self._carry_out(seat, order)
             if order.ping is not None:  # the answer means that what came before it is written down
                 seat.flush()
-            if refused or order.ping is not None:
-                self.outlet.put(Notice(refused=runs_of(refused), pong=order.ping))
+                seat.subscription.keeping.wait(partial(self._answer, refused, order.ping))
+            elif refused:
+                self.outlet.put(Notice(refused=runs_of(refused)))
         finally:
             seat.end()
+
+    def _answer(self, refused: list[int], ping: int, error: BaseException | None) -> None:
+        """Tell what became of an order and of those before it."""
+        if error is not None:
+            self.end(f"unavailable: {error}")
+        elif not self._ended:
+            self.outlet.put(Notice(refused=runs_of(refused), pong=ping))
 
     def _carry_out(self, seat: Seat, order: Order) -> list[int]:
         """Do what an order says, as one step; return the ids that are not on lease here."""

@@ -17,6 +17,7 @@ from penstock.dialects.sqs.codec import shapes
 from penstock.dialects.sqs.faults import Fault, invalid, missing
 from penstock.dialects.sqs.queues import Queue, Queues
 from penstock.dialects.sqs.receiver import HOLDER
+from penstock.registry.answer import Answer
 
 R = TypeVar("R", shapes.DeleteEntry, shapes.ChangeEntry)
 
@@ -27,15 +28,17 @@ class Handles:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
-    def delete(self, caller: Caller, asked: shapes.DeleteMessage) -> shapes.Nothing:
+    def delete(self, caller: Caller, asked: shapes.DeleteMessage) -> shapes.Nothing | Answer[shapes.Nothing]:
         """Delete a message that was received; a handle that is stale deletes nothing, and is no fault."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         (outcome,) = self._finish(queue, [_receipt(queue, asked.receipt_handle)])
         if outcome == "late":
             raise _expired(asked.receipt_handle)
-        return shapes.Nothing()
+        return queue.subscription.keeping.kept(shapes.Nothing())
 
-    def delete_batch(self, caller: Caller, asked: shapes.DeleteMessageBatch) -> shapes.DoneBatch:
+    def delete_batch(
+        self, caller: Caller, asked: shapes.DeleteMessageBatch
+    ) -> shapes.DoneBatch | Answer[shapes.DoneBatch]:
         """Delete several."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         check_batch(asked.entries)
@@ -47,22 +50,24 @@ class Handles:
                 told.failed.append(failed(entry.id, _expired(entry.receipt_handle)))
             else:
                 told.successful.append(shapes.Done(id=entry.id))
-        return told
+        return queue.subscription.keeping.kept(told)
 
     def _finish(self, queue: Queue, given: Sequence[receipts.Receipt]) -> list[receipts.Outcome]:
         """Delete messages; in FIFO queues none whose time is over: the next of its group may be out already."""
         return receipts.finish(queue.subscription.holder(HOLDER), given, late=not queue.choices.fifo)
 
-    def change(self, caller: Caller, asked: shapes.ChangeMessageVisibility) -> shapes.Nothing:
+    def change(self, caller: Caller, asked: shapes.ChangeMessageVisibility) -> shapes.Nothing | Answer[shapes.Nothing]:
         """Let a message be invisible for so long from now on."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         _check_visibility(asked.visibility_timeout)
         seat, receipt = queue.subscription.holder(HOLDER), _receipt(queue, asked.receipt_handle)
         if not all(receipts.extend(seat, [receipt], [asked.visibility_timeout * SECOND])):
             raise _not_in_flight()
-        return shapes.Nothing()
+        return queue.subscription.keeping.kept(shapes.Nothing())
 
-    def change_batch(self, caller: Caller, asked: shapes.ChangeMessageVisibilityBatch) -> shapes.DoneBatch:
+    def change_batch(
+        self, caller: Caller, asked: shapes.ChangeMessageVisibilityBatch
+    ) -> shapes.DoneBatch | Answer[shapes.DoneBatch]:
         """Do so with several."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         check_batch(asked.entries)
@@ -81,7 +86,7 @@ class Handles:
                 told.successful.append(shapes.Done(id=entry.id))
             else:
                 told.failed.append(failed(entry.id, _not_in_flight()))
-        return told
+        return queue.subscription.keeping.kept(told)
 
     def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
         """Return the entries with their receipts; those that have none are told of."""

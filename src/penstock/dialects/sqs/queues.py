@@ -231,7 +231,7 @@ class Queues:
             deleted = self.node.delete_topic(queue.name)
         return deleted.then_make(lambda _: shapes.Nothing())
 
-    def purge(self, caller: Caller, asked: shapes.ByUrl) -> shapes.Nothing:
+    def purge(self, caller: Caller, asked: shapes.ByUrl) -> shapes.Nothing | Answer[shapes.Nothing]:
         """Delete all messages of a queue, also those that are delayed or out."""
         queue = self.find(caller, "change", asked.queue_url)
         if self._is_paused(self._purged, queue.name):
@@ -239,7 +239,7 @@ class Queues:
             raise Fault("PurgeQueueInProgress", text)
         self._pause(self._purged, queue.name)
         queue.subscription.empty()
-        return shapes.Nothing()
+        return queue.subscription.keeping.kept(shapes.Nothing())
 
     def tags(self, caller: Caller, asked: shapes.ByUrl) -> shapes.Tags:
         """Tell tags."""

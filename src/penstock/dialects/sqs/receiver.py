@@ -55,7 +55,7 @@ class Receiver:
         queue, limit, lease_ns, _ = self._wanted(caller, asked)
         subscription = queue.subscription
         subscription.expire(self._node.now())
-        if subscription.is_busy() or not subscription.dealer.can_give():
+        if subscription.keeping.is_late or subscription.is_busy() or not subscription.dealer.can_give():
             return None
         found: list[shapes.Message] = []
         look = subscription.holder(HOLDER).look(

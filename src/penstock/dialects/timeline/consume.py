@@ -120,9 +120,18 @@ class Consumer:
             self._patience.cancel()
             self._patience = None
         timeline.subscription.expire(timeline.node.now())
-        ids = np.array([lease.id for lease in self.seat.leases()], np.int64)
-        read(timeline.topic, ids, self._hydrate)
+        timeline.subscription.keeping.wait(self._recall)
         self._tick()
+
+    def _recall(self, error: BaseException | None) -> None:
+        """Read what it has on lease already, which is kept."""
+        if self._ended or self.timeline is None or self.seat is None:
+            return
+        if error is not None:
+            self._fail(Fault(Kind.STORAGE, str(error)))
+            return
+        ids = np.array([lease.id for lease in self.seat.leases()], np.int64)
+        read(self.timeline.topic, ids, self._hydrate)
 
     def _hydrate(self, found: list[Found]) -> None:
         """Push what it has on lease already, as it was; then it takes part."""
@@ -141,7 +150,7 @@ class Consumer:
         seat = self.seat
         if seat is None or not self.is_hydrated:
             return
-        room = self._reception.room(self, self._room)
+        room = self._reception.room(self, self._room - seat.unheard)
         if room <= 0 or self._stream.is_full:
             seat.block()
             return

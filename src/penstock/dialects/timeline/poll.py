@@ -5,6 +5,7 @@ For clients without a stream. It sits in the consumer's place for that long, so 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from penstock.client.timeline.wire import PUSHED, Kind
 from penstock.clock import MILLISECOND, Timer
-from penstock.delivery.seat import Seat
+from penstock.delivery.seat import Lease, Seat
 from penstock.delivery.source import Delivery
 from penstock.dialects.timeline import pushes
 from penstock.dialects.timeline.errors import Fault
@@ -49,7 +50,7 @@ class Poll:
         session.stream = self
         held = self._seat.leases(self._limit) if not fresh else []
         if held:
-            read(timeline.topic, np.array([lease.id for lease in held], np.int64), self._found)
+            subscription.keeping.wait(partial(self._again, held))
             return self.answer
         self._timer = clock.call_at(clock.monotonic() + max(wait_ms, 1) * MILLISECOND, self._give_up)
         self._look = self._seat.look(self._limit, session.lease_ns, self._deliver)
@@ -58,6 +59,13 @@ class Poll:
     def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """Answer that it is over."""
         self._refuse(Fault(Kind.UNKNOWN_SESSION, why))
+
+    def _again(self, held: list[Lease], error: BaseException | None) -> None:
+        """Answer with what is on lease here already, once that is kept."""
+        if error is not None:
+            self._refuse(Fault(Kind.STORAGE, str(error)))
+        elif not self.answer.is_given:
+            read(self._timeline.topic, np.array([lease.id for lease in held], np.int64), self._found)
 
     def _found(self, found: list[Found]) -> None:
         if not self.answer.is_given:
@@ -68,7 +76,9 @@ class Poll:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         if not deliveries:
-            self._refuse(Fault(Kind.TOPIC_DELETING, f"topic {self._session.topic} was deleted"))
+            gone = self._timeline.topic.deleted
+            said = f"topic {self._session.topic} was deleted" if gone else "leases could not be written down; ask again"
+            self._refuse(Fault(Kind.TOPIC_DELETING if gone else Kind.STORAGE, said))
             return
         timeline, clock = self._timeline, self._timeline.node.clock
         batch, _ = pushes.of_deliveries(timeline, self._session.member.encode(), deliveries, timeline.node.now())
@@ -87,6 +97,8 @@ class Poll:
 
     def _give_up(self) -> None:
         self._timer = None
+        if self._look is not None and self._look.unheard:
+            return  # something is there, and comes once its lease is kept
         self._give(_nothing())
 
     def _refuse(self, fault: Fault) -> None:

@@ -279,14 +279,15 @@ class Service:
     ) -> Answer[leases.Changed]:
         timeline = self._admitted(session, len(rows))
         versions = whole(rows.column("version"))
+        keeping = timeline.subscription.keeping
         if asked.command == "delete":
-            return leases.delete(timeline, session, ids, versions)
+            return keeping.after(leases.delete(timeline, session, ids, versions))
         now_ms = timeline.now_ms()
         new_ms = whole(rows.column("new_ts_ms"), 0 if asked.relative else now_ms)
         if asked.relative:
             new_ms = np.minimum(new_ms, (1 << 62)) + now_ms
         act = leases.extend if asked.command == "extend-lease" else leases.release
-        return act(timeline, session, ids, versions, new_ms)
+        return keeping.after(act(timeline, session, ids, versions, new_ms))
 
     def _admitted(self, session: Session, rows: int) -> Timeline:
         """Return the topic of a session that may ask now for so many messages."""

@@ -149,7 +149,7 @@ class Heard:
     def compact(self, entries: npt.NDArray[np.int64]) -> None:
         """Keep nothing."""
 
-    def sync(self, done: Done) -> None:
+    def keep(self, done: Done) -> None:
         """Keep nothing."""
         done(None)
 
@@ -162,6 +162,7 @@ class MemoryTopic:
 
     #: Whoever waits for a message hears of its ack at once.
     flush_at_once = True
+    is_shared = False
     incarnation = 0
 
     def __init__(self, name: str, clock: Clock, finished: Finished, traffic_types: Mapping[str, int]) -> None:

@@ -114,27 +114,27 @@ class LeaseResource:
 
     # --- back -----------------------------------------------------------------------------------------------------
 
-    def finish_lease(self, call: Call[Nothing, None]) -> shapes.Held:
+    def finish_lease(self, call: Call[Nothing, None]) -> shapes.Held | Answer[shapes.Held]:
         """Delete a message."""
         return self._one(call, self._finished)
 
-    def finish_leases(self, call: Call[Nothing, shapes.Finish]) -> shapes.HeldAll:
+    def finish_leases(self, call: Call[Nothing, shapes.Finish]) -> shapes.HeldAll | Answer[shapes.HeldAll]:
         """Delete several."""
         return self._all(call, call.body.receipts, self._finished)
 
-    def extend_lease(self, call: Call[Nothing, shapes.ExtendOne]) -> shapes.Held:
+    def extend_lease(self, call: Call[Nothing, shapes.ExtendOne]) -> shapes.Held | Answer[shapes.Held]:
         """Let a message be nobody else's for so long from now on."""
         return self._one(call, partial(self._extended, call.body.visibility))
 
-    def extend_leases(self, call: Call[Nothing, shapes.Extend]) -> shapes.HeldAll:
+    def extend_leases(self, call: Call[Nothing, shapes.Extend]) -> shapes.HeldAll | Answer[shapes.HeldAll]:
         """Do so with several."""
         return self._all(call, call.body.receipts, partial(self._extended, call.body.visibility))
 
-    def release_lease(self, call: Call[Nothing, shapes.ReleaseOne]) -> shapes.Held:
+    def release_lease(self, call: Call[Nothing, shapes.ReleaseOne]) -> shapes.Held | Answer[shapes.Held]:
         """Let a message be received again."""
         return self._one(call, partial(self._released, call.body.delay))
 
-    def release_leases(self, call: Call[Nothing, shapes.Release]) -> shapes.HeldAll:
+    def release_leases(self, call: Call[Nothing, shapes.Release]) -> shapes.HeldAll | Answer[shapes.HeldAll]:
         """Do so with several."""
         return self._all(call, call.body.receipts, partial(self._released, call.body.delay))
 
@@ -155,14 +155,14 @@ class LeaseResource:
         check_delay(queue.topic.name, delay_ns, queue.topic.settings.max_due_ns)
         return receipts.release(_seat(queue), given, [delay_ns] * len(given))
 
-    def _one(self, call: Call[Nothing, Any], act: Act) -> shapes.Held:
+    def _one(self, call: Call[Nothing, Any], act: Act) -> shapes.Held | Answer[shapes.Held]:
         queue, text = self._queue(call), call.names["receipt"]
         (refusal,) = _each(queue, [text], "receipt", act)
         if refusal is not None:
             raise refusal
-        return shapes.Held(text)
+        return queue.subscription.keeping.kept(shapes.Held(text))
 
-    def _all(self, call: Call[Nothing, Any], texts: list[str], act: Act) -> shapes.HeldAll:
+    def _all(self, call: Call[Nothing, Any], texts: list[str], act: Act) -> shapes.HeldAll | Answer[shapes.HeldAll]:
         queue = self._queue(call)
         if len(texts) > self._receipts_max:
             text = f"receipts has {len(texts)} entries, at most {self._receipts_max} are taken at once; divide them"
@@ -172,7 +172,7 @@ class LeaseResource:
             for text, refusal in zip(texts, _each(queue, texts, "receipts[{}]", act), strict=True)
         ]
         held = sum(result.error is UNSET for result in results)
-        return shapes.HeldAll(held, len(results) - held, results)
+        return queue.subscription.keeping.kept(shapes.HeldAll(held, len(results) - held, results))
 
     def _queue(self, call: Call[Nothing, Any]) -> Queue:
         return self._queues.named(call.caller, "receive", call.names["queue"])

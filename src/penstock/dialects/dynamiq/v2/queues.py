@@ -108,14 +108,14 @@ class QueueResource:
         """Count messages, exactly."""
         return counts(self.named(call.caller, "see", call.names["queue"]))
 
-    def purge_queue(self, call: Call[Nothing, None]) -> shapes.Deleted:
+    def purge_queue(self, call: Call[Nothing, None]) -> shapes.Deleted | Answer[shapes.Deleted]:
         """Delete all messages there are, also those that are delayed or out."""
         queue = self.named(call.caller, "change", call.names["queue"])
         total = counts(queue).total
         queue.subscription.empty()
         if self._stats is not None:
             self._stats.deleted(queue.topic.name, total)
-        return shapes.Deleted(total)
+        return queue.subscription.keeping.kept(shapes.Deleted(total))
 
     def show_dead_letters(self, call: Call[Nothing, None]) -> shapes.DeadLetters:
         """Show where dead letters go and come from, as far as somebody may see that."""

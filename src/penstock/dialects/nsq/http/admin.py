@@ -71,7 +71,7 @@ class Admin:
         """Let go of everything in a channel, also of what clients hold."""
         _, subscription = self.channel(caller, params)
         subscription.empty()
-        return Answer.of(EMPTY)
+        return subscription.keeping.after(Answer.of(EMPTY))
 
     def pause_channel(self, caller: Caller, params: Params) -> Answer[Response]:
         """Send nothing more to its clients."""

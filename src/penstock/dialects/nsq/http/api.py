@@ -421,7 +421,11 @@ class Http(App):
         def found(places: Sequence[tuple[int, int]]) -> None:
             for number, offset in places:
                 subscription.seek(number, offset)
-            request.answer(EMPTY)
+            subscription.keeping.wait(kept)
+
+        def kept(error: BaseException | None) -> None:
+            place = "POST /channel/setoffset"
+            request.answer(EMPTY if error is None else self.refused(error, place, request.connection))
 
         start.find(topic, range(len(topic.shards)) if shard is None else [shard], found)
 

@@ -241,6 +241,14 @@ class Receiver:
                 return
             for shard, offset in places:
                 subscription.seek(shard, offset)
+            subscription.keeping.wait(kept)
+
+        def kept(error: BaseException | None) -> None:
+            if self._session.closed:
+                return
+            if error is not None:
+                self._session.fail("E_INVALID", f"SUB_ADVANCED failed {error}")
+                return
             self._replies.send(OK)
             self._session.resume()
 
