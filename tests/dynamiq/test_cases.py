@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock.config.tree import TopicConfig
+from penstock.dialects.dynamiq.members import key_range
 from penstock.shown import SPACE
 from tests.dynamiq.desk import Desk, J, T
 from tests.http.line import Line
@@ -290,6 +292,18 @@ def test_23_compression_is_of_segments_and_no_reader_minds(tmp_path: Path) -> No
 def test_24_one_node_has_all_ids(desk: Desk) -> None:
     answer = desk.ask("GET", "/v1/status/partitionrange")
     assert answer == (200, J, b'{"bottom":"0","top":"9223372036854775807"}')
+
+
+def test_24_ranges_of_several_members_are_contiguous_and_cover_all_ids() -> None:
+    assert [key_range(at, 3) for at in range(3)] == [
+        (0, 3074457345618258602),
+        (3074457345618258602, 6148914691236517204),
+        (6148914691236517204, 9223372036854775807),
+    ]
+    for count in range(1, 50):
+        ranges = [key_range(at, count) for at in range(count)]
+        assert (ranges[0][0], ranges[-1][1]) == (0, (1 << 63) - 1)
+        assert all(first[1] == second[0] for first, second in pairwise(ranges))
 
 
 def test_26_a_lower_maximum_merges_partitions_and_loses_no_message(desk: Desk) -> None:

@@ -7,7 +7,6 @@ Invariant: a refused request changes nothing.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
@@ -16,10 +15,12 @@ from zlib import crc32
 import msgspec
 
 import penstock
+from penstock.cluster.places import name_of
 from penstock.config import Config
 from penstock.dialects.dynamiq.codec import SOURCE, core_ids, element, elements, is_name
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.dynamiq.described import v1_document
+from penstock.dialects.dynamiq.members import key_range
 from penstock.dialects.dynamiq.queue import Queue
 from penstock.dialects.dynamiq.v2.app import Api
 from penstock.dialects.dynamiq.v2.endpoint import V2
@@ -29,7 +30,7 @@ from penstock.http.response import CHALLENGE, TEXT
 from penstock.message import Batch, Rows
 from penstock.node.admission import publish
 from penstock.registry.answer import Answer
-from penstock.shown import SPACE, shown_id
+from penstock.shown import shown_id
 
 if TYPE_CHECKING:
     from penstock.delivery.source import Delivery
@@ -181,12 +182,24 @@ class Http(App):
     # --- status ---------------------------------------------------------------------------------------------------
 
     def servers(self, request: Request) -> Response:
-        """Tell who is there: this node."""
-        return text(f"Member: {self._config.name or socket.gethostname()} {self._config.address}\n")
+        """Tell who is there."""
+        return text("".join(f"Member: {name} {address}\n" for name, address in self._members()))
 
     def partition_range(self, request: Request) -> Response:
-        """Tell which ids are this node's: all."""
-        return document({"bottom": "0", "top": str(SPACE)})
+        """Tell which ids would be this node's in Dynamiq; here a queue is wholly with one node, whoever is asked."""
+        names = [name for name, _ in self._members()]
+        bottom, top = key_range(names.index(self._name()), len(names))
+        return document({"bottom": str(bottom), "top": str(top)})
+
+    def _name(self) -> str:
+        return self._config.name or name_of(self._node.config.cluster)
+
+    def _members(self) -> list[tuple[str, str]]:
+        """Return names and addresses of all nodes, by name."""
+        share = self._node.share
+        others = [] if share is None else [node for node in share.slots.nodes() if node.name != share.name]
+        found = [(node.name, node.listeners.get("dynamiq.port", node.address)) for node in others]
+        return sorted([*found, (self._name(), self._config.address)])
 
     # --- topics ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ with the topics, those of who comes and goes with the reception.
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from penstock.clock import MILLISECOND
 from penstock.cluster.entries import Entry
 from penstock.cluster.health import Op
 from penstock.cluster.overseer import Overseer
+from penstock.cluster.places import name_of
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.errors import Fault, of_refusal
@@ -59,7 +59,7 @@ class Service:
     def __init__(self, node: Node, config: Config) -> None:
         self.node = node
         self.config = config.of(TimelineConfig)
-        broker = self.config.broker or socket.gethostname()
+        broker = self.config.broker or name_of(node.config.cluster)
         self.sessions = Sessions(node.clock, self.config.max_sessions)
         self.storage = Storage(node)
         random = Random(secrets.randbits(64))
