@@ -132,7 +132,8 @@ class FileShard:
         """Write down that the shard is in use, and what it was recovered to; where nothing changed, not yet."""
         if self._segments.open is not None:
             self._segments.open.opened_ns = self._clock.monotonic()
-        unchanged = not found.stale and found.manifest == self._listed()
+        # To write it down later, on the loop, is quick on a disk that is here, and only there.
+        unchanged = not found.stale and found.manifest == self._listed() and not self._disk.is_shared
         self._safety.place()
         self.last_version = self._life.begin(boot, self.end, unchanged=unchanged)
         self._upkeep.rewrites.doom(found.stale)

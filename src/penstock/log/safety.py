@@ -222,6 +222,8 @@ class Safety:
         monotonic_ns = self._clock.monotonic()
         if self._position_noted or self._life.resting or monotonic_ns - self._noted_ns < NOTE_EVERY_NS:
             return
+        if self._disk.is_shared:  # all that is there when it is opened again was synced
+            return
         self._position_noted, self._noted_ns = True, monotonic_ns
         self.place()
         try:

@@ -59,7 +59,7 @@ def grow(topic: Topic, shards: int) -> Answer[None]:
             _take(topic, made).then(lambda _, error: answer.give(None) if error is None else answer.refuse(error))
 
     topic.is_growing = True
-    if len(numbers) > making.AT_ONCE:
+    if len(numbers) > making.AT_ONCE or topic.disk.is_shared:
         topic.disk.submit("make", work, done)
         return answer
     try:
