@@ -132,7 +132,7 @@ class FileShard:
         """Write down that the shard is in use, and what it was recovered to; where nothing changed, not yet."""
         if self._segments.open is not None:
             self._segments.open.opened_ns = self._clock.monotonic()
-        # To write it down later, on the loop, is quick on a disk that is here, and only there.
+        # On the loop, later, only a disk that is here is quick enough.
         unchanged = not found.stale and found.manifest == self._listed() and not self._disk.is_shared
         self._safety.place()
         self.last_version = self._life.begin(boot, self.end, unchanged=unchanged)
@@ -237,8 +237,7 @@ class FileShard:
     def read(self, offset: int, joined_below: int = 0) -> Batch | None:
         """Return the batch that holds an offset, or the first after it, if it is readable and in memory.
 
-        Whoever is behind may have batches of fewer rows than it says together: rows that were stored one by one cost
-        much one by one.
+        Whoever is behind may have batches of fewer rows than it says together: one by one they cost much.
         """
         found = self._cache.find(offset)
         if isinstance(found, int):
@@ -248,8 +247,7 @@ class FileShard:
         return found
 
     def fetch(self, offset: int, done: Callable[[], None]) -> None:
-        """Load what is stored at an offset into memory, then call back; a `read` that still finds nothing then means
-        that nothing is stored from there to `readable_end`."""
+        """Load what is stored at an offset, then call back; `read` finds nothing then if nothing is behind it."""
         self._cache.fetches.want(offset, done)
 
     def damage_found(self, segment: Segment, damaged: list[Damage]) -> None:
@@ -325,10 +323,7 @@ class FileShard:
         return self._cache.bytes
 
     def trim(self, bytes_max: int) -> None:
-        """Keep no more than this in memory, as far as it could be read back; what was read back goes first.
-
-        What is not synced stays until it is: a sync that fails may leave memory as the only place that has it.
-        """
+        """Keep no more than this in memory, as far as it could be read back; what is not synced stays until it is."""
         if self._cache.tail.bytes > bytes_max:
             self._safety.group_sync.start(self.end)
         self._cache.trim(bytes_max, self._safety.safe_end)
@@ -336,9 +331,8 @@ class FileShard:
     def let_go(self, end: int) -> bool:
         """Forget rows below an offset that everybody has read, as far as they are synced; some stay for late readers.
 
-        False if there is more than can be forgotten in one go.
-
-        They come back from the disk if they must be handed out again. Kept, they would fill memory that nobody uses.
+        False if there is more than can be forgotten in one go. They come back from the disk if they must be handed out
+        again; kept, they would fill memory that nobody uses.
         """
         if self._cache.tail.bytes <= READ_BYTES:
             return True

@@ -234,7 +234,8 @@ class Holdings:
             if isinstance(topic.disk, SharedDisk):
                 topic.disk.close()
             self._let_go(topic)
-            self._node.guarded(f"topic {topic.name}", topic.leave)
+            topic.begin_leaving()
+            self._node.guarded(f"topic {topic.name}", topic.delete)
             self._node.tell("left", topic)
         if held.writer is not None:
             self._run(held.writer.close, _unheard)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import numpy as np
 
-from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.seat import Seat
@@ -25,6 +24,7 @@ from penstock.log import label
 from penstock.log.shard import Shard
 from penstock.message import Batch, Done, int64s
 from penstock.node import making
+from penstock.node.alarm import Alarm
 from penstock.node.changes import Changes
 from penstock.node.making import Made
 from penstock.node.storage import Storage
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 _NONE = np.empty(0, np.int64)
-
-#: A topic in which nothing happens any more is looked after this often until it has been quiet for so long; then it
-#: costs nothing until the next lease ends.
-CALM_NS = 100 * MILLISECOND
-QUIET_NS = 5 * SECOND
 
 
 class Backlog(NamedTuple):
@@ -61,7 +56,6 @@ class Topic:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_active_ns",
         "_alarm",
         "_clock",
         "_followers",
@@ -152,11 +146,10 @@ class Topic:
         self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
         self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
         self._followers: list[Callable[[], None]] = []
-        #: Something happened since the last tick, and when that was last seen.
+        #: Something happened since the last tick.
         self.busy = False
-        self._active_ns = 0
         #: Wakes it when it sleeps and time has something for it.
-        self._alarm: Timer | None = None
+        self._alarm = Alarm(self)
         self._recover()
         # It is looked after once. That it was opened is nothing that happened: thousands would be watched for a while.
         self.busy = False
@@ -366,7 +359,7 @@ class Topic:
 
     def tick(self, now: Instant) -> bool:
         """Write down acks, let the log do its chores, end leases; False once it sleeps, and wakes up by itself."""
-        self._stop_alarm()
+        self._alarm.stop()
         happened, self.busy = self.busy, False
         waiting = False
         for subscription in self._roster.open:
@@ -376,28 +369,11 @@ class Topic:
         if waiting and not self._timer.is_set:
             self._timer.set()
         if happened:
-            self._active_ns = now.monotonic_ns
+            self._alarm.active_ns = now.monotonic_ns
         if happened or self.busy or any(s.journals_suspect or s.journals_wait for s in self.shards):
             return True
-        self._sleep(now.monotonic_ns)
+        self._alarm.set([each.next_end_ns() for each in self._roster.open], now.monotonic_ns)
         return False
-
-    def _sleep(self, now_ns: int) -> None:
-        """Be looked after when the next lease ends, or a little later if something happened not long ago."""
-        times = [time_ns for each in self._roster.open if (time_ns := each.next_end_ns()) is not None]
-        if now_ns - self._active_ns < QUIET_NS:
-            times.append(now_ns + CALM_NS)
-        if times:
-            self._alarm = self._clock.call_at(min(times), self._wake)
-
-    def _wake(self) -> None:
-        self._alarm = None
-        self.node.ticker.tick_now(self)
-
-    def _stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
 
     def chores(self, now: Instant) -> None:
         """Let the log do its own work; a quiet topic's grows old too."""
@@ -453,21 +429,16 @@ class Topic:
         self._stop()
 
     def begin_leaving(self) -> None:
-        """Take nothing more: it goes to another node, once everything is written down."""
+        """Take nothing more: it goes to another node."""
         self.is_leaving = True
         self.intake.closed = "unavailable"
-
-    def leave(self) -> None:
-        """Hang up on everybody and let go of everything: another node has it now."""
-        self.begin_leaving()
-        self.delete()
 
     def _stop(self) -> None:
         self.deleted = True
         self.intake.closed = self.intake.closed or "gone"
         self._tell_followers()
         self._timer.cancel()
-        self._stop_alarm()
+        self._alarm.stop()
 
     def check_alive(self) -> None:
         """Refuse what nobody can ask of a topic that is gone."""
