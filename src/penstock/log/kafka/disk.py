@@ -130,9 +130,8 @@ class SharedDisk:
                 "Restore it there from a copy, or delete the topic in Penstock and make it anew."
             )
         count = max(*counts, self._shards)
-        for topic, there in zip((self._log_topic, self._state_topic), counts, strict=True):
-            if there < count or not made:
-                self.store.make(topic, count)
+        for topic in (self._log_topic, self._state_topic):  # also where it is there: it must be fit for a log
+            self.store.make(topic, count)
         return count
 
     def _places(self, number: int) -> tuple[Partition, Partition]:

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock.config.tree import SharedLogConfig
 from penstock.errors import Refusal
-from penstock.log.kafka.properties import RECORD_BYTES_MAX, error_of, may_pass, properties
+from penstock.log.kafka.properties import RECORD_BYTES_MAX, error_of, is_unknown, may_pass, properties
 from penstock.log.kafka.store import AwayError, GoneError, Partition, Stored
 from penstock.log.kafka.writer import KafkaWriter
 
@@ -34,6 +34,8 @@ RECORD_BYTES_LEAST = 2 << 20
 IDLE_MAX = 16
 #: Records taken in one go.
 READ_RECORDS = 500
+#: A broker is asked again, or another one, after this.
+ASK_S = 2.0
 #: How long a look takes before the next.
 LOOK_S = 0.05
 
@@ -52,6 +54,7 @@ class KafkaStore:
         self._config = config
         self._cluster = cluster
         self._patience_s = config.patience_ns / 1e9
+        self._ask_s = min(ASK_S, self._patience_s)
         self._lock = threading.Lock()
         self._admin_client: AdminClient | None = None
         self._idle: list[Consumer] = []
@@ -82,7 +85,7 @@ class KafkaStore:
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions of a topic have a leader, from the first on; 0 if there is no such topic."""
-        found = self._tried(lambda: self._admin.list_topics(topic, timeout=self._patience_s), f"what {topic} has")
+        found = self._tried(lambda: self._admin.list_topics(topic, timeout=self._ask_s), f"what {topic} has")
         known = found.topics[topic]
         if known.error is not None or not known.partitions:
             return 0
@@ -91,7 +94,7 @@ class KafkaStore:
 
     def topics(self) -> Sequence[str]:
         """Return the names of all topics of this cluster's."""
-        found = self._tried(lambda: self._admin.list_topics(timeout=self._patience_s), "what topics there are")
+        found = self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "what topics there are")
         ours = f"{self._cluster}."
         return sorted(name for name in found.topics if name.startswith(ours) and name.endswith((".log", ".state")))
 
@@ -101,15 +104,26 @@ class KafkaStore:
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the offset of the first record that is kept, and the one behind the last."""
+        what = f"the ends of {partition.topic} partition {partition.number}"
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            found = self._tried(lambda: self._bounds(partition), what)
+            if found is not None:
+                return found
+            if time.monotonic() >= deadline:
+                raise AwayError(f"Kafka did not tell {what}")
+            time.sleep(LOOK_S)
+
+    def _bounds(self, partition: Partition) -> tuple[int, int] | None:
         place = TopicPartition(partition.topic, partition.number)
-        with _Lent(self) as consumer:
-            found = self._tried(
-                lambda: consumer.get_watermark_offsets(place, timeout=self._patience_s, cached=False),
-                f"the ends of {partition.topic} partition {partition.number}",
-            )
-        if found is None:
-            raise AwayError(f"Kafka did not tell the ends of {partition.topic} partition {partition.number}")
-        return found
+        try:
+            with _Lent(self) as consumer:
+                return consumer.get_watermark_offsets(place, timeout=self._ask_s, cached=False)
+        except KafkaException as error:
+            self._forget_idle()  # they would ask the same broker, which may be gone
+            if is_unknown(error) and self.partitions(partition.topic) > partition.number:
+                return None  # that broker has not heard of it yet
+            raise
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Stored]:
         """Yield the records from `start` on, before `end`."""
@@ -135,6 +149,8 @@ class KafkaStore:
                             return
                     elif error.code() == KafkaError._PARTITION_EOF:  # what is left are marks of transactions
                         return
+                    elif is_unknown(error) and self.partitions(partition.topic) > partition.number:
+                        continue  # that broker has not heard of it yet
                     elif not may_pass(error):
                         raise error_of(error, f"{partition.topic} partition {partition.number} from {start}")
 
@@ -148,15 +164,19 @@ class KafkaStore:
         """Hang up."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
             self._admin_client = None
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
         for consumer in idle:
             consumer.close()
 
     # --- making ---------------------------------------------------------------------------------------------------
 
     def _create(self, topic: str, partitions: int) -> None:
-        brokers = len(self._tried(lambda: self._admin.list_topics(timeout=self._patience_s), "its brokers").brokers)
+        brokers = len(self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "its brokers").brokers)
         copies = self._config.replication or min(REPLICATION, brokers)
         in_sync = str(max(1, copies - 1) if copies > 2 else 1)
         new = NewTopic(

@@ -60,6 +60,12 @@ def error_of(error: KafkaError | BaseException, what: str) -> OSError:
     return AwayError(text)
 
 
+def is_unknown(error: KafkaError | BaseException) -> bool:
+    """Tell whether a broker says that there is no such topic or partition."""
+    inner = error.args[0] if isinstance(error, KafkaException) else error
+    return isinstance(inner, KafkaError) and inner.code() in _GONE
+
+
 def may_pass(error: KafkaError | BaseException) -> bool:
     """Tell whether asking again may help."""
     inner = error.args[0] if isinstance(error, KafkaException) else error

@@ -7,6 +7,7 @@ Owns the producer, and the thread that takes its answers. Invariant: after the f
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.config.tree import SharedLogConfig
 from penstock.log.kafka.properties import RECORD_BYTES_MAX, error_of, may_pass, properties
-from penstock.log.kafka.store import AwayError, Partition, Record, TooLargeError
+from penstock.log.kafka.store import AwayError, Partition, Record
 
 #: Kafka ends a transaction after this; its own limit is 15 minutes unless it is told otherwise.
 TRANSACTION_MS = 600_000
@@ -30,6 +31,8 @@ POLL_S = 0.5
 CLOSE_S = 2.0
 #: A queue that is full is tried again after this.
 FULL_S = 0.002
+#: What librdkafka would print; those who wait are told.
+_log = logging.getLogger("penstock.kafka.librdkafka")
 #: A coordinator that is not ready is asked again after this.
 AGAIN_S = 0.1
 
@@ -56,12 +59,14 @@ class KafkaWriter:
                 queue__buffering__max__kbytes=1 << 20,
                 compression__type=config.compression,
                 error_cb=self._hear,
-            )
+            ),
+            logger=_log,
         )
         #: What ended it.
         self._dead: OSError | None = None
         self._changed = threading.Condition()
-        self._under_way = 0
+        #: What is sent and not answered.
+        self._under_way: set[_Group] = set()
         self._rolling = False
         #: When something was first sent in this transaction.
         self._used_s: float | None = None
@@ -81,7 +86,7 @@ class KafkaWriter:
                     raise self._end(AwayError(f"Kafka did not end the transaction of {self.name} in time"))
             if self._dead is not None:
                 raise self._dead
-            self._under_way += 1
+            self._under_way.add(group)
             self._used_s = self._used_s or time.monotonic()
         try:
             for number, record in enumerate(records):
@@ -91,14 +96,15 @@ class KafkaWriter:
                     f"Kafka did not take what was sent to {partition.topic} within {self._patience_s:.1f} s"
                     f"{self._trouble and f': {self._trouble}'}"
                 )
+            if isinstance(group.error, OSError):
+                raise group.error
             if group.error is not None:
                 raise error_of(group.error, f"{partition.topic} partition {partition.number}")
         except OSError as error:
             raise self._end(error) from None
         finally:
             with self._changed:
-                self._under_way -= 1
-                self._changed.notify_all()
+                self._under_way.discard(group)
         return group.offsets
 
     def close(self) -> None:
@@ -134,12 +140,13 @@ class KafkaWriter:
                 raise error_of(error, f"{partition.topic} partition {partition.number}") from error
 
     def _end(self, error: OSError) -> OSError:
-        """Send nothing more, unless only this record was at fault; return what to tell."""
+        """Send nothing more, and let nobody wait; return what to tell."""
         with self._changed:
-            if self._dead is None:
-                self._dead = error
+            dead = self._dead = self._dead or error
+            for group in self._under_way:
+                group.fail(dead)
             self._changed.notify_all()
-        return error if isinstance(error, TooLargeError) else self._dead
+        return dead
 
     def _hear(self, error: KafkaError) -> None:
         self._trouble = error.str()
@@ -149,9 +156,16 @@ class KafkaWriter:
     def _answer(self) -> None:
         """Take Kafka's answers, and end transactions in time."""
         while not self._closed:
-            self._producer.poll(POLL_S)
+            self._poll(POLL_S)
             if self._used_s is not None and time.monotonic() - self._used_s > ROLL_S and self._dead is None:
                 self.roll()
+
+    def _poll(self, wait_s: float) -> None:
+        try:
+            self._producer.poll(wait_s)
+        except KafkaException as error:  # a fatal one
+            self._end(error_of(error, self.name))
+            time.sleep(AGAIN_S)
 
     def roll(self) -> None:
         """End the transaction and begin another, between sends."""
@@ -159,7 +173,7 @@ class KafkaWriter:
             self._rolling = True
         try:
             while self._under_way and self._dead is None:
-                self._producer.poll(0.01)
+                self._poll(0.01)
             deadline = time.monotonic() + self._patience_s
             while self._dead is None:
                 try:
@@ -197,10 +211,16 @@ class _Group:
 
     def __init__(self, count: int) -> None:
         self.offsets = [-1] * count
-        self.error: KafkaError | None = None
+        self.error: KafkaError | OSError | None = None
         self.done = threading.Event()
         self._left = count
         if not count:
+            self.done.set()
+
+    def fail(self, error: OSError) -> None:
+        """Let nobody wait for it."""
+        if not self.done.is_set():
+            self.error = self.error or error
             self.done.set()
 
     def told(self, number: int, error: KafkaError | None, message: Message) -> None:
