@@ -32,8 +32,12 @@ def joined(served: Served) -> Iterator[Member]:
         served.node.share = member  # type: ignore[assignment]
         return member
 
+    def leave() -> None:
+        served.node.share = None
+        member.slots.close().now()
+
     member = served.do(join)
     try:
         yield member
     finally:
-        served.do(member.slots.close)
+        served.do(leave)

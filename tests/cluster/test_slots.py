@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from penstock.clock import SECOND
-from penstock.cluster.places import About, SlotRecord
+from penstock.cluster.places import About, SlotRecord, reachable
+from penstock.config import ClusterConfig
 from penstock.errors import ConfigError, Refusal
 from penstock.registry.answer import Answer
 from tests.cluster.nodes import LEASE_NS, Node, World
@@ -239,6 +240,18 @@ def test_others_hear_where_clients_reach_a_node() -> None:
     first.registry.heal()
     world.until(lambda: len(second.slots.nodes()) == 2)
     assert second.slots.nodes()[0].listeners == {"nsq": "10.0.0.1:4150"}
+
+
+def test_what_listens_everywhere_is_reached_where_other_nodes_are_told() -> None:
+    listeners = {"nsq.tcp_port": "0.0.0.0:4150", "api.port": "127.0.0.1:7070", "cluster.port": "0.0.0.0:8075"}
+    told = reachable(ClusterConfig(address="0.0.0.0", advertise="10.0.0.1:7075"), listeners)
+    assert told == ("10.0.0.1:7075", {**listeners, "nsq.tcp_port": "10.0.0.1:4150", "cluster.port": "10.0.0.1:8075"})
+    address, _ = reachable(ClusterConfig(), {"cluster.port": "127.0.0.1:40123"})
+    assert address == "127.0.0.1:40123", "with an offset, or any free port"
+    assert reachable(ClusterConfig(address="::1"), {"nsq.tcp_port": ":::4150"}) == (
+        "[::1]:7075",
+        {"nsq.tcp_port": "[::1]:4150"},
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

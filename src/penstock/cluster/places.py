@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +26,10 @@ NODES = KEYS + "node/"
 SLOTS = KEYS + "slot/"
 PINS = KEYS + "pin/"
 DRAINS = KEYS + "drain/"
+
+#: The listener for other nodes; and what a listener that is reached at every address is said to have.
+LISTENER = "cluster.port"
+EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
 
@@ -88,6 +92,20 @@ def address_of(config: ClusterConfig) -> str:
     if config.advertise:
         return config.advertise
     return f"[{config.address}]:{config.port}" if ":" in config.address else f"{config.address}:{config.port}"
+
+
+def reachable(config: ClusterConfig, listeners: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return where others reach this node, and where clients reach its listeners, by where it really listens.
+
+    What listens at every address of the machine is reached at the one that other nodes are told.
+    """
+    address = config.advertise or listeners.get(LISTENER) or address_of(config)
+    host = address.rpartition(":")[0]
+    found = {}
+    for name, place in listeners.items():
+        own, _, port = place.rpartition(":")
+        found[name] = f"{host}:{port}" if own in EVERYWHERE else place
+    return address, found
 
 
 class Places:

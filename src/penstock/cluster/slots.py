@@ -27,6 +27,7 @@ from penstock.cluster.places import (
     SlotRecord,
     address_of,
     name_of,
+    reachable,
 )
 from penstock.cluster.presence import RENEW_NS, Presence
 from penstock.config import ClusterConfig
@@ -177,10 +178,10 @@ class Slots:
         self._agree().then_make(agreed).then_ask(lambda _: self._come(until_ns)).then(joined)
         return answer
 
-    def say(self, listeners: Mapping[str, str], address: str = "") -> None:
-        """Tell the others where clients reach this node; and where they do, if that is not as configured."""
-        where = address or self._record.address
-        self._record = msgspec.structs.replace(self._record, listeners=dict(listeners), address=where)
+    def say(self, listeners: Mapping[str, str]) -> None:
+        """Tell the others where this node listens, for them and for clients."""
+        address, found = reachable(self._config, listeners)
+        self._record = msgspec.structs.replace(self._record, address=address, listeners=found)
         self._look_soon()
 
     def release(self, slot: int) -> None:
