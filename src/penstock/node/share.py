@@ -156,8 +156,7 @@ class ClusterShare:
         """Take part: `listeners` say where others reach what is served here, by name."""
         registry = self._node.catalog.registry
         self._unwatch = registry.watch(TOPICS, registry.revision, self._changed)
-        advertised = self._node.config.cluster.advertise
-        self.slots.say(listeners, advertised or listeners.get("cluster.port", ""))
+        self.slots.say(listeners)
         self._look()
         return self.slots.start()
 
