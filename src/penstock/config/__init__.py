@@ -3,6 +3,7 @@
 from penstock.config.check import (
     check,
     check_certificate,
+    check_client,
     check_order,
     exposed,
     has_callers,
@@ -64,6 +65,7 @@ __all__ = [
     "ZoneConfig",
     "check",
     "check_certificate",
+    "check_client",
     "check_order",
     "endpoints",
     "exposed",

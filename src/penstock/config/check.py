@@ -11,6 +11,7 @@ import re
 import shlex
 import socket
 from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.config.keys import keys_of
 from penstock.config.labels import check_labels
@@ -58,6 +59,47 @@ def check_certificate(cert: str, key: str, section: str = "") -> None:
             raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
 
 
+class Client(Protocol):
+    """A section that says how the node comes to another system."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether that speaks TLS."""
+
+    @property
+    def tls_ca(self) -> str:
+        """Who vouches for it."""
+
+    @property
+    def tls_cert(self) -> str:
+        """The certificate that is shown to it."""
+
+    @property
+    def tls_key(self) -> str:
+        """The key of that."""
+
+    @property
+    def user(self) -> str:
+        """Who the node is there."""
+
+
+def check_client(client: Client, password: str, section: str, *, sasl: bool | None = None) -> None:
+    """Refuse certificates that are not whole or not used, and a user without a password (or its file).
+
+    With `sasl` (Kafka), also a user that is not shown, or none where one is to be.
+    """
+    check_certificate(client.tls_cert, client.tls_key, section)
+    if client.tls_ca and not os.access(client.tls_ca, os.R_OK):
+        raise ConfigError(f'{section}tls_ca = "{client.tls_ca}": no such file, or it cannot be read')
+    if (client.tls_ca or client.tls_cert) and not client.tls:
+        raise ConfigError(f"{section}tls is false, and it has certificates; set tls = true, or leave them out")
+    if bool(client.user) != bool(password):
+        missing = "password_file" if client.user else "user"
+        raise ConfigError(f"{section}{missing} is not set; a user and its password go together")
+    if sasl is not None and sasl != bool(client.user):
+        raise ConfigError(f"{section}sasl and user go together: set both, or neither")
+
+
 def check_registry(config: Config) -> None:
     """Refuse a registry, or an etcd cluster, that cannot be reached as it is written."""
     if config.registry.kind == "etcd" and config.registry.zone not in config.etcd.zones:
@@ -76,14 +118,7 @@ def check_registry(config: Config) -> None:
                 host_and_port(endpoint)
             except ConfigError as error:
                 raise ConfigError(f"{section}endpoints: {error}") from None
-        check_certificate(zone.tls_cert, zone.tls_key, section)
-        if zone.tls_ca and not os.access(zone.tls_ca, os.R_OK):
-            raise ConfigError(f'{section}tls_ca = "{zone.tls_ca}": no such file, or it cannot be read')
-        if (zone.tls_ca or zone.tls_cert) and not zone.tls:
-            raise ConfigError(f"{section}tls is false, and it has certificates; set tls = true, or leave them out")
-        if bool(zone.user) != bool(zone.password or zone.password_file):
-            missing = "password_file" if zone.user else "user"
-            raise ConfigError(f"{section}{missing} is not set; etcd asks for both a user and its password, or neither")
+        check_client(zone, zone.password or zone.password_file, section)
 
 
 def check_cluster(config: Config) -> None:

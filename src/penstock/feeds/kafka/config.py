@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.config import Config, Section, secret_in
+from penstock.config import Config, Section, check_client, secret_in
 from penstock.config.tree import KIB, MIB, MILLISECOND_NS, Duration, SomeSize
 from penstock.errors import ConfigError
 from penstock.settings import SECOND_NS
@@ -117,10 +117,7 @@ def _check(feed: FeedConfig, where: str) -> None:
                 re.compile(topic)
             except re.error as error:
                 raise ConfigError(f"{where}: topics: {topic} is not a pattern: {error}") from None
-    if bool(feed.sasl) != bool(feed.user and feed.password_file):
-        raise ConfigError(f"{where}: sasl, user and password_file go together")
-    if (feed.tls_ca or feed.tls_cert or feed.tls_key) and not feed.tls:
-        raise ConfigError(f"{where}: tls_ca, tls_cert and tls_key are of no use without tls = true")
+    check_client(feed, feed.password_file, f"{where}: ", sasl=bool(feed.sasl))
     for key in feed.properties:
         if _SECRET(key):
             raise ConfigError(

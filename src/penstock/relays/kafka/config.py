@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.config import Config, Section, host_and_port, parse_duration, parse_size
+from penstock.config import Config, Section, check_client, host_and_port, parse_duration, parse_size, secret_in
 from penstock.config.tree import Duration, Named, NamedList, Secret, Size, SomeSize
 from penstock.errors import ConfigError
 from penstock.relays.kafka.actions import changes
@@ -169,13 +169,7 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
 
     def secret(self) -> str:
         """Return the password; ConfigError where its file cannot be read."""
-        if self.password or not self.password_file:
-            return self.password
-        try:
-            with open(self.password_file, encoding="utf-8") as file:
-                return file.readline().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"kafka_relay.password_file {self.password_file} cannot be read: {error}") from None
+        return self.password or (secret_in(self.password_file, "password") if self.password_file else "")
 
     def relays(self, topic: str) -> bool:
         """Tell whether messages of a topic are sent."""
@@ -201,8 +195,7 @@ def check(config: Config) -> None:
     changes(relay.error_actions)
     if relay.header and "=" not in relay.header:
         raise ConfigError(f'kafka_relay.header = "{relay.header}" is no NAME=VALUE')
-    if relay.sasl != "none" and not (relay.user and (relay.password or relay.password_file)):
-        raise ConfigError(f"kafka_relay.sasl = {relay.sasl} needs a user, and a password or password_file")
+    check_client(relay, relay.password or relay.password_file, "kafka_relay.", sasl=relay.sasl != "none")
     relay.secret()
     seen: set[str] = set()
     for each in relay.per_topic:
