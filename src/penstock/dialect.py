@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -81,51 +81,6 @@ class Running(Protocol):
 
     def peers(self) -> Iterable[Peer]:
         """Return who is connected."""
-
-
-class Queue(NamedTuple):
-    """How many messages of one topic a relay holds, by what they wait for."""
-
-    topic: str
-    #: For a batch to be complete.
-    batch: int
-    #: To be sent.
-    send_wait: int
-    #: To be acknowledged.
-    ack_wait: int
-
-
-class MetadataTimes(NamedTuple):
-    """When a relay last asked what there is on the other side, and when that was news; 0 = never."""
-
-    updated_ms: int
-    modified_ms: int
-
-
-#: What happens to messages of one topic: (stage, topic, times of producers in ms, keys, bodies).
-Watch = Callable[
-    [Literal["receive", "send", "got_ack"], str, Sequence[int], Sequence[bytes | None], Sequence[bytes]], None
-]
-
-
-@runtime_checkable
-class Forwarder(Protocol):
-    """A relay that routes by what it learns from the other side; status pages ask it."""
-
-    #: Told of messages that were accepted, sent whole, and acknowledged without an error; None = nobody listens.
-    watch: Watch | None
-
-    def queues(self) -> Iterable[Queue]:
-        """Return the topics of which it holds messages."""
-
-    def waiting(self) -> int:
-        """Return how many messages it has not looked at yet."""
-
-    def metadata_times(self) -> MetadataTimes:
-        """Return when it learned what it knows."""
-
-    def update_metadata(self) -> None:
-        """Ask the other side again, soon."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,8 +11,9 @@ import pytest
 
 from penstock.clock import SECOND
 from penstock.config import DiscardsConfig
-from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
+from penstock.dialect import Peer, Sample
 from penstock.dialects.dory.config import HTTP
+from penstock.dialects.dory.forwarder import MetadataTimes, Queue, Watch
 from penstock.dory import encode
 from penstock.node.node import Served as NodeServed
 from tests.dory.senders import TIME_MS, M, Sockets, dory

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import FilterConfig, LimitsConfig, MemoryConfig, RoutingConfig
+from penstock.dialects.dory.forwarder import Forwarder
 from penstock.node.declared import declare
 from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
 from penstock.settings import TopicSettings
@@ -33,6 +34,16 @@ def test_everything_that_is_published_arrives_once_and_is_finished(config: Kafka
     assert sorted(way.kafka.bodies) == sorted([*BODIES, b"one more"])
     assert way.router.books.counts.acked == 3001
     assert way.router.held == 0
+
+
+def test_the_status_pages_of_dory_can_ask_the_relay_what_it_holds() -> None:
+    way = Way(PLAIN)
+    relay: Forwarder = way.relay
+    assert isinstance(way.relay, Forwarder)  # which is how the pages find it
+    way.kafka.fate = SILENT
+    way.publish(b"sent", b"as well")
+    assert list(relay.queues()) == [("t", 0, 0, 2)]
+    assert relay.metadata_times()[0] > 0
 
 
 def test_17_keys_go_to_their_partitions() -> None:
@@ -166,7 +177,7 @@ def test_27_batches_of_a_topic_go_to_brokers_in_turn_and_the_rest_when_its_time_
     way.run(0.5)
     assert sorted(map(len, way.requests)) == [3, 3]
     assert {got.broker for got in way.kafka.got} == {1, 2}
-    assert [(queue.topic, queue.batch) for queue in way.relay.queues()] == [("t", 1)]
+    assert [queue[:2] for queue in way.relay.queues()] == [("t", 1)]
     way.run(1)
     assert [len(request) for request in way.requests] == [3, 3, 1]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from penstock.clock import Clock, Timer
-from penstock.dialect import Watch
+from penstock.dialects.dory.forwarder import Watch
 
 _log = logging.getLogger("penstock.dory")
 

@@ -17,10 +17,11 @@ import msgspec
 import penstock
 from penstock.callers.rights import NODE
 from penstock.clock import MILLISECOND, SECOND, Timer
-from penstock.dialect import Forwarder, MetadataTimes, Queue, Sample, Watch
+from penstock.dialect import Sample
 from penstock.dialects.dory import reports
 from penstock.dialects.dory.debug import MessageDebug
 from penstock.dialects.dory.figures import Figures
+from penstock.dialects.dory.forwarder import Forwarder, MetadataTimes, Queue, Watch
 from penstock.discards import Report, raw, shown
 from penstock.errors import Refusal
 from penstock.http import App, Connection, Request, Response, Route
@@ -261,7 +262,7 @@ class Pages(App):
 
     def _held(self) -> tuple[list[Queue], int]:
         relays = self._forwarders()
-        found = [queue for relay in relays for queue in relay.queues() if any(queue[1:])]
+        found = [Queue(*queue) for relay in relays for queue in relay.queues() if any(queue[1:])]
         return sorted(found), sum(relay.waiting() for relay in relays)
 
     def _queues(self) -> str:
@@ -283,8 +284,7 @@ class Pages(App):
         return self._about() | {"sending": sending, "new": new}
 
     def _fetched(self) -> MetadataTimes:
-        found = [relay.metadata_times() for relay in self._forwarders()]
-        return max(found, default=MetadataTimes(0, 0))
+        return MetadataTimes(*max((relay.metadata_times() for relay in self._forwarders()), default=(0, 0)))
 
     def _fetch_time(self) -> str:
         times, now_ms = self._fetched(), self._node.clock.now() // MILLISECOND

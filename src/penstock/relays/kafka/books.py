@@ -12,13 +12,14 @@ from typing import Literal
 from penstock.budget import Share
 from penstock.clock import Clock
 from penstock.delivery.source import Delivery
-from penstock.dialect import Watch
 from penstock.discards import Discards, Reason
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import Lane
 from penstock.relays.kafka.sets import MessageSet, Request
 
 Stage = Literal["receive", "send", "got_ack"]
+#: Hears of messages of one topic: times of their producers in ms, keys, bodies.
+Watch = Callable[[Stage, str, Sequence[int], Sequence[bytes | None], Sequence[bytes]], None]
 
 
 class Counts:

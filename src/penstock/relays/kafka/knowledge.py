@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from penstock.clock import MILLISECOND, Clock, Timer
-from penstock.dialect import MetadataTimes
 from penstock.relays.kafka.books import Counts
 from penstock.relays.kafka.cluster import Cluster
 from penstock.relays.kafka.numbering import Numbering
 from penstock.relays.kafka.way import Found, Outside
+
+
+class Times(NamedTuple):
+    """When Kafka last said what it has, and when that was news; 0 = never."""
+
+    updated_ms: int = 0
+    modified_ms: int = 0
 
 
 class Knowledge:
@@ -21,7 +28,7 @@ class Knowledge:
         self, refresh_ns: int, clock: Clock, random: Random, outside: Outside, numbering: Numbering, counts: Counts
     ) -> None:
         self.cluster: Cluster | None = None
-        self.times = MetadataTimes(0, 0)
+        self.times = Times()
         self.is_asking = False
         self._refresh_ns = refresh_ns
         self._clock = clock

@@ -13,12 +13,14 @@ import msgspec
 from penstock.clock import SECOND
 from penstock.delivery.policies.in_order import InOrder
 from penstock.delivery.subscription import Subscription
-from penstock.dialect import MetadataTimes, Peer, Queue, Sample, Watch
+from penstock.dialect import Peer, Sample
 from penstock.errors import Elsewhere, PenstockError
 from penstock.node.declared import declared, with_filters
 from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
+from penstock.relays.kafka.books import Watch
 from penstock.relays.kafka.config import KafkaRelayConfig
+from penstock.relays.kafka.knowledge import Times
 from penstock.relays.kafka.lane import LEASE_NS, Lane
 from penstock.relays.kafka.learning import Learning
 from penstock.relays.kafka.router import Router
@@ -212,15 +214,15 @@ class Relay:
     def watch(self, watch: Watch | None) -> None:
         self.router.books.watch = watch
 
-    def queues(self) -> Iterator[Queue]:
-        """Return the topics of which it holds messages."""
+    def queues(self) -> Iterator[tuple[str, int, int, int]]:
+        """Return the topics of which it holds messages: how many in a batch, to be sent, and sent."""
         return self.router.routes.queues()
 
     def waiting(self) -> int:
         """Return how many messages it has not looked at yet."""
         return sum(lane.waiting for lane in self.router.lanes.values())
 
-    def metadata_times(self) -> MetadataTimes:
+    def metadata_times(self) -> Times:
         """Return when it learned what it knows."""
         return self.router.knowledge.times
 

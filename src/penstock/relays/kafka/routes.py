@@ -9,7 +9,6 @@ import numpy as np
 
 from penstock.clock import MILLISECOND, Clock, Timer
 from penstock.columns import Offsets
-from penstock.dialect import Queue
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import Lane
@@ -38,8 +37,8 @@ class Routes:
 
     # --- what is in hand ------------------------------------------------------------------------------------------
 
-    def queues(self) -> Iterator[Queue]:
-        """Return the topics of which something is in hand."""
+    def queues(self) -> Iterator[tuple[str, int, int, int]]:
+        """Return the topics of which something is in hand: how many messages in a batch, to be sent, and sent."""
         batched = {name: lane.batched for name, lane in self.lanes.items()}
         for line in self.lines.values():
             for batcher in line.batchers.values():
@@ -47,7 +46,7 @@ class Routes:
                     batched[group.topic] = batched.get(group.topic, 0) + group.count
         for name, lane in self.lanes.items():
             if lane.held:
-                yield Queue(name, batched[name], max(lane.held - lane.ack_wait - batched[name], 0), lane.ack_wait)
+                yield name, batched[name], max(lane.held - lane.ack_wait - batched[name], 0), lane.ack_wait
 
     def groups(self) -> Iterator[Group]:
         """Yield what lanes and lines have: first what waits for answers, or is to go again."""
