@@ -65,7 +65,7 @@ def test_a_storage_that_fails_five_times_gets_one_operation_in_ten_until_ten_of_
     assert [number for number, each in enumerate(refused) if each is None] == [9, 19, 29]
     told = refused[0]
     assert told is not None
-    assert (told.kind, told.should_retry, told.throttled_ms) == (201, True, 500)
+    assert (told.kind, told.throttled_ms) == (201, 500)
     for _ in range(9):
         health.storage.observe(True)
     health.storage.observe(False)

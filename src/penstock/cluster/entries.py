@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.cluster.denial import TOPIC_ERROR, Denial
+from penstock.client.timeline.wire import Kind
+from penstock.cluster.denial import Denial
 from penstock.errors import CorruptionError
 from penstock.registry import records
 
@@ -50,4 +51,4 @@ def decoded(value: bytes, kind: type[Record], key: str) -> Record:
     try:
         return records.decoded(value, kind, key)
     except CorruptionError as error:
-        raise Denial(TOPIC_ERROR, str(error)) from None
+        raise Denial(Kind.TOPIC, str(error)) from None

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, Protocol, TypeAlias, get_args
 
+from penstock.client.timeline.wire import Kind
 from penstock.clock import MILLISECOND, SECOND
 from penstock.cluster.broker import State
-from penstock.cluster.denial import BROKER_DEGRADED, BROKER_MINORITY, THROTTLED, Denial
+from penstock.cluster.denial import Denial
 
 Reason: TypeAlias = Literal["time_drift", "storage", "partition", "consumers_busy", "producer_errors", "memory"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -304,10 +305,12 @@ class Health:
         """Refuse what somebody asks for and must not be done now; counts as tried where the storage is sampled."""
         for reason in self.reasons():
             if op in HOLDS_BACK.get(reason, ()):
-                kind = BROKER_MINORITY if reason == "partition" else BROKER_DEGRADED
+                kind = Kind.BROKER_MINORITY if reason == "partition" else Kind.BROKER_DEGRADED
                 raise Denial(kind, "this broker is degraded: " + self._text(reason))
         if op in STORED and not self.storage.admit():
-            raise Denial(BROKER_DEGRADED, "this broker is degraded: " + self._text("storage"), STORAGE_THROTTLED_MS)
+            raise Denial(
+                Kind.BROKER_DEGRADED, "this broker is degraded: " + self._text("storage"), STORAGE_THROTTLED_MS
+            )
 
     def check_producer(self, session: str, now_ns: int) -> None:
         """Refuse a request of a producer that must wait."""
@@ -315,7 +318,7 @@ class Health:
         throttled_ms = known[1].throttled_ms(now_ns) if known is not None else 0
         if throttled_ms:
             text = f"most of your requests failed; wait for {throttled_ms} ms, and look at what was said of them"
-            raise Denial(THROTTLED, text, throttled_ms)
+            raise Denial(Kind.THROTTLED, text, throttled_ms)
 
     def _text(self, reason: Reason) -> str:
         return TEXTS[reason].format(offset=self.time_drift.offset_ms, topics="", producers=0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import unicodedata
 
-from penstock.cluster.denial import BAD_PROTOCOL, Denial
+from penstock.client.timeline.wire import Kind
+from penstock.cluster.denial import Denial
 
 #: What ids may hold, by the category of their characters: what can be seen, and blanks.
 GRAPHIC = frozenset("LMNPS")
@@ -23,13 +24,13 @@ def check_id(text: str, what: str, bytes_max: int) -> None:
     try:
         length = len(text.encode())
     except UnicodeEncodeError:
-        raise Denial(BAD_PROTOCOL, f"{text!r} is no {what}: it is not UTF-8 text") from None
+        raise Denial(Kind.PROTOCOL, f"{text!r} is no {what}: it is not UTF-8 text") from None
     if not 0 < length <= bytes_max:
-        raise Denial(BAD_PROTOCOL, f"a {what} has 1 to {bytes_max} bytes, not {length}")
+        raise Denial(Kind.PROTOCOL, f"a {what} has 1 to {bytes_max} bytes, not {length}")
     for character in text:
         category = unicodedata.category(character)
         if category[0] not in GRAPHIC and category != "Zs":
-            raise Denial(BAD_PROTOCOL, f"{text!r} is no {what}: it holds characters that cannot be shown")
+            raise Denial(Kind.PROTOCOL, f"{text!r} is no {what}: it holds characters that cannot be shown")
 
 
 class Keys:

@@ -15,16 +15,10 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from penstock.client.timeline.wire import Kind
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.cluster import entries
-from penstock.cluster.denial import (
-    STORAGE_ERROR,
-    TOPIC_BEING_DELETED,
-    TOPIC_DIFFERS,
-    TOPIC_NOT_FOUND,
-    TOPIC_PROVISIONING,
-    Denial,
-)
+from penstock.cluster.denial import Denial
 from penstock.cluster.entries import Deletion, Entry, Settings
 from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id
 from penstock.cluster.presence import Presence
@@ -135,7 +129,7 @@ class Overseer:
             raise self._missing(ident)
         entry = entries.decoded(kept.value, Entry, key)
         if entry.state == "creating":
-            raise Denial(TOPIC_PROVISIONING, f"topic {ident} is being made; try again in a moment")
+            raise Denial(Kind.TOPIC_PROVISIONING, f"topic {ident} is being made; try again in a moment")
         return entry
 
     def topics(self) -> list[Entry]:
@@ -162,8 +156,8 @@ class Overseer:
 
     def _missing(self, ident: str) -> Denial:
         if self._registry.get(self.keys.fence(ident)) is not None:
-            return Denial(TOPIC_BEING_DELETED, f"topic {ident} is being deleted; try again in a moment", FENCED_MS)
-        return Denial(TOPIC_NOT_FOUND, f"there is no topic {ident}; create it first")
+            return Denial(Kind.TOPIC_DELETING, f"topic {ident} is being deleted; try again in a moment", FENCED_MS)
+        return Denial(Kind.TOPIC_NOT_FOUND, f"there is no topic {ident}; create it first")
 
     def _heard(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -217,9 +211,9 @@ class Overseer:
         if entry.incarnation == wanted.incarnation:
             return None
         if entry.state == "creating":
-            raise Denial(TOPIC_PROVISIONING, f"topic {wanted.id} is being made; try again in a moment")
+            raise Denial(Kind.TOPIC_PROVISIONING, f"topic {wanted.id} is being made; try again in a moment")
         if entry.settings != wanted.settings:
-            raise Denial(TOPIC_DIFFERS, _differing(entry, wanted))
+            raise Denial(Kind.TOPIC_EXISTS, _differing(entry, wanted))
         return entry
 
     def _create(self, entry: Entry, lock: str, at: int) -> Answer[Entry]:
@@ -248,7 +242,7 @@ class Overseer:
                 self._enliven(entry, lock, at).then(_passed_on(answer))
                 return
             text = f"the storage of topic {entry.id} cannot be made: {error}"
-            failed = Denial(STORAGE_ERROR, text)
+            failed = Denial(Kind.STORAGE, text)
             if not give_up:
                 answer.refuse(failed)
                 return

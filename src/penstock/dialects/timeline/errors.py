@@ -129,7 +129,7 @@ class Fault(Exception):
 def of_refusal(refusal: Refusal) -> Fault:
     """Return what a refusal of the core is to clients of timelines."""
     told = getattr(refusal, "kind", None)  # a denial of the overseer's has one
-    kind = Kind(told) if isinstance(told, int) else _OF_CODE.get(refusal.code, Kind.TOPIC)
+    kind = told if isinstance(told, Kind) else _OF_CODE.get(refusal.code, Kind.TOPIC)
     throttled_ms = refusal.retry_ns // 1_000_000 or (THROTTLED_MS if kind == Kind.THROTTLED else 0)
     fault = Fault(kind, str(refusal), throttled_ms=throttled_ms, details={"code": refusal.code})
     if told is None:
