@@ -70,6 +70,29 @@ def test_of_those_who_are_waited_for_the_longest_gives_way() -> None:
     assert (desk.waiting.used, len(desk.waiting)) == (40, 1)
 
 
+def test_what_is_kept_for_a_client_begins_with_its_first_byte_and_ends_with_none() -> None:
+    desk = Desk(100)
+    keep, cut = desk.waiting.keep, desk.cut
+
+    def told(why: Refusal) -> None:
+        cut.append(("it", why.code))
+
+    assert keep(None, 0, "a", told) is None
+    wait = keep(None, 40, "a", told)
+    assert wait is not None
+    assert keep(wait, 60, "a", told, paced=False) is wait
+    assert not wait.paced
+    other = keep(wait, 50, "a", told, fresh=True)
+    assert other is not None
+    assert (other is not wait, wait.is_over, desk.waiting.used) == (True, True, 50)
+    assert keep(other, 101, "a", told) is None  # it is cut for that
+    assert (cut, desk.waiting.used, len(desk.waiting)) == ([("it", "memory_full")], 0, 0)
+    again = keep(other, 10, "a", told)  # and what comes now is another wait
+    assert again is not None
+    assert keep(again, 0, "a", told) is None
+    assert (desk.waiting.used, len(desk.waiting)) == (0, 0)
+
+
 def test_bytes_that_are_no_clients_cut_off_no_more_than_all_of_them() -> None:
     desk = Desk(100)
     desk.waiting.used = 150  # a relay has them

@@ -72,12 +72,13 @@ Cut = Callable[[Refusal], None]
 class Wait:
     """What is held until one client moves: the body it sends, or the output it does not read."""
 
-    __slots__ = ("bytes", "client", "cut", "paced", "seen_bytes", "seen_ns", "since_ns")
+    __slots__ = ("bytes", "client", "cut", "is_over", "paced", "seen_bytes", "seen_ns", "since_ns")
 
     def __init__(self, client: str, cut: Cut, now_ns: int) -> None:
         self.client = client
         self.cut = cut
         self.bytes = 0
+        self.is_over = False
         #: It is the client's move; while it is the node's own, no time runs.
         self.paced = True
         self.since_ns = self.seen_ns = now_ns
@@ -115,6 +116,23 @@ class Waiting(Share):
             self._timer = self._clock.call_at(now_ns + LOOK_NS, self._look)
         return wait
 
+    def keep(
+        self, wait: Wait | None, size_bytes: int, address: str, cut: Cut, *, fresh: bool = False, paced: bool = True
+    ) -> Wait | None:
+        """Hold so many bytes for a client, where `wait` is what it had before; return what it has now.
+
+        A fresh wait has a time of its own. A client that is cut for this, or for whom nothing is held, has none.
+        """
+        if wait is not None and (fresh or not size_bytes):
+            self.end(wait)
+        if not size_bytes:
+            return None
+        if wait is None or wait.is_over:
+            wait = self.begin(address, cut)
+        wait.paced = paced
+        self.hold(wait, size_bytes)
+        return None if wait.is_over else wait
+
     def hold(self, wait: Wait, size_bytes: int) -> None:
         """Say how many bytes are held for it now; it, or others, may be cut for that before this returns."""
         grown = size_bytes - wait.bytes
@@ -136,14 +154,16 @@ class Waiting(Share):
         if client is None or wait not in client.waits:
             return
         del client.waits[wait]
+        wait.is_over, wait.cut = True, _ended  # the client knows the wait, and that the client
         client.bytes -= wait.bytes
         self.used -= wait.bytes
         if not client.waits:
             del self._clients[wait.client]
 
     def _cut(self, wait: Wait, why: Refusal) -> None:
+        cut = wait.cut
         self.end(wait)
-        wait.cut(why)
+        cut(why)
 
     def _look(self) -> None:
         """Cut off who is too slow."""
@@ -180,6 +200,10 @@ class _Client:
 
 
 _NOBODY = _Client()
+
+
+def _ended(_: Refusal) -> None:
+    pass
 
 
 def _held(client: _Client) -> int:

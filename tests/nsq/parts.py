@@ -15,8 +15,9 @@ from penstock.config.tree import EventsConfig, LimitsConfig, MemoryConfig, NodeC
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.auth import Ask
-from penstock.dialects.nsq.tcp.server import READ_BYTES_MAX, Connection, Server
+from penstock.dialects.nsq.tcp.server import Connection, Server
 from penstock.node.node import Node
+from penstock.wire.reading import READ_BYTES_MAX
 from tests.fakes import FakeClock, FakeDisk
 
 SECOND = 1_000_000_000

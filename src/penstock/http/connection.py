@@ -148,15 +148,11 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read nothing more from a client that does not read."""
         self.stop_reading(_CHOKED)
-        output = self.listener.budget.output
-        self._unread = output.begin(self.address, self._cut_off)
-        output.hold(self._unread, self.transport.get_write_buffer_size())
+        self._count_unread(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Go on with it."""
-        if self._unread is not None:
-            self.listener.budget.output.end(self._unread)
-            self._unread = None
+        self._count_unread(0)
         self._start(_CHOKED)
 
     # --- the listener calls these ---------------------------------------------------------------------------------
@@ -270,9 +266,11 @@ class Connection(asyncio.Protocol):
         self.rest = data
         self.stop_reading(BEHIND)
 
+    def _count_unread(self, size_bytes: int) -> None:
+        self._unread = self.listener.budget.output.keep(self._unread, size_bytes, self.address, self._cut_off)
+
     def _cut_off(self, why: Refusal) -> None:
         """Let go of a client that does not read."""
-        self._unread = None
         self._app.refused(why, "answer", self)
         self.transport.abort()
 

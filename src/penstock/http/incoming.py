@@ -222,19 +222,12 @@ class Incoming:
     def hold(self) -> None:
         """Count what is held of bodies: of the one that comes, and of those that wait for answers before them."""
         size = self._size + sum([len(request.body) for request in self._connection.behind])
-        if not size:
-            if self._held is not None:
-                self._bodies.end(self._held)
-                self._held = None
-            return
-        if self._held is None:
-            self._held = self._bodies.begin(self._connection.address, self._cut)
-        self._held.paced = not self.between
-        self._bodies.hold(self._held, size)
+        if size or self._held is not None:
+            address, paced = self._connection.address, not self.between
+            self._held = self._bodies.keep(self._held, size, address, self._cut, paced=paced)
 
     def _cut(self, why: Refusal) -> None:
         """Hold nothing more for a client that sends too slowly, or where too much is held."""
-        self._held = None
         for request in self._connection.behind:
             request.body, request.error = b"", why
         if not self.between:

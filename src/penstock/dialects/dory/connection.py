@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, cast
 from penstock.budget import Wait
 from penstock.dialects.dory.codec import Stream
 from penstock.errors import Refusal
+from penstock.wire.reading import READ_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.dialects.dory.door import Door
     from penstock.dialects.dory.running import Dory
-
-#: A read of this many bytes is a full one: uvloop's are never larger.
-READ_BYTES_MAX = 256_000
 
 
 class Connection(asyncio.Protocol):
@@ -138,18 +136,10 @@ class Connection(asyncio.Protocol):
     def _hold(self) -> None:
         """Count what came of a message that is not all there."""
         bodies, held = self._service.node.budget.body, self._stream.held
-        if held:
-            if self._held is None:
-                self._held = bodies.begin(self._door.listener, self._cut)
-                self._held.paced = False
-            bodies.hold(self._held, held)
-        elif self._held is not None:
-            bodies.end(self._held)
-            self._held = None
+        self._held = bodies.keep(self._held, held, self._door.listener, self._cut, paced=False)
 
     def _cut(self, why: Refusal) -> None:
         """Give way: too much memory is held for messages that are not all there."""
-        self._held = None
         self._service.node.count_fault("dory", why.code, str(why), self.name)
         kind = "unclean_tcp" if self._door.prefix == "TcpInput" else "unclean_unix"
         self._door.tell(kind, [self._stream.rest()])  # type: ignore[arg-type]

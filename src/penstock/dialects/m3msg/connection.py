@@ -29,14 +29,12 @@ from penstock.intake.spread import picked
 from penstock.m3.messages import MessageReader, Messages
 from penstock.message import Rows
 from penstock.node.topic import Topic
-from penstock.wire.reading import Reading
+from penstock.wire.reading import READ_BYTES_MAX, Reading
 from penstock.wire.tls import common_name
 
 if TYPE_CHECKING:
     from penstock.dialects.m3msg.running import M3Msg
 
-#: A read of this many bytes is a full one: uvloop's are never larger.
-READ_BYTES_MAX = 256_000
 #: Of a producer that fills its reads so much is put aside, a read a turn, before it is looked at: a thousand rows cost
 #: nearly as much as four thousand. With one more read it is still what delivery hands out in one piece.
 GATHERED_BYTES = 3 * READ_BYTES_MAX
@@ -176,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._early.clear()
         self._reader.frames.forget()
         self._hold()
-        self._forget_unread()
+        self._count_unread(0)
         self._service.leave(self, host_of(self.name))
         self.caller.on_change = None
         self._node.gate.leave(self.caller)
@@ -185,15 +183,13 @@ class Connection(asyncio.Protocol):
         """Read nothing more: the producer does not take its acks."""
         self._stop(_FULL)
         if self._transport is not None:
-            output = self._node.budget.output
-            self._unread = output.begin(host_of(self.name), self._unread_too_much)
-            output.hold(self._unread, self._transport.get_write_buffer_size())
+            self._count_unread(self._transport.get_write_buffer_size())
         timeout_ns = self._config.write_timeout_ns
         self._at(_FULL, timeout_ns, partial(self._cut_off, "slow_reader", "took none of its acks for too long"))
 
     def resume_writing(self) -> None:
         """Read on."""
-        self._forget_unread()
+        self._count_unread(0)
         self._cancel(_FULL)
         self._start(_FULL)
 
@@ -321,17 +317,11 @@ class Connection(asyncio.Protocol):
     def _hold(self, *, fresh: bool = False) -> None:
         """Count what came of a message that is not all there; a fresh one has its own time."""
         bodies, held = self._node.budget.body, self._reader.frames.held
-        if self._held is not None and (fresh or not held):
-            bodies.end(self._held)
-            self._held = None
-        if held:
-            if self._held is None:
-                self._held = bodies.begin(host_of(self.name), self._cut)
-            self._held.paced = not self._reading.stopped
-            bodies.hold(self._held, held)
+        if held or self._held is not None:
+            paced = not self._reading.stopped
+            self._held = bodies.keep(self._held, held, host_of(self.name), self._cut, fresh=fresh, paced=paced)
 
     def _cut(self, why: Refusal) -> None:
-        self._held = None
         self._reader.frames.forget()
         self._give_up(why.code, f"a message came too slowly: {why}")
 
@@ -343,14 +333,12 @@ class Connection(asyncio.Protocol):
             self._service.acked += count
             self._transport.write(wire)
 
-    def _unread_too_much(self, why: Refusal) -> None:
-        self._unread = None
-        self._cut_off(why.code, f"does not take its acks: {why}")
+    def _count_unread(self, size_bytes: int) -> None:
+        output, address = self._node.budget.output, host_of(self.name)
+        self._unread = output.keep(self._unread, size_bytes, address, self._unread_too_much)
 
-    def _forget_unread(self) -> None:
-        if self._unread is not None:
-            self._node.budget.output.end(self._unread)
-            self._unread = None
+    def _unread_too_much(self, why: Refusal) -> None:
+        self._cut_off(why.code, f"does not take its acks: {why}")
 
     # --- the end --------------------------------------------------------------------------------------------------
 

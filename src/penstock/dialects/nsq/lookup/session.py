@@ -121,15 +121,9 @@ class Session:
     def _hold(self, *, fresh: bool) -> None:
         """Count what came of a command that is not all there; a fresh one has its own time, from its first byte on."""
         held = self._decoder.held if self.greeted and not self.closed else 0
-        if self._held is not None and (fresh or not held):
-            self._bodies.end(self._held)
-            self._held = None
-        if held:
-            self._held = self._held or self._bodies.begin(self.name.rpartition(":")[0], self._cut)
-            self._bodies.hold(self._held, held)
+        self._held = self._bodies.keep(self._held, held, self.name.rpartition(":")[0], self._cut, fresh=fresh)
 
     def _cut(self, why: Refusal) -> None:
-        self._held = None
         self.fail("E_INVALID", f"command did not come whole: {why}")
 
     def close(self) -> None:

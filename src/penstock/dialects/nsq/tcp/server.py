@@ -25,12 +25,8 @@ from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.wire.layers import LayerError
-from penstock.wire.reading import Reading
+from penstock.wire.reading import READ_BYTES_MAX, Reading
 from penstock.wire.tls import TlsFacts
-
-#: A read of this many bytes is a full one: uvloop's are never larger. Measured: larger ones delay the neighbours,
-#: smaller ones cost throughput.
-READ_BYTES_MAX = 256_000
 
 #: A client has this long to say which protocol it speaks.
 MAGIC_TIMEOUT_NS = 60 * SECOND
@@ -202,7 +198,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._handshake = None
-        self._forget_unread()
+        self._count_unread(0)
         server = self._server
         if self in server.connections:
             server.connections.discard(self)
@@ -212,7 +208,6 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop producing: the client does not read."""
         self._blocked_ns = self._clock.monotonic()
-        self._unread = self._server.node.budget.output.begin(self._address, self._unread_too_much)
         self._count_unread()
         if self.session.seat is not None:
             self.session.seat.block()
@@ -222,7 +217,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on producing."""
         self._blocked_ns = 0
-        self._forget_unread()
+        self._count_unread(0)
         self._start(_FULL)
         if self.session.seat is not None:
             self.session.seat.unblock()
@@ -360,17 +355,13 @@ class Connection(asyncio.Protocol):
         most = OUTPUT_TIMES_MAX * self._server.config.max_client_output_size
         return self._transport is not None and self._transport.get_write_buffer_size() > most
 
-    def _count_unread(self) -> None:
-        if self._unread is not None and self._transport is not None:
-            self._server.node.budget.output.hold(self._unread, self._transport.get_write_buffer_size())
-
-    def _forget_unread(self) -> None:
-        if self._unread is not None:
-            self._server.node.budget.output.end(self._unread)
-            self._unread = None
+    def _count_unread(self, size_bytes: int | None = None) -> None:
+        if size_bytes is None:
+            size_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        output = self._server.node.budget.output
+        self._unread = output.keep(self._unread, size_bytes, self._address, self._unread_too_much)
 
     def _unread_too_much(self, why: Refusal) -> None:
-        self._unread = None
         self._cut_off(f"did not read: {why}")
 
     def _abort(self) -> None:

@@ -190,21 +190,14 @@ class Session:
 
     def _hold(self, *, fresh: bool = False) -> None:
         """Count what came of commands that are not all there, or that wait; a fresh one has its own time."""
-        bodies, held = self.service.node.budget.body, 0 if self.closed else self._decoder.held
+        held = 0 if self.closed else self._decoder.held
         if self._later and not self.closed:  # for a topic that is being made, say
             held += sum([len(part.body) for command in self._later for part in command if isinstance(part, Rows)])
-        if self._held is not None and (fresh or not held):
-            bodies.end(self._held)
-            self._held = None
-        if held:
-            if self._held is None:
-                self._held = bodies.begin(self._host, self._cut)
-            self._held.paced = not self._waiting
-            bodies.hold(self._held, held)
+        bodies, paced = self.service.node.budget.body, not self._waiting
+        self._held = bodies.keep(self._held, held, self._host, self._cut, fresh=fresh, paced=paced)
 
     def _cut(self, why: Refusal) -> None:
         """Hold nothing more of a command that comes too slowly, or where too much is held."""
-        self._held = None
         word = self._decoder.forget()[:WORD_BYTES_MAX].partition(b"\n")[0].partition(b" ")[0].decode("latin-1")
         if self._later:
             word, self._later = str(self._later[0][0]), []
