@@ -169,7 +169,8 @@ CLUSTER: dict[str, object] = {
         ({"shared_log__brokers": ""}, "shared_log.brokers is empty"),
         ({"shared_log__brokers": "kafka"}, 'shared_log.brokers: "kafka" is no address'),
         ({"shared_log__tls_ca": "/dev/null"}, "shared_log.tls is false, and it has certificates"),
-        ({"shared_log__sasl": "PLAIN"}, "shared_log.sasl = PLAIN needs shared_log.user"),
+        ({"shared_log__sasl": "PLAIN"}, "shared_log.sasl and user go together"),
+        ({"shared_log__user": "me"}, "shared_log.password_file is not set"),
     ],
 )
 def test_a_cluster_that_could_not_come_to_be_is_refused(settings: dict[str, object], said: str) -> None:

@@ -82,6 +82,10 @@ class Client(Protocol):
     def user(self) -> str:
         """Who the node is there."""
 
+    @property
+    def password_file(self) -> str:
+        """Where its password is, if that is in a file."""
+
 
 def check_client(client: Client, password: str, section: str, *, sasl: bool | None = None) -> None:
     """Refuse certificates that are not whole or not used, and a user without a password (or its file).
@@ -89,8 +93,9 @@ def check_client(client: Client, password: str, section: str, *, sasl: bool | No
     With `sasl` (Kafka), also a user that is not shown, or none where one is to be.
     """
     check_certificate(client.tls_cert, client.tls_key, section)
-    if client.tls_ca and not os.access(client.tls_ca, os.R_OK):
-        raise ConfigError(f'{section}tls_ca = "{client.tls_ca}": no such file, or it cannot be read')
+    for name, path in (("tls_ca", client.tls_ca), ("password_file", client.password_file)):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f'{section}{name} = "{path}": no such file, or it cannot be read')
     if (client.tls_ca or client.tls_cert) and not client.tls:
         raise ConfigError(f"{section}tls is false, and it has certificates; set tls = true, or leave them out")
     if bool(client.user) != bool(password):
@@ -185,14 +190,7 @@ def _check_shared_log(config: Config) -> None:
             host_and_port(broker)
         except ConfigError as error:
             raise ConfigError(f"shared_log.brokers: {error}") from None
-    check_certificate(kafka.tls_cert, kafka.tls_key, "shared_log.")
-    for name, path in (("tls_ca", kafka.tls_ca), ("password_file", kafka.password_file)):
-        if path and not os.access(path, os.R_OK):
-            raise ConfigError(f'shared_log.{name} = "{path}": no such file, or it cannot be read')
-    if (kafka.tls_ca or kafka.tls_cert) and not kafka.tls:
-        raise ConfigError("shared_log.tls is false, and it has certificates; set tls = true, or leave them out")
-    if kafka.sasl and not (kafka.user and kafka.password_file):
-        raise ConfigError(f"shared_log.sasl = {kafka.sasl} needs shared_log.user and shared_log.password_file")
+    check_client(kafka, kafka.password_file, "shared_log.", sasl=bool(kafka.sasl))
 
 
 def peer_endpoints(config: Config) -> list[Endpoint]:
