@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from penstock.disk import LocalDisk
 from penstock.errors import Refusal
@@ -14,7 +16,7 @@ from penstock.log.file_shard import FileShard
 from penstock.log.journal import Journal
 from penstock.log.kafka import files, part
 from penstock.log.kafka.disk import SharedDisk
-from penstock.log.kafka.store import FencedError
+from penstock.log.kafka.store import FencedError, Partition, Stored
 from penstock.log.reader import Reader
 from penstock.log.shard import open_shard
 from penstock.message import Rows
@@ -155,3 +157,66 @@ def test_a_clean_end_is_gone_on_with_as_if_nothing_had_happened(tmp_path: Path) 
         disk.close()
         ends.append(first)
     assert ends == [0, 2, 4]
+
+
+def test_a_take_over_reads_little_of_what_is_there(tmp_path: Path) -> None:
+    store, clock = FakeStore(), FakeClock()
+    settings = TopicSettings(durability="fsync", log="kafka")
+    disk = SharedDisk(LocalDisk(), store, store.writer("s"), str(tmp_path / "a"), "c.1", InlineThreads())
+    disk.open_all()
+    shard = in_files(open_shard(disk, clock, f"{disk.root}/0", 0, settings))
+    bodies = []
+    for number in range(60):
+        rows = [b"%d-%d " % (number, each) + bytes(1000) for each in range(500)]
+        # A producer's sequence is known after a start, too, though no batch of it was looked at.
+        shard.append(replace(Rows.of(rows, "nsq"), sequence=b"p 7" if number == 3 else b""), clock.now())
+        shard.when_durable(lambda error: None)
+        clock.advance(10**7)
+        shard.tick(clock.now())
+        bodies += rows
+    disk.close()
+    shard.drop()
+    read: list[int] = []
+    real = store.read
+    place = Partition("c.1.log", 0)
+
+    def counted(partition: Partition, start: int, end: int) -> Iterator[Stored]:
+        for each in real(partition, start, end):
+            read.append(len(each.value) if partition == place else 0)
+            yield each
+
+    store.read = counted  # type: ignore[method-assign]
+    disk = SharedDisk(LocalDisk(), store, store.writer("s"), str(tmp_path / "b"), "c.1", InlineThreads())
+    disk.open_all(made=True)
+    shard = in_files(open_shard(disk, clock, f"{disk.root}/0", 0, settings))
+    assert sum(read) < 8 << 20 < sum(map(len, bodies))
+    assert not shard.damaged
+    assert [batch.sequence for batch in shard.recent(0) if batch.sequence] == [b"p 7"]
+    assert list(stored(shard).values()) == bodies
+    disk.close()
+    shard.drop()
+
+
+@pytest.mark.parametrize("place", [1, 4])
+def test_a_record_that_kafka_damaged_costs_its_own_rows_alone(place: int, tmp_path: Path) -> None:
+    store, clock = FakeStore(), FakeClock()
+    disk = SharedDisk(LocalDisk(), store, store.writer("s"), str(tmp_path / "a"), "c.1", InlineThreads())
+    disk.open_all()
+    shard = in_files(open_shard(disk, clock, f"{disk.root}/0", 0, SETTINGS))
+    for number in range(5):
+        shard.append(Rows.of([b"body %d" % number * 10], "nsq"), clock.now())
+        shard.when_durable(lambda error: None)
+    disk.close()
+    shard.drop()
+    record = [each for each in store.records(Partition("c.1.log", 0)) if "rows" in each.headers][place]
+    assert (record.headers["first"], record.headers["rows"]) == (b"%d" % place, b"1")
+    value = bytearray(record.value)
+    value[-30] ^= 1
+    store.damage(Partition("c.1.log", 0), record.offset, bytes(value))
+    disk = SharedDisk(LocalDisk(), store, store.writer("s"), str(tmp_path / "b"), "c.1", InlineThreads())
+    disk.open_all(made=True)
+    shard = in_files(open_shard(disk, clock, f"{disk.root}/0", 0, SETTINGS))
+    assert sorted(stored(shard)) == [each for each in range(5) if each != place]
+    assert [each.first for each in shard.damaged] == [place]
+    disk.close()
+    shard.drop()

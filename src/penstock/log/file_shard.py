@@ -186,6 +186,8 @@ class FileShard:
             if isinstance(error, TornFileError):
                 safety.torn(error)
             raise refusal(self.path, error) from error
+        if rows.sequence and self._disk.is_shared:
+            self._life.sequenced(segment)
         dirty = safety.group_sync.dirty
         if not dirty or dirty[-1] is not segment:
             dirty.append(segment)

@@ -125,6 +125,16 @@ class Index:
             theirs.extend(mine[:length])
         return index
 
+    def leading(self, first: int, position: int, end: int) -> Index:
+        """Return the entries from the start on that follow each other, in offsets and bytes, up to a position."""
+        if not len(self):
+            return self
+        firsts, counts = np.array(self.firsts), np.array(self.counts)
+        starts, lengths = np.array(self.positions), np.array(self.lengths)
+        follow = np.append(first, firsts + counts)[:-1] == firsts
+        follow &= (np.append(position, starts + lengths)[:-1] == starts) & (starts + lengths <= end)
+        return self.first(len(follow) if follow.all() else int(follow.argmin()))
+
     def cut(self, length: int) -> None:
         """Forget all entries but the first `length`."""
         for column in self._columns():

@@ -80,6 +80,12 @@ class Life:
         self.state.synced_segment = oldest.first if oldest is not None else end
         self.state.synced_position = oldest.synced_bytes if oldest is not None else 0
 
+    def sequenced(self, segment: Segment) -> None:
+        """Write down that a segment has producers' sequences, before its index tells of the batch that has one."""
+        if self.state.sequenced_segment != segment.first:
+            self.state.sequenced_segment = segment.first
+            self.note()
+
     def note(self) -> None:
         """Add a line to the file; losing it is harmless."""
         self._file.note()

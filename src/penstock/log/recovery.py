@@ -16,7 +16,7 @@ from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import manifest as manifests
 from penstock.log.frame import schema_of
-from penstock.log.index import Index
+from penstock.log.index import ENTRY_BYTES, Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX, Damage, Manifest
 from penstock.log.scan import Scan
 from penstock.log.segment import SCHEMA_BYTES_MAX, Segment, decoder_of, head_of
@@ -219,7 +219,8 @@ class _Recovery:
         segment, size, known = self.opened(first, generation)
         state, promised = self.state, self.promised(first, known)
         # The next one was begun when this one was whole.
-        synced = size if self.clean or state.synced_segment > first or (self.written and not last) else 0
+        whole = self.clean or self.disk.is_shared or state.synced_segment > first or (self.written and not last)
+        synced = size if whole else 0
         if state.synced_segment == first and not self.clean:
             synced = max(synced, state.synced_position)
         broken = ""
@@ -235,7 +236,13 @@ class _Recovery:
         open_file = segment.file
         segment = Segment(self.disk, self.directory, first, generation, columns)
         segment.file, segment.compression, segment.sparse = open_file, compression, sparse
-        scan = segment.scanned(size, synced, known, start, written=self.written)
+        # What is elsewhere need not come here for this. Which rows are due when, only a look at all of them tells.
+        quick = self.disk.is_shared and not sparse and not broken and "due" not in columns
+        trusted = known.leading(first, start, size) if quick else None
+        scan = segment.scanned(size, synced, known, start, written=self.written, trusted=trusted)
+        if trusted is not None and len(trusted) > 1:
+            scan.used.update(columns)
+            scan.sequences = scan.sequences or state.sequenced_segment == first
         if scan.end < promised:
             scan.holes.append(Damage(scan.end, promised, scan.cut_reason or "the file ends before them"))
             scan.end = promised
@@ -294,7 +301,11 @@ class _Recovery:
             self.found.cut_bytes += size - scan.good_bytes
             segment.file.truncate(scan.good_bytes)  # type: ignore[union-attr]
             segment.bytes = scan.good_bytes
-        segment.replace_index()
+        if self.disk.is_shared and len(known) and _begins(segment, scan.index, known):
+            segment.indexed = len(known)
+            segment.write_index(segment.end)
+        else:
+            segment.replace_index()
         self.found.end = max(self.found.end, scan.end)
         if scan.last is not None:
             data, frame = scan.last
@@ -348,6 +359,15 @@ class _Recovery:
     def remove(self, segment: Segment) -> None:
         self.disk.remove(segment.path())
         self.disk.remove(segment.path(INDEX_SUFFIX))
+
+
+def _begins(segment: Segment, index: Index, known: Index) -> bool:
+    """Tell whether an index file holds the first entries of an index, and nothing else."""
+    file = segment.disk.open(segment.path(INDEX_SUFFIX))
+    try:
+        return file.size() == len(known) * ENTRY_BYTES and file.read(0, file.size()) == index.encoded(0, len(known))
+    finally:
+        file.close()
 
 
 def may_hold_rows(size: int, known: Index) -> bool:

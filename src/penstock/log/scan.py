@@ -76,8 +76,17 @@ class _Walker:
         self.pending = ""
         self.sparse = sparse
 
+    def believe(self, trusted: Index) -> None:
+        """Take batches as they were indexed, without a look at them, but for what the first one says."""
+        found = self.found
+        head = self.read(self.start, min(trusted.lengths[0], WINDOW_BYTES))
+        found.weight = layout_at(head, 0).weight(head, 0)
+        found.index = trusted
+        last = trusted[len(trusted) - 1]
+        found.end, found.good_bytes = last.end, last.position + last.length
+
     def walk(self, known: Index) -> Scan:
-        position = self.start
+        position = self.found.good_bytes
         while position < self.size:
             step = self.window(position)
             if step is None:
@@ -219,13 +228,18 @@ def scan(
     *,
     sparse: bool = False,
     written: bool = False,
+    trusted: Index | None = None,
 ) -> Scan:
     """Walk a segment from its first batch on; before `synced` a bad batch is damage, after it the end.
 
     With `written` the bytes are those that a process wrote, which may have died, on a machine that did not: then only a
-    batch that is not whole, with nothing behind it, is the end.
+    batch that is not whole, with nothing behind it, is the end. Batches that are `trusted` are not looked at: all but
+    the last, whose rows tell what the next ones weigh.
     """
-    return _Walker(read, decoder, first, start, size, synced, sparse=sparse, written=written).walk(known)
+    walker = _Walker(read, decoder, first, start, size, synced, sparse=sparse, written=written)
+    if trusted is not None and len(trusted) > 1:
+        walker.believe(trusted.first(len(trusted) - 1))
+    return walker.walk(known)
 
 
 def declared(data: bytes, at: int) -> int:

@@ -367,7 +367,16 @@ class Segment:
         complete = whole and len(index) == self.batches
         return index if complete and (not len(index) or index[len(index) - 1].end <= self.end) else None
 
-    def scanned(self, size: int, synced: int, known: Index, start: int | None = None, *, written: bool = False) -> Scan:
+    def scanned(
+        self,
+        size: int,
+        synced: int,
+        known: Index,
+        start: int | None = None,
+        *,
+        written: bool = False,
+        trusted: Index | None = None,
+    ) -> Scan:
         """Walk the data file from its first batch on; blocking, on any thread."""
         broken = ""
         if start is None:
@@ -387,6 +396,7 @@ class Segment:
             known,
             sparse=self.sparse,
             written=written,
+            trusted=trusted,
         )
         if broken:
             found.holes.insert(0, Damage(self.first, self.first, broken))

@@ -40,6 +40,8 @@ class State(msgspec.Struct, kw_only=True):
     #: A sync failed and what it was for is not safe elsewhere yet: until the machine restarts the page cache may show
     #: bytes that are not on the disk, and a sync that succeeds says nothing about them.
     suspect: bool = False
+    #: The last segment that has producers' sequences; kept only where a start does not look at all batches.
+    sequenced_segment: int = -1
     #: How often the shard was opened, on top of a number that it began with.
     starts: int = 0
 

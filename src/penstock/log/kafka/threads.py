@@ -15,7 +15,7 @@ U = TypeVar("U")
 
 #: Threads of each pool of a disk that is not left to the local one. A sync waits some milliseconds for Kafka, so these
 #: are some thousand syncs a second; a sync that waits for a Kafka that is away must not stop those of another.
-POOLS = {"sync": 16, "read": 4, "seal": 2, "open": 8}
+POOLS = {"sync": 16, "read": 4, "seal": 2, "make": 2, "open": 8}
 #: Partitions that are read at once when a topic is taken over.
 LOADS = 8
 
