@@ -31,6 +31,7 @@ from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.http import Listener
 from penstock.node.node import Node
+from penstock.registry.registry import Registry
 
 T = TypeVar("T")
 
@@ -115,10 +116,14 @@ class Served:
         dory: DoryConfig = NO_DORY,
         timeline: TimelineConfig = NO_TIMELINE,
         lookup: bool = False,
+        seed: int = 1,
         **config: Any,
     ) -> None:
         self.path = path
         self._ahead_s = ahead_s
+        self._seed = seed
+        #: Of several nodes in one loop; None = one of its own.
+        self.registry: Registry | None = None
         own = msgspec.structs.replace(
             nsq, tcp_port=0, http_port=0, https_port=0, lookup=lookup, lookup_tcp_port=0, lookup_http_port=0
         )
@@ -171,7 +176,8 @@ class Served:
         self._end = asyncio.Event()
         self.clock = MovableClock(self._loop)
         self.clock.ahead_ns = self._ahead_s * SECOND
-        daemon = Daemon(self.config, self._loop, clock=self.clock, random=Random(1))
+        random = Random(self._seed)
+        daemon = Daemon(self.config, self._loop, clock=self.clock, random=random, registry=self.registry)
         self.node = daemon.node
         self.ports = {bound.endpoint.key: bound.port for bound in await daemon.listen()}
         self.tcp_port = self.ports["nsq.tcp_port"]

@@ -31,7 +31,7 @@ from penstock.api.context import Context
 from penstock.api.endpoint import COMMAND_BYTES_MAX, PREFIX, Call, Endpoint, Reply, decoded
 from penstock.api.pages import frame, overview
 from penstock.callers.rights import NODE
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.http import App, Connection, Request, Response, Route, Routes
 from penstock.rest.docs import docs
 from penstock.rest.openapi import Described, Interface, document
@@ -179,6 +179,11 @@ class Api(App):
         try:
             call = decoded(self._context, endpoint, request)
             answer = _answered(endpoint, await endpoint.handle(call))
+        except Elsewhere as there:
+            brought = request.connection.bring(request, there)
+            if brought is not None:
+                request.answer(brought)
+            return
         except Exception as error:  # also a bug: it costs one request, not the node
             answer = self.refused(error, f"{endpoint.method} {endpoint.path}", request.connection)
         request.answer(answer)

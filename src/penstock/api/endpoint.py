@@ -16,6 +16,7 @@ from penstock.api.context import Context
 from penstock.callers import Action, Caller
 from penstock.delivery.subscription import Subscription
 from penstock.http import Request
+from penstock.http.away import Away
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.rest.reading import Nothing, read_body, read_query, unquoted
@@ -89,6 +90,11 @@ class Call(Generic[Query, Body]):
     def caller(self) -> Caller:
         """Who asks."""
         return self._request.caller
+
+    @property
+    def away(self) -> Away | None:
+        """The way to other nodes; None where there is no cluster."""
+        return self._request.connection.listener.away
 
     def let_go(self) -> None:
         """Say that the body is needed no more."""

@@ -9,6 +9,7 @@ from penstock.api.context import Context
 from penstock.config import Config
 from penstock.dialect import Bound, Peer, Sample
 from penstock.http import Door, Listener
+from penstock.http.away import join
 from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
@@ -52,6 +53,7 @@ async def serve(node: Node, config: Config, bound: Bound) -> ApiServer:
     crowd = Crowd(limits.connections, limits.connections_per_address, files_left(ADMIN_SHARE))
     door = Door(bound.endpoint.address, config.http.hosts)
     listener = Listener(bound.endpoint.key, api, node.clock, node.budget, node.gate, door, crowd, asks_token=True)
+    join(node, listener)
     await listener.serve(bound.taken(), tls_of(config))
     context.lag.start()
     return ApiServer(context, api, listener, bound.port)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
 from penstock.callers import OWN
+from penstock.errors import Refusal
+from penstock.http.away import Away
 from penstock.log.shard import Shard
 from penstock.node.topic import Topic
 from penstock.settings import Choice, TopicSettings
@@ -63,6 +66,9 @@ class TopicSummary(msgspec.Struct):
     bytes: int
     subscriptions: list[str]
     is_paused: bool
+    #: Where there is a cluster: the node that has it, and why that does not tell more.
+    node: str | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
 
 
 class TopicInfo(msgspec.Struct):
@@ -97,15 +103,41 @@ class PageQuery(msgspec.Struct):
     prefix: str = ""
     after: str = ""
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 1000
+    #: Only what this node of a cluster has.
+    here: bool = False
 
 
 async def list_topics(call: Call[PageQuery, None]) -> TopicPage:
-    """Show topics by name."""
-    query = call.query
-    names = sorted(name for name in call.node.topics if name.startswith(query.prefix) and name > query.after)
+    """Show topics by name; in a cluster those of all nodes."""
+    node, query = call.node, call.query
+    every = sorted(node.topics) if query.here else node.known.names()
+    names = [name for name in every if name.startswith(query.prefix) and name > query.after]
     page = names[: query.limit]
     following = page[-1] if len(page) < len(names) else None
-    return TopicPage([_summary(call.node.topics[name]) for name in page if call.caller.may("see", name)], following)
+    seen = [name for name in page if call.caller.may("see", name)]
+    shown = {name: _summary(node.topics[name]) for name in seen if name in node.topics}
+    missing = [name for name in seen if name not in shown]
+    if missing and call.away is not None:
+        shown |= await _elsewhere(call, call.away, missing)
+    return TopicPage([shown[name] for name in seen if name in shown], following)
+
+
+async def _elsewhere(call: Call[PageQuery, None], away: Away, names: list[str]) -> dict[str, TopicSummary]:
+    """Return what other nodes say of their topics; of those that cannot be asked, that they are there."""
+    asked = {"here": "true", "prefix": call.query.prefix, "after": call.query.after, "limit": PAGE_MAX}
+    told = await away.ask_owners(names, call.caller, f"{PREFIX}/topics?{urlencode(asked)}")
+    found: dict[str, TopicSummary] = {}
+    for owner, content in told.items():
+        if not isinstance(content, Refusal):
+            for topic in msgspec.json.decode(content, type=TopicPage).topics:
+                topic.node = owner
+                found[topic.name] = topic
+    for name in names:
+        if name not in found:
+            there = call.node.elsewhere(name) or ""
+            problem = str(told.get(there) or (call.node.places and call.node.places.refusal(name)) or "it is gone")
+            found[name] = TopicSummary(name, 0, 0, 0, 0, [], False, there, problem)
+    return found
 
 
 async def create_topic(call: Call[Nothing, TopicBody]) -> TopicInfo:

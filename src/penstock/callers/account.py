@@ -143,7 +143,7 @@ class Accounts:
 
         Everybody who is none of the users shares one, whatever others say of its name.
         """
-        if identity.how == "node":
+        if identity.how == "node" or (identity.how == "peer" and identity.mark == "node"):
             return None
         return self.named(identity.user if identity.user in self._book.users else ANONYMOUS_USER)
 

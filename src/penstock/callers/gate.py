@@ -241,7 +241,7 @@ class Gate:
                 return Verdict("rate_limited", "busy", "too many secrets wait to be looked at; try again in a moment")
             case "wrong":
                 return Verdict("unauthorized", "wrong_secret", "the token, or the user and its secret, is not right")
-            case "node" | "server":
+            case "node" | "server" | "peer":
                 return None
             case "vouched":
                 if not len(self.book):
@@ -266,6 +266,8 @@ class Gate:
                 return ALL
             case "server" | "vouched":
                 return USE
+            case "peer":
+                return caller.identity.rules
         user = self.book.users.get(caller.identity.user)
         return user.rules if user is not None else ()
 
@@ -322,7 +324,8 @@ class Gate:
     def counts(self, caller: Caller) -> bool:
         """Tell whether a connection is counted, now if not before; False where its user has too many."""
         account = caller.account
-        if caller.entered is not None or account is None:
+        # Whoever came in by another node is connected there.
+        if caller.entered is not None or account is None or caller.identity.how == "peer":
             return True
         if account.is_crowded:
             return False

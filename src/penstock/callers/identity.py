@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from penstock.callers.rights import Rule
+
 #: `node` is the node's own token; `server` an auth server that was asked; `vouched` a certificate on a node without
-#: users, where whoever signed it says who comes; `wrong` convinced nobody, and for `busy` nobody had the time to look.
-How = Literal["nothing", "secret", "token", "key", "certificate", "vouched", "node", "server", "wrong", "busy"]
+#: users, where whoever signed it says who comes; `peer` is somebody whom another node of the cluster let in; `wrong`
+#: convinced nobody, and for `busy` nobody had the time to look.
+How = Literal["nothing", "secret", "token", "key", "certificate", "vouched", "node", "server", "peer", "wrong", "busy"]
 
 
 class Identity(NamedTuple):
@@ -19,6 +22,8 @@ class Identity(NamedTuple):
     #: For people: which token, or what is wrong.
     note: str = ""
     expires_ns: int = 0
+    #: What it may do where it came in, for one that another node let in.
+    rules: tuple[Rule, ...] = ()
 
     def __repr__(self) -> str:
         """Return what may stand in a log: not what is kept of a secret."""

@@ -9,13 +9,14 @@ from penstock.api import API
 from penstock.cli.printer import complain
 from penstock.dialects import DIALECTS
 from penstock.feeds import FEEDS
+from penstock.peers import PEERS
 from penstock.relays import RELAYS
 
 if TYPE_CHECKING:
     from penstock.config import Loaded
     from penstock.dialect import Dialect
 
-TABLE = (API, *DIALECTS, *RELAYS, *FEEDS)
+TABLE = (API, *DIALECTS, *RELAYS, *FEEDS, PEERS)
 
 
 def load(

@@ -42,7 +42,7 @@ def check(config: Config, parts: Sequence[Part]) -> None:
         raise ConfigError(f"pipeline.setup cannot be read as a command: {error}") from None
     for part in parts:
         part.check(config)
-    found = [*endpoints(config, parts), *peer_endpoints(config)]
+    found = endpoints(config, parts)
     _check_endpoints(found)
     if not config.insecure:
         for endpoint in exposed(found):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.budget import Wait
 from penstock.callers.identity import Identity
 from penstock.clock import SECOND
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.http import plain
 from penstock.http.app import Shortcut
 from penstock.http.incoming import BEHIND, HEAD_BYTES_MAX, HEAD_NS, Incoming
@@ -49,8 +49,10 @@ _CHOKED = 2
 class Connection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, node: str = "") -> None:
         self.listener = listener
+        #: The node of the cluster that brings requests of its own clients; empty for a client.
+        self.node = node
         self._app = listener.app
         self._clock = listener.clock
         #: What is held of answers that the client does not read.
@@ -88,6 +90,9 @@ class Connection(asyncio.Protocol):
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
+        if self.node:  # who asks is told with each request
+            self.listener.connections.add(self)
+            return
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.client = (peer[0], peer[1])
             self.visitor.caller.address = f"{peer[0]}:{peer[1]}"
@@ -115,7 +120,7 @@ class Connection(asyncio.Protocol):
             data, self.rest = self.rest + data, b""
         if self._paused & BEHIND:
             self.rest = data
-        elif self._app.starts and self._incoming.between and not self._has_requests():
+        elif self._app.starts and self._incoming.between and not self.node and not self._has_requests():
             self._take(data)
         else:
             self._incoming.feed(data)
@@ -132,7 +137,8 @@ class Connection(asyncio.Protocol):
         self.closed = self.ends = True
         if self in self.listener.connections:
             self.listener.connections.discard(self)
-            self.listener.crowd.leave(self.client[0] if self.client is not None else "")
+            if not self.node:
+                self.listener.crowd.leave(self.client[0] if self.client is not None else "")
         self.visitor.leave()
         asked, self._answers = self._answers, deque()
         for request in self.behind:
@@ -309,6 +315,8 @@ class Connection(asyncio.Protocol):
             request.hold()
             assert request.route is not None
             answer = request.route.handle(request)
+        except Elsewhere as there:
+            answer = self.bring(request, there)
         except Exception as error:  # also a bug: it costs one request
             answer = self.refuse(request, error)
         if isinstance(answer, Answer):
@@ -317,10 +325,22 @@ class Connection(asyncio.Protocol):
             request.answer(answer)
 
     def _told(self, request: Request, answer: Response | None, error: Exception | None) -> None:
-        if error is not None:
+        if isinstance(error, Elsewhere):
+            answer = self.bring(request, error)
+        elif error is not None:
             answer = self.refuse(request, error)
         if answer is not None:
             request.answer(answer)
+
+    def bring(self, request: Request, there: Elsewhere) -> Response | None:
+        """Have a request answered by the node that has its topic; nothing of it was done here."""
+        try:
+            if self.listener.away is None:
+                raise there
+            self.listener.away.bring(request, there)
+        except Refusal as refusal:
+            return self.refuse(request, refusal)
+        return None
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """Return what is said about what went wrong."""

@@ -14,6 +14,7 @@ from penstock.budget import Wait
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.http.app import Broken
+from penstock.http.brought import arrive
 from penstock.http.request import Request
 
 if TYPE_CHECKING:
@@ -158,10 +159,13 @@ class Incoming:
         request.keep_alive = self._parser.should_keep_alive()
         self._connection.listener.requests += 1
         try:
-            self._door.check(request)
-            self._connection.visitor.look_at(request)
+            if self._connection.node:  # which has looked at where it comes from, and who asks
+                arrive(request)
+            else:
+                self._door.check(request)
+                self._connection.visitor.look_at(request)
             self._app.begin(request)
-            if request.route is not None and not request.route.only_reads:
+            if request.route is not None and not request.route.only_reads and not self._connection.node:
                 self._door.check_change(request)
             if request.identity is None:
                 self._connection.admit(request)

@@ -21,6 +21,7 @@ from penstock.wire.tls import server_context
 
 if TYPE_CHECKING:
     from penstock.http.app import App
+    from penstock.http.away import Away
 
 #: Connections are looked over this often, so that none of them needs a timer of its own.
 SWEEP_NS = 5 * SECOND
@@ -57,6 +58,8 @@ class Listener:
         self.door = door or Door()
         self.crowd = crowd or Crowd()
         self.connections: set[Connection] = set()
+        #: Where requests about topics of other nodes go; None where there is no cluster.
+        self.away: Away | None = None
         #: Requests that took the parser's way.
         self.requests = 0
         self._server: asyncio.Server | None = None
@@ -65,6 +68,10 @@ class Listener:
     def connect(self) -> Connection:
         """Make the protocol of a new connection."""
         return Connection(self)
+
+    def connect_node(self, node: str) -> Connection:
+        """Make the protocol of a connection over which another node brings requests."""
+        return Connection(self, node)
 
     async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections on a bound socket."""

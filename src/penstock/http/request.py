@@ -31,6 +31,7 @@ class Request:
         "connection",
         "error",
         "headers",
+        "hops",
         "identity",
         "is_answered",
         "keep_alive",
@@ -55,6 +56,8 @@ class Request:
         #: Names in lower case.
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
+        #: How many nodes brought it here.
+        self.hops = 0
         self.keep_alive = True
         #: Who answers it, and what the braces of its path hold.
         self.route: Route | None = None
@@ -79,6 +82,15 @@ class Request:
             self.let_go()
             self._gone = None
             self.wire = answer.wire(is_last=not self.keep_alive or self.connection.ends, is_head=self.method == "HEAD")
+            self.connection.flush()
+
+    def relay(self, wire: bytes) -> None:
+        """Answer it with the bytes of an answer that was given elsewhere."""
+        if not self.is_answered:
+            self.is_answered = True
+            self.let_go()
+            self._gone = None
+            self.wire = wire
             self.connection.flush()
 
     def hold(self) -> None:

@@ -87,7 +87,9 @@ def redrive(
     The answer is that it began, or why it cannot; then nothing was made. `subscription` is one that others receive by,
     too: its letters are moved away from it.
     """
-    if to is not None and node.topic(to) is topic:
+    if to is not None and not node.is_known(to):
+        raise Refusal("not_found", f"there is no topic {to!r}")
+    if to == topic.name:
         raise Refusal("bad_request", f"letters of topic {topic.name} cannot be moved to itself")
     found = topic.subscriptions.get(subscription)
     if topic.settings.paused or (found is not None and found.settings.paused):

@@ -88,7 +88,7 @@ class Audit:
     def note(self, act: Act) -> None:
         """Keep an act until the next flush, if it is one that is kept and the rate allows it."""
         caller = act.who
-        is_nobody = caller is not None and caller.identity.how == "nothing"
+        is_nobody = caller is not None and "nothing" in (caller.identity.how, caller.identity.mark)
         if self._closed or (self._config.audit == "named" and is_nobody and not act.refused):
             return
         if self._timer is None:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.budget import Budget, Share
 from penstock.callers import OWN, Action, Caller, Gate
@@ -26,7 +26,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.dialect import Bound, Dialect, Running
 from penstock.discards import Discards
 from penstock.disk import Disk
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.fanout import Fanouts
 from penstock.intake.ledger import Ledger
 from penstock.intake.staging import Staging
@@ -41,10 +41,12 @@ from penstock.node.audit import Audit
 from penstock.node.events import HISTORIES, Events
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.holds import Holds
+from penstock.node.known import Known
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.membership import Membership
 from penstock.node.opening import open_registry
 from penstock.node.pipelines import Pipelines
+from penstock.node.places import Places
 from penstock.node.routing import Routing
 from penstock.node.share import ClusterShare
 from penstock.node.slices import Slices
@@ -62,6 +64,10 @@ from penstock.rescue.labels import Labels
 from penstock.settings import TopicSettings
 from penstock.tally import TOPIC as COUNTS
 from penstock.transactions.transactions import Transactions
+
+if TYPE_CHECKING:
+    from penstock.peers.door import Door
+    from penstock.peers.peers import Peers
 
 #: History of all topics is looked through for room this often at most.
 ROOM_NS = SECOND
@@ -137,6 +143,13 @@ class Node:
         self.served: dict[str, Served] = {}
         #: What dialects let the native protocol carry for them, by their names; each says so when it starts.
         self.offers: dict[str, Offer] = {}
+        #: Where topics of a cluster are that are not here, the way to the nodes that have them, and what other nodes
+        #: may come in by, under the names of listeners; None where there is no cluster.
+        self.places: Places | None = None  # which is `share`, once there is one
+        self.peers: Peers | None = None
+        self.doors: dict[str, Door] = {}
+        #: What there is in all of it.
+        self.known = Known(self)
         #: How well it is where it serves timelines, and how far the clocks of others are from its own.
         self.health = Health()
         self.drift = Drift()
@@ -165,6 +178,7 @@ class Node:
         self.catalog = Catalog(registry or open_registry(disk, clock, config.data_dir, self.directories), clock, random)
         #: Its part in a cluster; None where it is alone.
         self.share: ClusterShare | None = ClusterShare(self, engine, random) if engine is not None else None
+        self.places = self.share
         self.lifecycle = Lifecycle(self)
         self.routing = Routing(config.routing, clock, self.catalog, self._remapped)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
@@ -220,11 +234,26 @@ class Node:
 
     def topic(self, name: str) -> Topic:
         """Return a topic that must exist."""
-        topic = self.topics.get(name)
+        topic = self.find(name)
         if topic is None:
-            refusal = self.share.refusal(name) if self.share is not None else None
-            raise refusal or Refusal("not_found", f"there is no topic {name!r}")
+            raise Refusal("not_found", f"there is no topic {name!r}")
         return topic
+
+    def find(self, name: str) -> Topic | None:
+        """Return a topic, None if there is none; one that another node has raises where it is."""
+        topic = self.topics.get(name)
+        if topic is None and self.places is not None and (refusal := self.places.refusal(name)) is not None:
+            raise refusal
+        return topic
+
+    def is_known(self, name: str) -> bool:
+        """Tell whether there is a topic of this name, here or elsewhere."""
+        return name in self.topics or (self.places is not None and self.places.refusal(name) is not None)
+
+    def elsewhere(self, name: str) -> str | None:
+        """Return which other node has a topic, None if none has."""
+        refusal = self.places.refusal(name) if self.places is not None and name not in self.topics else None
+        return refusal.node if isinstance(refusal, Elsewhere) else None
 
     def obtain(self, name: str, settings: TopicSettings | None = None, owner: str = "") -> Answer[Topic]:
         """Answer with a topic, made if there is none of this name; what is not chosen is as configured.
@@ -252,13 +281,13 @@ class Node:
     def check_obtainable(self, caller: Caller, action: Action, name: str) -> None:
         """Refuse what `obtain_for` would refuse, and make nothing."""
         self._allow(caller, action, name)
-        if name not in self.topics:
+        if not self.is_known(name):
             check_name(name)
             self.lifecycle.check_limits(name, self.config.topic.settings().shards)
 
     def _allow(self, caller: Caller, action: Action, name: str) -> None:
         caller.check(action, name)
-        if name not in self.topics:
+        if not self.is_known(name):
             if name.startswith(OWN) and name not in self.own:
                 caller.check("create", name)
             if action != "create":
@@ -266,7 +295,7 @@ class Node:
 
     def make_for(self, caller: Caller, name: str, settings: TopicSettings | None = None) -> Answer[Topic]:
         """Answer with a topic for somebody who was asked whether it may make it, which is counted if it does."""
-        if name in self.topics or name in self.lifecycle.coming or name in self.own:
+        if self.is_known(name) or name in self.lifecycle.coming or name in self.own:
             return self.obtain(name, settings)
         return self._counted(caller, name, lambda owner: self.obtain(name, settings, owner))
 
@@ -301,7 +330,7 @@ class Node:
         """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
         if name in self.lifecycle.coming:
             return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
-        if self.share is not None and name not in self.topics and self.share.place(name) is not None:
+        if name not in self.topics and self.is_known(name):
             return Answer.refused(Refusal("conflict", f"topic {name} exists already"))
         return self.lifecycle.make(name, settings, owner)
 

@@ -85,6 +85,16 @@ class ClusterShare:
         why = self.holdings.troubles.get(name) or ("it is being opened" if found is not None else "nobody has it yet")
         return Refusal("unavailable", f"topic {name} cannot be used now: {why}; try again", SECOND)
 
+    def address(self, node: str) -> str | None:
+        """Return HOST:PORT where other nodes reach this one, None if it is not there."""
+        record = self.slots.places.nodes.get(node)
+        return record.address if record is not None else None
+
+    def listeners(self, node: str) -> Mapping[str, str]:
+        """Return HOST:PORT where clients reach a node, by the keys of its endpoints."""
+        record = self.slots.places.nodes.get(node)
+        return record.listeners if record is not None else {}
+
     def find(self, name: str) -> Answer[Topic] | None:
         """Answer with a topic that comes, or with whose it is; None if the cluster does not know it."""
         coming = self.holdings.coming.get(name)
@@ -156,7 +166,9 @@ class ClusterShare:
         """Take part: `listeners` say where others reach what is served here, by name."""
         registry = self._node.catalog.registry
         self._unwatch = registry.watch(TOPICS, registry.revision, self._changed)
-        self.slots.say(listeners)
+        # The port may be any free one, which is known only now.
+        own = "" if self._node.config.cluster.advertise else listeners.get("cluster.port", "")
+        self.slots.say(listeners, own)
         self._look()
         return self.slots.start()
 

@@ -7,6 +7,7 @@ slow, cut or half open. Nothing here decides when to dial or for how long to wai
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
@@ -31,12 +32,14 @@ class Dialler(Protocol):
 class LoopDialler:
     """Connections of the running loop. Every task is kept until it ends, and ended by `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """Take what puts every connection into TLS; without it, whoever speaks does that, or nobody."""
+        self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dial(self, host: str, port: int, protocol: asyncio.Protocol, failed: Failed) -> Dialling:
         """Connect; the protocol hears `connection_made`, or `failed` is told why, but not from inside this call."""
-        return self.start(_dial(host, port, protocol, failed))
+        return self.start(_dial(host, port, protocol, failed, self._tls))
 
     def start(self, work: Coroutine[None, None, None]) -> Dialling:
         """Let something else run that ends with the connections."""
@@ -53,8 +56,10 @@ class LoopDialler:
             await asyncio.wait(self._tasks)
 
 
-async def _dial(host: str, port: int, protocol: asyncio.Protocol, failed: Failed) -> None:
+async def _dial(
+    host: str, port: int, protocol: asyncio.Protocol, failed: Failed, tls: ssl.SSLContext | None = None
+) -> None:
     try:
-        await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
-    except (OSError, UnicodeError) as error:
+        await asyncio.get_running_loop().create_connection(lambda: protocol, host, port, ssl=tls)
+    except (OSError, UnicodeError) as error:  # an error of TLS is one of the system's
         failed(str(error) or type(error).__name__)

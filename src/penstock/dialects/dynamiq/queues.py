@@ -30,7 +30,7 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         self.polls = Polls(node)
         for name in list(node.topics):
-            self.get(name)
+            self._here(name)
         node.watchers.append(self._heard)
         self._timer: Timer = self._arm()
 
@@ -44,7 +44,15 @@ class Queues:
         self._node.watchers.remove(self._heard)
 
     def get(self, name: str) -> Queue | None:
-        """Return a queue, or None."""
+        """Return a queue, or None; one that another node has raises where."""
+        self._node.find(name)
+        return self._here(name)
+
+    def is_queue(self, name: str) -> bool:
+        """Tell whether there is a queue of a name, here or on another node."""
+        return self._node.known.subscription(name, NAME) is not None
+
+    def _here(self, name: str) -> Queue | None:
         topic = self._node.topics.get(name)
         if topic is None:
             return None
@@ -57,14 +65,16 @@ class Queues:
         return queue
 
     def names(self, caller: Caller) -> list[str]:
-        """Return the names of those that somebody may know of, and that can be spelled here."""
-        return sorted(
-            name for name in self._node.topics if is_name(name) and self.get(name) and caller.may("see", name)
-        )
+        """Return the names of those that somebody may know of, on whichever node, and that can be spelled here."""
+        return [
+            name
+            for name in self._node.known.names()
+            if is_name(name) and self.is_queue(name) and caller.may("see", name)
+        ]
 
     def create(self, caller: Caller, name: str) -> Answer[None]:
         """Make a queue of a name that no queue has; a topic of that name becomes one."""
-        topic = self._node.topics.get(name)
+        topic = self._node.find(name)
         if topic is not None:
             caller.check("change", name, f"subscription {NAME}")
         asked = self._node.obtain_for(caller, "create", name) if topic is None else Answer.of(topic)
@@ -86,7 +96,7 @@ class Queues:
         if event in ("deleted", "left") and (subscription is None or subscription.name == NAME):
             self._queues.pop(topic.name, None)
         elif event == "created":
-            self.get(topic.name)
+            self._here(topic.name)
 
     def _arm(self) -> Timer:
         return self._node.clock.call_at(self._node.clock.monotonic() + self._sync_ns, self._sync)
@@ -94,7 +104,7 @@ class Queues:
     def _sync(self) -> None:
         self._timer = self._arm()
         for name in list(self._queues):
-            queue = self.get(name)
+            queue = self._here(name)
             if queue is None:
                 del self._queues[name]
             else:

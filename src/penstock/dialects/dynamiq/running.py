@@ -12,6 +12,7 @@ from penstock.dialects.dynamiq.http import Http
 from penstock.dialects.dynamiq.queues import Queues
 from penstock.dialects.dynamiq.stats import Stats
 from penstock.http import Door, Listener
+from penstock.http.away import join
 from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
@@ -39,6 +40,7 @@ class Dynamiq:
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
         door = Door(dynamiq.address, config.http.hosts)
         self.listener = Listener("dynamiq.port", app, node.clock, node.budget, node.gate, door, crowd)
+        join(node, self.listener)
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:

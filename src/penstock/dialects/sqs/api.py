@@ -30,6 +30,7 @@ from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.dialects.sqs.sns.operations import Sns
 from penstock.dialects.sqs.sns.seals import CERTIFICATES
 from penstock.dialects.sqs.tasks import Tasks
+from penstock.errors import Elsewhere
 from penstock.http import App, Connection, Request, Response, Route, Shortcut
 from penstock.node.node import Node
 from penstock.registry.answer import Answer
@@ -272,6 +273,8 @@ class Api(App):
                 voice = old.in_namespace(operation.namespace)
             caller, params = self._opened(operation, voice, request)
             done = operation.carry(Asked(request, caller, params, self._names))
+        except Elsewhere:  # the kit brings it there
+            raise
         except Exception as error:
             return self._refused(voice, error, name, request.connection)
         if not isinstance(done, Answer):
@@ -285,6 +288,9 @@ class Api(App):
         told: Answer[Response] = Answer()
 
         def tell(answer: Response | None, error: Exception | None) -> None:
+            if isinstance(error, Elsewhere):
+                told.refuse(error)
+                return
             if answer is None:
                 answer = self._refused(voice, error or Fault("InternalFailure", ""), name, request.connection)
             told.give(answer)

@@ -103,9 +103,9 @@ def fresh(name: str) -> Kept:
 
 
 def changed(
-    kept: Kept, given: dict[str, str], name: str, names: Names, target: Callable[[str], Topic | None], now_s: int
+    kept: Kept, given: dict[str, str], name: str, names: Names, target: Callable[[str], SqsChoices | None], now_s: int
 ) -> Kept:
-    """Return what is kept with some attributes changed; refuse what cannot be. `target` finds a queue by its name."""
+    """Return what is kept with some attributes changed; refuse what cannot be. `target` tells what a queue chose."""
     choices, settings = kept
     others: dict[str, str] = msgspec.json.decode(choices.others) if choices.others else {}
     for key, text in given.items():
@@ -181,9 +181,9 @@ def redrive_text(settings: SubscriptionSettings, names: Names) -> str:
     return msgspec.json.encode(policy).decode()
 
 
-def allows(target: Topic, source_arn: str) -> bool:
+def allows(target: SqsChoices, source_arn: str) -> bool:
     """Tell whether a queue takes dead letters of another."""
-    text = target.chosen.of(SqsChoices).redrive_allow
+    text = target.redrive_allow
     policy = msgspec.json.decode(text, type=AllowPolicy) if text else AllowPolicy()
     return policy.redrive_permission == "allowAll" or (
         policy.redrive_permission == "byQueue" and source_arn in policy.source_queue_arns
@@ -214,14 +214,14 @@ def _checked(key: str, text: str, name: str) -> Any:
 
 
 def _with_redrive(
-    settings: SubscriptionSettings, text: str, name: str, names: Names, target: Callable[[str], Topic | None]
+    settings: SubscriptionSettings, text: str, name: str, names: Names, target: Callable[[str], SqsChoices | None]
 ) -> SubscriptionSettings:
     if not text:
         return msgspec.structs.replace(settings, max_attempts=0, dead_letter="")
     policy = _policy("RedrivePolicy", text, RedrivePolicy)
     found = names.of_arn(policy.dead_letter_target_arn)
-    topic = target(found) if found is not None else None
-    if found is None or topic is None:
+    letters = target(found) if found is not None else None
+    if found is None or letters is None:
         raise _wrong("RedrivePolicy", "Dead letter target does not exist.", text)
     if not 1 <= policy.max_receive_count <= RECEIVES_MAX:
         given = policy.max_receive_count
@@ -231,7 +231,7 @@ def _with_redrive(
         raise _wrong("RedrivePolicy", "Dead-letter queue must be same type of queue as the source.", text)
     if found == name:
         raise _wrong("RedrivePolicy", "A queue cannot be its own dead-letter queue.", text)
-    if not allows(topic, names.arn(name)):
+    if not allows(letters, names.arn(name)):
         raise _wrong("RedrivePolicy", "The dead-letter queue does not allow this queue as a source.", text)
     return msgspec.structs.replace(settings, max_attempts=policy.max_receive_count, dead_letter=found)
 

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.callers import Caller
 from penstock.dialects.sqs.codec import shapes
+from penstock.errors import Elsewhere
 from penstock.http import Connection
 from penstock.http.app import Done
 from penstock.registry.answer import Answer
@@ -57,6 +58,8 @@ class Way:
         api, operation, connection = self._api, self._operation, self._connection
         try:
             answer = operation.carry(self._caller, operation.decode(body), connection)
+        except Elsewhere:
+            return False
         except Exception as error:
             done(api.refusal(error, operation.name, connection), None)
             return True

@@ -5,7 +5,7 @@ A queue is a topic with the subscription `queue`; its messages are `messages.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
+from penstock.settings import SubscriptionSettings
 
 #: The subscription that is a queue's.
 QUEUE = "queue"
@@ -83,19 +84,23 @@ class Queues:
         return queue
 
     def known(self, name: str) -> Queue | None:
-        """Return the queue of a name, whoever asks."""
-        topic = self.node.topics.get(name)
+        """Return the queue of a name, whoever asks; one that another node has raises where."""
+        topic = self.node.find(name)
         subscription = topic.subscriptions.get(QUEUE) if topic is not None else None
         return Queue(topic, subscription) if topic is not None and subscription is not None else None
 
-    def all(self) -> list[Queue]:
-        """Return every queue, by name."""
-        found = (self.known(name) for name in sorted(self.node.topics) if is_name(name))
-        return [queue for queue in found if queue is not None]
+    def all(self) -> Iterator[tuple[str, SubscriptionSettings]]:
+        """Yield every queue there is, by name, with its settings; other nodes may have some."""
+        for name in self.node.known.names():
+            if is_name(name) and (settings := self.node.known.subscription(name, QUEUE)) is not None:
+                yield name, settings
 
-    def _target(self, name: str) -> Topic | None:
-        queue = self.known(name)
-        return queue.topic if queue is not None else None
+    def is_queue(self, name: str) -> bool:
+        """Tell whether there is a queue of a name, here or on another node."""
+        return self.node.known.subscription(name, QUEUE) is not None
+
+    def _target(self, name: str) -> SqsChoices | None:
+        return self.node.known.chosen(name, SqsChoices) if self.is_queue(name) else None
 
     def share(self, queue: Queue) -> None:
         """Let groups of messages share a standard queue fairly, from the first that has one on."""
@@ -158,7 +163,7 @@ class Queues:
 
     def list(self, caller: Caller, asked: shapes.ListQueues, url_of: UrlOf) -> shapes.QueueUrls:
         """List queues by name, as far as somebody may see them."""
-        found = [queue.name for queue in self.all() if queue.name.startswith(asked.queue_name_prefix)]
+        found = [name for name, _ in self.all() if name.startswith(asked.queue_name_prefix)]
         seen = [name for name in found if caller.may("see", name)]
         some, next_token = _page(seen, asked.next_token, asked.max_results)
         return shapes.QueueUrls(queue_urls=[url_of(name) for name in some], next_token=next_token)
@@ -166,11 +171,7 @@ class Queues:
     def sources(self, caller: Caller, asked: shapes.ListSources, url_of: UrlOf) -> shapes.SourceUrls:
         """List the queues whose dead letters come to one."""
         target = self.find(caller, "see", asked.queue_url).name
-        found = [
-            queue.name
-            for queue in self.all()
-            if queue.subscription.settings.dead_letter == target and queue.subscription.settings.max_attempts
-        ]
+        found = [name for name, settings in self.all() if settings.dead_letter == target and settings.max_attempts]
         some, next_token = _page(found, asked.next_token, asked.max_results)
         return shapes.SourceUrls(queue_urls=[url_of(name) for name in some], next_token=next_token)
 

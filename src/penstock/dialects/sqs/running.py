@@ -14,6 +14,7 @@ from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.names import Names
 from penstock.dialects.sqs.sns.endpoints import Allowed
 from penstock.http import Door, Listener
+from penstock.http.away import join
 from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
@@ -31,6 +32,7 @@ class Sqs:
         door = Door(sqs.address, (*config.http.hosts, *([public] if public else [])))
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
         self.listener = Listener("sqs.port", self.api, node.clock, node.budget, node.gate, door, crowd)
+        join(node, self.listener)
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:

@@ -25,6 +25,8 @@ class Signers:
     def caller(self, request: Request) -> Caller:
         """Return who asks; refuse a wrong signature, and somebody who must sign and did not."""
         gate, caller = self._node.gate, request.caller
+        if caller.identity.how == "peer":  # the node that brings it has looked
+            return caller
         found = signed(request.header(b"authorization"), request.query, request.headers)
         known = gate.access_key(found.key_id) if found is not None else None
         if found is None or known is None:

@@ -33,9 +33,9 @@ class Tasks:
     def start(self, caller: Caller, asked: shapes.StartMessageMoveTask) -> Answer[shapes.TaskHandle]:
         """Begin to move what is visible in a dead-letter queue."""
         source = self._of_arn(caller, asked.source_arn)
-        target = self._of_arn(caller, asked.destination_arn, "DestinationArn").name if asked.destination_arn else None
+        target = self._name_of(caller, asked.destination_arn, "DestinationArn") if asked.destination_arn else None
         rate = within("MaxNumberOfMessagesPerSecond", asked.max_number_of_messages_per_second, 1, 500)
-        if not any(queue.subscription.settings.dead_letter == source.name for queue in self._queues.all()):
+        if not any(settings.dead_letter == source.name for _, settings in self._queues.all()):
             raise Fault("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue.")
         if source.name in self._node.redrives:
             text = "There is already a task running. Only one active task is allowed for a source queue arn at a time."
@@ -47,10 +47,13 @@ class Tasks:
 
     def cancel(self, caller: Caller, asked: shapes.CancelMessageMoveTask) -> shapes.Cancelled:
         """Move nothing more."""
-        _read(asked.task_handle)
+        handle = _read(asked.task_handle)
         found = next((task for task in self._tasks.all() if self._handle(task) == asked.task_handle), None)
         if found is not None:
             caller.check("receive", found.source)
+        elif (name := self._queues.names.of_arn(handle.source_arn)) is not None:
+            caller.check("receive", name)
+            self._queues.known(name)  # another node may have it, and the task
         if found is None or not self._tasks.cancel(found):
             raise Fault("ResourceNotFoundException", "Task does not exist, or is over.")
         return shapes.Cancelled(approximate_number_of_messages_moved=self._tasks.moved(found))
@@ -80,20 +83,30 @@ class Tasks:
         held = Handle(task.id, self._queues.names.arn(task.source))
         return b64encode(msgspec.json.encode(held)).decode("ascii")
 
-    def _of_arn(self, caller: Caller, arn: str, parameter: str = "SourceArn") -> Queue:
+    def _of_arn(self, caller: Caller, arn: str) -> Queue:
+        queue = self._queues.known(self._name_of(caller, arn, "SourceArn"))
+        if queue is None:
+            raise _none("SourceArn")
+        return queue
+
+    def _name_of(self, caller: Caller, arn: str, parameter: str) -> str:
+        """Return the name of a queue that must exist, on whichever node."""
         name = self._queues.names.of_arn(arn)
         if name is not None:
             caller.check("receive", name)
-        queue = self._queues.known(name) if name is not None else None
-        if queue is None:
-            text = f"The resource that you specified for the {parameter} parameter does not exist."
-            raise Fault("ResourceNotFoundException", text)
-        return queue
+        if name is None or not self._queues.is_queue(name):
+            raise _none(parameter)
+        return name
 
 
-def _read(handle: str) -> None:
-    """Refuse what is no handle; one of a task that is over, or of none, is another matter."""
+def _none(parameter: str) -> Fault:
+    text = f"The resource that you specified for the {parameter} parameter does not exist."
+    return Fault("ResourceNotFoundException", text)
+
+
+def _read(handle: str) -> Handle:
+    """Return what a handle says; one of a task that is over, or of none, is another matter."""
     try:
-        msgspec.json.decode(b64decode(handle, validate=True), type=Handle)
+        return msgspec.json.decode(b64decode(handle, validate=True), type=Handle)
     except (ValueError, RecursionError):
         raise Fault("InvalidParameterValue", "Value for parameter TaskHandle is invalid.") from None

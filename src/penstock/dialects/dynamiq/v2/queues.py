@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import UNSET
@@ -42,7 +44,7 @@ class QueueResource:
         one = V2 + "/queues/{queue}"
         return [
             Endpoint(
-                "GET", V2 + "/queues", self.list_queues, "List queues by name", shapes.QueuePage, shapes.PageQuery
+                "GET", V2 + "/queues", self.list_queues, "List queues by name", shapes.QueuePage, shapes.QueueQuery
             ),
             Endpoint(
                 "POST", V2 + "/queues", self.create_queue, "Make a queue", shapes.Queue, body=shapes.QueueIn, status=201
@@ -68,16 +70,53 @@ class QueueResource:
         caller.check(action, name)
         queue = self._queues.get(name)
         if queue is None:
-            raise Refusal("not_found", f"there is no queue {name}; POST {V2}/queues makes one")
+            raise _none(name)
         return queue
+
+    def check(self, caller: Caller, action: Action, name: str) -> None:
+        """Refuse a queue that exists on no node, or with which somebody may not do this."""
+        caller.check(action, name)
+        if not self._queues.is_queue(name):
+            raise _none(name)
 
     # --- handlers -------------------------------------------------------------------------------------------------
 
-    def list_queues(self, call: Call[shapes.PageQuery, None]) -> shapes.QueuePage:
-        """Show queues by name."""
-        names, following = page_of(self._queues.names(call.caller), call.query)
-        found = [self._queues.get(name) for name in names]
-        return shapes.QueuePage([self._shown(queue) for queue in found if queue is not None], following)
+    def list_queues(self, call: Call[shapes.QueueQuery, None]) -> Answer[shapes.QueuePage]:
+        """Show queues by name; in a cluster those of all nodes."""
+        node, query, away = self._node, call.query, call.request.connection.listener.away
+        known = [name for name in self._queues.names(call.caller) if not query.here or name in node.topics]
+        names, following = page_of(known, query)
+        found = [self._queues.get(name) for name in names if name in node.topics]
+        shown = {queue.topic.name: self._shown(queue) for queue in found if queue is not None}
+        missing = [name for name in names if name not in shown]
+        if not missing or away is None:
+            return Answer.of(shapes.QueuePage([shown[name] for name in names if name in shown], following))
+        asked = {"here": "true", "prefix": query.prefix, "after": query.after, "limit": shapes.PAGE_MAX}
+        told = away.ask_owners(missing, call.caller, f"{V2}/queues?{urlencode(asked)}")
+
+        def complete(pages: dict[str, bytes | Refusal]) -> shapes.QueuePage:
+            for owner, content in pages.items():
+                if not isinstance(content, Refusal):
+                    for queue in msgspec.json.decode(content, type=_Enveloped).data.items:
+                        queue.node = owner
+                        shown[queue.name] = queue
+            for name in missing:
+                if name not in shown:
+                    shown[name] = self._absent(name, pages)
+            return shapes.QueuePage([shown[name] for name in names], following)
+
+        return told.then_make(complete)
+
+    def _absent(self, name: str, pages: Mapping[str, bytes | Refusal]) -> shapes.Queue:
+        """Return what the registry knows of a queue whose node cannot be asked."""
+        owner, places = self._node.elsewhere(name) or "", self._node.places
+        record = self._node.known.record(name)
+        chosen = self._node.known.chosen(name, DynamiqChoices) or DynamiqChoices()
+        settings = self._node.known.subscription(name, NAME) or SubscriptionSettings()
+        created = times.shown(record.created_ns) if record is not None else ""
+        problem = str(pages.get(owner) or (places and places.refusal(name)) or "it is gone")
+        none = shapes.Counts(0, 0, 0, 0)
+        return shapes.Queue(name, created, _settings(chosen, settings), 0, none, owner, problem)
 
     def create_queue(self, call: Call[Nothing, shapes.QueueIn]) -> Answer[shapes.Queue]:
         """Make a queue of a name that no queue has."""
@@ -121,13 +160,14 @@ class QueueResource:
         """Show where dead letters go and come from, as far as somebody may see that."""
         queue = self.named(call.caller, "see", call.names["queue"])
         most, target = _dead_letters(queue.subscription.settings)
-        there = self._queues.get(target) if target is not None and call.caller.may("see", target) else None
+        is_here = target is not None and target in self._node.topics and call.caller.may("see", target)
+        there = self._queues.get(target) if target is not None and is_here else None
         sources = [
             name
             for name in self._queues.names(call.caller)
-            if (each := self._queues.get(name))
-            and each.subscription.settings.max_attempts
-            and each.subscription.settings.dead_letter == queue.topic.name
+            if (settings := self._node.known.subscription(name, NAME)) is not None
+            and settings.max_attempts
+            and settings.dead_letter == queue.topic.name
         ]
         return shapes.DeadLetters(target, most, counts(there) if there is not None else None, sources)
 
@@ -176,25 +216,19 @@ class QueueResource:
                 text = f"queue {name} cannot be its own dead_letter_queue; name another"
                 raise BadField("bad_request", text, "dead_letter_queue")
             caller.check("publish", target)
-            if self._queues.get(target) is None:
+            if not self._queues.is_queue(target):
                 text = f"there is no queue {target} for dead letters; make it first"
                 raise BadField("bad_request", text, "dead_letter_queue")
         return msgspec.structs.replace(before, max_attempts=most, dead_letter=target or "")
 
     def _shown(self, queue: Queue) -> shapes.Queue:
-        chosen = queue.in_force
-        most, target = _dead_letters(queue.subscription.settings)
-        settings = shapes.Settings(
-            chosen.visibility_ns / SECOND_NS,
-            chosen.min_partitions,
-            chosen.max_partitions,
-            chosen.max_partition_age_ns / SECOND_NS,
-            chosen.compressed,
-            most,
-            target,
-        )
+        settings = _settings(queue.in_force, queue.subscription.settings)
         created = times.shown(queue.topic.record.created_ns)
         return shapes.Queue(queue.topic.name, created, settings, queue.partitions, counts(queue))
+
+
+class _Enveloped(msgspec.Struct):
+    data: shapes.QueuePage
 
 
 def counts(queue: Queue) -> shapes.Counts:
@@ -208,6 +242,23 @@ def page_of(names: list[str], query: shapes.PageQuery) -> tuple[list[str], str |
     rest = [name for name in names if is_name(name) and name.startswith(query.prefix) and name > query.after]
     some = rest[: query.limit]
     return some, some[-1] if len(some) < len(rest) else None
+
+
+def _settings(chosen: DynamiqChoices, settings: SubscriptionSettings) -> shapes.Settings:
+    most, target = _dead_letters(settings)
+    return shapes.Settings(
+        chosen.visibility_ns / SECOND_NS,
+        chosen.min_partitions,
+        chosen.max_partitions,
+        chosen.max_partition_age_ns / SECOND_NS,
+        chosen.compressed,
+        most,
+        target,
+    )
+
+
+def _none(name: str) -> Refusal:
+    return Refusal("not_found", f"there is no queue {name}; POST {V2}/queues makes one")
 
 
 def _dead_letters(settings: SubscriptionSettings) -> tuple[int, str | None]:

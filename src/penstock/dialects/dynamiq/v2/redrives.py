@@ -48,7 +48,7 @@ class RedriveResource:
         """Begin; it goes on if the client hangs up, and after a crash nothing is moved twice."""
         queue, caller = self._queue(call), call.caller
         if call.body.to is not None:
-            self._queues.named(caller, "publish", call.body.to)
+            self._queues.check(caller, "publish", call.body.to)
 
         def may_go(topic: str) -> bool:
             return caller.may("publish", topic)

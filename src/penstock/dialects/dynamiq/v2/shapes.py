@@ -38,6 +38,12 @@ class PageQuery(msgspec.Struct):
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
 
 
+class QueueQuery(PageQuery):
+    """Which part of the queues: of all, or with `here` only of those that this node of a cluster has."""
+
+    here: bool = False
+
+
 class NamePage(msgspec.Struct):
     """Names in order; `next` is the `after` of the following page, null at the end."""
 
@@ -100,6 +106,9 @@ class Queue(msgspec.Struct):
     #: How many it has now; they lock for receives under /v1 and change nothing here.
     partitions: int
     counts: Counts
+    #: Where there is a cluster and another node has it: which, and why that does not tell more.
+    node: str | msgspec.UnsetType = msgspec.UNSET
+    problem: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class QueuePage(msgspec.Struct):

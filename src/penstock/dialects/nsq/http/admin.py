@@ -112,9 +112,10 @@ class Admin:
 
     def _existing(self, caller: Caller, action: Action, name: str, what: str = "") -> Topic:
         caller.check(action, name, what)
-        if name not in self._node.topics:
+        topic = self._node.find(name)
+        if topic is None:
             raise Fault(404, "TOPIC_NOT_FOUND")
-        return self._node.topic(name)
+        return topic
 
     PATHS: ClassVar[dict[str, Callable[[Admin, Caller, Params], Answer[Response]]]] = {
         "/topic/create": create_topic,

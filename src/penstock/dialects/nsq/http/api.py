@@ -45,6 +45,7 @@ from penstock.errors import Refusal
 from penstock.filters.header import HeaderReader
 from penstock.http import App, Connection, Listener, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
+from penstock.http.away import join
 from penstock.http.response import TEXT
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
@@ -226,7 +227,7 @@ class Http(App):
         rows = self._message(request)
         params = words.params(request)
         # A header that is refused makes no topic, so the rules of one that is there are looked up before.
-        known = self.node.topics.get(params.get("topic", ""))
+        known = self.node.find(params.get("topic", ""))
         reader = self._readers[known.chosen.of(NsqChoices).header_rules if known is not None else "node"]
         parsed = checked(header_of(params.get("ext"), request.headers), reader)
 
@@ -350,7 +351,7 @@ class Http(App):
 
     def _topic(self, request: Request, params: Params, *, extend: bool = False) -> Answer[Topic]:
         name = words.name(params, "topic", "INVALID_TOPIC")
-        if name not in self.node.topics and self._config.auto_create != "topics":
+        if not self.node.is_known(name) and self._config.auto_create != "topics":
             raise Fault(404, "TOPIC_NOT_FOUND")
         settings = topic_settings(self._tree, name, extend=extend)
         return self.node.obtain_for(request.caller, "publish", name, settings)
@@ -476,6 +477,7 @@ async def serve_http(
     if nsq.tls_required and not (secure or nsq.plain_http):
         app = TlsRequired(node, bound["nsq.https_port"].port if "nsq.https_port" in bound else 0)
     listener = Listener(key, app, node.clock, node.budget, node.gate, door(config), crowd(config))
+    join(node, listener)
     await listener.serve(bound[key].taken(), server_context(config) if secure else None)
     return listener
 

@@ -280,7 +280,7 @@ class Subscriptions:
             policy.read(attributes["FilterPolicy"], of_body=scope == "MessageBody")
         retries.of_subscription(attributes.get("DeliveryPolicy", ""))
         queue = dead_letters(attributes, self._names)
-        if queue is not None and self._topics.queues.known(queue) is None:
+        if queue is not None and not self._topics.queues.is_queue(queue):
             raise Fault("InvalidParameter", "Invalid parameter: RedrivePolicy: there is no such queue")
 
 
