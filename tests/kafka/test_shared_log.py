@@ -155,7 +155,7 @@ def test_a_new_writer_under_load_loses_nothing_and_hears_nothing_more(
             assert found[-1] == (begun, b"second")
     with pytest.raises(FencedError):
         first.send(Partition(topic, 0), [Record(b"late", {})])
-    first.close()
+    first.close()  # shut out or not, and whatever librdkafka says to it
     second.close()
     store.close()
 

@@ -31,8 +31,9 @@ POLL_S = 0.5
 CLOSE_S = 2.0
 #: A queue that is full is tried again after this.
 FULL_S = 0.002
-#: What librdkafka would print; those who wait are told.
-_log = logging.getLogger("penstock.kafka.librdkafka")
+#: What librdkafka would print is told to those who wait.
+_silent = logging.Logger("librdkafka")
+_silent.addHandler(logging.NullHandler())
 #: A coordinator that is not ready is asked again after this.
 AGAIN_S = 0.1
 
@@ -60,7 +61,7 @@ class KafkaWriter:
                 compression__type=config.compression,
                 error_cb=self._hear,
             ),
-            logger=_log,
+            logger=_silent,
         )
         #: What ended it.
         self._dead: OSError | None = None
@@ -115,11 +116,11 @@ class KafkaWriter:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        if well:  # the next writer need not end it then, which takes a second
-            with suppress(KafkaException):
+        with suppress(KafkaException):  # one that was shut out says so once more
+            if well:  # the next writer need not end it then, which takes a second
                 self._producer.commit_transaction(CLOSE_S)
-        self._producer.purge()
-        self._producer.flush(0)
+            self._producer.purge()
+            self._producer.flush(0)
 
     def _produce(self, partition: Partition, record: Record, told: Any, deadline: float) -> None:
         while True:
