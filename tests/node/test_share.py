@@ -38,6 +38,9 @@ class NodeClock(FakeClock):
         self.common = common
         self.runs = True
         self._put_off: list[Callable[[], None]] = []
+        #: What its threads do waits.
+        self.holds_threads = False
+        self.held: list[Callable[[], None]] = []
 
     def now(self) -> int:
         return self.common.now()
@@ -59,6 +62,13 @@ class NodeClock(FakeClock):
         else:
             self._put_off.append(call)
 
+    def let_threads_go(self) -> None:
+        """Let them do what waited."""
+        self.holds_threads = False
+        held, self.held = self.held, []
+        for turn in held:
+            self.call_soon(turn)
+
     def go_on(self) -> None:
         """Run again, with everything that should have been done meanwhile."""
         self.runs = True
@@ -70,11 +80,14 @@ class NodeClock(FakeClock):
 class ClockThreads:
     """Threads of one process that do their work in a later turn of its clock."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: NodeClock) -> None:
         self._clock = clock
 
     def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         def turn() -> None:
+            if self._clock.holds_threads:
+                self._clock.held.append(turn)
+                return
             try:
                 result = work()
             except Exception as error:
@@ -359,3 +372,37 @@ def test_two_nodes_that_make_one_topic_at_once_agree_on_whose_it_is(cluster: Clu
     cluster.run()
     assert sorted(type(each).__name__ for each in answers) == ["Elsewhere", "Topic"]
     assert len([node for node in (one, two) if "t" in node.topics]) == 1
+
+
+def test_publishers_are_refused_while_the_store_is_away_and_taken_again(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    assert one.share is not None
+    cluster.clocks["one"].holds_threads = True
+    waiting = publish(topic, b"a")
+    cluster.run(32 * SECOND)
+    assert one.share.problems() == ["topic t: the shared log has taken nothing for 31 s"]
+    refused = publish(topic, b"b")
+    assert isinstance(refused[0], Refusal)
+    assert refused[0].code == "unavailable"
+    cluster.clocks["one"].let_threads_go()
+    cluster.run()
+    assert (waiting.oks, one.share.problems()) == (1, [])
+    again = publish(topic, b"c")
+    cluster.run()
+    assert again.oks == 1
+
+
+def test_a_topic_that_came_from_another_node_takes_publishes_however_long_nobody_publishes(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    publish(made(cluster, one, "t"), b"a")
+    cluster.run()
+    cluster.stop("one")
+    cluster.run(60 * SECOND)
+    assert two.share is not None
+    assert two.share.problems() == []
+    heard = publish(two.topic("t"), b"b")
+    cluster.run()
+    assert heard.oks == 1

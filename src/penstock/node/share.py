@@ -7,6 +7,7 @@ Knows no wire: who is asked for a topic that is not here learns whose it is. How
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,8 @@ class ClusterShare:
         self.holdings = Holdings(node, engine, random.randbytes(8).hex(), cache, self.refusal)
         self.slots = self.holdings.slots
         self._clearing = Clearing(node, engine, cache)
-        #: How far each shard was safe that waits for the store, and since when; and topics that take nothing for it.
-        self._waiting: dict[Shard, tuple[int, int]] = {}
+        #: Since when shards wait for the store; and topics that take nothing for it.
+        self._waiting: dict[Shard, int] = {}
         self._stalling: set[str] = set()
         self._timer: Timer | None = None
         self._unwatch: Callable[[], None] = _nothing
@@ -191,21 +192,18 @@ class ClusterShare:
     def _stalled(self) -> Iterator[tuple[Topic, str]]:
         now_ns, patience_ns = self._node.clock.monotonic(), self._node.config.shared_log.patience_ns
         for topic in self._node.topics.values():
-            since_ns = min(
-                [self._waiting[shard][1] for shard in topic.shards if shard in self._waiting], default=now_ns
-            )
+            since_ns = min([self._waiting.get(shard, now_ns) for shard in topic.shards])
             if now_ns - since_ns > patience_ns:
                 yield topic, f"the shared log has taken nothing for {(now_ns - since_ns) // SECOND} s"
 
     def _look(self) -> None:
         """Refuse publishers while the store takes nothing, and take them again when it does."""
-        now_ns, before, self._waiting = self._node.clock.monotonic(), self._waiting, {}
-        for topic in self._node.topics.values():
+        now_ns = self._node.clock.monotonic()
+        for topic in list(self._node.topics.values()):
             for shard in topic.shards if topic.settings.log == "kafka" else ():
-                if shard.readable_end < shard.end:
-                    safe_end, since_ns = before.get(shard, (-1, now_ns))
-                    since_ns = since_ns if safe_end == shard.readable_end else now_ns
-                    self._waiting[shard] = shard.readable_end, since_ns
+                if shard not in self._waiting:
+                    self._waiting[shard] = now_ns
+                    shard.sync(partial(self._kept, shard))  # it says so at once if there is nothing to wait for
         stalled = {topic.name for topic, _ in self._stalled()}
         for name in stalled ^ self._stalling:
             found = self._node.topics.get(name)
@@ -213,6 +211,9 @@ class ClusterShare:
                 found.intake.closed = "unavailable" if name in stalled else None
         self._stalling = stalled
         self._timer = self._node.clock.call_at(self._node.clock.monotonic() + LOOK_NS, self._look)
+
+    def _kept(self, shard: Shard, _: BaseException | None) -> None:
+        self._waiting.pop(shard, None)
 
     def leave(self) -> Answer[None]:
         """Give everything to others, before the node ends."""
