@@ -167,9 +167,7 @@ class ClusterShare:
         """Take part: `listeners` say where others reach what is served here, by name."""
         registry = self._node.catalog.registry
         self._unwatch = registry.watch(TOPICS, registry.revision, self._changed)
-        # The port may be any free one, which is known only now.
-        own = "" if self._node.config.cluster.advertise else listeners.get("cluster.port", "")
-        self.slots.say(listeners, own)
+        self.slots.say(listeners)
         self._look()
         return self.slots.start()
 
