@@ -33,7 +33,7 @@ def test_a_node_that_is_alone_has_no_cluster(served: Served) -> None:
 def test_nodes_and_slots_are_shown_and_orders_given(served: Served) -> None:
     with joined(served):
         seen = until(served, lambda seen: seen["nodes"][0]["slots"] == 4)
-        assert (seen["name"], seen["node"], seen["problems"]) == ("blue", "n1", [])
+        assert (seen["name"], seen["node"], seen["problems"]) == ("blue", "n1", ["slot 3: Kafka is away"])
         node = seen["nodes"][0]
         assert (node["name"], node["address"], node["weight"]) == ("n1", "10.0.0.1:7075", 1)
         assert [slot["node"] for slot in seen["slots"]] == ["n1"] * 4

@@ -28,8 +28,9 @@ def test_an_operator_looks_at_a_cluster_moves_a_slot_and_drains_a_node(tmp_path:
             assert lines[0].split() == ["node", "address", "slots", "weight", "state", "version", "since"]
             assert lines[1].split()[:5] == ["n1", "10.0.0.1:7075", "4", "1", "up"]
             assert lines[2] == "cluster blue, as n1 sees it: 4 slots"
-            assert lines[3].split() == ["slot", "node", "epoch", "pinned", "to"]
-            assert [line.split()[:2] for line in lines[4:]] == [[str(slot), "n1"] for slot in range(4)]
+            assert lines[3] == "slot 3: Kafka is away"
+            assert lines[4].split() == ["slot", "node", "epoch", "pinned", "to"]
+            assert [line.split()[:2] for line in lines[5:]] == [[str(slot), "n1"] for slot in range(4)]
             assert said("move", "2", "n1").out == "slot 2 goes to n1, and stays there while n1 lives\n"
             assert said("drain", "n1").out.startswith("n1 gives 4 slots away; ")
             shown = said("status").out

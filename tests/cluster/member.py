@@ -22,6 +22,9 @@ class Member:
         )
         self.slots.start().now()
 
+    def problems(self) -> list[str]:
+        return ["slot 3: Kafka is away"]
+
 
 @contextmanager
 def joined(served: Served) -> Iterator[Member]:

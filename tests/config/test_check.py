@@ -1,11 +1,12 @@
 """Configurations that are well formed and still must not start."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.table import TABLE, load
-from penstock.config import Config, endpoints, is_loopback
+from penstock.config import Config, endpoints, is_loopback, peer_endpoints
 from penstock.errors import ConfigError
 
 
@@ -193,3 +194,21 @@ def test_other_nodes_are_let_in_from_elsewhere_only_by_certificates(tmp_path: Pa
     whole = {**beyond, **files, "cluster__tls_ca": files["cluster__tls_cert"]}
     assert loaded(**{**whole, "cluster__secret_file": ""}).cluster.address == "10.1.2.3"
     assert loaded(**beyond, insecure=True).insecure
+
+
+def test_the_nodes_of_the_compose_file_could_start(tmp_path: Path) -> None:
+    """As the file has them: settings that all share, and a line of each node's own."""
+    text = (Path(__file__).parents[2] / "deploy/cluster/compose.yaml").read_text()
+    shared = dict(re.findall(r"^  (PENSTOCK_\w+): (.+)$", text, re.MULTILINE))
+    own = [dict(re.findall(r"(PENSTOCK_\w+): (\w+)", line)) for line in text.splitlines() if "environment: {" in line]
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    names, ports = [], []
+    for settings in own:
+        environment = {**shared, **settings, "PENSTOCK_CLUSTER_SECRET_FILE": str(secret)}
+        config = load(flags={"data_dir": "/data"}, environment=environment).config
+        names.append((config.cluster.name, config.cluster.node, config.topic.log))
+        ports += [endpoint.port for endpoint in (*endpoints(config, TABLE), *peer_endpoints(config))]
+    assert names == [("blue", name, "kafka") for name in ("n1", "n2", "n3")]
+    assert len(ports) == len(set(ports))
+    assert not {2379, 2380, 9092, 9093} & set(ports)

@@ -21,6 +21,9 @@ class Member(Protocol):
     def slots(self) -> Slots:
         """Its slots."""
 
+    def problems(self) -> list[str]:
+        """Return what keeps it from serving what is its own, one sentence each."""
+
 
 class ClusterNode(msgspec.Struct):
     """One node that is alive."""
@@ -76,39 +79,42 @@ class NodeBody(msgspec.Struct):
 
 async def show_cluster(call: Call[None, None]) -> ClusterInfo:
     """Show the cluster."""
-    return _info(_slots(call))
+    return _info(_share(call))
 
 
 async def move_slot(call: Call[None, MoveBody]) -> ClusterInfo:
     """Say where a slot shall be; it moves within seconds, once its topics are closed where it is."""
-    slots = _slots(call)
-    await Orders(slots).move(call.body.slot, call.body.node)
-    return _info(slots)
+    share = _share(call)
+    await Orders(share.slots).move(call.body.slot, call.body.node)
+    return _info(share)
 
 
 async def drain_node(call: Call[None, NodeBody]) -> ClusterInfo:
     """Say that a node shall own nothing; what it has moves to the others, a few at a time."""
-    slots = _slots(call)
-    await Orders(slots).drain(call.body.node)
-    return _info(slots)
+    share = _share(call)
+    await Orders(share.slots).drain(call.body.node)
+    return _info(share)
 
 
 async def undrain_node(call: Call[None, NodeBody]) -> ClusterInfo:
     """Let a node have its share again."""
-    slots = _slots(call)
-    await Orders(slots).undrain(call.body.node)
-    return _info(slots)
+    share = _share(call)
+    await Orders(share.slots).undrain(call.body.node)
+    return _info(share)
 
 
-def _slots(call: Call[None, None] | Call[None, MoveBody] | Call[None, NodeBody]) -> Slots:
+def _share(call: Call[None, None] | Call[None, MoveBody] | Call[None, NodeBody]) -> Member:
     share: Member | None = call.node.share
     if share is None:
         raise Refusal("not_found", "there is no cluster: this node is alone, because cluster.name is not set")
-    return share.slots
+    return share
 
 
-def _info(slots: Slots) -> ClusterInfo:
-    places = slots.places
+def _info(share: Member) -> ClusterInfo:
+    slots = share.slots
+    places, problems = slots.places, share.problems()
+    if places.unreadable:
+        problems.append(f"{places.unreadable} keys below cluster/ in the registry say nothing that can be read")
     owners = {slot: owner for slot in range(slots.count) if (owner := slots.owner(slot)) is not None}
     counts = Counter(owner.name for owner in owners.values())
     nodes = [
@@ -134,7 +140,7 @@ def _info(slots: Slots) -> ClusterInfo:
         )
         for slot in range(slots.count)
     ]
-    return ClusterInfo(slots.cluster, slots.name, nodes, shown, sorted(places.drains), slots.problems())
+    return ClusterInfo(slots.cluster, slots.name, nodes, shown, sorted(places.drains), problems)
 
 
 ENDPOINTS = (

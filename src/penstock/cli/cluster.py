@@ -10,7 +10,7 @@ import typer
 from penstock.cli.client import Client
 from penstock.cli.command import remote
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.printer import Printer, count
+from penstock.cli.printer import Printer, count, moment
 
 app = typer.Typer(help="Look at the nodes of a cluster, and move what they own.", no_args_is_help=True)
 
@@ -60,7 +60,7 @@ def status(
     answer = client.get("/cluster")
     cluster = answer.read(Cluster)
     rows = [
-        (node.name, node.address, str(node.slots), str(node.weight), _state(node), node.version, node.since)
+        (node.name, node.address, str(node.slots), str(node.weight), _state(node), node.version, moment(node.since))
         for node in cluster.nodes
     ]
     out.table(answer.raw, ("node", "address", "slots", "weight", "state", "version", "since"), rows, "no node is there")

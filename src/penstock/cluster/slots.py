@@ -146,13 +146,6 @@ class Slots:
         """Return all nodes that are alive, by name."""
         return [self.places.nodes[name] for name in sorted(self.places.nodes)]
 
-    def problems(self) -> list[str]:
-        """Return what is not as it should be, one sentence each."""
-        found = [self.problem] if self.problem else []
-        if self.places.unreadable:
-            found.append(f"{self.places.unreadable} keys of the cluster in the registry cannot be read; see the log")
-        return found
-
     # --- coming and going -----------------------------------------------------------------------------------------
 
     def start(self) -> Answer[None]:
