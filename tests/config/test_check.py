@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.table import TABLE, load
-from penstock.config import Config, endpoints, is_loopback, peer_endpoints
+from penstock.config import Config, endpoints, is_loopback
 from penstock.errors import ConfigError
 
 
@@ -208,7 +208,7 @@ def test_the_nodes_of_the_compose_file_could_start(tmp_path: Path) -> None:
         environment = {**shared, **settings, "PENSTOCK_CLUSTER_SECRET_FILE": str(secret)}
         config = load(flags={"data_dir": "/data"}, environment=environment).config
         names.append((config.cluster.name, config.cluster.node, config.topic.log))
-        ports += [endpoint.port for endpoint in (*endpoints(config, TABLE), *peer_endpoints(config))]
+        ports += [endpoint.port for endpoint in endpoints(config, TABLE)]
     assert names == [("blue", name, "kafka") for name in ("n1", "n2", "n3")]
     assert len(ports) == len(set(ports))
     assert not {2379, 2380, 9092, 9093} & set(ports)
