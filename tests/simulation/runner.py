@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.history import History, Violation
 from tests.simulation.kafka.world import KafkaWorld
 from tests.simulation.m3msg.world import M3World
@@ -14,9 +15,9 @@ from tests.simulation.queues.speech import DynamiqSpeech, SqsSpeech
 from tests.simulation.speech import NSQ, Speech
 from tests.simulation.world import Outcome, World
 
-#: The worlds of each seed: a node and its clients, and a node that sends to others.
-CLIENTS, KAFKA, M3MSG = "clients", "kafka", "m3msg"
-WORLDS = (CLIENTS, KAFKA, M3MSG)
+#: The worlds of each seed: a node and its clients, a node that sends to others, and several nodes that share topics.
+CLIENTS, KAFKA, M3MSG, CLUSTER = "clients", "kafka", "m3msg", "cluster"
+WORLDS = (CLIENTS, KAFKA, M3MSG, CLUSTER)
 
 
 class Runs(Protocol):
@@ -36,6 +37,7 @@ def failure_of(
         CLIENTS: lambda: World(seed, trace=trace, speeches=(NSQ, SqsSpeech(), DynamiqSpeech(), *speeches)),
         KAFKA: lambda: KafkaWorld(seed, trace=trace),
         M3MSG: lambda: M3World(seed, trace=trace),
+        CLUSTER: lambda: ClusterWorld(seed, trace=trace),
     }
     outcomes = []
     for name in (only,) if only else WORLDS:
