@@ -222,6 +222,23 @@ def test_a_topic_is_with_one_node_and_the_others_know_with_which(cluster: Cluste
         two.topic("u")
 
 
+def test_a_topic_that_was_taken_over_takes_messages_also_when_nobody_had_any_for_long(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    assert publish(made(cluster, one, "t"), b"a") == []
+    cluster.run()
+    cluster.stop("one")
+    cluster.run(LEASE_NS + 5 * SECOND)
+    topic = two.topic("t")
+    assert topic.shards[0].end > topic.shards[0].readable_end, "offsets that may have been given are passed by"
+    cluster.run(3 * one.config.shared_log.patience_ns)
+    assert two.share is not None
+    assert two.share.problems() == []
+    heard = publish(topic, b"b")
+    cluster.run()
+    assert heard.oks == 1
+
+
 def test_a_node_that_stands_still_loses_its_topics_and_nothing_that_was_told_is_lost(cluster: Cluster) -> None:
     one, two = cluster.start("one"), cluster.start("two")
     cluster.run()
