@@ -7,6 +7,7 @@ from random import Random
 
 from penstock.clock import SECOND
 from penstock.config import CallersConfig, ClusterConfig, Config, EventsConfig, TopicConfig
+from penstock.config.tree import SharedLogConfig
 from penstock.log.kafka.engine import Engine
 from penstock.node.node import Node
 from penstock.node.topic import Topic
@@ -15,7 +16,7 @@ from tests.cluster.fake_store import FakeStore
 from tests.cluster.nodes import Way
 from tests.simulation.clock import Scheduler
 from tests.simulation.cluster.outside import ProcessClock, ProcessDisk, StoreWay, Threads
-from tests.simulation.cluster.plan import LEASE_NS, SLOTS, Plan
+from tests.simulation.cluster.plan import LEASE_NS, PATIENCE_NS, SLOTS, Plan
 from tests.simulation.disk import Platter
 
 
@@ -42,6 +43,7 @@ class Member:
         self._platter = Platter(self._random("disk"))
         self._config = Config(
             data_dir="data",
+            shared_log=SharedLogConfig(patience_ns=PATIENCE_NS),
             cluster=ClusterConfig(name="c", node=name, slots=SLOTS, lease_ns=LEASE_NS),
             topic=TopicConfig(log="kafka"),
             events=EventsConfig(mode="off"),

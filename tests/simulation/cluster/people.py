@@ -43,10 +43,14 @@ class Publisher:
         if not world.is_busy:
             return
         world.scheduler.after(int(random.expovariate(1 / world.plan.publish_ns)), self.go_on)
-        name = random.choice(list(world.plan.topics))
+        self.say(random.choice(list(world.plan.topics)), random)
+
+    def say(self, name: str, random: Random) -> Message | None:
+        """Publish to a topic, wherever somebody has it; return the first message, if there is one."""
+        world = self._world
         found = world.find(name, random)
         if found is None or len(found[1].subscriptions) < len(world.plan.subscriptions):
-            return
+            return None
         member, topic = found
         messages = []
         for _ in range(random.randint(1, world.plan.rows_max)):
@@ -56,11 +60,10 @@ class Publisher:
             world.book.published(messages[-1])
             world.under_way.setdefault(member, []).append(messages[-1])
         rows = Rows.of([each.body for each in messages], "test", {"key": [each.key for each in messages]})
-        topic.publish(rows, self, partial(self._told, member, messages))
+        topic.publish(rows, self, partial(self._told, messages))
+        return messages[0]
 
-    def _told(
-        self, member: Member, messages: list[Message], receipt: Receipt | None, error: BaseException | None
-    ) -> None:
+    def _told(self, messages: list[Message], receipt: Receipt | None, error: BaseException | None) -> None:
         ids: Sequence[int | None] = receipt.ids() if receipt is not None else [None] * len(messages)
         for message, id_ in zip(messages, ids, strict=True):
             self._world.book.told(message, id_, error)

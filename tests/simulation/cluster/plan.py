@@ -14,6 +14,8 @@ NODES = ("n1", "n2", "n3")
 #: A node that says nothing for so long has lost what it owned.
 LEASE_NS = 2 * SECOND
 SLOTS = 3
+#: Publishers are refused when the store has taken nothing for so long.
+PATIENCE_NS = 4 * SECOND
 #: Consumers on connections, in order of keys; and receives under a name.
 WORK, QUEUE = "work", "queue"
 
@@ -62,10 +64,10 @@ def make_plan(random: Random) -> Plan:
         store_ns=random.choice((1, 5, 20)) * MILLISECOND,
         lost=random.choice((0.0, 0.0, 0.002)),
         slowness=random.choice((0.5, 1, 3)),
-        publish_ns=random.choice((20, 50)) * MILLISECOND,
-        look_ns=random.choice((10, 40)) * MILLISECOND,
+        publish_ns=random.choice((30, 80)) * MILLISECOND,
+        look_ns=random.choice((20, 60)) * MILLISECOND,
         trouble_ns=int(random.choice((0.7, 1.5, 3)) * SECOND),
         rows_max=random.choice((1, 3)),
         lease_ns=lease_ns,
-        duration_ns=random.randint(8, 16) * SECOND,
+        duration_ns=random.randint(6, 14) * SECOND,
     )
