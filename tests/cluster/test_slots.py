@@ -76,13 +76,15 @@ def test_a_node_that_was_paused_finds_its_slots_gone_when_it_wakes_up() -> None:
     assert all(first.serves[slot] > epochs.get(slot, 0) for slot in first.serves)
 
 
-def test_a_node_that_is_cut_off_loses_everything_by_its_own_clock() -> None:
+def test_a_node_that_is_cut_off_loses_everything_by_its_own_clock(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     first, second = world.joined("a"), world.joined("b")
     world.until(lambda: world.counts() == [8, 8])
     first.registry.is_cut = True
     world.until(lambda: not first.serves, LEASE_NS / SECOND + 0.5)
     world.until(lambda: len(second.serves) == 16)
+    world.run(60)
+    assert caplog.text.count("this node is not in the cluster, because the registry does not hear it") == 1
     first.registry.heal()
     world.until(lambda: world.counts() == [8, 8])
 

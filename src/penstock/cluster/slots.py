@@ -99,6 +99,7 @@ class Slots:
         self._said: tuple[NodeRecord, int] | None = None
         self._is_saying = False
         self._say_again_ns = 0
+        self._is_unheard = False
         #: Slot -> epoch of those that are held; of those that are being given up; and those that are asked for.
         self._mine: dict[int, int] = {}
         self._giving: dict[int, int] = {}
@@ -383,10 +384,12 @@ class Slots:
         def told(revision: int | None, error: Exception | None) -> None:
             self._is_saying = False
             if error is None:
-                self._said, self.problem = (record, revision or 0), ""
+                self._said, self.problem, self._is_unheard = (record, revision or 0), "", False
             else:
                 self._say_again_ns = self.clock.monotonic() + AGAIN_NS
-                _log.warning("what this node says of itself is not in the registry: %s", error)
+                if not self._is_unheard:
+                    self._is_unheard = True  # told once: it is tried every second
+                    _log.warning("this node is not in the cluster, because the registry does not hear it: %s", error)
             self._look_soon()
 
         self.presence.take(self._key, msgspec.msgpack.encode(record), instead=instead).then(told)
