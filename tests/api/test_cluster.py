@@ -38,6 +38,9 @@ def test_nodes_and_slots_are_shown_and_orders_given(served: Served) -> None:
         assert (node["name"], node["address"], node["weight"]) == ("n1", "10.0.0.1:7075", 1)
         assert [slot["node"] for slot in seen["slots"]] == ["n1"] * 4
         assert all(slot["epoch"] > 0 for slot in seen["slots"])
+        metrics = served.ask("GET", "/metrics").content.decode()
+        for line in ("member 1", "nodes 1", "slots 4", "slots_owned 4", "slots_taken_total 4", "unreadable_keys 0"):
+            assert f"\npenstock_cluster_{line}\n" in metrics
         served.post("cluster/move", {"slot": 2, "node": "n1"})
         served.post("cluster/drain", {"node": "n1"})
         seen = until(served, lambda seen: seen["nodes"][0]["drained"] and seen["slots"][2]["pinned"] == "n1")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from penstock.cluster.slots import Slots
 from penstock.config import ClusterConfig
 from penstock.registry.answer import Answer
+from penstock.registry.registry import Figure
 from tests.served import Served
 
 
@@ -24,6 +25,9 @@ class Member:
 
     def problems(self) -> list[str]:
         return ["slot 3: Kafka is away"]
+
+    def figures(self) -> Iterator[Figure]:
+        return self.slots.figures()
 
 
 @contextmanager

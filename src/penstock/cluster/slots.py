@@ -8,7 +8,7 @@ Invariant: a slot that `is_mine` is nobody else's: a lease is over here before i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -35,7 +35,7 @@ from penstock.errors import ConfigError, CorruptionError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
 from penstock.registry.records import decoded
-from penstock.registry.registry import Cancel, Event, Registry
+from penstock.registry.registry import Cancel, Event, Figure, Registry
 
 __all__ = ["NodeRecord", "Slots", "deal", "slot_of"]
 
@@ -77,8 +77,8 @@ class Slots:
         self.count = config.slots
         #: Why this node has no part in the cluster, if that is so.
         self.problem = ""
-        #: Slots that came, and went without having been given up.
-        self.taken = self.losses = 0
+        #: Slots that came; that were given up; and that went without it.
+        self.taken = self.given = self.losses = 0
         self.presence = Presence(registry, clock, config.lease_ns)
         self.places = Places(registry)
         self.registry = registry
@@ -146,6 +146,18 @@ class Slots:
     def nodes(self) -> list[NodeRecord]:
         """Return all nodes that are alive, by name."""
         return [self.places.nodes[name] for name in sorted(self.places.nodes)]
+
+    def figures(self) -> Iterator[Figure]:
+        """Return what there is to measure."""
+        yield Figure("member", "gauge", "1 while the others know that this node is there.", int(self._is_member()))
+        yield Figure("nodes", "gauge", "Nodes that are there.", len(self.places.nodes))
+        yield Figure("slots", "gauge", "Slots that there are.", self.count)
+        yield Figure("slots_owned", "gauge", "Slots of this node.", len(self.mine))
+        yield Figure("slots_taken_total", "counter", "Slots that came to this node.", self.taken)
+        yield Figure("slots_given_total", "counter", "Slots that it closed and gave away.", self.given)
+        yield Figure("slots_lost_total", "counter", "Slots that went because a lease was over.", self.losses)
+        unreadable = self.places.unreadable
+        yield Figure("unreadable_keys", "gauge", "Keys in the registry that say nothing that can be read.", unreadable)
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
@@ -479,6 +491,7 @@ class Slots:
             if error is not None:
                 _log.error("slot %d of the cluster is given away, but not all was closed: %s", slot, error)
             if self._giving.pop(slot, None) == epoch and self._mine.pop(slot, None) is not None:
+                self.given += 1
                 self._let_go(slot, epoch)
             self._look_soon()
 

@@ -26,7 +26,7 @@ from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.registry.catalog import TOPICS
 from penstock.registry.records import DeletedTopic, TopicRecord
-from penstock.registry.registry import Event
+from penstock.registry.registry import Event, Figure
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -186,6 +186,11 @@ class ClusterShare:
         found = [self.slots.problem] if self.slots.problem else []
         found += [f"{what}: {why}" for what, why in sorted(self.holdings.troubles.items())]
         return found + [f"topic {topic.name}: {why}" for topic, why in self._stalled()]
+
+    def figures(self) -> Iterator[Figure]:
+        """Return what there is to measure."""
+        yield from self.slots.figures()
+        yield Figure("troubles", "gauge", "Slots and topics that could not be opened.", len(self.holdings.troubles))
 
     def _stalled(self) -> Iterator[tuple[Topic, str]]:
         now_ns, patience_ns = self._node.clock.monotonic(), self._node.config.shared_log.patience_ns

@@ -105,6 +105,13 @@ class RegistrySlots(Protocol):
         """Return what there is to measure."""
 
 
+class ShareSlots(Protocol):
+    """What is read of a node's share of a cluster."""
+
+    def figures(self) -> Iterable[registry.Figure]:
+        """Return what there is to measure."""
+
+
 class PolicySlots(Protocol):
     """What is read of a routing policy in etcd."""
 
@@ -141,6 +148,10 @@ class NodeSlots(Protocol):
     @property
     def membership(self) -> timelines.BrokerSlots | None:
         """What it is in a cluster, where it serves timelines."""
+
+    @property
+    def share(self) -> ShareSlots | None:
+        """What it has of a cluster's topics."""
 
     @property
     def routing(self) -> RoutingSlots:
@@ -218,6 +229,8 @@ def _node(out: Exposition, node: NodeSlots, lag: LoopLag, version: str) -> None:
     out.one("penstock_holds", "gauge", "Holds of readers outside on the log.", len(node.holds))
     for figure in node.registry.figures():
         out.one(f"penstock_registry_{figure.name}", figure.kind, figure.text, figure.value)
+    for figure in node.share.figures() if node.share is not None else ():
+        out.one(f"penstock_cluster_{figure.name}", figure.kind, figure.text, figure.value)
     out.family(
         "penstock_ledger_messages_total",
         "counter",
