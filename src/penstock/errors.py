@@ -83,10 +83,12 @@ class Refusal(PenstockError):
 class Elsewhere(Refusal):
     """What was asked for is on another node of the cluster; whoever can brings the request there."""
 
-    def __init__(self, topic: str, node: str, text: str = "") -> None:
+    def __init__(self, topic: str, node: str, text: str = "", location: str = "") -> None:
         super().__init__("elsewhere", text or f"topic {topic} is on node {node}")
         self.topic = topic
         self.node = node
+        #: Where a client of the native protocol finds that node, as it was told; empty where nobody said.
+        self.location = location
 
 
 def hint(name: str, names: Collection[str], otherwise: str = "", show: Callable[[str], str] = str) -> str:

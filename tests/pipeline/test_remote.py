@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from penstock.client.connection import Access, Unreachable
+from penstock.client.connection import Access, Connection, Unreachable
 from penstock.client.wire import Read
 from penstock.columns import COLUMNS
 from penstock.dialects.flight.config import FlightConfig
@@ -197,7 +197,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_from_the_next_row(
     put(node, *(b"%d" % number for number in range(20)))
     remote = Remote(Access(url(node)))
     asked: list[int | None] = []
-    real = remote._connected().read
+    real = remote._nodes.to("t").read
 
     def cut(what: Read) -> Iterator[pa.RecordBatch]:
         asked.append(what.start)
@@ -206,7 +206,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_from_the_next_row(
         if len(asked) < 4:
             raise Unreachable("cut")
 
-    monkeypatch.setattr(type(remote._connected()), "read", lambda self, what: cut(what))
+    monkeypatch.setattr(Connection, "read", lambda self, what: cut(what))
     piece = Piece(Read(topic="t", shard=0, start=0, end=20, columns=["body"]))
     found = [row for batch in remote.batches(piece) for row in batch.column("body").to_pylist()]
     assert asked == [0, 8, 16]

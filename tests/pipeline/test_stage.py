@@ -17,7 +17,7 @@ from penstock.dialects.flight.config import FlightConfig
 from penstock.disk import LocalFile
 from penstock.errors import Refusal
 from penstock.pipeline import stage
-from penstock.pipeline.stage import Line
+from penstock.pipeline.stage import Attempt, Line
 from penstock.pipeline.target import Target, parsed
 from tests.flight.parts import Flown, lasting_port, many
 
@@ -112,7 +112,7 @@ def test_node_that_stays_away_is_named(tmp_path: Path) -> None:
             line.stage("q", 0, iter([many(1)]))
         with pytest.raises(Unreachable):
             line.commit("q", 0, [])
-        line.abort("q", 0, ["a"])  # says nothing: the node sweeps
+        line.abort("q", 0, [Attempt("t", "a")])  # says nothing: the node sweeps
 
 
 @pytest.mark.usefixtures("short")

@@ -23,10 +23,11 @@ import pyarrow as pa
 
 from penstock.client import wire
 from penstock.client.client import CREDIT, PATIENCE_S, Client, asked, check_name
-from penstock.client.connection import DEFAULT_URL, Access, token_in
+from penstock.client.connection import DEFAULT_URL, token_in
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
 from penstock.client.keywords import hinted
+from penstock.client.nodes import Nodes
 from penstock.client.outgoing import BATCH_ROWS_MAX, Bytes, Moment, Outgoing, Properties, Publishable, check
 from penstock.client.publisher import Receipt
 from penstock.errors import PenstockError, Refusal
@@ -52,9 +53,11 @@ class AsyncClient:
         tls_roots: bytes = b"",
         patience: Span = PATIENCE_S,
     ) -> None:
-        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in."""
+        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in.
+
+        Of a cluster any node will do; several, with commas between, are asked in turn while one is away.
+        """
         token = token or (token_in(token_file) if token_file else "")
-        self._access = Access(url, token, tls_roots)
         self._patience_s = milliseconds(patience) / 1000
         self._client = Client(url, token=token, tls_roots=tls_roots, patience=patience)
         self._threads = ThreadPoolExecutor(THREADS, "penstock")
@@ -166,7 +169,7 @@ class AsyncClient:
             consumer=consumer,
             rack=rack,
         )
-        return AsyncSubscription(self._access, what, credit, self._patience_s)
+        return AsyncSubscription(self._client.nodes, what, credit, self._patience_s)
 
     @hinted
     async def read(
@@ -236,10 +239,10 @@ class AsyncClient:
 class AsyncSubscription:
     """A consumer that is iterated with `async for`: batch by batch, or with `messages` one by one."""
 
-    def __init__(self, access: Access, what: wire.Subscribe, credit: int, patience_s: float) -> None:
+    def __init__(self, nodes: Nodes, what: wire.Subscribe, credit: int, patience_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Batch | PenstockError | None] = asyncio.Queue()
-        self._consumer = Consumer(access, what, credit, patience_s, self._told)
+        self._consumer = Consumer(nodes, what, credit, patience_s, self._told)
         self._ended = False
         self._consumer.start()
 

@@ -21,13 +21,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.client import wire
-from penstock.client.connection import DEFAULT_URL, Access, Connection, token_in
+from penstock.client.connection import DEFAULT_URL, Access, Connection, Unreachable, token_in
 from penstock.client.consumer import Consumer
 from penstock.client.incoming import Batch, Message, Span, milliseconds
 from penstock.client.keywords import hinted
+from penstock.client.nodes import Nodes
 from penstock.client.outgoing import Bytes, Moment, Properties, Publishable, batches_of
 from penstock.client.publisher import Publisher, Receipt
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Refusal
 
 #: How long a call waits for a node that does not answer, by default.
 PATIENCE_S = 30.0
@@ -47,11 +48,15 @@ class Client:
         tls_roots: bytes = b"",
         patience: Span = PATIENCE_S,
     ) -> None:
-        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in."""
-        self._access = Access(url, token or (token_in(token_file) if token_file else ""), tls_roots)
+        """Take where the node is, and what it is shown: a token or `user:secret`, or the file that it is in.
+
+        Of a cluster any node will do; several, with commas between, are asked in turn while one is away.
+        """
         self._patience_s = milliseconds(patience) / 1000
-        self._connection = Connection(self._access)
-        self._publisher = Publisher(self._connection, self._patience_s)
+        access = Access(url, token or (token_in(token_file) if token_file else ""), tls_roots)
+        #: Shared by everything that this client makes.
+        self.nodes = Nodes(access, is_watchful=True)
+        self._publisher = Publisher(self.nodes, self._patience_s)
 
     def __enter__(self) -> Client:
         return self
@@ -62,7 +67,7 @@ class Client:
     def close(self) -> None:
         """Hang up; subscriptions are closed by themselves."""
         self._publisher.close()
-        self._connection.close()
+        self.nodes.close()
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class Client:
             consumer=consumer,
             rack=rack,
         )
-        return Subscription(self._access, what, credit, self._patience_s)
+        return Subscription(self.nodes, what, credit, self._patience_s)
 
     @hinted
     def read(
@@ -196,7 +201,7 @@ class Client:
         `buckets` (from, to) choose rows; `skip_lost` begins at what is kept where `start` is not kept any more.
         """
         check_name("topic", topic)
-        return self._connection.read(
+        return self.nodes.read(
             wire.Read(
                 topic=topic,
                 shard=shard,
@@ -210,43 +215,73 @@ class Client:
                 traffic=traffic,
                 buckets=list(buckets) if buckets is not None else None,
                 skip_lost=skip_lost,
-            )
+            ),
+            self._patience_s,
         )
 
     # --- about ----------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[wire.TopicInfo]:
-        """Return what the node has."""
-        return self._connection.topics()
+        """Return what the node has, or all nodes of its cluster."""
+        return self.nodes.topics(self._patience_s)
 
     def topic(self, name: str) -> wire.TopicInfo:
         """Return one topic."""
-        return self._connection.topic(name)
+        return self.nodes.call(name, lambda connection: connection.topic(name), self._patience_s)
 
     def routing(self) -> wire.Routing:
         """Return which bit each traffic type is."""
-        return self._connection.routing()
+        return self.nodes.call(None, lambda connection: connection.routing(), self._patience_s)
 
     def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
         """Make a topic; settings are those of the admin API."""
-        return wire.made(self._connection.act("create-topic", {"name": name, "settings": settings}), wire.TopicInfo)
+        unsure = False
+
+        def create(connection: Connection) -> wire.TopicInfo:
+            nonlocal unsure
+            try:
+                found = connection.act("create-topic", {"name": name, "settings": settings})
+            except Unreachable:
+                unsure = True
+                raise
+            except Refusal as refusal:
+                if refusal.code != "conflict" or not unsure:
+                    raise
+                return self.topic(name)  # a try before this one made it
+            return wire.made(found, wire.TopicInfo)
+
+        return self.nodes.call(None, create, self._patience_s)
 
     def delete_topic(self, name: str) -> None:
         """Drop a topic with everything in it."""
-        self._connection.act("delete-topic", {"name": name})
+        unsure = False
+
+        def delete(connection: Connection) -> None:
+            nonlocal unsure
+            try:
+                connection.act("delete-topic", {"name": name})
+            except Unreachable:
+                unsure = True
+                raise
+            except Refusal as refusal:
+                if refusal.code != "not_found" or not unsure:
+                    raise
+
+        self.nodes.call(name, delete, self._patience_s)
 
     def seek(self, topic: str, subscription: str, *, offset: int | None = None, time_ns: int | None = None) -> None:
         """Let a subscription go on from an offset or a time, in all shards."""
         where = {"offset": offset} if offset is not None else {"time_ns": time_ns}
-        self._connection.act("seek", {"topic": topic, "subscription": subscription, **where})
+        asked = {"topic": topic, "subscription": subscription, **where}
+        self.nodes.call(topic, lambda connection: connection.act("seek", asked), self._patience_s)
 
 
 class Subscription:
     """A consumer that is iterated: batch by batch, or with `messages` one by one."""
 
-    def __init__(self, access: Access, what: wire.Subscribe, credit: int, patience_s: float) -> None:
+    def __init__(self, nodes: Nodes, what: wire.Subscribe, credit: int, patience_s: float) -> None:
         self._queue: SimpleQueue[Batch | PenstockError | None] = SimpleQueue()
-        self._consumer = Consumer(access, what, credit, patience_s, self._queue.put)
+        self._consumer = Consumer(nodes, what, credit, patience_s, self._queue.put)
         self._ended = False
         self._consumer.start()
         self._consumer.wait()

@@ -32,8 +32,9 @@ class Unreachable(PenstockError):
 
 
 class Access(NamedTuple):
-    """How to get to a node; may be sent to other processes."""
+    """How to get to a node, or to a cluster by some of its nodes; may be sent to other processes."""
 
+    #: Several nodes have commas between them.
     url: str = DEFAULT_URL
     #: A token, or user:secret.
     token: str = ""
@@ -58,6 +59,17 @@ def token_in(path: str) -> str:
     return token
 
 
+def locations_of(url: str) -> list[str]:
+    """Return the Flight locations of nodes as people write them, with commas between."""
+    if "," not in url:
+        return [location_of(url)]
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        scheme, rest = "grpc", url
+    each = (one.strip() for one in rest.split(","))  # the first one's scheme is meant for all that do not say
+    return list(dict.fromkeys(location_of(one if "://" in one else f"{scheme}://{one}") for one in each if one))
+
+
 def location_of(url: str) -> str:
     """Return the Flight location of an address as people write it: `host`, `host:port`, `grpc://`, `grpc+tls://`."""
     parts = urlsplit(url if "://" in url else f"grpc://{url}")
@@ -77,13 +89,28 @@ def location_of(url: str) -> str:
     return f"{schemes[parts.scheme]}://{host}:{port}"
 
 
+#: A node that is back is found soon.
+_PATIENT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
+#: A node that does not answer any more, though its machine does, is given up after twice this time, and nobody waits
+#: longer for a connection. Streams on it may not be silent for long: a node takes many pings for an attack.
+BEAT_MS = 10_000
+_WATCHFUL = [
+    *_PATIENT,
+    ("grpc.keepalive_time_ms", BEAT_MS),
+    ("grpc.keepalive_timeout_ms", BEAT_MS),
+    ("grpc.min_reconnect_backoff_ms", BEAT_MS),
+]
+
+
 class Connection:
     """Calls to one node; may be used by several threads."""
 
-    def __init__(self, access: Access, timeout_s: float | None = None) -> None:
+    def __init__(self, access: Access, timeout_s: float | None = None, *, is_watchful: bool = False) -> None:
         self.access = access
+        #: Where it leads, in Flight's words.
+        self.location = location_of(access.url)
         tls = {"tls_root_certs": access.tls_roots} if access.tls_roots else {}
-        self._client = flight.FlightClient(location_of(access.url), **tls)
+        self._client = flight.FlightClient(self.location, generic_options=_WATCHFUL if is_watchful else _PATIENT, **tls)
         headers = [(b"authorization", b"Bearer " + access.token.encode())] if access.token else []
         self._options = flight.FlightCallOptions(timeout=timeout_s, headers=headers)
         # A stream lasts as long as it lasts.
@@ -183,8 +210,11 @@ class Connection:
 def error_of(error: BaseException, url: str) -> PenstockError:
     """Return what a Flight error says in this package's words."""
     text = _REMARKS.sub("", str(error))
-    if _CODED.search(text):
-        return refusal_of(text, wire.told_retry(getattr(error, "extra_info", b"")))
+    if coded := _CODED.search(text):
+        told = getattr(error, "extra_info", b"")
+        if coded[1] == "elsewhere":
+            return wire.told_place(told, coded[2].strip())
+        return refusal_of(text, wire.told_retry(told))
     if isinstance(error, flight.FlightUnauthenticatedError):
         return Refusal("unauthorized", f"{url} wants another token, or user and secret")
     if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightTimedOutError):

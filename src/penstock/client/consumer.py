@@ -1,4 +1,4 @@
-"""A consumer of a subscription over one exchange, kept up over restarts of the node.
+"""A consumer of a subscription over one exchange, kept up over restarts of the node, and when its topic moves.
 
 A thread reads what the node hands out into a queue; orders are written by whoever gives them. Leases die with a
 connection: after a new one the node hands out again what was not acked. What was acked in vain, because the connection
@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.client import wire
-from penstock.client.connection import Access, Connection, Unreachable, refusal_of
+from penstock.client.connection import Connection, Unreachable, refusal_of
 from penstock.client.incoming import Batch, Verb
+from penstock.client.nodes import Nodes
 from penstock.client.retry import RetryPolicy
 from penstock.errors import PenstockError
 
@@ -39,8 +40,8 @@ Told: TypeAlias = Callable[["Batch | PenstockError | None"], None]
 class Consumer:
     """One consumer; its messages go to `told`."""
 
-    def __init__(self, access: Access, what: wire.Subscribe, credit: int, patience_s: float, told: Told) -> None:
-        self._access = access
+    def __init__(self, nodes: Nodes, what: wire.Subscribe, credit: int, patience_s: float, told: Told) -> None:
+        self._nodes = nodes.shared()
         self._what = what
         self._credit = credit
         self._patience_s = patience_s
@@ -61,6 +62,7 @@ class Consumer:
         self.refusal: PenstockError | None = None
         #: Ids that came back to somebody else before they were acked.
         self.refused = 0
+        self._end_beats = nodes.on_beat(self._beat)
         self._thread = threading.Thread(target=self._run, name=f"penstock {what.subscription}", daemon=True)
 
     def start(self) -> None:
@@ -105,6 +107,12 @@ class Consumer:
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
+    def _beat(self) -> None:
+        """Ask for a word: a node that does not answer any more is missed by that."""
+        with self._lock:
+            if self._writer is not None and not self._closing.is_set():
+                self._write(wire.Order(ping=self._next_ping()))
+
     # --- with the lock held ---------------------------------------------------------------------------------------
 
     def _next_ping(self) -> int:
@@ -128,15 +136,15 @@ class Consumer:
     # --- the reader's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        retry = RetryPolicy(self._patience_s, self._closing.wait)
+        way = self._nodes.way(self._what.topic, RetryPolicy(self._patience_s, self._closing.wait))
         while not self._closing.is_set():
+            connection = self._nodes.to(self._what.topic)
             try:
-                with Connection(self._access) as connection:
-                    for _ in self._follow(connection):
-                        retry.renew()
+                for _ in self._follow(connection):
+                    way.renew()
             except PenstockError as error:
                 try:
-                    retry.rest(error)
+                    way.failed(connection, error)
                 except PenstockError:
                     self._end(None if self._closing.is_set() else error)
                     return
@@ -149,13 +157,20 @@ class Consumer:
         if not self._joined.is_set():
             self.refusal = error
         self._joined.set()
+        self._end_beats()
+        self._nodes.close()
         self._told(error)
 
     def _follow(self, connection: Connection) -> Iterator[None]:
         """Take what the node sends until it ends; yields after each piece."""
         writer, reader = connection.exchange(self._what)
-        with connection.told():
-            _ = reader.schema  # comes once the consumer is there
+        try:
+            with connection.told():
+                _ = reader.schema  # comes once the consumer is there
+        except PenstockError:
+            with suppress(pa.ArrowException, OSError):
+                writer.close()
+            raise
         with self._lock:
             self._doubtful = self._fresh.union(*self._unsure.values())
             self._doubt_until = time.monotonic() + DOUBT_S
@@ -182,7 +197,7 @@ class Consumer:
             with suppress(pa.ArrowException, OSError):
                 writer.close()
         if not self._closing.is_set():
-            raise Unreachable(f"{self._access.url} ended the exchange")
+            raise Unreachable(f"{connection.access.url} ended the exchange")
 
     def _take(self, batch: pa.RecordBatch) -> None:
         """Show what is new; what was acked already is acked again, because the node does not know of it."""

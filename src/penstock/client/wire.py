@@ -12,7 +12,7 @@ import json
 import math
 from typing import Any, TypeVar
 
-from penstock.errors import Refusal, hint
+from penstock.errors import Elsewhere, Refusal, hint
 
 
 def of(inner: type) -> dict[str, type]:
@@ -157,6 +157,8 @@ class Commit:
     query: str
     batch: int
     attempts: list[str]
+    #: That all of it is for, where one is: in a cluster its node is to be asked.
+    topic: str | None = None
     #: The last batch may come again with other rows than those that were written, and adds nothing then, too.
     any_rows: bool = False
 
@@ -206,6 +208,8 @@ class TopicInfo:
     #: Its directory on the node's machine; None where nothing is on disk.
     path: str | None
     durability: str
+    #: Where its node is, if that is another one than was asked, which knows nothing of the shards' ranges then.
+    location: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -295,6 +299,24 @@ def told_retry(content: bytes | None) -> int:
         return max(int(found["retry_ns"]), 0)
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0
+
+
+def place_told(elsewhere: Elsewhere) -> bytes:
+    """Return what goes with the error that a topic is on another node, for programs: which, and where that is."""
+    return json.dumps({name: getattr(elsewhere, name) for name in _PLACE}).encode()
+
+
+def told_place(content: bytes | None, text: str) -> Elsewhere:
+    """Return the refusal that names another node; what it did not say is empty."""
+    try:
+        found = json.loads(content or b"{}")
+        topic, node, location = (str(found.get(name) or "") for name in _PLACE)
+    except (ValueError, AttributeError, RecursionError):
+        topic = node = location = ""
+    return Elsewhere(topic, node, text, location)
+
+
+_PLACE = ("topic", "node", "location")
 
 
 def made(values: object, kind: type[Document]) -> Document:

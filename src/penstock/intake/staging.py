@@ -1,6 +1,7 @@
 """Staging: batches that a task wrote and nobody committed yet (ruling 16). They are files that no reader looks at.
 
-Owns the directory `staging` and the names in it. A stage is written by one thread of its own, so nothing here touches
+Owns a directory `staging` and the names in it; a node has one, and so has each topic that is not on its own disk
+(`stages.py`). A stage is written by one thread of its own, so nothing here touches
 the node's state but the tables of what is complete and what is being written. Knows nothing of commits.
 Invariant: what is listed as complete is synced, and stays until it is removed or a day has passed; its check is looked
 at before anything of it is read.
@@ -78,24 +79,25 @@ class Complete(NamedTuple):
 
 
 class Staging:
-    """The staged batches of a node."""
+    """The staged batches of one directory; its files have `mark` behind their names."""
 
-    def __init__(self, disk: Disk, path: str, now_ns: int) -> None:
+    def __init__(self, disk: Disk, path: str, now_ns: int, mark: str = "") -> None:
         self._disk = disk
         self._path = path
+        self._mark = mark
         self._complete: dict[str, Complete] = {}
         #: Being written, or written and not yet added, with the topic of each.
         self._begun: dict[str, str | None] = {}
         self._lock = Lock()
-        disk.make(path)
-        for name in disk.list(path):
-            if name.endswith(SUFFIX):
-                self._find(name, now_ns)
+        self._is_made = disk.exists(path)
+        for name in disk.list(path) if self._is_made else ():
+            if name.endswith(SUFFIX + mark):
+                self._find(name.removesuffix(mark), now_ns)
             else:  # its writer died with the node
                 disk.remove(f"{path}/{name}")
 
     def _find(self, name: str, now_ns: int) -> None:
-        file = self._disk.open(f"{self._path}/{name}")
+        file = self._disk.open(self._file(name))
         try:
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 self._complete[name] = Complete(now_ns, topic_of(reader.schema))
@@ -104,6 +106,9 @@ class Staging:
         finally:
             file.close()
 
+    def _file(self, name: str) -> str:
+        return f"{self._path}/{name}{self._mark}"
+
     def __len__(self) -> int:
         return len(self._complete)
 
@@ -111,10 +116,13 @@ class Staging:
         """Tell whether an attempt is complete."""
         return name in self._complete
 
-    def topic(self, names: list[str]) -> str | None:
-        """Return the one topic of complete attempts; None if there are several, or rows say it."""
-        topics = {self._complete[name].topic for name in names}
-        return topics.pop() if len(topics) == 1 else None
+    def is_begun(self, name: str) -> bool:
+        """Tell whether an attempt is being written, or was and is not added yet."""
+        return name in self._begun
+
+    def topic(self, name: str) -> str | None:
+        """Return the one topic of a complete attempt; None if its rows say it."""
+        return self._complete[name].topic
 
     def writer(
         self, query: str, batch: int, attempt: str, topic: str | None, schema: pa.Schema, home: int | None = None
@@ -126,11 +134,14 @@ class Staging:
                 being = "" if self.has(name) else "being "
                 raise Refusal("conflict", f"attempt {attempt} of batch {batch} is {being}staged already")
             self._begun[name] = topic
+            if not self._is_made:
+                self._disk.make(self._path)
+                self._is_made = True
         metadata = {TOPIC: topic} if topic is not None else {}
         if home is not None:
             metadata[HOME] = str(home)
         try:
-            return Writer(self._disk, f"{self._path}/{name}", schema.with_metadata(metadata), lambda: self._end(name))
+            return Writer(self._disk, self._file(name), schema.with_metadata(metadata), lambda: self._end(name))
         except BaseException:
             self._end(name)
             raise
@@ -148,13 +159,13 @@ class Staging:
     def check(self, names: list[str]) -> None:
         """Refuse attempts that are not what was written; blocking."""
         for name in names:
-            path = f"{self._path}/{name}"
+            path = self._file(name)
             with closing(self._opened(path)) as file:
                 _check(file, path)
 
     def batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield what an attempt wrote, in order; blocking. CorruptionError if it never will."""
-        path = f"{self._path}/{name}"
+        path = self._file(name)
         file = self._opened(path)
         try:
             _check(file, path)
@@ -179,7 +190,7 @@ class Staging:
         """Drop attempts; those that are not there are none."""
         for name in names:
             self._complete.pop(name, None)
-            self._disk.remove(f"{self._path}/{name}")
+            self._disk.remove(self._file(name))
 
     def of_query(self, query: str, topic: str | None, batch_max: int) -> list[str]:
         """Return the complete attempts of a query's batches up to one, for a topic."""

@@ -29,7 +29,7 @@ from penstock.disk import Disk
 from penstock.errors import Elsewhere, Refusal
 from penstock.fanout import Fanouts
 from penstock.intake.ledger import Ledger
-from penstock.intake.staging import Staging
+from penstock.intake.stages import Stages
 from penstock.log.kafka.engine import Engine
 from penstock.log.memory import MemoryShard, squeeze
 from penstock.log.quota import Quota
@@ -183,8 +183,9 @@ class Node:
         self.routing = Routing(config.routing, clock, self.catalog, self._remapped)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
         self.holds = Holds(self.catalog, self.steady)
-        self.staging = Staging(disk, f"{config.data_dir}/staging", clock.now())
+        self.staging = Stages(disk, f"{config.data_dir}/staging", clock.now())
         self.transactions = Transactions(self)
+        self.watchers.append(self.transactions.changed)
         #: Names under which several topics are published to at once.
         self.fanouts = Fanouts(self)
         #: How the pipelines are that told it.

@@ -202,10 +202,10 @@ def access_of(words: Mapping[str, str]) -> Access | None:
         if roots:
             raise ConfigError("option tlsRoots needs option url, as grpc+tls://host:7071")
         return None
-    from penstock.client.connection import Access, location_of, token_in
+    from penstock.client.connection import Access, locations_of, token_in
 
     try:
-        location_of(url)
+        locations_of(url)
     except ConfigError as error:
         raise ConfigError(f"option url: {error}") from None
     kept = words.get("tokenFile")

@@ -1,6 +1,7 @@
-"""Topics of a node, over Arrow Flight.
+"""Topics of a node, or of the cluster that it belongs to, over Arrow Flight.
 
-Owns how the store's questions become calls. Needs pyarrow and nothing of the log.
+Owns how the store's questions become calls; each goes to the node that has the topic by then. Needs pyarrow and nothing
+of the log.
 Invariant: an answer that was cut off in the middle is asked for again from the row after the last, never twice.
 """
 
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from penstock.client.connection import Access, Connection, Unreachable
+from penstock.client.nodes import PASSING, Nodes
 from penstock.client.retry import RetryPolicy
-from penstock.client.wire import Hold, TopicInfo, made
+from penstock.client.wire import Hold, TopicInfo
 from penstock.errors import PenstockError, Refusal
 from penstock.pipeline.store import Piece
 
@@ -23,20 +25,21 @@ T = TypeVar("T")
 #: A node that restarts is back within this long; a query need not fail for it.
 PATIENCE_S = 30.0
 CALL_S = 30.0
+#: A hold is asked for again anyway.
+HOLD_S = 5.0
 
 
 class Remote:
-    """Topics of one node."""
+    """Topics of one node, or of all that are in its cluster."""
 
     def __init__(self, access: Access, patience_s: float = PATIENCE_S) -> None:
-        self._access = access
         self._patience_s = patience_s
-        self._connection: Connection | None = None
+        self._nodes = Nodes(access, CALL_S)
 
     def topic(self, name: str) -> TopicInfo | None:
         """Return a topic, None if there is none of this name."""
         try:
-            return made(self._act("topic", {"name": name}), TopicInfo)
+            return self._patiently(name, lambda connection: connection.topic(name))
         except Refusal as refusal:
             if refusal.code == "not_found":
                 return None
@@ -44,55 +47,36 @@ class Remote:
 
     def names(self) -> list[str]:
         """Return the names of all topics."""
-        return [each["name"] for each in self._act("topics")["topics"]]
+        return [each.name for each in self._patiently(None, lambda connection: connection.topics())]
 
     def offsets_at(self, topic: TopicInfo, time_ns: int) -> list[int]:
         """Return for each shard the first offset whose row was taken at or after a time, or its end."""
-        return [int(each) for each in self._act("offsets-at", {"topic": topic.name, "time_ns": time_ns})["offsets"]]
+        asked = {"topic": topic.name, "time_ns": time_ns}
+        found = self._patiently(topic.name, lambda connection: connection.act("offsets-at", asked))
+        return [int(each) for each in found["offsets"]]
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield rows as the node sends them."""
-        read = piece.read
-        columns = list(read.columns or ())
-        # The offset tells how far an answer came.
-        asked = dataclasses.replace(read, columns=columns if "offset" in columns else [*columns, "offset"])
-        retry = RetryPolicy(self._patience_s)
-        while True:
-            try:
-                for batch in self._connected().read(asked):
-                    retry.renew()
-                    if len(batch):
-                        asked = dataclasses.replace(asked, start=batch.column("offset")[-1].as_py() + 1, from_ns=None)
-                        yield batch if "offset" in columns else batch.select(columns)
-                return
-            except Unreachable as error:
-                self._connection = None
-                retry.rest(error)
-            if asked.end is not None and asked.start is not None and asked.start >= asked.end:
-                return
+        asked = dataclasses.replace(piece.read, columns=list(piece.read.columns or ()))
+        for batch in self._nodes.read(asked, self._patience_s, waits=True):
+            if len(batch):
+                yield batch
 
     def hold(self, hold: Hold) -> str:
         """Ask for rows to be kept; return why that was not possible, empty if it was."""
         try:
-            self._connected().act("hold", hold)
+            self._nodes.call(hold.topic, lambda connection: connection.act("hold", hold), HOLD_S)
         except PenstockError as error:
-            self._connection = None
             return str(error)
         return ""
 
-    def _act(self, action: str, document: dict[str, Any] | None = None) -> Any:
-        return self._patiently(lambda: self._connected().act(action, document))
-
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = Connection(self._access, CALL_S)
-        return self._connection
-
-    def _patiently(self, call: Callable[[], T]) -> T:
-        retry = RetryPolicy(self._patience_s)
+    def _patiently(self, topic: str | None, call: Callable[[Connection], T]) -> T:
+        way = self._nodes.way(topic, RetryPolicy(self._patience_s))
         while True:
+            connection = self._nodes.to(topic)
             try:
-                return call()
-            except Unreachable as error:
-                self._connection = None
-                retry.rest(error)
+                return call(connection)
+            except (Unreachable, Refusal) as error:
+                if isinstance(error, Refusal) and error.code not in PASSING:
+                    raise
+                way.failed(connection, error)

@@ -22,7 +22,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.pipeline.frame import chosen_columns, messages
-from penstock.pipeline.stage import Line
+from penstock.pipeline.stage import Attempt, Line
 from penstock.pipeline.target import Target, parsed
 
 
@@ -31,7 +31,7 @@ class Staged(WriterCommitMessage):
     """What one task tells the driver."""
 
     query: str
-    attempts: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
     rows: int
 
 
@@ -44,7 +44,7 @@ class Writing:
 
     def stage(self, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows and return what the driver needs to commit them; on an executor."""
-        staged: list[str] = []
+        staged: list[Attempt] = []
         count = 0
         try:
             with Line(self.target) as line:
@@ -163,7 +163,7 @@ def _writing(target: Target, schema: StructType) -> Writing:
     return Writing(target, chosen_columns(schema, target.topic))
 
 
-def attempts_of(told: Sequence[WriterCommitMessage | None]) -> list[str]:
+def attempts_of(told: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
     """Return everything that the tasks staged, in the order of the tasks."""
     return [attempt for message in told if isinstance(message, Staged) for attempt in message.attempts]
 

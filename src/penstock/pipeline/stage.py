@@ -1,7 +1,8 @@
 """The line from a task or the driver to the node: rows are staged over it, and staged rows committed.
 
 Owns retries. Rows come from Spark only once, so what was sent is kept until the node has it on disk, and is sent again
-to a node that came back; what is kept is bounded, because a long task stages in several loads.
+to a node that came back; what is kept is bounded, because a long task stages in several loads. In a cluster the rows of
+each topic are staged, and committed, at the node that has it.
 Invariant: every row of a task is in exactly one of the attempts that `stage` returns.
 """
 
@@ -11,16 +12,19 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.client import wire
 from penstock.client.connection import Connection, Unreachable
+from penstock.client.nodes import Nodes, Way
 from penstock.client.retry import RetryPolicy
-from penstock.errors import PenstockError, Refusal
+from penstock.errors import Elsewhere, PenstockError, Refusal
 from penstock.pipeline.target import Target
 
 #: A node that restarts is back within this time, and room is made on a full disk; then Spark is told.
@@ -41,13 +45,25 @@ _SIZED = re.compile(r": (\w+) has (\d+) bytes")
 Result = TypeVar("Result")
 
 
+TOPIC = "topic"
+
+
+class Attempt(NamedTuple):
+    """Rows that are staged: the topic that all of them are for, None where each says its own, and their name."""
+
+    topic: str | None
+    name: str
+
+
 class Line:
-    """Calls to the node of one target, tried again where that may help."""
+    """Calls to the node of one target, or to its cluster, tried again where that may help."""
 
     def __init__(self, target: Target, patience_s: float = PATIENCE_S) -> None:
         self._target = target
         self._patience_s = patience_s
-        self._connection: Connection | None = None
+        self._nodes: Nodes | None = None
+        #: Rows that name their topics are staged for each by itself, because there are several nodes.
+        self._apart = False
 
     def __enter__(self) -> Line:
         return self
@@ -57,68 +73,141 @@ class Line:
 
     def stage(
         self, query: str, batch: int, batches: Iterator[pa.RecordBatch], home: int | None = None
-    ) -> tuple[tuple[str, ...], int]:
+    ) -> tuple[tuple[Attempt, ...], int]:
         """Stage rows that come once; return (attempts, rows). `home` is the shard of those without a key."""
-        attempts: list[str] = []
+        attempts: list[Attempt] = []
         rows = 0
         pieces = (piece for each in batches for piece in _cut(each))
         for first in pieces:
-            attempt, count = self._stage_load(query, batch, first, pieces, home)
-            attempts.append(attempt)
+            staged, count = self._stage_load(query, batch, first, pieces, home)
+            attempts += staged
             rows += count
         return tuple(attempts), rows
 
-    def commit(self, query: str, batch: int, attempts: list[str]) -> None:
-        """Make attempts visible."""
-        document = wire.Commit(query=query, batch=batch, attempts=attempts, any_rows=self._target.any_rows)
-        self._patiently(lambda connection: connection.act("commit", document))
+    def commit(self, query: str, batch: int, attempts: list[Attempt]) -> None:
+        """Make attempts visible: all of a topic in one step."""
+        for topic, names in self._by_topic(attempts).items():
+            document = wire.Commit(
+                query=query, batch=batch, attempts=names, topic=topic, any_rows=self._target.any_rows
+            )
+            self._patiently(topic, partial(_told, "commit", document))
 
-    def abort(self, query: str, batch: int, attempts: list[str]) -> None:
+    def abort(self, query: str, batch: int, attempts: list[Attempt]) -> None:
         """Drop attempts, if the node can be told; what this misses it sweeps after a day."""
-        try:
-            self._connected().act("abort", wire.Commit(query=query, batch=batch, attempts=attempts))
-        except PenstockError:
-            self._hang_up()
+        for topic, names in self._by_topic(attempts).items():
+            document = wire.Commit(query=query, batch=batch, attempts=names, topic=topic)
+            try:
+                self._connected().call(topic, partial(_told, "abort", document), 0)
+            except PenstockError:
+                self._hang_up()
+
+    def _by_topic(self, attempts: list[Attempt]) -> dict[str | None, list[str]]:
+        """Return the names of attempts by the topic that says which node has them."""
+        found: dict[str | None, list[str]] = {} if attempts else {self._target.topic: []}
+        for attempt in attempts:
+            found.setdefault(attempt.topic, []).append(attempt.name)
+        return found
 
     def _stage_load(
         self, query: str, batch: int, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], home: int | None
-    ) -> tuple[str, int]:
+    ) -> tuple[list[Attempt], int]:
         kept: list[pa.RecordBatch] = []
         coming = _kept(first, rest, kept)
 
-        def send(connection: Connection) -> tuple[str, int]:
-            # A new name for each try: the node may have finished the last one without being able to say so.
-            attempt = uuid.uuid4().hex
-            stage = wire.Stage(query=query, batch=batch, attempt=attempt, topic=self._target.topic, home=home)
-            staged = _sent(connection, stage, chain(tuple(kept), coming), first.schema)
-            if staged.rows != sum(map(len, kept)):
-                raise PenstockError(f"the node has {staged.rows} of {sum(map(len, kept))} rows that were staged")
-            return attempt, staged.rows
+        def staged(topic: str | None, batches: Callable[[], Iterable[pa.RecordBatch]]) -> tuple[Attempt, int]:
+            def send(connection: Connection) -> tuple[Attempt, int]:
+                # A new name for each try: the node may have finished the last one without being able to say so.
+                attempt = uuid.uuid4().hex
+                stage = wire.Stage(query=query, batch=batch, attempt=attempt, topic=topic, home=home)
+                there = list[int]()
+                staged = _sent(connection, stage, _counted(batches(), there), _schema(first.schema, topic, self._apart))
+                if staged.rows != sum(there):
+                    raise PenstockError(f"the node has {staged.rows} of {sum(there)} rows that were staged")
+                return Attempt(topic, attempt), staged.rows
+
+            return self._patiently(topic, send)
 
         try:
-            return self._patiently(send)
+            if not self._apart:
+                try:
+                    attempt, rows = staged(self._target.topic, lambda: chain(tuple(kept), coming))
+                    return [attempt], rows
+                except Elsewhere:
+                    if self._target.topic is not None:
+                        raise
+                    self._apart = True
+            for _ in coming:
+                pass
+            parts = [staged(name, partial(_only, kept, name)) for name in _topics(kept)]
+            return [attempt for attempt, _ in parts], sum(rows for _, rows in parts)
         except Refusal as refusal:
             raise Refusal(refusal.code, _shown(str(refusal), kept)) from None
 
-    def _patiently(self, call: Callable[[Connection], Result]) -> Result:
+    def _patiently(self, topic: str | None, call: Callable[[Connection], Result]) -> Result:
         """Return what a call returns; wait for a node that is being restarted, or out of room for a moment."""
         retry = RetryPolicy(self._patience_s)
+        way: Way | None = None
         while True:
+            connection = None
             try:
-                return call(self._connected())
+                nodes = self._connected()
+                connection = nodes.to(topic)
+                return call(connection)
             except (Unreachable, Refusal) as error:
-                self._hang_up()
-                retry.rest(error)
+                if topic is None and isinstance(error, Elsewhere):
+                    raise
+                if self._target.path is not None or self._nodes is None:
+                    self._hang_up()  # what is there next may listen elsewhere
+                    retry.rest(error)
+                    continue
+                way = way or self._nodes.way(topic, retry)
+                way.failed(connection, error)
 
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = Connection(self._target.node())
-        return self._connection
+    def _connected(self) -> Nodes:
+        if self._nodes is None:
+            self._nodes = Nodes(self._target.node())
+        return self._nodes
 
     def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        nodes, self._nodes = self._nodes, None
+        if nodes is not None:
+            nodes.close()
+
+
+def _told(action: str, document: wire.Commit, connection: Connection) -> object:
+    told: object = connection.act(action, document)
+    return told
+
+
+def _topics(batches: list[pa.RecordBatch]) -> list[str]:
+    """Return the topics that rows name, in the order in which they come."""
+    found = dict.fromkeys(name for batch in batches for name in batch.column(TOPIC).unique().to_pylist())
+    if None in found:
+        nulls = (batch.column(TOPIC).is_null().to_pylist() for batch in batches)
+        row = next(rows.index(True) for rows in nulls if True in rows)
+        raise Refusal("bad_column", f"row {row} has no {TOPIC}")
+    return list(found)
+
+
+def _only(batches: list[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one topic, without its name."""
+    for batch in batches:
+        rows = batch.filter(pc.equal(batch.column(TOPIC), topic))
+        if len(rows):
+            yield rows.drop_columns([TOPIC])
+
+
+def _counted(batches: Iterable[pa.RecordBatch], there: list[int]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        there.append(len(batch))
+        yield batch
+
+
+def _schema(schema: pa.Schema, topic: str | None, is_apart: bool) -> pa.Schema:
+    """Return the schema of what is staged: rows that were told apart by their topics do not name them again."""
+    if not is_apart or topic is None or TOPIC not in schema.names:
+        return schema
+    return schema.remove(schema.get_field_index(TOPIC))
 
 
 def _shown(text: str, batches: list[pa.RecordBatch]) -> str:

@@ -275,9 +275,20 @@ class Catalog:
 
         return self.attempt(compose)
 
-    def put(self, key: str, value: bytes, replaced: Sequence[str] = ()) -> Answer[None]:
-        """Set what others keep here, over whatever is there, and remove what it takes the place of."""
-        return self.attempt(lambda: Draft(None, {key: value}, replaced, self._guard(key), proof=(key,)))
+    def put(
+        self, key: str, value: bytes, replaced: Sequence[str] = (), check: Callable[[], None] | None = None
+    ) -> Answer[None]:
+        """Set what others keep here, over whatever is there, and remove what it takes the place of.
+
+        `check` may refuse it by what the registry shows then.
+        """
+
+        def compose() -> Draft[None]:
+            if check is not None:
+                check()
+            return Draft(None, {key: value}, replaced, self._guard(key), proof=(key,))
+
+        return self.attempt(compose)
 
     def remove(self, keys: Sequence[str]) -> Answer[None]:
         """Remove any number of keys, some at a time; some may be gone already."""

@@ -61,6 +61,15 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
         return next((past for past in self.past if past.batch == batch), None)
 
 
+def is_ahead(there: TransactionRecord, record: TransactionRecord) -> bool:
+    """Tell whether what the registry has is further than what shall take its place: another node carried it on."""
+    if there.incarnation != record.incarnation or there.is_old:
+        return False
+    if there.batch != record.batch or there.begun != record.begun:
+        return (there.batch, there.begun) > (record.batch, record.begun)
+    return not record.done and (there.done or there.reached > record.reached)
+
+
 def key_of(query: str, topic: str | None) -> str:
     """Return where the registry keeps the last transaction of a query to a topic."""
     return KEYS + digest(query) + (f"/{digest(topic)}" if topic is not None else "")

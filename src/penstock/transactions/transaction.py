@@ -97,9 +97,29 @@ class Transaction:
         self._left = 0
         self._failure: BaseException | None = None
         self._retry_ns = RETRY_NS
+        self._is_abandoned = False
+
+    @property
+    def topic(self) -> str | None:
+        """Where all of it goes; None if its rows say that."""
+        return self._record.topic
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether another process takes it up."""
+        return self._is_abandoned or self._node.stopping
+
+    def abandon(self, error: Refusal) -> None:
+        """Leave it to another node, and tell who waits."""
+        self._is_abandoned = True
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(None, error)
 
     def begin(self) -> None:
         """Go on from where the record says it got."""
+        if self._is_abandoned:
+            return
         self._batches = self._staged(self._reached)
         self._next()
 
@@ -117,8 +137,8 @@ class Transaction:
         self._node.disk.submit("read", lambda: next(batches, None) if batches else None, self._loaded)
 
     def _loaded(self, found: Piece | None, error: BaseException | None) -> None:
-        if self._node.stopping:
-            return  # the next process takes it up
+        if self._is_over:
+            return
         if isinstance(error, CorruptionError):
             self._give_up(error)
         elif error is not None:
@@ -204,7 +224,7 @@ class Transaction:
         self._left -= 1
         if error is None and part is not None:
             self._parts.add(part)
-        if self._left:
+        if self._left or self._is_abandoned:
             return
         if self._failure is not None:
             self._fail(self._failure)
@@ -242,7 +262,7 @@ class Transaction:
             nonlocal left, failure
             left -= 1
             failure = failure or error
-            if left:
+            if left or self._is_abandoned:
                 return
             if failure is not None:
                 failed(failure)
@@ -285,6 +305,7 @@ class Transaction:
     def _written(self, record: TransactionRecord, _: None, error: Exception | None) -> None:
         if error is not None:
             self._fail(error)
+        if error is not None or self._is_abandoned:
             return
         self._finished(record)
         for done in self.waiting:
@@ -293,6 +314,8 @@ class Transaction:
 
     def _fail(self, error: BaseException) -> None:
         """Tell who waits, and try again later: the commit was promised, and others may have seen a part of it."""
+        if self._is_abandoned:
+            return
         _log.warning("batch %d of query %s is not committed yet: %s", self._record.batch, self._record.query, error)
         waiting, self.waiting = self.waiting, []
         for done in waiting:

@@ -18,9 +18,9 @@ import pyarrow as pa
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.intake.mark import BITS
-from penstock.intake.staging import TOPIC, name_of, topic_of
+from penstock.intake.staging import TOPIC, digest, name_of, topic_of
 from penstock.registry.answer import Answer, Told
-from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, key_of
+from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, is_ahead, key_of
 from penstock.transactions.transaction import Committed, Transaction, marked
 from penstock.units.times import shown
 
@@ -82,10 +82,28 @@ class Transactions:
         return sum(bool(run.failed) for run in self._running.values())
 
     def resume(self) -> None:
-        """Finish what was under way when the node died."""
+        """Finish what was under way when the node died; in a cluster, what this node has the topic of."""
+        alone = self._node.share is None
         for record in self._records():
-            if not record.done:
+            if not record.done and (alone or (record.topic is not None and record.topic in self._node.topics)):
                 self._start(record)
+
+    def changed(self, change: str, topic: Topic, subscription: object) -> None:
+        """Go on with what was decided for a topic that came from another node, and stop where one went there."""
+        if subscription is not None or topic.settings.log == "local":
+            return
+        if change == "created":
+            self._node.staging.open(topic.name, topic.disk, topic.path, self._node.clock.now())
+            end = f"/{digest(topic.name)}"
+            for key, entry in self._node.catalog.registry.list(KEYS).items():
+                if key.endswith(end) and key not in self._running and not (record := decoded(entry.value)).done:
+                    self._start(record)
+        elif change in ("left", "deleted"):
+            self._node.staging.close(topic.name)
+            for key, run in list(self._running.items()):
+                if run.topic == topic.name and change == "left":
+                    del self._running[key]
+                    run.abandon(Refusal("unavailable", f"topic {topic.name} went to another node; ask again"))
 
     def commit(
         self,
@@ -380,7 +398,13 @@ class Transactions:
 
     def _put(self, record: TransactionRecord, replaced: Sequence[str] = ()) -> Answer[None]:
         record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
-        return self._node.catalog.put(record.key, msgspec.msgpack.encode(record), replaced)
+
+        def check() -> None:
+            there = self._record(record.key)
+            if there is not None and is_ahead(there, record):
+                raise Refusal("unavailable", f"another node went on with query {record.query}; ask again")
+
+        return self._node.catalog.put(record.key, msgspec.msgpack.encode(record), replaced, check)
 
 
 def _where(record: TransactionRecord) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.client import wire as native
-from penstock.client.connection import Access, Connection, Unreachable, location_of
+from penstock.client.connection import Access, Connection, Unreachable, location_of, locations_of
 from penstock.client.retry import RetryPolicy
 from penstock.client.timeline import wire
 from penstock.client.timeline.error import TimelineError, check
-from penstock.errors import PenstockError, Refusal
+from penstock.errors import Elsewhere, PenstockError, Refusal
 
 Document = TypeVar("Document", bound=wire.Answered)
 Result = TypeVar("Result")
@@ -71,7 +71,9 @@ class Link:
         self, access: Access, greeting: wire.ProducerHandshake | wire.ConsumerHandshake, patience_s: float
     ) -> None:
         self.patience_s = patience_s
-        self._access = access
+        #: Any of these may be asked when the others do not answer.
+        self._named = locations_of(access.url)
+        self._access = access._replace(url=self._named[0]) if len(self._named) > 1 else access
         self._greeting = greeting
         self._lock = threading.RLock()
         self._connection: Connection | None = None
@@ -129,9 +131,10 @@ class Link:
     def walk(self) -> None:
         """Go to the next node of those that were named, because this one does not answer."""
         with self._lock:
-            if len(self._brokers) > 1:
-                here = next((at for at, each in enumerate(self._brokers) if each == self.url), -1)
-                self.move(self._brokers[(here + 1) % len(self._brokers)])
+            others = [*self._brokers, *(each for each in self._named if each not in map(location_of, self._brokers))]
+            here = next((at for at, each in enumerate(others) if location_of(each) == location_of(self.url)), -1)
+            if here < 0 or len(others) > 1:
+                self.move(others[(here + 1) % len(others)])
 
     def _go(self, url: str) -> None:
         if self._connection is not None:
@@ -156,7 +159,10 @@ class Link:
 
     def trouble(self, error: PenstockError) -> None:
         """Take note of what went wrong: a pause to keep, a node that does not answer."""
-        if isinstance(error, Unreachable):
+        if isinstance(error, Elsewhere) and error.location:
+            if location_of(error.location) != location_of(self.url):
+                self.move(error.location)
+        elif isinstance(error, Unreachable | Elsewhere):
             self.walk()
         elif isinstance(error, TimelineError):
             self._not_before = max(self._not_before, time.monotonic() + error.error.throttled_ms / 1000)

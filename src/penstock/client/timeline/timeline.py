@@ -19,13 +19,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from penstock.client.connection import DEFAULT_URL, Access, Connection, token_in
+from penstock.client.connection import DEFAULT_URL, Access, token_in
 from penstock.client.incoming import Span, milliseconds
 from penstock.client.keywords import hinted
+from penstock.client.nodes import Nodes
 from penstock.client.outgoing import Moment
 from penstock.client.timeline import wire
 from penstock.client.timeline.consumer import Clock, Consumer, Habits
-from penstock.client.timeline.link import Link, act
+from penstock.client.timeline.link import Document, Link, act
 from penstock.client.timeline.outgoing import time_of
 from penstock.client.timeline.producer import BATCH_BYTES, BATCH_MESSAGES, Producer
 
@@ -48,7 +49,7 @@ class Timeline:
     ) -> None:
         """Take the topic, where a node is, and what it is shown: a token or `user:secret`, or the file it is in.
 
-        A cluster that is named must be the node's.
+        A cluster that is named must be the node's. Several nodes of one have commas between them.
         """
         _check_text("topic", topic)
         _check_text("cluster", cluster, empty=True)
@@ -56,7 +57,7 @@ class Timeline:
         self._cluster = cluster
         self._access = Access(url, token or (token_in(token_file) if token_file else ""), tls_roots)
         self._patience_s = milliseconds(patience) / 1000
-        self._connection = Connection(self._access)
+        self._nodes = Nodes(self._access)
 
     def __enter__(self) -> Timeline:
         return self
@@ -66,7 +67,11 @@ class Timeline:
 
     def close(self) -> None:
         """Hang up; producers and consumers are closed by themselves."""
-        self._connection.close()
+        self._nodes.close()
+
+    def _act(self, name: str, document: object, kind: type[Document]) -> Document:
+        """Carry out an action at the node that has the topic."""
+        return self._nodes.call(self.topic, lambda connection: act(connection, name, document, kind), self._patience_s)
 
     # --- the topic ------------------------------------------------------------------------------------------------
 
@@ -104,15 +109,15 @@ class Timeline:
             dealer=dealer,
             checksum_bodies=checksum_bodies,
         )
-        act(self._connection, "create", asked, wire.Done)
+        self._act("create", asked, wire.Done)
 
     def delete(self) -> None:
         """Drop the topic with all of its messages."""
-        act(self._connection, "delete", wire.TimelineDeleteTopic(id=self.topic, cluster=self._cluster), wire.Done)
+        self._act("delete", wire.TimelineDeleteTopic(id=self.topic, cluster=self._cluster), wire.Done)
 
     def info(self) -> dict[str, Any]:
         """Return what the node knows of the topic."""
-        found = act(self._connection, "info", wire.Info(topic_id=self.topic, cluster=self._cluster), wire.Informed)
+        found = self._act("info", wire.Info(topic_id=self.topic, cluster=self._cluster), wire.Informed)
         return found.topics[0] if found.topics else {}
 
     def count(self, status: str = "all", *, start: Moment | None = None, end: Moment | None = None) -> int:
@@ -124,7 +129,7 @@ class Timeline:
             from_ms=self._time("start", start),
             to_ms=self._time("end", end),
         )
-        return act(self._connection, "count", asked, wire.Counted).n
+        return self._act("count", asked, wire.Counted).n
 
     def _time(self, name: str, value: Moment | None) -> int | None:
         if value is None:
@@ -132,7 +137,7 @@ class Timeline:
         time_ms, relative = time_of(value, name)
         if not relative:
             return time_ms
-        return time_ms + act(self._connection, "ping", wire.Ping(local_ts_ms=0), wire.Pong).partner_ts_ms
+        return time_ms + self._act("ping", wire.Ping(local_ts_ms=0), wire.Pong).partner_ts_ms
 
     # --- in and out -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pyarrow.flight as flight
 from penstock.callers import Caller
 from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
 from penstock.clock import MILLISECOND
-from penstock.dialects.flight import offered
+from penstock.dialects.flight import offered, owners
 from penstock.dialects.flight.bridge import Settle
 from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
@@ -157,6 +157,8 @@ def offsets_at(service: Service, caller: Caller, document: OffsetsAt) -> object:
 
 def commit(service: Service, caller: Caller, document: Commit) -> Committed:
     """Make what these attempts staged visible, once for each (query, topic, batch)."""
+    if document.topic is not None:
+        service.bridge.call(partial(owners.check_here, service.node, document.topic))
     obtain = partial(service.node.obtain_for, caller, "publish")
     call = partial(service.node.transactions.commit, any_rows=document.any_rows, obtain=obtain)
     found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
@@ -165,6 +167,8 @@ def commit(service: Service, caller: Caller, document: Commit) -> Committed:
 
 def abort(service: Service, caller: Caller, document: Commit) -> object:
     """Drop what these attempts staged."""
+    if document.topic is not None:
+        service.bridge.call(partial(owners.check_here, service.node, document.topic))
     service.bridge.call(partial(service.node.transactions.abort, document.query, document.batch, document.attempts))
     return {}
 

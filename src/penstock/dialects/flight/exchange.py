@@ -25,7 +25,7 @@ from penstock.dialects.flight.get import columns_of
 from penstock.dialects.flight.leased import record_batches, schema_of
 from penstock.dialects.flight.order import check, ids_of, parts_of, runs_of
 from penstock.dialects.flight.outlet import Outlet
-from penstock.dialects.flight.service import Service
+from penstock.dialects.flight.service import Service, moved
 from penstock.errors import Refusal
 from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
 from penstock.filters.sample import ALL
@@ -176,6 +176,10 @@ class Exchange:
         if seat is not None:
             seat.close()
 
+    def serves(self, topic: Topic) -> bool:
+        """Tell whether it is a topic's."""
+        return self._topic is topic
+
     def peer(self) -> Peer:
         """Return who consumes."""
         held = self._seat.in_flight if self._seat is not None else 0
@@ -197,7 +201,9 @@ class Exchange:
             self.end(f"forbidden: {self._caller} may not receive topic {self._document.topic} any more")
 
     def _evict(self) -> None:
-        self.end(f"gone: subscription {self._document.subscription} of topic {self._document.topic} was deleted")
+        document = self._document
+        gone = f"gone: subscription {document.subscription} of topic {document.topic} was deleted"
+        self.end(moved(self._topic) if self._topic.is_leaving else gone)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         size = sum(_size(delivery) for delivery in deliveries)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from penstock.client.wire import retry_told
-from penstock.errors import Refusal
+from penstock.client.wire import place_told, retry_told
+from penstock.errors import Elsewhere, Refusal
 
 _KINDS = {"unauthorized": flight.FlightUnauthenticatedError, "forbidden": flight.FlightUnauthorizedError}
 
@@ -22,11 +22,15 @@ OURS = "bug: the node failed at this; its log says how"
 
 
 def error_of(refusal: Refusal) -> flight.FlightError:
-    """Return the Flight error that says a refusal; what may be tried again is `unavailable`."""
+    """Return the Flight error that says a refusal; what may be tried again is `unavailable`.
+
+    Programs find beside the text when that is, or which node has what they want, and where.
+    """
     kind = _KINDS.get(refusal.code)
     if kind is None:
         kind = flight.FlightUnavailableError if refusal.reason.retry else flight.FlightServerError
-    return kind(f"{refusal.code}: {refusal}", retry_told(refusal.retry_ns) if refusal.retry_ns else b"")
+    told = retry_told(refusal.retry_ns) if refusal.retry_ns else b""
+    return kind(f"{refusal.code}: {refusal}", place_told(refusal) if isinstance(refusal, Elsewhere) else told)
 
 
 def refusal_of(error: pa.ArrowException) -> Refusal:

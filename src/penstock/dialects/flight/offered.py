@@ -20,6 +20,7 @@ from penstock.dialects.flight.bridge import Settle
 from penstock.dialects.flight.outlet import Outlet
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
+from penstock.node.topic import Topic
 from penstock.offers import Action, Opening, Talk
 
 #: What a batch weighs in the count of unread bytes beside its columns.
@@ -133,6 +134,10 @@ class Offered:
         """End it: the client is gone."""
         self._service.close_exchange(self, self._caller)
         self._close()
+
+    def serves(self, topic: Topic) -> bool:
+        """Tell whether a topic's messages go down here: that is its dialect's to say, which ends it itself."""
+        return False
 
     def peer(self) -> Peer:
         """Return who talks."""

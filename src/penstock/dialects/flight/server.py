@@ -89,19 +89,17 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         """Tell all topics; criteria is the beginning of their names."""
         with self._service.guarded(context.peer()):
             prefix = bytes(criteria).decode("utf-8", "replace")
-            return iter(
-                [info.flight_info(each) for each in info.all_topics(self._service, self._caller(context), prefix)]
-            )
+            service, caller = self._service, self._caller(context)
+            return iter([info.flight_info(service, each) for each in info.all_topics(service, caller, prefix)])
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Tell one topic."""
         with self._service.guarded(context.peer()):
-            name, caller = topic_of(descriptor), self._caller(context)
-            return info.flight_info(
-                self._service.bridge.call(lambda: info.topic_info(self._service.topic(caller, "see", name)))
-            )
+            service, name, caller = self._service, topic_of(descriptor), self._caller(context)
+            found = service.bridge.call(lambda: info.one_topic(service, caller, name))
+            return info.flight_info(service, found)
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """Tell the schema of a topic, which is that of all topics."""

@@ -19,13 +19,15 @@ import pyarrow.flight as flight
 from penstock.callers import Action, Caller
 from penstock.callers.account import SLOW_NS
 from penstock.config import Config
+from penstock.delivery.subscription import Subscription
 from penstock.dialect import Peer
+from penstock.dialects.flight import owners
 from penstock.dialects.flight.bridge import STOPPING, Bridge, Settle
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
 from penstock.dialects.flight.places import Places
-from penstock.errors import Refusal
-from penstock.node.node import Node
+from penstock.errors import Elsewhere, Refusal
+from penstock.node.node import Change, Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.wire.crowd import Crowd
@@ -42,6 +44,9 @@ class Publisher:
 
 class Consuming(Protocol):
     """An exchange that is open."""
+
+    def serves(self, topic: Topic) -> bool:
+        """Tell whether it hands out messages of a topic."""
 
     def peer(self) -> Peer:
         """Return who consumes."""
@@ -66,6 +71,14 @@ class Service:
         #: No call begins any more.
         self.closing = False
         self._publishers = [Publisher() for _ in range(PUBLISHERS)]
+        node.watchers.append(self._changed)
+
+    def _changed(self, change: Change, topic: Topic, subscription: Subscription | None) -> None:
+        """Send consumers of a topic that left after it; on the loop."""
+        if change == "left":
+            for exchange, end in list(self.exchanges.items()):
+                if exchange.serves(topic):
+                    end(moved(topic))
 
     @property
     def streams(self) -> int:
@@ -123,6 +136,8 @@ class Service:
         try:
             self.check_open()
             yield
+        except Elsewhere as elsewhere:  # nobody's fault
+            raise error_of(self._located(elsewhere)) from None
         except Refusal as refusal:
             self.count(refusal, peer)
             raise error_of(refusal) from None
@@ -135,6 +150,12 @@ class Service:
         except Exception as error:
             self.bridge.tell(partial(self.node.report_bug, DIALECT, error))
             raise flight.FlightInternalError(OURS) from None
+
+    def _located(self, elsewhere: Elsewhere) -> Elsewhere:
+        try:
+            return self.bridge.call(partial(owners.told, self.node, elsewhere))
+        except Refusal:  # the node stops
+            return elsewhere
 
     @contextmanager
     def entered(self, caller: Caller) -> Iterator[None]:
@@ -178,6 +199,11 @@ class Service:
         """Count what a client did wrong."""
         if refusal.code != "stopping":
             self.bridge.tell(partial(self.node.count_fault, DIALECT, refusal.code, str(refusal), peer))
+
+
+def moved(topic: Topic) -> str:
+    """Return what consumers of a topic hear that another node has from now on."""
+    return f"elsewhere: topic {topic.name} went to another node"
 
 
 def host_of(peer: str) -> str:

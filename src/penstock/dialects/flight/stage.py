@@ -21,7 +21,7 @@ from penstock.dialects.flight.columns import TOPIC, Intake, pieces
 from penstock.dialects.flight.faults import GONE
 from penstock.dialects.flight.put import Reader, Topics, chunks
 from penstock.dialects.flight.service import Service
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.intake.limits import check_due
 from penstock.intake.staging import name_of
 
@@ -48,7 +48,9 @@ def write(
         raise Refusal("bad_request", f"'home' of a stage is the number of a shard, not {document.home}")
     node = service.node
     topics = Topics(service, caller, create=document.create)
-    if document.topic is not None and document.create:
+    if document.topic is None and node.share is not None:
+        raise Elsewhere("", "", "in a cluster each topic has a node: stage the rows of one topic at a time")
+    if document.topic is not None and document.create and node.share is None:
         # The commit makes it: a write that fails leaves no topic behind.
         service.bridge.call(partial(node.check_obtainable, caller, "publish", document.topic))
     elif document.topic is not None:

@@ -19,7 +19,7 @@ from penstock.pipeline.jobs.replay.options import Replay
 from penstock.pipeline.jobs.replay.plan import Bucket, Plan, Stretch
 from penstock.pipeline.jobs.replay.rows import PLACE, Rows
 from penstock.pipeline.jobs.replay.source import COUNTED, TIME_US_MAX, TIMES, Settled, sink_options
-from penstock.pipeline.stage import Line
+from penstock.pipeline.stage import Attempt, Line
 from penstock.pipeline.target import parsed as target_of
 
 #: What a row weighs.
@@ -55,7 +55,7 @@ class Batches:
         """Write one step, once."""
         target = target_of(sink_options(self._options, plan, number))
         query, version = target.once()
-        attempts: list[str] = []
+        attempts: list[Attempt] = []
         wanted = self._wanted(("timestamp", *self._carried, *self._times))
         with Line(target) as line:
             try:
