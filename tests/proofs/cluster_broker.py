@@ -1,0 +1,563 @@
+"""Proof that three nodes on etcd and Kafka keep what one node promises, whatever of them dies.
+
+Publishers and consumers of NSQ (through lookup), SQS and the SDK are at work, each with any node, while nodes are
+killed with -9 and paused for longer than their lease, brokers of Kafka and members of etcd are killed one at a time,
+and the whole etcd is away for a minute. In the end nothing that was acknowledged is lost, no offset names two
+messages, what the SDK published is there once, a message of SQS is with one receiver at a time and never comes back
+once its delete was answered, keys come in order, and every topic is empty for its consumers.
+
+    python -m tests.proofs.cluster_broker --troubles 10
+    python -m tests.proofs.cluster_broker --short
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from bench import supply
+from penstock.client import Client as Sdk
+from penstock.client import PenstockError
+from tests.cluster.trio import LEASE_S, PATIENCE_S, Member, Trio
+from tests.etcd.servers import Cluster as Etcds
+from tests.kafka.brokers import Brokers
+from tests.proofs import client as nsq
+from tests.proofs.checks import Checks
+from tests.proofs.queues import PLAIN, VISIBLE_S, Got, History
+
+#: One of each dialect on every node, so that each trouble meets all of them.
+NSQ, SDK, SQS = ("nsq.a", "nsq.b", "nsq.c"), ("sdk.a", "sdk.b", "sdk.c"), ("sqs-a", "sqs-b", "sqs-c")
+SUBSCRIPTION = "proof"
+KEYS = 4
+#: A node that stands still is not waited for longer than this.
+ANSWER_S = 5.0
+#: What a client of SQS hears while a topic is on its way to another node.
+PASSING = (421, 429, 500, 502, 503, 507)
+AWAY_S = 60.0
+DRAIN_S_MAX = 300.0
+#: No delivery for so long after a trouble is a finding.
+SILENCE_S_MAX = 120.0
+
+
+class Seen(NamedTuple):
+    """A message as a consumer got it."""
+
+    id: int
+    body: str
+    at_s: float
+
+
+class Book:
+    """What all clients of one topic saw."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.lock = threading.Lock()
+        self.offered: set[str] = set()
+        self.acknowledged: dict[str, float] = {}
+        #: Where the SDK was told that a message is.
+        self.places: dict[tuple[int, int], str] = {}
+        self.came: list[Seen] = []
+        self.bodies: set[str] = set()
+        self.broken: list[str] = []
+
+    def offer(self, bodies: list[str]) -> None:
+        with self.lock:
+            self.offered.update(bodies)
+
+    def acknowledge(self, bodies: list[str]) -> None:
+        with self.lock:
+            self.acknowledged.update(dict.fromkeys(bodies, time.monotonic()))
+
+    def deliver(self, found: list[tuple[int, str]]) -> None:
+        now_s = time.monotonic()
+        with self.lock:
+            for id_, body in found:
+                if body not in self.offered:
+                    self.broken.append(f"{body} of {self.topic} was never sent")
+                self.came.append(Seen(id_, body, now_s))
+                self.bodies.add(body)
+
+    def owed(self) -> list[str]:
+        """Return what was acknowledged and never came."""
+        with self.lock:
+            return sorted(self.acknowledged.keys() - self.bodies)
+
+
+class Proof:
+    """Three nodes, their clients, and what these saw."""
+
+    def __init__(self, trio: Trio, random: Random) -> None:
+        self.trio = trio
+        self.random = random
+        self.books = {name: Book(name) for name in (*NSQ, *SDK, *SQS)}
+        self.queues = {name: History(PLAIN) for name in SQS}
+        self.surprises: list[str] = []
+        self.refused: dict[str, int] = defaultdict(int)
+        #: (what happened, seconds until the next delivery, by dialect)
+        self.gaps: list[tuple[str, dict[str, float]]] = []
+        self._over = threading.Event()
+        self._draining = threading.Event()
+        self._numbers: dict[str, int] = defaultdict(int)
+        self._threads: list[threading.Thread] = []
+
+    # --- a run ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Make the topics, some at each node, and let clients work."""
+        for place, (first, second, third) in enumerate(zip(NSQ, SDK, SQS, strict=True)):
+            member = self.trio.members[place]
+            with Sdk(member.url) as sdk:
+                sdk.create_topic(first, shards=2)
+                sdk.create_topic(second, shards=2)
+            wanted = {"name": SUBSCRIPTION, "settings": {"order": "key"}}
+            member.process.call("POST", f"/topics/{second}/subscriptions", wanted)
+            attributes = {"VisibilityTimeout": f"{VISIBLE_S:.0f}"}
+            _aws(member, "CreateQueue", {"QueueName": third, "Attributes": attributes})
+        for number, name in enumerate(NSQ):
+            self._start(self._publish_nsq, name, number)
+            self._start(self._consume_nsq, name, number)
+        for name in SDK:
+            self._start(self._publish_sdk, name)
+            self._start(self._consume_sdk, name)
+        for name in SQS:
+            self._start(self._send_sqs, name)
+            self._start(self._receive_sqs, name)
+            self._start(self._receive_sqs, name)
+        self.more("the beginning")
+
+    def _start(self, work: Callable[..., None], *about: Any) -> None:
+        def run() -> None:
+            try:
+                work(*about)
+            except Exception as error:
+                self.surprises.append(f"{work.__name__} of {about[0]}: {error!r}")
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def more(self, what: str, since_s: float | None = None) -> None:
+        """Wait until each topic had a message that was published after a moment; note how long that took."""
+        start_s = time.monotonic() if since_s is None else since_s
+        took: dict[str, float] = {}
+        end_s = time.monotonic() + SILENCE_S_MAX
+        while len(took) < len(self.books):
+            for name, book in self.books.items():
+                if name not in took and (at_s := _after(book, start_s)) is not None:
+                    took[name] = at_s - start_s
+            if time.monotonic() > end_s:
+                silent = sorted(self.books.keys() - took.keys())
+                self.surprises.append(f"{', '.join(silent)}: nothing came within {SILENCE_S_MAX:.0f} s of {what}")
+                return
+            time.sleep(0.01)
+        self.gaps.append((what, took))
+
+    def trouble(self, kind: str) -> None:
+        """Break something, wait until everything flows, and mend it."""
+        random, trio = self.random, self.trio
+        if kind in ("kill", "pause"):
+            member = random.choice(trio.members)
+            owned = sorted(member.own())
+            since_s = time.monotonic()
+            if kind == "kill":
+                member.kill()
+            else:
+                member.pause()
+            self.more(f"{kind} {member.name} ({len(owned)} topics)", since_s)
+            if kind == "pause":
+                time.sleep(max(since_s + 2.5 * LEASE_S - time.monotonic(), 0))
+                member.resume()
+                since_s = time.monotonic()
+                self.more(f"{member.name} goes on", since_s)
+            else:
+                member.start()
+        elif kind == "stop":
+            member = random.choice(trio.members)
+            since_s = time.monotonic()
+            if (code := member.stop()) != 0:
+                self.surprises.append(f"{member.name} ended with {code}: {member.process.last_words()[-500:]}")
+            self.more(f"stop {member.name}", since_s)
+            member.start()
+        elif kind == "kafka":
+            broker = random.choice(trio.kafka.members)
+            since_s = time.monotonic()
+            broker.kill()
+            self.more(f"kill broker {broker.id} of Kafka", since_s)
+            trio.kafka.heal()
+        elif kind == "etcd":
+            etcd = random.choice(trio.etcd.members)
+            since_s = time.monotonic()
+            etcd.kill()
+            self.more(f"kill member {etcd.name} of etcd", since_s)
+            trio.etcd.heal()
+        elif kind == "away":
+            for each in trio.etcd.members:
+                each.pause()
+            time.sleep(AWAY_S)
+            since_s = time.monotonic()
+            for each in trio.etcd.members:
+                each.resume()
+            self.more(f"etcd back after {AWAY_S:.0f} s", since_s)
+
+    def end(self) -> None:
+        """Stop publishing, and let consumers have the rest."""
+        self._draining.set()
+        end_s = time.monotonic() + DRAIN_S_MAX
+        while time.monotonic() < end_s and any(self._owed(name) for name in self.books):
+            time.sleep(0.05)
+        time.sleep(VISIBLE_S)  # what comes again comes now
+        self._over.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _owed(self, name: str) -> list[str]:
+        owed = self.books[name].owed()
+        return owed + sorted(self.queues[name].owed()) if name in self.queues else owed
+
+    def _publishing(self) -> bool:
+        return not self._draining.is_set() and not self._over.is_set()
+
+    def _bodies(self, name: str, count: int, mark: str = "") -> list[str]:
+        first = self._numbers[name + mark]
+        self._numbers[name + mark] += count
+        bodies = [f"{name}/{mark}/{first + number}" for number in range(count)]
+        self.books[name].offer(bodies)
+        return bodies
+
+    # --- the SDK --------------------------------------------------------------------------------------------------
+
+    def _publish_sdk(self, name: str) -> None:
+        book = self.books[name]
+        with self.trio.client(patience=SILENCE_S_MAX) as sdk:
+            while self._publishing():
+                key = str(self.random.randrange(KEYS))
+                bodies = self._bodies(name, 3, key)
+                receipt = sdk.publish(name, bodies, key=key)
+                book.acknowledge(bodies)
+                places = [(shard, first + row) for _, shard, first, rows in receipt.places for row in range(rows)]
+                with book.lock:
+                    for place, body in zip(places, bodies, strict=True):
+                        if book.places.setdefault(place, body) != body:
+                            book.broken.append(f"{place} of {name} is {book.places[place]} and {body}")
+                self._over.wait(0.01)
+
+    def _consume_sdk(self, name: str) -> None:
+        book = self.books[name]
+        with (
+            self.trio.client(patience=SILENCE_S_MAX) as sdk,
+            sdk.subscribe(name, SUBSCRIPTION, credit=100, lease=10) as subscription,
+        ):
+            while not self._over.is_set():
+                batch = subscription.take(0.2)
+                if batch is not None:
+                    book.deliver([(message.id, message.body.decode()) for message in batch])
+                    batch.ack()
+
+    # --- NSQ ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _passing(self, what: str) -> Iterator[None]:
+        """Take note of what a client has to bear while nodes die."""
+        try:
+            yield
+        except (OSError, HTTPException, nsq.Refused, _Refused) as error:
+            self.refused[f"{what}: {type(error).__name__}"] += 1
+            self._over.wait(0.05)
+
+    def _publish_nsq(self, name: str, number: int) -> None:
+        while self._publishing():
+            with self._passing("NSQ publish"):
+                number += 1
+                one = nsq.Client(self.trio.members[number % 3].ports["nsq.tcp_port"], ANSWER_S)
+                try:
+                    while self._publishing():
+                        bodies = self._bodies(name, 3)
+                        one.command(nsq.mpub(name, [body.encode() for body in bodies]))
+                        self.books[name].acknowledge(bodies)
+                        self._over.wait(0.01)
+                finally:
+                    one.close()
+
+    def _consume_nsq(self, name: str, number: int) -> None:
+        while not self._over.is_set():
+            with self._passing("NSQ consume"):
+                number += 1
+                self._follow_nsq(name, self._looked_up(name, self.trio.members[number % 3]))
+
+    def _looked_up(self, name: str, member: Member) -> int:
+        """Return where a node's lookup says that a topic is."""
+        status, answer = _asked(member.ports["nsq.lookup_http_port"], "GET", f"/lookup?topic={name}")
+        producers = json.loads(answer).get("producers", []) if status == 200 else []
+        if not producers:
+            raise _Refused(f"lookup answered {status} and names nobody")
+        return int(self.random.choice(producers)["tcp_port"])
+
+    def _follow_nsq(self, name: str, port: int) -> None:
+        one = nsq.Client(port, ANSWER_S)
+        try:
+            one.identify(heartbeat_interval=1000)
+            one.subscribe(name, SUBSCRIPTION, 50)
+            while not self._over.is_set():
+                kind, data = one.frame()  # a heartbeat comes every second, or nobody is there
+                if kind != nsq.MESSAGE:
+                    raise _Refused(data.decode(errors="replace"))
+                message = nsq.Message.read(data)
+                self.books[name].deliver([(int(message.id, 16), message.body.decode())])
+                one.send(nsq.fin(message.id))
+        finally:
+            one.close()
+
+    # --- SQS ------------------------------------------------------------------------------------------------------
+
+    def _send_sqs(self, name: str) -> None:
+        queue = self.queues[name]
+        while self._publishing():
+            with self._passing("SQS send"):
+                bodies = self._bodies(name, 3)
+                with queue.lock:
+                    queue.offered.update(bodies)
+                entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)]
+                sent = _aws(self.random.choice(self.trio.members), "SendMessageBatch", _queue(name, Entries=entries))
+                stored = [bodies[int(entry["Id"])] for entry in sent["Successful"]]
+                self.books[name].acknowledge(stored)
+                with queue.lock:
+                    queue.acknowledged.update(stored)
+                self._over.wait(0.01)
+
+    def _receive_sqs(self, name: str) -> None:
+        queue = self.queues[name]
+        while not self._over.is_set():
+            with self._passing("SQS receive"):
+                asked_s = time.monotonic()
+                wanted = _queue(name, MaxNumberOfMessages=10, WaitTimeSeconds=1)
+                answer = _aws(self.random.choice(self.trio.members), "ReceiveMessage", wanted)
+                found = [Got(each["Body"], each["ReceiptHandle"]) for each in answer.get("Messages") or []]
+                queue.got(found, asked_s, time.monotonic())
+                self.books[name].deliver([(0, each.body) for each in found])
+                if not found:
+                    continue
+                bodies = {each.body for each in found}
+                with queue.lock:
+                    queue.deleting |= bodies
+                entries = [{"Id": str(number), "ReceiptHandle": each.handle} for number, each in enumerate(found)]
+                told = _aws(self.random.choice(self.trio.members), "DeleteMessageBatch", _queue(name, Entries=entries))
+                answered_s = time.monotonic()
+                done = {found[int(entry["Id"])].body for entry in told["Successful"]}
+                if answered_s < asked_s + VISIBLE_S - 1:
+                    with queue.lock:
+                        queue.deleted_s |= dict.fromkeys(done, answered_s)
+
+    # --- what is left ---------------------------------------------------------------------------------------------
+
+    def judge(self, checks: Checks) -> None:
+        """Compare what clients saw with what the log has."""
+        offered = sum(len(book.offered) for book in self.books.values())
+        told = sum(len(book.acknowledged) for book in self.books.values())
+        came = sum(len(book.came) for book in self.books.values())
+        print(f"     {told} of {offered} messages were acknowledged, {came} came, again included")
+        print(f"     what clients had to bear: {dict(sorted(self.refused.items()))}")
+        lost, twice, named, order = [], [], [], []
+        with self.trio.client() as sdk:
+            for name, book in self.books.items():
+                stored = _stored(sdk, name)
+                bodies = list(stored.values())
+                lost += [f"{body} of {name}" for body in sorted(book.acknowledged.keys() - set(bodies))]
+                if name in SDK:
+                    known = set(bodies)
+                    twice += [f"{name} has {len(bodies)} rows, of {len(known)} messages"] * (len(known) < len(bodies))
+                    order += _disorder(name, stored, book)
+                named += [
+                    f"{place} of {name} was {body}" for place, body in book.places.items() if stored.get(place) != body
+                ]
+                named += _named_twice(book)
+        silent = [body for name in self.books for body in self._owed(name)]
+        checks.check(not lost, f"{told} messages were acknowledged, and all of them are in the log", *lost)
+        checks.check(not silent, "each of them came to its consumers", f"{len(silent)} did not", *silent)
+        checks.check(not named, "no offset names two messages", *named)
+        checks.check(not twice, "what the SDK published is there once", *twice)
+        checks.check(not order, "keys came in order", *order)
+        broken = [what for book in self.books.values() for what in book.broken]
+        checks.check(not broken, "every body is one that was sent, and has one place", *broken)
+        for rule, text in (
+            ("back", "no message of SQS came back after its delete was answered"),
+            ("twice", f"none was with two receivers within {VISIBLE_S:.0f} s"),
+        ):
+            found = [what for queue in self.queues.values() for kind, what in queue.broken if kind == rule]
+            checks.check(not found, text, f"{len(found)} times", *found)
+        self._judge_books(checks)
+        checks.check(not self.surprises, "no client was left waiting", *self.surprises)
+        bugs = [line for member in self.trio.members for line in _errors(member)]
+        checks.check(not bugs, "no node reported a bug of its own", *bugs)
+        for what, took in self.gaps[1:]:
+            kinds = [("NSQ", NSQ), ("SDK", SDK), ("SQS", SQS)]
+            each = ", ".join(f"{kind} {max(took[name] for name in names):.1f} s" for kind, names in kinds)
+            print(f"     {what}: next delivery of every topic after {each}")
+
+    def _judge_books(self, checks: Checks) -> None:
+        """Every message is finished for its consumers: nothing waits, nothing is out."""
+        left: list[str] = []
+        for name in (*NSQ, *SDK):
+            owner = self.trio.owner(name)
+            told = owner.process.call("GET", f"/topics/{name}/subscriptions/{SUBSCRIPTION}")
+            if told.get("depth") or told.get("in_flight"):
+                left.append(f"{name}: {told}")
+        checks.check(not left, "the books balance: nothing waits and nothing is out", *left)
+
+
+def _after(book: Book, start_s: float) -> float | None:
+    """Return when the first message came that was acknowledged after a moment."""
+    with book.lock:
+        for seen in reversed(book.came):
+            if seen.at_s < start_s:
+                break
+        late = [seen for seen in book.came if seen.at_s >= start_s and book.acknowledged.get(seen.body, 0) >= start_s]
+    return min((seen.at_s for seen in late), default=None)
+
+
+def _stored(sdk: Sdk, name: str) -> dict[tuple[int, int], str]:
+    """Return what the log has of a topic, by shard and offset."""
+    found: dict[tuple[int, int], str] = {}
+    for shard in sdk.topic(name).shards:
+        for batch in sdk.read(name, shard=shard.shard, columns=["offset", "body"]):
+            for offset, body in zip(*(batch.column(column).to_pylist() for column in ("offset", "body")), strict=True):
+                found[shard.shard, offset] = body.decode()
+    return found
+
+
+def _named_twice(book: Book) -> list[str]:
+    """Return ids under which two messages came."""
+    names: dict[int, str] = {}
+    return [
+        f"{seen.id} of {book.topic} was {names[seen.id]} and {seen.body}"
+        for seen in book.came
+        if seen.id and names.setdefault(seen.id, seen.body) != seen.body
+    ]
+
+
+def _disorder(name: str, stored: dict[tuple[int, int], str], book: Book) -> list[str]:
+    """Return where messages of a key stand, or first came, behind a later one of that key."""
+    found = []
+    for what, bodies in (
+        ("stands", [stored[place] for place in sorted(stored)]),
+        ("came", [seen.body for seen in book.came]),
+    ):
+        last: dict[str, int] = {}
+        seen: set[str] = set()
+        for body in bodies:
+            _, key, number = body.rsplit("/", 2)
+            if body not in seen:
+                seen.add(body)
+                if int(number) < last.get(key, -1):
+                    found.append(f"{body} {what} behind {last[key]} of {name}")
+                last[key] = max(int(number), last.get(key, -1))
+    return found
+
+
+class _Refused(Exception):
+    """A node said no, for the moment."""
+
+
+def _aws(member: Member, operation: str, said: dict[str, Any]) -> Any:
+    headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
+    status, answer = _asked(member.ports["sqs.port"], "POST", "/", json.dumps(said).encode(), headers)
+    if status in PASSING:
+        raise _Refused(f"{operation} was answered with {status}")
+    if status != 200:
+        raise AssertionError(f"{operation} was answered with {status}: {answer.decode(errors='replace')}")
+    return json.loads(answer)
+
+
+def _queue(name: str, **said: Any) -> dict[str, Any]:
+    return {"QueueUrl": f"http://127.0.0.1/000000000000/{name}", **said}
+
+
+def _asked(
+    port: int, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _errors(member: Member) -> list[str]:
+    with suppress(FileNotFoundError):
+        lines = member.process.log.read_text(errors="replace").splitlines()
+        return [f"{member.name}: {line}" for line in lines if " error " in line[:40]]
+    return []
+
+
+def troubles_of(count: int) -> list[str]:
+    """Return what goes wrong, in turns."""
+    turns = ("kill", "pause", "kafka", "etcd", "stop", "kill", "away")
+    return [turns[number % len(turns)] for number in range(count)]
+
+
+def main() -> int:
+    """Run the proof and print one line per check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--troubles", type=int, default=14)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--short", action="store_true", help="one broker, one member, a kill and a pause")
+    parser.add_argument("--kinds", help="which troubles, with commas between")
+    args = parser.parse_args()
+    print(f"     seed {args.seed}", flush=True)
+    checks = Checks()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
+    count = 1 if args.short else 3
+    kinds = args.kinds.split(",") if args.kinds else ["kill", "pause"] if args.short else troubles_of(args.troubles)
+    supply.java()
+    etcd = Etcds(folder / "etcd", count)
+    try:
+        (folder / "kafka").mkdir()
+        kafka = Brokers(supply.kafka(), folder / "kafka", count)
+        try:
+            trio = Trio(folder / "nodes", "proof", etcd, kafka)
+            try:
+                run(Proof(trio, Random(args.seed)), kinds, checks)
+            finally:
+                trio.close()
+        finally:
+            kafka.close()
+    finally:
+        etcd.close()
+    if checks.failed:
+        print(f"     what the nodes left is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return checks.code()
+
+
+def run(proof: Proof, kinds: list[str], checks: Checks) -> None:
+    """Make all troubles, and judge at the end."""
+    proof.trio.start()
+    proof.begin()
+    for kind in kinds:
+        print(f"     {kind}", flush=True)
+        proof.trouble(kind)
+        proof.trio.wait()
+    proof.end()
+    try:
+        proof.judge(checks)
+    except (PenstockError, AssertionError) as error:
+        checks.check(False, f"the end could not be judged: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
