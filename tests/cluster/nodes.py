@@ -103,7 +103,7 @@ class Way(Far):
 class Node:
     """One node: its slots, what it was told of them, and its way to the registry."""
 
-    def __init__(self, world: World, config: ClusterConfig) -> None:
+    def __init__(self, world: World, config: ClusterConfig, disk: str) -> None:
         self.name = config.node
         self.world = world
         self.clock = NodeClock(world.machine.scheduler, 0, Random(f"timers {self.name}"))
@@ -120,6 +120,7 @@ class Node:
             self._took,
             self._lost,
             self._give_up,
+            disk,
         )
         self.orders = Orders(self.slots)
 
@@ -166,9 +167,9 @@ class World:
         self.births = count()
         self.nodes: list[Node] = []
 
-    def node(self, name: str, cluster: str = "blue", **config: Any) -> Node:
+    def node(self, name: str, cluster: str = "blue", disk: str = "", **config: Any) -> Node:
         fields: dict[str, Any] = {"name": cluster, "slots": self.count, "lease_ns": LEASE_NS, "node": name, **config}
-        node = Node(self, ClusterConfig(**fields))
+        node = Node(self, ClusterConfig(**fields), disk)
         self.nodes.append(node)
         return node
 

@@ -217,6 +217,22 @@ def test_two_nodes_with_one_name_are_one_too_many_unless_the_first_is_dead() -> 
     assert third.slots.nodes()[0].life == "life 2"
 
 
+def test_a_node_that_is_started_again_on_its_own_disk_waits_for_nobody() -> None:
+    world = World()
+    first, second = world.joined("a", disk="d1"), world.joined("b", disk="d2")
+    world.until(lambda: world.counts() == [8, 8])
+    kept, epochs = dict(second.serves), dict(first.serves)
+    first.kill()
+    again = world.joined("a", disk="d1")
+    assert world.until(lambda: world.counts() == [8, 8]) < 2 < LEASE_NS / SECOND
+    assert second.serves == kept
+    assert again.serves.keys() == epochs.keys()
+    assert all(again.serves[slot] > epochs[slot] for slot in epochs)
+    world.run(2 * LEASE_NS / SECOND)
+    assert world.counts() == [8, 8], "the end of the old leases takes nothing with it"
+    assert "lost" not in {what for what, _ in again.told}
+
+
 def test_a_node_whose_name_was_taken_while_it_slept_stays_out_and_says_so() -> None:
     world = World()
     first = world.joined("a")
@@ -268,8 +284,12 @@ def test_a_slot_never_belongs_to_two_nodes_whoever_comes_goes_sleeps_or_is_cut_o
         match random.randrange(8):
             case 0 if len(world.live) > 1:
                 node.kill()
-            case 1 | 2:
+            case 1:
                 world.node(random.choice(names)).slots.start()
+            case 2:  # on a disk that only the dead have had
+                name = random.choice(names)
+                if name not in {each.name for each in world.live}:
+                    world.node(name, disk=f"disk of {name}").slots.start()
             case 3 if not node.clock.paused:
                 node.clock.pause()
             case 4 if node.clock.paused:
@@ -297,4 +317,5 @@ def test_a_slot_never_belongs_to_two_nodes_whoever_comes_goes_sleeps_or_is_cut_o
         if node not in members:
             assert not node.serves
             node.kill()
+    world.joined("e")
     world.until(lambda: world.counts() and max(world.counts()) - min(world.counts()) <= 1)

@@ -57,6 +57,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
     #: It is stopping: it takes no slots, and gives away those it has.
     is_leaving: bool = False
+    #: Names its data directory, which one process has at a time: who has it knows that the one before is dead.
+    disk: str = ""
 
 
 class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,7 @@ class Slots:
         took: Callable[[int, int], None],
         lost: Callable[[int], None],
         give_up: Callable[[int], Answer[None]],
+        disk: str = "",
     ) -> None:
         self.cluster = config.name
         self.name = name_of(config)
@@ -94,7 +95,10 @@ class Slots:
             address=address_of(config),
             version=__version__,
             since_ms=clock.now() // MILLISECOND,
+            disk=disk,
         )
+        #: Lives of this node that are over.
+        self._former: set[str] = set()
         #: What the registry says of this node, and at which revision.
         self._said: tuple[NodeRecord, int] | None = None
         self._is_saying = False
@@ -258,17 +262,19 @@ class Slots:
         entry = self.registry.get(self._key)
         other = self.places.node_at(entry, self._key)
         now_ns = self.clock.monotonic()
-        if entry is not None and other is not None and now_ns >= until_ns:
+        if other is not None and other.disk and other.disk == self._record.disk:
+            self._former.add(other.life)  # it was on this disk: what it has need not be waited for
+        elif entry is not None and now_ns < until_ns:
+            later: Answer[None] = Answer()
+            self.clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
+            return later.then_ask(lambda _: self._come(until_ns))
+        elif other is not None:
             return Answer.refused(
                 ConfigError(
                     f"another node calls itself {self.name} in cluster {self._config.name} (at {other.address}); "
                     "stop it, or set cluster.node to another name"
                 )
             )
-        if entry is not None and now_ns < until_ns:
-            later: Answer[None] = Answer()
-            self.clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
-            return later.then_ask(lambda _: self._come(until_ns))
         said: Answer[None] = Answer()
 
         def told(revision: int | None, error: Exception | None) -> None:
@@ -467,6 +473,8 @@ class Slots:
         """Tell whether a key was left behind by nobody who lives: written without a lease, or not by a node at all."""
         owner = self.places.owners[slot]
         revision = owner.entry.revision
+        if owner.life in self._former:
+            return True
         if self.owner(slot) is not None:
             return False
         seen, since_ns = self._stale.get(slot, (0, 0))

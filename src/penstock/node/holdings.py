@@ -59,6 +59,7 @@ class Holdings:
         node: Node,
         engine: Engine,
         life: str,
+        disk: str,
         cache: str,
         refusal: Callable[[str], Refusal | None],
     ) -> None:
@@ -68,7 +69,8 @@ class Holdings:
         self._cache = cache
         self._refusal = refusal
         registry = node.catalog.registry
-        self.slots = Slots(registry, node.clock, node.config.cluster, life, self._took, self._lost, self._give_up)
+        calls = self._took, self._lost, self._give_up
+        self.slots = Slots(registry, node.clock, node.config.cluster, life, *calls, disk)
         self._held: dict[int, Held] = {}
         #: Topics that are being opened, by name.
         self.coming: dict[str, Answer[Topic]] = {}

@@ -16,6 +16,7 @@ import msgspec
 from penstock.clock import SECOND, Timer
 from penstock.cluster.places import name_of
 from penstock.cluster.slots import NodeRecord, slot_of
+from penstock.disk import Disk, replace_file
 from penstock.errors import Elsewhere, Refusal
 from penstock.log.kafka.engine import Engine
 from penstock.log.shard import Shard
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LOOK_NS = SECOND // 4
 #: Where the files of topics are that live on the store: a cache, which a start removes.
 CACHE = "shared"
+#: The file that names the data directory.
+DISK = "cluster.disk"
 
 
 class ClusterShare:
@@ -46,8 +49,9 @@ class ClusterShare:
         self.name = name_of(node.config.cluster)
         cache = f"{node.config.data_dir}/{CACHE}"
         node.disk.remove(cache)
-        # The text tells this process from an earlier one of the same name.
-        self.holdings = Holdings(node, engine, random.randbytes(8).hex(), cache, self.refusal)
+        # The texts tell this process from an earlier one of the same name, and that one had the same disk.
+        life, disk = random.randbytes(8).hex(), _disk_name(node.disk, f"{node.config.data_dir}/{DISK}", random)
+        self.holdings = Holdings(node, engine, life, disk, cache, self.refusal)
         self.slots = self.holdings.slots
         self._clearing = Clearing(node, engine, cache)
         #: Since when shards wait for the store; and topics that take nothing for it.
@@ -233,3 +237,14 @@ class ClusterShare:
 
 def _nothing() -> None:
     return
+
+
+def _disk_name(disk: Disk, path: str, random: Random) -> str:
+    """Return what a data directory is called, the same for every life of a node on it."""
+    if not disk.exists(path):
+        replace_file(disk, path, random.randbytes(8).hex().encode())
+    file = disk.open(path)
+    try:
+        return file.read(0, 64).decode(errors="replace").strip()
+    finally:
+        file.close()
