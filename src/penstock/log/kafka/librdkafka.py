@@ -133,10 +133,12 @@ class KafkaStore:
             consumer.assign([TopicPartition(partition.topic, partition.number, start)])
             heard = time.monotonic()
             while True:
-                messages = consumer.consume(READ_RECORDS, timeout=LOOK_S)
-                if not messages and time.monotonic() - heard > self._patience_s:
-                    raise AwayError(f"Kafka said nothing of {partition.topic} for {self._patience_s:.1f} s")
-                for message in messages:
+                first = consumer.poll(LOOK_S)  # which comes at once with what there is, other than the next
+                if first is None:
+                    if time.monotonic() - heard > self._patience_s:
+                        raise AwayError(f"Kafka said nothing of {partition.topic} for {self._patience_s:.1f} s")
+                    continue
+                for message in (first, *consumer.consume(READ_RECORDS, timeout=0)):
                     error = message.error()
                     if error is None:
                         heard = time.monotonic()
