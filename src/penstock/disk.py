@@ -88,6 +88,7 @@ class Disk(Protocol):
     def is_shared(self) -> bool:
         """Whether its files are kept elsewhere, and all that they show on opening was synced.
 
+        What was appended to a small file is kept before any name that it got behind that.
         The paths then lead to a cache, which has not all of it: they are opened here, or not at all.
         """
 
@@ -331,7 +332,8 @@ def replace_file(disk: Disk, path: str, content: bytes) -> None:
     file = disk.open(temporary, create=True)
     try:
         file.append([content])
-        file.sync()
+        if not disk.is_shared:  # there what a file holds goes before its name, in one go
+            file.sync()
     finally:
         file.close()
     disk.rename(temporary, path)

@@ -27,6 +27,7 @@ class FakeStore:
         self.before_read: Callable[[Partition], None] = _all_well
         #: Nothing and nobody gets an answer.
         self.is_away = False
+        self._torn_after: int | None = None
         self.sends = 0
         self.sent_bytes = 0
         self._lock = threading.RLock()
@@ -50,8 +51,13 @@ class FakeStore:
         else:
             self.before_send = lose
 
+    def tear_next(self, records: int) -> None:
+        """Keep no more than so many records of the next send, and answer it with AwayError."""
+        self._torn_after = records
+
     def heal(self) -> None:
         """Do nothing wrong any more."""
+        self._torn_after = None
         self.before_send = self.after_send = _nothing
         self.before_read = _all_well
         self.is_away = False
@@ -147,13 +153,15 @@ class FakeStore:
                 raise FencedError(f"another {name} has begun")
             log = self._log(partition)
             offsets = []
-            for record in records:
+            for record in records[: self._torn_after]:
                 size = weight(record)
                 if size > self.record_bytes_max:
                     raise TooLargeError(f"a record of {size} bytes is more than {self.record_bytes_max}")
                 offsets.append(log.add(record))
                 self.sent_bytes += size
             self.sends += 1
+            if self._torn_after is not None:
+                raise AwayError("the store did not answer in time")
         self.after_send(name, partition, records)
         return offsets
 

@@ -265,6 +265,20 @@ def test_what_was_in_doubt_is_settled_by_taking_over_again(kept: bool, tmp_path:
     assert found == (b"kept, in doubt" if kept else b"kept")
 
 
+@pytest.mark.parametrize("records", range(6))
+def test_a_file_that_is_replaced_is_the_old_one_or_the_new_one(records: int, tmp_path: Path) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path)
+    disk.make(f"{tmp_path}/0")
+    replace_file(disk, f"{tmp_path}/0/state", b"old")
+    store.tear_next(records)
+    with pytest.raises(AwayError):
+        replace_file(disk, f"{tmp_path}/0/state", b"new")
+    store.heal()
+    again = taken(store, tmp_path, made=True)
+    assert content(again, f"{tmp_path}/0/state") == (b"old" if records < 3 else b"new")
+
+
 def test_old_records_go_once_there_are_twice_as_many_as_live_ones(tmp_path: Path, small: None) -> None:
     store = FakeStore()
     disk = taken(store, tmp_path)

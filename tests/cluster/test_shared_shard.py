@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from penstock.disk import LocalDisk
 from penstock.errors import Refusal
+from penstock.log.backup import backup
 from penstock.log.file_shard import FileShard
 from penstock.log.journal import Journal
 from penstock.log.kafka import files, part
@@ -19,11 +21,13 @@ from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import FencedError, Partition, Stored
 from penstock.log.reader import Reader
 from penstock.log.shard import open_shard
+from penstock.log.verify import verify
 from penstock.message import Rows
 from penstock.settings import TopicSettings
 from tests.cluster.fake_store import FakeStore
 from tests.cluster.threads import DrawnThreads, InlineThreads
 from tests.fakes import FakeClock
+from tests.log.disks import InlineDisk
 from tests.log.samples import in_files
 
 SETTINGS = TopicSettings(durability="fsync", segment_bytes=64 << 10, log="kafka", retention_bytes=200 << 10)
@@ -118,7 +122,10 @@ def test_no_row_that_was_promised_is_lost_and_no_offset_names_two(
                 owner.shard.retain(owner.shard.end, clock.now())
                 dropped_below = max(dropped_below, owner.shard.start)
             elif act == "lose" and random.random() < 0.3:
-                store.lose_next(kept=random.random() < 0.5, sends=random.randint(1, 4))
+                if random.random() < 0.5:
+                    store.tear_next(random.randint(0, 4))
+                else:
+                    store.lose_next(kept=random.random() < 0.5, sends=random.randint(1, 4))
         except Refusal:
             assert owner.disk.failed is not None, f"seed {seed}"
         if (act == "crash" and random.random() < 0.4) or owner.disk.failed is not None:
@@ -220,3 +227,20 @@ def test_a_record_that_kafka_damaged_costs_its_own_rows_alone(place: int, tmp_pa
     assert [each.first for each in shard.damaged] == [place]
     disk.close()
     shard.drop()
+
+
+def test_a_backup_and_a_check_pass_over_what_is_a_cache(tmp_path: Path) -> None:
+    store, clock = FakeStore(), FakeClock()
+    root = tmp_path / "data" / "shared" / "1"
+    disk = SharedDisk(LocalDisk(), store, store.writer("s"), str(root), "c.1", InlineThreads())
+    disk.open_all()
+    shared = in_files(open_shard(disk, clock, f"{root}/0", 0, SETTINGS))
+    own = in_files(open_shard(InlineDisk(), clock, f"{tmp_path}/data/topics/1/0", 0, TopicSettings()))
+    for shard in (shared, own):
+        shard.append(Rows.of([b"a"], "nsq"), clock.now())
+        shard.close()
+    disk.close()
+    made = backup(str(tmp_path / "data"), str(tmp_path / "copy"))
+    assert (made.shards, made.rows) == (1, 1)
+    assert not any("arrows" in name for _, _, names in os.walk(tmp_path / "copy" / "shared") for name in names)
+    assert [report.directory for report in verify(str(tmp_path / "data")).shards] == [f"{tmp_path}/data/topics/1/0"]

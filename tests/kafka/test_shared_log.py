@@ -145,7 +145,9 @@ def test_a_new_writer_under_load_loses_nothing_and_hears_nothing_more(
     (begun,) = second.send(Partition(topic, 0), [Record(b"second", {})])
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert [type(error) for error in errors] == [FencedError] * 4
+    # A commit that meets the new writer's beginning may be told otherwise; no more is sent in either case.
+    assert [error for error in errors if isinstance(error, FencedError | AwayError)] == errors
+    assert len(errors) == 4
     for partition in (0, 1):
         place = Partition(topic, partition)
         found = [(each.offset, each.value) for each in store.read(place, *store.bounds(place))]
@@ -153,7 +155,7 @@ def test_a_new_writer_under_load_loses_nothing_and_hears_nothing_more(
         if partition == 0:
             assert max(told[0])[0] < begun
             assert found[-1] == (begun, b"second")
-    with pytest.raises(FencedError):
+    with pytest.raises((FencedError, AwayError)):
         first.send(Partition(topic, 0), [Record(b"late", {})])
     first.close()  # shut out or not, and whatever librdkafka says to it
     second.close()

@@ -202,6 +202,9 @@ def _journal(path: str, target: str) -> None:
 def _other_files(data: str, shards: set[str]) -> Iterator[str]:
     for place, names, files in os.walk(data):
         names[:] = sorted(name for name in names if os.path.join(place, name) not in shards)
+        if label.CACHED in files:  # it is elsewhere, and a copy of this would be one of a part of it
+            names.clear()
+            continue
         for name in sorted(files):
             if name not in (lock.FILE, MARK) and not name.endswith(NEW_SUFFIX):
                 yield os.path.join(place, name)

@@ -16,6 +16,8 @@ from penstock.errors import CorruptionError
 
 FILE = "topic.json"
 TOPICS = "topics"
+#: A file of this name tells that a directory is a cache of what is elsewhere: what is not in it reads as zeros.
+CACHED = "cached-from-kafka"
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ Invariant: `used` is never less than what the segments below it hold.
 
 from __future__ import annotations
 
+from threading import Lock
+
 #: Room taken ahead at most: an append of this much more asks again.
 STEP_BYTES_MAX = 1 << 20
 #: A step is at most this part of what is left, so that shards which share a quota do not starve each other at its end.
@@ -17,6 +19,9 @@ SEGMENT_PART = 8
 SEGMENT_BYTES_MIN = 64 << 10
 
 UNLIMITED = 1 << 62
+
+#: Shards that are opened in threads count as well.
+_SUMS = Lock()
 
 
 class Quota:
@@ -35,9 +40,10 @@ class Quota:
     def add(self, used: int, doomed: int) -> None:
         """Count bytes that came (or went, if negative)."""
         if not (used or doomed):
-            return  # so a shard that is being made in a thread touches no sum of the loop's
-        self.used += used
-        self.doomed += doomed
+            return
+        with _SUMS:
+            self.used += used
+            self.doomed += doomed
         if self._within is not None:
             self._within.add(used, doomed)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.errors import CorruptionError
-from penstock.log import journal, manifest, state
+from penstock.log import journal, label, manifest, state
 from penstock.log.index import Index
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, Manifest, SegmentInfo
 from penstock.log.reader import Reader, ReadOnlyDisk
@@ -83,6 +83,9 @@ def shards_below(directory: str) -> Iterator[str]:
     """Yield the directories that are shards, in order."""
     for place, names, files in os.walk(directory):
         names.sort()
+        if label.CACHED in files:
+            names.clear()
+            continue
         if manifest.FILE in files or state.FILE in files:
             names.clear()
             yield place

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.disk import Disk
 from penstock.log import label
+from penstock.log.kafka.disk import SharedDisk
 from penstock.log.label import Label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard, open_shard
@@ -46,7 +47,11 @@ def opened(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota,
     disk.make(path)
     label.write(disk, path, written)
     numbers = range(record.settings.shards)
-    shards = [_shard(node, disk, record, path, quota, number, record.settings) for number in numbers]
+
+    def shard(number: int) -> Shard:
+        return _shard(node, disk, record, path, quota, number, record.settings)
+
+    shards = disk.each(shard, numbers) if isinstance(disk, SharedDisk) else [shard(number) for number in numbers]
     return Made(quota, shards, disk)
 
 

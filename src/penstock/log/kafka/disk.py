@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,11 +24,9 @@ from penstock.log.kafka.part import Inode, Part
 from penstock.log.kafka.record import Op
 from penstock.log.kafka.store import Partition, Record, Store, Writer
 from penstock.log.kafka.threads import POOLS, Threads
+from penstock.log.label import CACHED
 
 T = TypeVar("T")
-
-#: Tells those who look at local files that these are a cache: what is not in it reads as zeros.
-MARK = "cached-from-kafka"
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ class SharedDisk:
         count = self._partitions(made=made)
         self._local.remove(self.root)
         self._local.make(self.root)
-        self._local.open(os.path.join(self.root, MARK), create=True).close()
+        self._local.open(os.path.join(self.root, CACHED), create=True).close()
         for number, loaded in enumerate(self._threads.map(self._load_part, range(count))):
             self._adopt(number, loaded)
         part = self._parts[0]
@@ -96,6 +94,10 @@ class SharedDisk:
         self.store.drop(self._log_topic)
         self.store.drop(self._state_topic)
         self._local.remove(self.root)
+
+    def each(self, work: Callable[[int], T], shards: Iterable[int]) -> list[T]:
+        """Return what blocking work makes of each shard, of several at once."""
+        return self._threads.map(work, shards)
 
     def check(self) -> None:
         """Raise what ended it, if something did."""
@@ -187,7 +189,7 @@ class SharedDisk:
 
     def list(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; empty if it does not exist."""
-        return [name for name in self._local.list(path) if name != MARK]
+        return [name for name in self._local.list(path) if name != CACHED]
 
     def make(self, path: str) -> None:
         """Make a directory and its parents; returns once Kafka has their names."""

@@ -169,11 +169,11 @@ class Part:
         with self._sending:
             self._sender.check()
             with self.mutex:
-                ops, self.pending = self.pending, []
+                # What files hold goes first: a name that is kept has all that was there when it was given.
                 dirty, self.dirty = self.dirty, {}
-                for inode in dirty:
-                    if inode.name and not inode.is_segment:
-                        ops += inode.changes()
+                changed = [inode.changes() for inode in dirty if inode.name and not inode.is_segment]
+                ops = [op for each in changed for op in each] + self.pending
+                self.pending = []
                 # What is let go is before the last note: a new owner can tell it from what others have removed.
                 goes = any(op.kind == "remove" and is_segment(op.name) for op in ops)
                 if note or goes or self._unnoted_bytes >= NOTE_ALONG_BYTES:
@@ -254,10 +254,9 @@ class Part:
         """Do what was sent; tell whether segments went with it."""
         with self.mutex:
             for op in ops:
-                if op.kind == "file":  # the node that the inode has, which may have grown already
-                    inode = self.inodes.get(op.file)
-                    if inode is not None:
-                        self.files.nodes.setdefault(op.file, inode.node)
+                inode = self.inodes.get(op.file)
+                if inode is not None:  # the node is the inode's, which may have grown already
+                    self.files.nodes.setdefault(op.file, inode.node)
                 if op.kind != "note":
                     self.files.apply(op)
             if not any(op.kind in ("remove", "rename") for op in ops):

@@ -16,7 +16,15 @@ from penstock.log.kafka.store import AwayError, FencedError, GoneError, TooLarge
 #: A broker takes no request beyond 100 MiB unless it is told to, and a record comes in one.
 RECORD_BYTES_MAX = 100_000_000
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, getattr(KafkaError, "PRODUCER_FENCED", 90)}
+#: The last three are what a broker says to one whose transaction another has ended.
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    getattr(KafkaError, "PRODUCER_FENCED", 90),
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+}
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _BEFORE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
