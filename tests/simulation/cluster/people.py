@@ -226,8 +226,8 @@ class Receivers:
         return self._world.scheduler.time_ns
 
 
-def rows_of(topic: Topic, wait: Callable[[Callable[[], bool]], None]) -> list[tuple[int, bytes]]:
-    """Return everything that a topic's log holds, by id."""
+def rows_of(topic: Topic, wait: Callable[[Callable[[], bool]], None]) -> list[tuple[int, bytes]] | None:
+    """Return everything that a topic's log holds, by id; None if it goes elsewhere meanwhile."""
     rows = []
     for shard in topic.shards:
         offset = shard.kept_from
@@ -238,6 +238,8 @@ def rows_of(topic: Topic, wait: Callable[[Callable[[], bool]], None]) -> list[tu
                 shard.fetch(offset, partial(came.append, True))
                 wait(partial(bool, came))
                 batch = shard.read(offset)
+            if topic.is_leaving:
+                return None
             if batch is None:
                 break
             for row in range(max(offset - batch.first, 0), min(batch.count, shard.readable_end - batch.first)):
