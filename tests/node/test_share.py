@@ -16,6 +16,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.errors import Elsewhere, Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.kafka.engine import Engine
+from penstock.log.kafka.store import AwayError
 from penstock.message import Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
@@ -421,5 +422,46 @@ def test_a_topic_that_came_from_another_node_takes_publishes_however_long_nobody
     assert two.share is not None
     assert two.share.problems() == []
     heard = publish(two.topic("t"), b"b")
+    cluster.run()
+    assert heard.oks == 1
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
+def test_a_topic_whose_slot_came_again_while_it_was_being_opened_is_opened(cluster: Cluster, *, is_new: bool) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    assert one.share is not None
+    holdings = one.share.holdings
+    threads = holdings._engine.threads
+    openings: list[Callable[[], None]] = []
+    submit = threads.submit
+
+    def hold(pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        if getattr(work, "__name__", "") == "work" and not openings:  # the rest fences and closes
+            openings.append(lambda: submit(pool, work, done))
+        else:
+            submit(pool, work, done)
+
+    def fail() -> None:
+        record = one.catalog.topic("t")
+        assert record is not None
+        holdings._failed(holdings._held[holdings._slot(record)], AwayError("no answer"))
+
+    if not is_new:
+        made(cluster, one, "t")
+    threads.submit = hold  # type: ignore[method-assign]
+    if is_new:
+        one.obtain("t")
+        cluster.run(SECOND)
+    else:
+        fail()
+        cluster.run(2 * SECOND)
+    assert len(openings) == 1
+    fail()
+    cluster.run(3 * SECOND)
+    assert "t" not in one.topics
+    openings[0]()
+    cluster.run()
+    heard = publish(one.topic("t"), b"a")
     cluster.run()
     assert heard.oks == 1

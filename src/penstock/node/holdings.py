@@ -163,7 +163,7 @@ class Holdings:
         answer.refuse(self._refusal(name) or Refusal("gone", f"topic {name} was deleted"))
         if error is not None and is_known and self._has(held):
             self._note(f"topic {name}", error)
-            self._later(partial(self._look_again, name))
+        self._later(partial(self._look_again, name))  # its slot may have come again meanwhile
 
     def _begun(self, record: TopicRecord, made: Made) -> Topic:
         """Put a topic to work that came from the store."""
@@ -195,6 +195,7 @@ class Holdings:
 
         def done(made: Made | None, error: BaseException | None) -> None:
             if made is None:
+                self._later(partial(self._look_again, record.name))  # the cluster knows it, whoever asked for it
                 answer.refuse(error if isinstance(error, Exception) else self._gone(record.name))
             else:
                 self._node.catalog.update_topic(record.name, is_made=True).then(partial(noted, made))
@@ -204,6 +205,7 @@ class Holdings:
                 answer.give((current, made))
                 return
             _cut(made)
+            self._later(partial(self._look_again, record.name))
             answer.refuse(error or self._gone(record.name))
 
         self._run(self._opening(held, held.writer, record), done)
