@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.client.wire import PipelineReport, QueryReport
+from tests.cluster.member import joined
 from tests.served import Served
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -42,7 +43,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         report = PipelineReport(name="p", pid=1, host="h", state="running", started_ms=1, restarts=0, queries=[query])
         served.do(lambda: served.node.pipelines.report(report))
         served.do(lambda: served.node.gate.refusals.update({("bad_token", "api.port"): 1}))
-        text = served.get("/metrics").content.decode()
+        with joined(served):
+            text = served.get("/metrics").content.decode()
     return set(re.findall(r"^(\w+)[{ ]", text, re.MULTILINE))
 
 
