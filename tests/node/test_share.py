@@ -41,6 +41,8 @@ class NodeClock(FakeClock):
         self._put_off: list[Callable[[], None]] = []
         #: What its threads do waits.
         self.holds_threads = False
+        #: Pools of threads that stand still by themselves.
+        self.stalled: set[str] = set()
         self.held: list[Callable[[], None]] = []
 
     def now(self) -> int:
@@ -66,6 +68,7 @@ class NodeClock(FakeClock):
     def let_threads_go(self) -> None:
         """Let them do what waited."""
         self.holds_threads = False
+        self.stalled.clear()
         held, self.held = self.held, []
         for turn in held:
             self.call_soon(turn)
@@ -86,7 +89,7 @@ class ClockThreads:
 
     def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         def turn() -> None:
-            if self._clock.holds_threads:
+            if self._clock.holds_threads or pool in self._clock.stalled:
                 self._clock.held.append(turn)
                 return
             try:
@@ -128,9 +131,8 @@ class Cluster:
         clock = self.clocks[name] = NodeClock(self.clock)
         registry = Far(self.server, clock, random.Random(name), Trouble(delay_ns=MILLISECOND))
         disk = FakeDisk(clock)
-        node = self.nodes[name] = Node(
-            config, clock, disk, random.Random(name), registry, engine=Engine(self.store, ClockThreads(clock), disk)
-        )
+        engine = Engine(self.store, ClockThreads(clock), disk)
+        node = self.nodes[name] = Node(config, clock, disk, random.Random(name), registry, engine=engine)
         assert node.share is not None
         node.share.start({})
         return node
@@ -163,6 +165,8 @@ def made(cluster: Cluster, node: Node, name: str, settings: TopicSettings | None
 
 class Heard(list["Receipt | BaseException"]):
     """What a publisher heard."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # each is a publisher of its own
 
     def done(self, receipt: Receipt | None, error: BaseException | None) -> None:
         answer = error or receipt

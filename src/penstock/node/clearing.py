@@ -19,10 +19,9 @@ _log = logging.getLogger("penstock.cluster")
 class Clearing:
     """The deleted topics that a node removes from the store."""
 
-    def __init__(self, node: Node, engine: Engine, cache: str) -> None:
+    def __init__(self, node: Node, engine: Engine) -> None:
         self._node = node
         self._engine = engine
-        self._cache = cache
         #: By number: those that are being removed, and those that are gone.
         self._going: set[int] = set()
         self._gone: set[int] = set()
@@ -35,13 +34,11 @@ class Clearing:
             return True
         if number not in self._going:
             self._going.add(number)
-            work = partial(self._remove, topic_of(self._node.config.cluster.name, deleted.incarnation), number)
+            work = partial(
+                drop_topic, self._engine.store, topic_of(self._node.config.cluster.name, deleted.incarnation)
+            )
             self._engine.threads.submit("open", work, partial(self._removed, deleted))
         return False
-
-    def _remove(self, topic: str, number: int) -> None:
-        drop_topic(self._engine.store, topic)
-        self._node.disk.remove(f"{self._cache}/{number}")
 
     def _removed(self, deleted: DeletedTopic, _: None, error: BaseException | None) -> None:
         self._going.discard(deleted.number)

@@ -2,6 +2,7 @@
 
 A slot that was taken is fenced first, and only then its topics are read and opened; one that was lost is dropped
 without another word to the store; one that is given away is closed as a node that stops does.
+Whatever keeps a topic from being opened, it is looked at again when that is over: nobody else would.
 Invariant: a topic of a slot is open here only while this node holds the slot and its writer.
 """
 
@@ -76,6 +77,8 @@ class Holdings:
         self.coming: dict[str, Answer[Topic]] = {}
         #: What cannot be used, and why.
         self.troubles: dict[str, str] = {}
+        #: How many topics were opened: each has a directory of its own, whatever threads still do in an earlier one.
+        self._openings = 0
         self._stopped = False
         #: Slots taken, lost without a word, and given to others in peace, since the start.
         self.taken = self.lost = self.given = 0
@@ -85,9 +88,9 @@ class Holdings:
         """The slots in which this node can write."""
         return {number for number, held in self._held.items() if held.writer is not None}
 
-    def path(self, record: TopicRecord) -> str:
-        """Return where the files of a topic are, as far as they are here."""
-        return f"{self._cache}/{record.number}"
+    def why(self, record: TopicRecord) -> str:
+        """Return what keeps a topic of these slots from being used, if that is known."""
+        return self.troubles.get(_topic(record.name)) or self.troubles.get(_slot(self._slot(record)), "")
 
     # --- slots come -----------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class Holdings:
 
     def _fenced(self, held: Held, writer: Writer | None, error: BaseException | None) -> None:
         """Every earlier owner is shut out: what is in the slot can be read now, and nobody adds to it."""
-        what = f"slot {held.number}"
+        what = _slot(held.number)
         if not self._has(held):
             if writer is not None:
                 self._run(writer.close, _unheard)
@@ -129,7 +132,8 @@ class Holdings:
 
     def _opening(self, held: Held, writer: Writer, record: TopicRecord) -> Callable[[], Made]:
         """Return the blocking work that opens a topic of a slot."""
-        node, path, shards = self._node, self.path(record), record.settings.shards
+        self._openings += 1
+        node, path, shards = self._node, f"{self._cache}/{record.number}.{self._openings}", record.settings.shards
         store, threads, cache = self._engine
         topic = topic_of(self._cluster, record.incarnation)
         quota, written = making.quota_of(node, record), label_of(node.catalog, record)
@@ -137,9 +141,13 @@ class Holdings:
         def work() -> Made:
             disk = SharedDisk(cache, store, writer, path, topic, threads, shards)
             disk.on_failed = partial(self._failed, held)
-            disk.open_all(made=record.is_made)
-            made = making.opened(node, disk, record, path, quota, written)
-            _look_through(made, record, node.clock.now())
+            try:
+                disk.open_all(made=record.is_made)
+                made = making.opened(node, disk, record, path, quota, written)
+                _look_through(made, record, node.clock.now())
+            except BaseException:
+                cache.remove(path)
+                raise
             return made
 
         return work
@@ -159,16 +167,18 @@ class Holdings:
             else:
                 return
         if made is not None:
-            _cut(made)
-        answer.refuse(self._refusal(name) or Refusal("gone", f"topic {name} was deleted"))
+            self._cut(made)
         if error is not None and is_known and self._has(held):
-            self._note(f"topic {name}", error)
-        self._later(partial(self._look_again, name))  # its slot may have come again meanwhile
+            self._note(_topic(name), error)
+            self._later(partial(self._look_again, name))
+        else:  # the slot may be here again, or there is a new topic of the name
+            self._look_again(name)
+        answer.refuse(self._refusal(name) or Refusal("gone", f"topic {name} was deleted"))
 
     def _begun(self, record: TopicRecord, made: Made) -> Topic:
         """Put a topic to work that came from the store."""
         node, name = self._node, record.name
-        topic = node.topics[name] = Topic(node, record, self.path(record), made)
+        topic = node.topics[name] = Topic(node, record, made.path, made)
         try:
             topic.forget_passing()
             node.holds.take_up(record)
@@ -177,7 +187,9 @@ class Holdings:
         except Exception:
             self._let_go(topic)
             raise
-        self.troubles.pop(f"topic {name}", None)
+        self.troubles.pop(_topic(name), None)
+        if not record.is_made:  # whoever made it came no further
+            node.catalog.update_topic(name, is_made=True)
         _log.info("topic %s is here now", name)
         return topic
 
@@ -193,10 +205,16 @@ class Holdings:
             return Answer.refused(self._gone(record.name))
         answer: Answer[tuple[TopicRecord, Made | None]] = Answer()
 
+        def refuse(error: BaseException | None) -> None:
+            # It is recorded all the same: whoever has its slot makes it.
+            self._later(partial(self._look_again, record.name))
+            if isinstance(error, OSError):
+                error = Refusal("unavailable", f"topic {record.name} cannot be made yet: {error}; try again", SECOND)
+            answer.refuse(error if isinstance(error, Exception) else self._gone(record.name))
+
         def done(made: Made | None, error: BaseException | None) -> None:
             if made is None:
-                self._later(partial(self._look_again, record.name))  # the cluster knows it, whoever asked for it
-                answer.refuse(error if isinstance(error, Exception) else self._gone(record.name))
+                refuse(error)
             else:
                 self._node.catalog.update_topic(record.name, is_made=True).then(partial(noted, made))
 
@@ -204,9 +222,8 @@ class Holdings:
             if current is not None and current.incarnation == record.incarnation and self._has(held):
                 answer.give((current, made))
                 return
-            _cut(made)
-            self._later(partial(self._look_again, record.name))
-            answer.refuse(error or self._gone(record.name))
+            self._cut(made)
+            refuse(error)
 
         self._run(self._opening(held, held.writer, record), done)
         return answer
@@ -217,12 +234,13 @@ class Holdings:
         """Drop a slot whose writer is of no use any more: nothing of it can be told to be kept."""
         if not self._has(held):
             return
-        self._note(f"slot {held.number}", error)
         self._drop(held)
         if not isinstance(error, FencedError) and self.slots.is_mine(held.number):
+            self._note(_slot(held.number), error)
             again = self._held[held.number] = Held(held.number, held.epoch)
             self._later(partial(self._fence, again))
         else:
+            _log.warning("slot %d is let go: %s", held.number, error)
             self.slots.release(held.number)
 
     def _lost(self, number: int) -> None:
@@ -232,7 +250,7 @@ class Holdings:
 
     def _drop(self, held: Held) -> None:
         """Hang up on everybody who uses a topic of a slot, and send nothing more to the store."""
-        del self._held[held.number]
+        self._forget(held)
         self.lost += 1
         for topic in self._topics_of(held):
             if isinstance(topic.disk, SharedDisk):
@@ -240,6 +258,7 @@ class Holdings:
             self._let_go(topic)
             topic.begin_leaving()
             self._node.guarded(f"topic {topic.name}", topic.delete)
+            self._clear(topic.path)
             self._node.tell("left", topic)
         if held.writer is not None:
             self._run(held.writer.close, _unheard)
@@ -250,17 +269,18 @@ class Holdings:
         if held is None:
             return Answer.of(None)
         answer: Answer[None] = Answer()
+        self._forget(held)  # nothing comes into it any more; if its writer fails now, nothing is left to do
         topics = self._topics_of(held)
         for topic in topics:
             topic.begin_leaving()
 
         def closed() -> None:
+            self.given += 1
             for topic in topics:
                 self._let_go(topic)
+                self._clear(topic.path)
                 self._node.tell("left", topic)
-            if self._has(held):
-                del self._held[number]
-                self.given += 1
+                self._look_again(topic.name)
             if held.writer is None:
                 answer.give(None)
             else:
@@ -278,6 +298,30 @@ class Holdings:
         self._held.clear()
 
     # --- pieces ---------------------------------------------------------------------------------------------------
+
+    def _forget(self, held: Held) -> None:
+        """Have a slot no more, nor anything to say of what is in it."""
+        del self._held[held.number]
+        self.troubles.pop(_slot(held.number), None)
+        for record in self._node.catalog.topics():
+            if self._slot(record) == held.number:
+                self.troubles.pop(_topic(record.name), None)
+
+    def vanished(self, name: str) -> None:
+        """Have nothing more to say of a topic that was deleted."""
+        self.troubles.pop(_topic(name), None)
+
+    def _cut(self, made: Made) -> None:
+        """Let go of files that are nobody's any more, and send nothing of them."""
+        if isinstance(made.disk, SharedDisk):
+            made.disk.close()
+        for shard in made.shards:
+            shard.drop()
+        self._clear(made.path)
+
+    def _clear(self, path: str) -> None:
+        """Remove what was cached of a topic."""
+        self._run(partial(self._engine.cache.remove, path), _unheard)
 
     def _has(self, held: Held) -> bool:
         return self._held.get(held.number) is held and not self._stopped
@@ -319,12 +363,12 @@ def _look_through(made: Made, record: TopicRecord, now_ns: int) -> None:
             pass
 
 
-def _cut(made: Made) -> None:
-    """Let go of files that are nobody's any more, and send nothing of them."""
-    if isinstance(made.disk, SharedDisk):
-        made.disk.close()
-    for shard in made.shards:
-        shard.drop()
+def _slot(number: int) -> str:
+    return f"slot {number}"
+
+
+def _topic(name: str) -> str:
+    return f"topic {name}"
 
 
 def _unheard(_: object, __: BaseException | None) -> None:

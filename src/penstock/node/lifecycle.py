@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.dialect import chosen, measure_of
 from penstock.disk import unmade
 from penstock.errors import ConfigError, Refusal
+from penstock.log.kafka.disk import SharedDisk
 from penstock.node import making
 from penstock.node.making import Made
 from penstock.node.opening import check_age
@@ -204,17 +205,13 @@ class Lifecycle:
         if self._node.stopping:
             raise Refusal("stopping", "the node is stopping")
         try:
-            topic = self._topics[name] = Topic(self._node, record, self._path(record), made)
+            path = made.path if made is not None else self._directories.of(record.number)
+            topic = self._topics[name] = Topic(self._node, record, path, made)
         except Exception as error:
             raise self._unmade(name, error) from error
         _log.info("topic %s created", name)
         self._node.tell("created", topic)
         return topic
-
-    def _path(self, record: TopicRecord) -> str:
-        share = self._node.share
-        is_shared = share is not None and record.settings.log == "kafka"
-        return share.path(record) if share is not None and is_shared else self._directories.of(record.number)
 
     def vanished(self, topic: Topic) -> None:
         """Drop a topic that somebody else deleted."""
@@ -235,6 +232,8 @@ class Lifecycle:
         del self._topics[topic.name]
         self._node.ticker.forget(topic)
         try:
+            if isinstance(topic.disk, SharedDisk):
+                topic.disk.close()  # what is still sent to partitions that go would be a failure of the whole slot
             topic.delete()
             if len(topic.shards) <= making.AT_ONCE:
                 self._disk.remove(topic.path)

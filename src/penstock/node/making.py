@@ -34,6 +34,7 @@ class Made(NamedTuple):
     quota: Quota
     shards: list[Shard]
     disk: Disk
+    path: str
 
 
 def quota_of(node: Node, record: TopicRecord) -> Quota:
@@ -52,7 +53,7 @@ def opened(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota,
         return _shard(node, disk, record, path, quota, number, record.settings)
 
     shards = disk.each(shard, numbers) if isinstance(disk, SharedDisk) else [shard(number) for number in numbers]
-    return Made(quota, shards, disk)
+    return Made(quota, shards, disk, path)
 
 
 def more(

@@ -53,7 +53,7 @@ class ClusterShare:
         life, disk = random.randbytes(8).hex(), _disk_name(node.disk, f"{node.config.data_dir}/{DISK}", random)
         self.holdings = Holdings(node, engine, life, disk, cache, self.refusal)
         self.slots = self.holdings.slots
-        self._clearing = Clearing(node, engine, cache)
+        self._clearing = Clearing(node, engine)
         #: Since when shards wait for the store; and topics that take nothing for it.
         self._waiting: dict[Shard, int] = {}
         self._stalling: set[str] = set()
@@ -87,7 +87,7 @@ class ClusterShare:
         if record.settings.log == "local" and record.home != self.name:
             text = f"topic {name} is on the disk of node {record.home}, which is not there"
             return Refusal("unavailable", text, SECOND)
-        why = self.holdings.troubles.get(name) or ("it is being opened" if found is not None else "nobody has it yet")
+        why = "nobody has it yet" if found is None else self.holdings.why(record) or "it is being opened"
         return Refusal("unavailable", f"topic {name} cannot be used now: {why}; try again", SECOND)
 
     def address(self, node: str) -> str | None:
@@ -136,10 +136,6 @@ class ClusterShare:
         """Answer with the files of a topic that was just recorded in a slot of this node."""
         return self.holdings.open_new(record)
 
-    def path(self, record: TopicRecord) -> str:
-        """Return where the files of a topic on the store are, as far as they are here."""
-        return self.holdings.path(record)
-
     def or_elsewhere(self, name: str, made: Answer[Topic]) -> Answer[Topic]:
         """Answer with a topic that is made, or whose it is if another node made it first."""
         answer: Answer[Topic] = Answer()
@@ -184,6 +180,8 @@ class ClusterShare:
                 self._node.lifecycle.vanished(topic)
             if record is not None:
                 self.holdings.heard(record)
+            else:
+                self.holdings.vanished(name)
 
     def problems(self) -> list[str]:
         """Return what keeps topics from being open or taken, one sentence each."""

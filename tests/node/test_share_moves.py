@@ -1,0 +1,202 @@
+"""Slots that come and go while their topics do: whatever comes between, each topic ends up open where its slot is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import SECOND
+from penstock.cluster.deal import slot_of
+from penstock.cluster.places import SLOTS
+from penstock.errors import Elsewhere, Refusal
+from penstock.log.kafka.store import AwayError, Partition
+from penstock.node.node import Node
+from penstock.node.share import ClusterShare
+from penstock.node.topic import Topic
+from tests.cluster.fake_store import FakeWriter
+from tests.node.test_share import Cluster, Consumer, made, publish
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def share_of(node: Node) -> ClusterShare:
+    assert node.share is not None
+    return node.share
+
+
+def lose(cluster: Cluster, number: int) -> None:
+    """Let the key of a slot go, as the end of a lease does."""
+    cluster.server.propose({}, [f"{SLOTS}{number}"])
+
+
+def slot_of_topic(node: Node, name: str) -> int:
+    record = node.catalog.topic(name)
+    assert record is not None
+    return slot_of(record.incarnation, share_of(node).slots.count)
+
+
+def works(cluster: Cluster, topic: Topic) -> bool:
+    heard = publish(topic, b"more")
+    cluster.run()
+    return heard.oks == 1
+
+
+def begin_again(cluster: Cluster, node: Node, name: str) -> None:
+    """Let the store not answer a send of a topic, so that its slot is taken from the beginning."""
+    cluster.store.lose_next(kept=True)
+    publish(node.topic(name), b"doubtful")
+    cluster.run(SECOND // 2)
+    cluster.store.heal()
+
+
+def test_a_slot_that_is_lost_while_its_topics_are_opened_and_taken_again_has_them(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    publish(made(cluster, one, "t"), b"a")
+    cluster.run()
+    begin_again(cluster, one, "t")
+    clock, number, writer = cluster.clocks["one"], slot_of_topic(one, "t"), cluster.store.writer
+
+    def fenced(name: str) -> FakeWriter:
+        clock.stalled.add("open")
+        return writer(name)
+
+    cluster.store.writer = fenced  # type: ignore[method-assign]
+    cluster.run(SECOND)
+    cluster.store.writer = writer  # type: ignore[method-assign]
+    assert len(clock.held) == 1
+    opening, clock.held = clock.held, []
+    lose(cluster, number)
+    clock.stalled.clear()
+    cluster.run()
+    assert number in share_of(one).holdings.ready
+    clock.held = opening
+    clock.let_threads_go()
+    cluster.run()
+    assert works(cluster, one.topic("t"))
+    assert Consumer(cluster, one.topic("t")).bodies == [b"a", b"doubtful", b"more"]
+
+
+def test_a_topic_that_comes_while_its_slot_is_given_up_goes_along(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    names = [made(cluster, one, f"t{number}").name for number in range(24)]
+    cluster.clocks["one"].stalled.add("sync")
+    for name in names[:12]:
+        publish(one.topic(name), b"unsynced")
+    two = cluster.start("two")
+    cluster.run(3 * SECOND)
+    leaving = [name for name in names if one.topics[name].is_leaving]
+    assert leaving
+    # Nobody makes a topic in a slot that is on its way.
+    numbers = {slot_of_topic(one, name) for name in leaving}
+    assert not numbers & share_of(one).holdings.ready
+    cluster.clocks["one"].let_threads_go()
+    cluster.run(20 * SECOND)
+    assert sorted([*one.topics, *two.topics]) == sorted(names)
+    for node in (one, two):
+        assert all(works(cluster, topic) for topic in list(node.topics.values()))
+
+
+def test_a_store_that_is_away_while_a_slot_is_given_up_does_not_bring_it_back(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    names = [made(cluster, one, f"t{number}").name for number in range(12)]
+    cluster.clocks["one"].stalled.add("sync")
+    for name in names:
+        publish(one.topic(name), b"unsynced")
+    two = cluster.start("two")
+    cluster.run(3 * SECOND)
+    leaving = [name for name in names if one.topics[name].is_leaving]
+    assert leaving
+
+    failed = set()
+
+    def away(writer: str, partition: Partition, records: object) -> None:
+        if writer not in failed:
+            failed.add(writer)
+            raise AwayError("the store did not answer in time")
+
+    cluster.store.before_send = away
+    cluster.clocks["one"].let_threads_go()
+    cluster.run(30 * SECOND)
+    assert len(failed) > 1
+    assert sorted([*one.topics, *two.topics]) == sorted(names)
+    assert sorted(share_of(one).holdings.ready) == sorted(share_of(one).slots.mine)
+    assert sorted(share_of(two).holdings.ready) == sorted(share_of(two).slots.mine)
+    assert share_of(two).holdings.lost == 0
+    assert all(works(cluster, topic) for node in (one, two) for topic in list(node.topics.values()))
+
+
+def test_a_topic_that_could_not_be_made_is_there_once_the_store_answers(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    cluster.store.is_away = True
+    answers: list[Exception | None] = []
+    one.obtain("t").then(lambda _, error: answers.append(error))
+    cluster.run()
+    assert isinstance(answers[0], Refusal)
+    assert answers[0].code == "unavailable"
+    assert "did not answer" in str(answers[0])
+    with pytest.raises(Refusal, match="topic t cannot be used now: the store did not answer in time; try again"):
+        one.topic("t")
+    cluster.store.heal()
+    cluster.run()
+    assert works(cluster, one.topic("t"))
+    assert share_of(one).problems() == []
+    record = one.catalog.topic("t")
+    assert record is not None
+    assert record.is_made
+
+
+def test_a_node_has_no_problem_with_a_slot_that_went_elsewhere(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    made(cluster, one, "t")
+    begin_again(cluster, one, "t")
+    cluster.store.is_away = True
+    cluster.run()
+    assert share_of(one).problems() == [f"slot {slot_of_topic(one, 't')}: the store did not answer in time"]
+    share_of(one).leave()
+    cluster.run()
+    cluster.store.heal()
+    cluster.run()
+    assert works(cluster, two.topic("t"))
+    assert share_of(one).problems() == share_of(two).problems() == []
+
+
+def test_nothing_of_a_topic_is_cached_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    publish(made(cluster, one, "t"), b"a")
+    cluster.run()
+    share_of(one).leave()
+    cluster.run()
+    assert Consumer(cluster, two.topic("t")).bodies == [b"a"]
+    assert list((tmp_path / "one" / "shared").iterdir()) == []
+    assert len(list((tmp_path / "two" / "shared").iterdir())) == 1
+    with pytest.raises(Elsewhere):
+        one.topic("t")
+
+
+def test_the_send_of_a_topic_that_is_deleted_meanwhile_does_not_cost_its_slot(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+
+    def delete(*_: object) -> None:
+        cluster.store.heal()
+        one.lifecycle.vanished(topic)
+        for each in cluster.store.topics():
+            cluster.store.drop(each)
+
+    cluster.store.before_send = delete
+    heard = publish(topic, b"a")
+    cluster.run()
+    assert heard.oks == 0
+    assert len(heard) == 1
+    assert share_of(one).holdings.lost == 0
