@@ -224,7 +224,7 @@ class RegistryConfig(Section, frozen=True, kw_only=True):
     kind: Literal["embedded", "etcd"] = "embedded"
     #: Which of the zones below, with etcd.
     zone: str = "default"
-    #: What all of its keys start with, with etcd. Each node has one of its own.
+    #: What all of its keys start with, with etcd. Each node, or cluster, has one of its own.
     prefix: str = "penstock"
     #: How long a starting node waits for etcd.
     start_timeout_ns: Duration = MINUTE_NS
