@@ -30,6 +30,7 @@ from bench.rows import (
     publish,
     queues,
     seconds,
+    shared_log,
     spark,
     sqs,
     tens,
@@ -84,6 +85,7 @@ ROWS: Mapping[str, Row] = {
     "timeline": timeline.run,
     "timeline-late": timeline.run_late,
     "timeline-wait": timeline.run_wait,
+    "shared-log": shared_log.run,
     "spark": spark.run,
     "jobs": spark.run_jobs,
 }
