@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ from penstock.errors import CorruptionError
 from penstock.log.kafka import files, part
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import AwayError, FencedError, Partition, Record
+from penstock.log.kafka.threads import RealThreads
 from tests.cluster.fake_store import FakeStore
 from tests.cluster.threads import InlineThreads
 
@@ -426,3 +429,24 @@ def test_a_store_that_takes_no_record_so_large_says_so(tmp_path: Path) -> None:
         file.sync()
     file.close()
     assert disk.failed is not None
+
+
+def test_work_on_shards_has_ended_before_its_error_is_told() -> None:
+    loop = asyncio.new_event_loop()
+    threads = RealThreads(loop)
+    done: list[int] = []
+    failed = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            failed.set()
+            raise OSError("the first fails")
+        assert failed.wait(60)
+        done.append(number)
+        return number
+
+    with pytest.raises(OSError, match="the first fails"):
+        threads.map(work, range(5))
+    assert sorted(done) == [1, 2, 3, 4]
+    threads.close()
+    loop.close()

@@ -63,6 +63,8 @@ class SharedDisk:
         self._life = 0
         self._made = 0
         self._lock = threading.Lock()
+        #: Shards may be made side by side; a partition has one owner here.
+        self._growing = threading.Lock()
 
     # --- its life -------------------------------------------------------------------------------------------------
 
@@ -271,11 +273,12 @@ class SharedDisk:
             return part
         if not make:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(self.root, name))
-        for topic in (self._log_topic, self._state_topic):
-            self.store.make(topic, number + 1)
-        for each in range(number + 1):
-            if each not in self._parts:
-                self._adopt(each, self._load_part(each))
+        with self._growing:
+            for topic in (self._log_topic, self._state_topic):
+                self.store.make(topic, number + 1)
+            for each in range(number + 1):
+                if each not in self._parts:
+                    self._adopt(each, self._load_part(each))
         return self._parts[number]
 
     def _load(self, inode: Inode, start: int, stop: int) -> None:

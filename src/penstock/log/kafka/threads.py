@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Threads(Protocol):
         """Run work of a pool of POOLS, then call `done(result, error)` on the loop."""
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """Return what work makes of each item, several at once; blocking. The first error is raised."""
+        """Return what work makes of each item, several at once; blocking. The first error is raised, at the end."""
 
     def tell(self, what: Callable[[], None]) -> None:
         """Call something on the loop; from any thread."""
@@ -55,7 +55,9 @@ class RealThreads:
         wanted = list(items)
         if len(wanted) == 1:
             return [work(wanted[0])]
-        return list(self._pool("load", LOADS).map(work, wanted))
+        begun = [self._pool("load", LOADS).submit(work, item) for item in wanted]
+        wait(begun)  # also where one fails: whoever tries again must not meet what the others still write
+        return [each.result() for each in begun]
 
     def tell(self, what: Callable[[], None]) -> None:
         """Call something on the loop; from any thread."""
