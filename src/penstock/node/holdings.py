@@ -146,6 +146,7 @@ class Holdings:
                 made = making.opened(node, disk, record, path, quota, written)
                 _look_through(made, record, node.clock.now())
             except BaseException:
+                disk.close()  # the writer is well, perhaps: nothing of this try may come between what the next writes
                 cache.remove(path)
                 raise
             return made
