@@ -450,3 +450,12 @@ def test_work_on_shards_has_ended_before_its_error_is_told() -> None:
     assert sorted(done) == [1, 2, 3, 4]
     threads.close()
     loop.close()
+
+
+def test_a_topic_whose_maker_died_between_the_two_in_kafka_is_made(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.make(LOG, 2)
+    disk = taken(store, tmp_path / "a")
+    disk.make(f"{tmp_path}/a/0")
+    put(disk, f"{tmp_path}/a/0/state", b"kept")
+    assert content(taken(store, tmp_path / "b", made=True), f"{tmp_path}/b/0/state") == b"kept"

@@ -13,6 +13,7 @@ from penstock.clock import MILLISECOND, SECOND
 from penstock.config import ClusterConfig, Config, EventsConfig, TopicConfig
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
+from penstock.dialects.flight.info import topic_info
 from penstock.errors import Elsewhere, Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.kafka.engine import Engine
@@ -469,3 +470,10 @@ def test_a_topic_whose_slot_came_again_while_it_was_being_opened_is_opened(clust
     heard = publish(one.topic("t"), b"a")
     cluster.run()
     assert heard.oks == 1
+
+
+def test_readers_are_not_sent_to_the_files_that_are_cached(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    assert topic_info(made(cluster, one, "t")).path is None
+    assert topic_info(made(cluster, one, "mine", TopicSettings(log="local"))).path is not None

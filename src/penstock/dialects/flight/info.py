@@ -32,7 +32,8 @@ def topic_info(topic: Topic) -> TopicInfo:
         name=topic.name,
         incarnation=topic.record.incarnation,
         shards=[_range(shard) for shard in topic.shards],
-        path=None if durability == "memory" else os.path.abspath(topic.path),
+        # Of a topic on the shared log only a part is on this disk, and that goes with it.
+        path=None if durability == "memory" or topic.is_shared else os.path.abspath(topic.path),
         durability=durability,
     )
 

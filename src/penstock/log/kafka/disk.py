@@ -125,7 +125,8 @@ class SharedDisk:
 
     def _partitions(self, *, made: bool) -> int:
         counts = [self.store.partitions(topic) for topic in (self._log_topic, self._state_topic)]
-        if (made or any(counts)) and not all(counts):
+        # Whoever makes them begins with the log, and may have come no further.
+        if not all(counts) and (made or counts[1]):
             missing = [
                 topic for topic, count in zip((self._log_topic, self._state_topic), counts, strict=True) if not count
             ]
