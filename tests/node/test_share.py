@@ -477,3 +477,63 @@ def test_readers_are_not_sent_to_the_files_that_are_cached(cluster: Cluster) -> 
     cluster.run()
     assert topic_info(made(cluster, one, "t")).path is None
     assert topic_info(made(cluster, one, "mine", TopicSettings(log="local"))).path is not None
+
+
+def test_a_hold_is_known_to_whoever_has_the_topic_and_runs_out_by_its_clock_alone(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    one.holds.hold("query", topic.record, [3], 60 * SECOND)
+    cluster.run()
+    two = cluster.start("two")  # it reads what there is
+    cluster.run(30 * SECOND)
+    one.holds.hold("query", topic.record, [5], 600 * SECOND)
+    cluster.run(60 * SECOND)
+    owner = cluster.owner("t")
+    assert owner.holds.floors(topic.record) == [(5,)]
+    cluster.stop(next(name for name, node in cluster.nodes.items() if node is owner))
+    cluster.run(60 * SECOND)
+    assert "t" in cluster.nodes["two" if owner is one else "one"].topics
+    assert two.holds.floors(topic.record) == one.holds.floors(topic.record) == [(5,)]
+
+
+def test_a_hold_is_released_at_any_node(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    one.holds.hold("query", topic.record, [3], 600 * SECOND)
+    cluster.run()
+    released: list[int | None] = []
+    two.holds.release("query").then(lambda count, _: released.append(count))
+    cluster.run()
+    assert released == [1]
+    assert one.holds.floors(topic.record) == []
+
+
+def test_a_topic_that_goes_elsewhere_is_not_said_to_be_deleted(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    assert one.share is not None
+    one.share.leave()
+    cluster.run()
+    answers: list[Exception | None] = []
+    topic.subscribe("s").then(lambda _, error: answers.append(error))
+    assert isinstance(answers[0], Refusal)
+    assert answers[0].code == "unavailable"
+
+
+def test_a_node_that_stops_takes_nothing_though_the_store_is_there_again(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    cluster.clocks["one"].holds_threads = True
+    publish(topic, b"a")
+    cluster.run(32 * SECOND)
+    one.stop()
+    cluster.clocks["one"].let_threads_go()
+    cluster.run()
+    late = publish(topic, b"late")
+    assert isinstance(late[0], Refusal)
+    assert late[0].code == "stopping"

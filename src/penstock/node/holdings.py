@@ -182,7 +182,6 @@ class Holdings:
         topic = node.topics[name] = Topic(node, record, made.path, made)
         try:
             topic.forget_passing()
-            node.holds.take_up(record)
             node.tell("created", topic)
             resume(node, [topic])
         except Exception:

@@ -1,13 +1,14 @@
 """Holds: offsets that a reader outside still needs, kept against retention until they run out.
 
 A Spark query reads without a subscription, so it says from where on it needs the log, again and again while it runs.
-Owns their records in the registry, and the floor they make together.
+Owns their records in the registry, and the floor they make together. In a cluster all nodes know all of them, and each
+forgets those of its own topics.
 Invariant: a hold of another incarnation of a topic holds nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -17,6 +18,7 @@ from penstock.errors import Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.catalog import Catalog
 from penstock.registry.records import TopicRecord
+from penstock.registry.registry import Event
 
 KEYS = "hold/"
 #: More than any query asks for; a hold is renewed long before.
@@ -35,22 +37,25 @@ class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holds:
-    """All holds of a node."""
+    """All holds that the registry has."""
 
-    def __init__(self, catalog: Catalog, clock: SteadyTime) -> None:
+    def __init__(self, catalog: Catalog, clock: SteadyTime, is_here: Callable[[str], bool]) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._is_here = is_here
+        registry = catalog.registry
         self._records: dict[str, HoldRecord] = {
-            key: msgspec.msgpack.decode(entry.value, type=HoldRecord)
-            for key, entry in catalog.registry.list(KEYS).items()
+            key: msgspec.msgpack.decode(entry.value, type=HoldRecord) for key, entry in registry.list(KEYS).items()
         }
+        #: Hears no more what other nodes are told.
+        self.close = registry.watch(KEYS, registry.revision, self._heard)
 
-    def take_up(self, topic: TopicRecord) -> None:
-        """Know what another node was told of a topic that is here now."""
-        for key, entry in self._catalog.registry.list(KEYS).items():
-            record = msgspec.msgpack.decode(entry.value, type=HoldRecord)
-            if record.incarnation == topic.incarnation:
-                self._records[key] = record
+    def _heard(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.value is None:
+                self._records.pop(event.key, None)
+            else:
+                self._records[event.key] = msgspec.msgpack.decode(event.value, type=HoldRecord)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -90,13 +95,22 @@ class Holds:
     def sweep(self) -> Answer[int]:
         """Forget what ran out; answer with how many that were."""
         now_ns = self._clock.now()
-        return self._drop([key for key, record in self._records.items() if record.until_ns <= now_ns])
+        return self._drop(
+            [key for key, each in self._records.items() if each.until_ns <= now_ns and not self._is_elsewhere(each)]
+        )
+
+    def _is_elsewhere(self, record: HoldRecord) -> bool:
+        """Tell whether it is for another node to say that a hold ran out, by its clock."""
+        topic = self._catalog.topic(record.topic)
+        return topic is not None and topic.incarnation == record.incarnation and not self._is_here(record.topic)
 
     def _drop(self, keys: list[str]) -> Answer[int]:
-        return self._catalog.remove(keys).then_make(lambda _: sum(self._forget(key) for key in keys))
+        def dropped(_: None) -> int:
+            for key in keys:
+                self._records.pop(key, None)
+            return len(keys)
 
-    def _forget(self, key: str) -> bool:
-        return self._records.pop(key, None) is not None
+        return self._catalog.remove(keys).then_make(dropped)
 
 
 def _key(name: str, topic: str) -> str:

@@ -182,7 +182,7 @@ class Node:
         self.lifecycle = Lifecycle(self)
         self.routing = Routing(config.routing, clock, self.catalog, self._remapped)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
-        self.holds = Holds(self.catalog, self.steady)
+        self.holds = Holds(self.catalog, self.steady, self.topics.__contains__)
         self.staging = Stages(disk, f"{config.data_dir}/staging", clock.now())
         self.transactions = Transactions(self)
         self.watchers.append(self.transactions.changed)
@@ -452,6 +452,7 @@ class Node:
         if self.discard_log is not None:
             self.discard_log.close()
         self.routing.close()
+        self.holds.close()
         self._labels.close()
         self._fanout_files.close()
         self.gate.close()

@@ -56,7 +56,7 @@ class ClusterShare:
         self._clearing = Clearing(node, engine)
         #: Since when shards wait for the store; and topics that take nothing for it.
         self._waiting: dict[Shard, int] = {}
-        self._stalling: set[str] = set()
+        self._stalling: set[Topic] = set()
         self._timer: Timer | None = None
         self._unwatch: Callable[[], None] = _nothing
 
@@ -196,7 +196,7 @@ class ClusterShare:
 
     def _stalled(self) -> Iterator[tuple[Topic, str]]:
         now_ns, patience_ns = self._node.clock.monotonic(), self._node.config.shared_log.patience_ns
-        for topic in self._node.topics.values():
+        for topic in self._node.topics.values() if self._waiting else ():
             since_ns = min([self._waiting.get(shard, now_ns) for shard in topic.shards])
             if now_ns - since_ns > patience_ns:
                 yield topic, f"the shared log has taken nothing for {(now_ns - since_ns) // SECOND} s"
@@ -206,14 +206,15 @@ class ClusterShare:
         now_ns = self._node.clock.monotonic()
         for topic in list(self._node.topics.values()):
             for shard in topic.shards if topic.settings.log == "kafka" else ():
-                if shard not in self._waiting:
+                if shard.readable_end < shard.end and shard not in self._waiting:
                     self._waiting[shard] = now_ns
                     shard.sync(partial(self._kept, shard))  # it says so at once if there is nothing to wait for
-        stalled = {topic.name for topic, _ in self._stalled()}
-        for name in stalled ^ self._stalling:
-            found = self._node.topics.get(name)
-            if found is not None and not found.is_leaving:
-                found.intake.closed = "unavailable" if name in stalled else None
+        stalled = {topic for topic, _ in self._stalled()}
+        for topic in stalled:
+            topic.intake.closed = topic.intake.closed or "unavailable"
+        for topic in self._stalling - stalled:
+            if not (topic.deleted or topic.is_leaving):
+                topic.intake.closed = "stopping" if self._node.stopping else None
         self._stalling = stalled
         self._timer = self._node.clock.call_at(self._node.clock.monotonic() + LOOK_NS, self._look)
 

@@ -69,9 +69,12 @@ class Subscriptions:
         With `earliest` it gets everything that is kept.
         """
         topic = self._topic
-        if topic.deleted or name in self._coming:
-            code, why = ("gone", "was deleted") if topic.deleted else ("conflict", f"is getting a subscription {name}")
-            return Answer.refused(Refusal(code, f"topic {topic.name} {why}"))
+        try:
+            topic.check_alive()
+        except Refusal as refusal:
+            return Answer.refused(refusal)
+        if name in self._coming:
+            return Answer.refused(Refusal("conflict", f"topic {topic.name} is getting a subscription {name}"))
         settings = settings or SubscriptionSettings()
         if self._topic.settings.ordered and settings.order == "none":
             settings = msgspec.structs.replace(settings, order="shard")
