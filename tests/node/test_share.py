@@ -20,6 +20,7 @@ from penstock.log.kafka.engine import Engine
 from penstock.log.kafka.store import AwayError
 from penstock.message import Rows
 from penstock.node.node import Node
+from penstock.node.polls import Polls
 from penstock.node.topic import Topic
 from penstock.registry import EmbeddedRegistry
 from penstock.settings import TopicSettings
@@ -537,3 +538,25 @@ def test_a_node_that_stops_takes_nothing_though_the_store_is_there_again(cluster
     late = publish(topic, b"late")
     assert isinstance(late[0], Refusal)
     assert late[0].code == "stopping"
+
+
+def test_who_waits_for_messages_of_a_topic_that_goes_elsewhere_may_ask_again(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    found: list[Subscription | None] = []
+    topic.subscribe("s").then(lambda subscription, _: found.append(subscription))
+    cluster.run(SECOND)
+    assert found[0] is not None
+    poll = Polls(one).begin(topic, found[0], "sqs", 1, SECOND, 60 * SECOND)
+    cluster.stop("two")
+    cluster.run(SECOND)
+    assert not poll.answer.is_given
+    topic.begin_leaving()
+    topic.delete()
+    with pytest.raises(Refusal, match="went to another node") as refused:
+        poll.answer.now()
+    assert refused.value.code == "unavailable"
+    with pytest.raises(Refusal, match="went to another node"):
+        topic.create_subscription("u").now()
+    assert two.bugs == 0

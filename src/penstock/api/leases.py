@@ -159,7 +159,9 @@ async def lease(call: Call[Nothing, LeaseBody]) -> Leased:
             came = await call.wait(found, KEEP_S_MAX)
     finally:
         look.close()
-    if topic.deleted or topic.subscriptions.get(subscription.name) is not subscription:
+    if topic.is_leaving and not (came and found.result()):
+        raise Refusal("unavailable", f"topic {topic.name} went to another node; try again", times.SECOND_NS)
+    if not topic.is_leaving and (topic.deleted or topic.subscriptions.get(subscription.name) is not subscription):
         raise Refusal("gone", f"subscription {subscription.name} of topic {topic.name} was deleted")
     if came and not found.result() and subscription.keeping.is_late:
         raise Refusal("unavailable", "leases could not be kept; ask again")

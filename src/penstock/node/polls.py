@@ -104,6 +104,8 @@ class Poll:
         topic, name = self._topic, self._subscription.name
         if deliveries:
             self.answer.give(deliveries)
+        elif topic.is_leaving:
+            self.answer.refuse(Refusal("unavailable", f"topic {topic.name} went to another node; try again", SECOND))
         elif topic.deleted or topic.subscriptions.get(name) is not self._subscription:
             self.answer.refuse(Refusal("gone", f"subscription {name} of topic {topic.name} was deleted"))
         else:

@@ -219,6 +219,9 @@ class Consumer:
 
     def _evict(self) -> None:
         topic = self.session.topic if self.session is not None else ""
+        if self.timeline is not None and self.timeline.topic.is_leaving:
+            self._fail(Fault(Kind.STORAGE, f"topic {topic} went to another node; try again"))
+            return
         self._fail(Fault(Kind.TOPIC_DELETING, f"topic {topic} was deleted"))
 
     def _fail(self, fault: Fault) -> None:

@@ -76,7 +76,7 @@ class Poll:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         if not deliveries:
-            gone = self._timeline.topic.deleted
+            gone = self._timeline.topic.deleted and not self._timeline.topic.is_leaving
             said = f"topic {self._session.topic} was deleted" if gone else "leases could not be written down; ask again"
             self._refuse(Fault(Kind.TOPIC_DELETING if gone else Kind.STORAGE, said))
             return
