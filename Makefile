@@ -41,7 +41,7 @@ AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
 .PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
-.PHONY: prove-exactly-once prove-archive prove-cluster
+.PHONY: prove-exactly-once prove-archive prove-cluster prove-cluster-broker
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,7 +138,7 @@ fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster ## every proof below
+prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster prove-cluster-broker ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
@@ -160,6 +160,10 @@ prove-memory: $(DEV) ## five minutes of 20,000 messages a second: where the node
 prove-kafka-relay: $(DEV) ## three brokers of Kafka, killed in turn while a node sends to them: everything arrives, once (ARGS="--kills 10")
 	@scripts/need java mvn
 	$(BIN)/python -m tests.proofs.kafka_relay $(ARGS)
+
+prove-cluster-broker: $(DEV) ## three nodes, Kafka and etcd, killed and paused in turn under load: nothing is lost, and nothing is two things (ARGS="--troubles 7")
+	@scripts/need java mvn etcd
+	$(BIN)/python -m tests.proofs.cluster_broker $(ARGS)
 
 prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics are made: nothing is lost or made twice (ARGS="--troubles 6")
 	@scripts/need etcd

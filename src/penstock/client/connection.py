@@ -98,6 +98,7 @@ _WATCHFUL = [
     *_PATIENT,
     ("grpc.keepalive_time_ms", BEAT_MS),
     ("grpc.keepalive_timeout_ms", BEAT_MS),
+    ("grpc.http2.ping_timeout_ms", BEAT_MS),
     ("grpc.min_reconnect_backoff_ms", BEAT_MS),
 ]
 
