@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.clock import SECOND
-from penstock.cluster.places import About, SlotRecord, reachable
+from penstock.cluster.places import SLOTS, About, Pin, SlotRecord, reachable
 from penstock.config import ClusterConfig
 from penstock.errors import ConfigError, Refusal
 from penstock.registry.answer import Answer
@@ -319,3 +319,29 @@ def test_a_slot_never_belongs_to_two_nodes_whoever_comes_goes_sleeps_or_is_cut_o
             node.kill()
     world.joined("e")
     world.until(lambda: world.counts() and max(world.counts()) - min(world.counts()) <= 1)
+
+
+def test_a_slot_that_was_lost_while_it_was_given_up_and_came_again_is_given_up_once() -> None:
+    world = World()
+    first, second = world.joined("a"), world.joined("b")
+    world.until(world.counts)
+    slot = min(first.serves)
+    asked: list[int] = []
+    give_up = first.slots._give_up
+
+    def counted(number: int) -> Answer[None]:
+        asked.append(first.slots.mine[number])
+        return give_up(number)
+
+    first.slots._give_up = counted
+    first.closing_ns = 20 * SECOND
+    world.put(f"pin/{slot}", msgspec.msgpack.encode(Pin(node="b")))
+    world.until(lambda: len(asked) == 1)
+    world.put(f"pin/{slot}", msgspec.msgpack.encode(Pin(node="a")))
+    world.run(1)
+    world.server.propose({}, [f"{SLOTS}{slot}"]).now()
+    world.until(lambda: slot in first.slots.mine and first.slots.mine[slot] != asked[0])
+    world.run(5)
+    world.put(f"pin/{slot}", msgspec.msgpack.encode(Pin(node="b")))
+    world.until(lambda: slot in second.serves)
+    assert len(asked) == len(set(asked)) == 2

@@ -12,29 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from penstock import __version__
 from penstock.clock import MILLISECOND, SECOND, Clock, Timer
+from penstock.cluster.about import agree
 from penstock.cluster.deal import deal, slot_of
-from penstock.cluster.places import (
-    ABOUT,
-    FORMAT,
-    KEYS,
-    NODES,
-    SLOTS,
-    About,
-    NodeRecord,
-    Places,
-    SlotRecord,
-    address_of,
-    name_of,
-    reachable,
-)
+from penstock.cluster.name import Name
+from penstock.cluster.places import KEYS, SLOTS, About, NodeRecord, Places, SlotRecord
 from penstock.cluster.presence import RENEW_NS, Presence
 from penstock.config import ClusterConfig
-from penstock.errors import ConfigError, CorruptionError, Refusal
+from penstock.errors import Refusal
 from penstock.registry.answer import Answer
-from penstock.registry.attempt import Draft, attempt
-from penstock.registry.records import decoded
 from penstock.registry.registry import Cancel, Event, Figure, Registry
 
 __all__ = ["NodeRecord", "Slots", "deal", "slot_of"]
@@ -52,8 +38,6 @@ STALE_LEASES = 2
 DEAL_NS = 20 * MILLISECOND
 #: How often it is looked whether leases last; `is_mine` always knows.
 LOOK_NS_MAX = 200 * MILLISECOND
-#: A name that somebody has is looked at again after this time.
-NAME_NS = 200 * MILLISECOND
 
 _log = logging.getLogger("penstock.cluster")
 
@@ -73,37 +57,19 @@ class Slots:
         disk: str = "",
     ) -> None:
         self.cluster = config.name
-        self.name = name_of(config)
+        presence = self.presence = Presence(registry, clock, config.lease_ns)
+        self._name = Name(registry, clock, config, presence, life, disk)
+        self.name = self._name.text
         #: How many slots the cluster has.
         self.count = config.slots
-        #: Why this node has no part in the cluster, if that is so.
-        self.problem = ""
         #: Slots that came; that were given up; and that went without it.
         self.taken = self.given = self.losses = 0
-        self.presence = Presence(registry, clock, config.lease_ns)
         self.places = Places(registry)
         self.registry = registry
         self.clock = clock
         self._config = config
         self._life = life
         self._took, self._lost, self._give_up = took, lost, give_up
-        self._key = NODES + self.name
-        self._record = NodeRecord(
-            name=self.name,
-            life=life,
-            weight=config.weight,
-            address=address_of(config),
-            version=__version__,
-            since_ms=clock.now() // MILLISECOND,
-            disk=disk,
-        )
-        #: Lives of this node that are over.
-        self._former: set[str] = set()
-        #: What the registry says of this node, and at which revision.
-        self._said: tuple[NodeRecord, int] | None = None
-        self._is_saying = False
-        self._say_again_ns = 0
-        self._is_unheard = False
         #: Slot -> epoch of those that are held; of those that are being given up; and those that are asked for.
         self._mine: dict[int, int] = {}
         self._giving: dict[int, int] = {}
@@ -130,6 +96,11 @@ class Slots:
         self._unwatch: Cancel | None = None
 
     # --- what others ask ------------------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str:
+        """Why this node has no part in the cluster, if that is so."""
+        return self._name.problem
 
     @property
     def mine(self) -> Mapping[int, int]:
@@ -185,13 +156,13 @@ class Slots:
             self._begin()
             answer.give(None)
 
-        self._agree().then_make(agreed).then_ask(lambda _: self._come(until_ns)).then(joined)
+        about = agree(self.registry, self.clock, self._config).then_make(agreed)
+        about.then_ask(lambda _: self._name.come(self.places, until_ns)).then(joined)
         return answer
 
     def say(self, listeners: Mapping[str, str]) -> None:
         """Tell the others where this node listens, for them and for clients."""
-        address, found = reachable(self._config, listeners)
-        self._record = msgspec.structs.replace(self._record, address=address, listeners=found)
+        self._name.listen(listeners)
         self._look_soon()
 
     def release(self, slot: int) -> None:
@@ -209,7 +180,7 @@ class Slots:
             self._drained = Answer()
             if self._unwatch is None or self._closed:
                 self._drained.give(None)
-            self._record = msgspec.structs.replace(self._record, is_leaving=True)
+            self._name.leave()
             self._look_soon()
         return self._drained
 
@@ -226,69 +197,6 @@ class Slots:
         for slot in held:
             self._lost(slot)
         return self.presence.close()
-
-    def _agree(self) -> Answer[About]:
-        """Answer with what the cluster is; a registry that has none gets this one."""
-        name = self._config.name
-
-        def compose() -> Draft[About]:
-            entry = self.registry.get(ABOUT)
-            if entry is None:
-                about = About(name=name, slots=self._config.slots)
-                return Draft(about, {ABOUT: msgspec.msgpack.encode(about)}, (), {ABOUT: 0})
-            try:
-                about = decoded(entry.value, About, ABOUT)
-            except CorruptionError as error:
-                raise ConfigError(f"{error}. Choose another registry.prefix, or mend what stands there") from None
-            if about.format != FORMAT:
-                older = "a newer" if about.format > FORMAT else "an older"
-                raise ConfigError(
-                    f"cluster {about.name} was made by {older} version of Penstock (format {about.format}; this is "
-                    f"{__version__}, format {FORMAT}); run the version that its other nodes run"
-                )
-            if about.name != name:
-                raise ConfigError(
-                    f'cluster.name = "{name}": the registry holds cluster {about.name}. Set cluster.name to that to '
-                    "join it, or give this cluster a registry.prefix of its own"
-                )
-            if not 0 < about.slots <= 4096:
-                raise ConfigError(f"{ABOUT} in the registry says {about.slots} slots; choose another registry.prefix")
-            return Draft(about)
-
-        return attempt(self.registry, self.clock, compose)
-
-    def _come(self, until_ns: int) -> Answer[None]:
-        """Take this node's name, once whoever had it before is gone."""
-        entry = self.registry.get(self._key)
-        other = self.places.node_at(entry, self._key)
-        now_ns = self.clock.monotonic()
-        if other is not None and other.disk and other.disk == self._record.disk:
-            self._former.add(other.life)  # it was on this disk: what it has need not be waited for
-        elif entry is not None and now_ns < until_ns:
-            later: Answer[None] = Answer()
-            self.clock.call_at(now_ns + NAME_NS, lambda: later.give(None))
-            return later.then_ask(lambda _: self._come(until_ns))
-        elif other is not None:
-            return Answer.refused(
-                ConfigError(
-                    f"another node calls itself {self.name} in cluster {self._config.name} (at {other.address}); "
-                    "stop it, or set cluster.node to another name"
-                )
-            )
-        said: Answer[None] = Answer()
-
-        def told(revision: int | None, error: Exception | None) -> None:
-            if isinstance(error, Refusal) and error.code == "conflict" and now_ns < until_ns:
-                self._come(until_ns).then(lambda _, why: said.refuse(why) if why else said.give(None))
-            elif error is not None:
-                said.refuse(error)
-            else:
-                self._said = self._record, revision or 0
-                said.give(None)
-
-        value = msgspec.msgpack.encode(self._record)
-        self.presence.take(self._key, value, instead=entry.value if entry else None).then(told)
-        return said
 
     def _begin(self) -> None:
         if self._closed:
@@ -344,9 +252,8 @@ class Slots:
     def _look(self) -> None:
         """Do what is to be done now: say who this node is, take what is its own, give up what is another's."""
         now_ns = self._looked_ns = self.clock.monotonic()
-        self._is_restless = False
         self._see_arrivals(now_ns)
-        self._introduce(now_ns)
+        self._is_restless = not self._name.introduce(self.places, self._look_soon)
         self._tidy()
         if self._drained is not None:
             self._leave(now_ns)
@@ -375,42 +282,7 @@ class Slots:
     def _is_member(self) -> bool:
         """Tell whether everybody can know that this node is there."""
         node = self.places.nodes.get(self.name)
-        return node is not None and node.life == self._life and self._holds_name()
-
-    def _holds_name(self) -> bool:
-        return self._said is not None and self.presence.holds(self._key, self._said[1])
-
-    def _introduce(self, now_ns: int) -> None:
-        """Say who this node is where that is not known, unless somebody else has its name by now."""
-        if self._is_saying or (self._said is not None and self._said[0] == self._record and self._holds_name()):
-            return
-        entry = self.registry.get(self._key)
-        other = self.places.node_at(entry, self._key)
-        self._is_restless = True
-        if other is not None and other.life != self._life:
-            if not self.problem:
-                self.problem = (
-                    f"another node has called itself {self.name} (at {other.address}) since this one was away, which "
-                    "has no part in the cluster now; stop it, or set cluster.node to another name"
-                )
-                _log.error(self.problem)
-        elif now_ns >= self._say_again_ns:
-            self._is_saying = True
-            self._say(self._record, entry.value if entry else None)
-
-    def _say(self, record: NodeRecord, instead: bytes | None) -> None:
-        def told(revision: int | None, error: Exception | None) -> None:
-            self._is_saying = False
-            if error is None:
-                self._said, self.problem, self._is_unheard = (record, revision or 0), "", False
-            else:
-                self._say_again_ns = self.clock.monotonic() + AGAIN_NS
-                if not self._is_unheard:
-                    self._is_unheard = True  # told once: it is tried every second
-                    _log.warning("this node is not in the cluster, because the registry does not hear it: %s", error)
-            self._look_soon()
-
-        self.presence.take(self._key, msgspec.msgpack.encode(record), instead=instead).then(told)
+        return node is not None and node.life == self._life and self._name.is_held
 
     def _leave(self, now_ns: int) -> None:
         """Give away everything, and say so once others have it."""
@@ -473,7 +345,7 @@ class Slots:
         """Tell whether a key was left behind by nobody who lives: written without a lease, or not by a node at all."""
         owner = self.places.owners[slot]
         revision = owner.entry.revision
-        if owner.life in self._former:
+        if owner.life in self._name.former:
             return True
         if self.owner(slot) is not None:
             return False
@@ -498,7 +370,9 @@ class Slots:
         def told(_: None, error: Exception | None) -> None:
             if error is not None:
                 _log.error("slot %d of the cluster is given away, but not all was closed: %s", slot, error)
-            if self._giving.pop(slot, None) == epoch and self._mine.pop(slot, None) is not None:
+            if self._giving.get(slot) == epoch:  # else it was lost meanwhile, and may be here again
+                del self._giving[slot]
+                del self._mine[slot]
                 self.given += 1
                 self._let_go(slot, epoch)
             self._look_soon()
