@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -429,6 +430,50 @@ def test_a_store_that_takes_no_record_so_large_says_so(tmp_path: Path) -> None:
         file.sync()
     file.close()
     assert disk.failed is not None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_that_sync_at_once_lose_nothing_of_each_other(seed: int, tmp_path: Path, small: None) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path / "a")
+    disk.make(f"{disk.root}/0")
+    wanted: dict[str, bytes] = {}
+    errors: list[BaseException] = []
+    store.before_send = lambda *_: time.sleep(0)  # let another thread have its turn
+
+    def write(number: int) -> None:
+        random = Random(1000 * seed + number)
+        try:
+            for life in range(8):
+                segment, journal = f"0/{8 * number + life:020}.0.arrows", f"0/{number}.{life}.journal"
+                for name in (segment, journal):
+                    content = [random.randbytes(random.choice((3, 30, 90))) for _ in range(12)]
+                    file = disk.open(f"{disk.root}/{name}", create=True)
+                    for each in content:
+                        file.append([each])
+                        if random.random() < 0.5:
+                            file.sync()
+                    file.sync()
+                    file.close()
+                    wanted[name] = b"".join(content)
+                replace_file(disk, f"{disk.root}/0/{number}.state", b"%d" % life)
+                wanted[f"0/{number}.state"] = b"%d" % life
+                if life % 2:
+                    disk.remove(f"{disk.root}/{segment}")
+                    del wanted[segment]
+                disk.sync_directory(f"{disk.root}/0")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors
+    again = taken(store, tmp_path / "b", made=True)
+    found = {f"0/{name}": content(again, f"{again.root}/0/{name}") for name in again.list(f"{again.root}/0")}
+    assert found == wanted
 
 
 def test_work_on_shards_has_ended_before_its_error_is_told() -> None:
