@@ -7,14 +7,16 @@ Invariant: a topic that is deleted gets nothing more, nor does a later one of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import Refusal
-from penstock.fanout.record import FanoutRecord, Target
+from penstock.fanout.record import FanoutRecord
+from penstock.fanout.record import Target as Copied
+from penstock.peers.far import reached
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft
 from penstock.registry.records import check_name, decoded, encoded
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.message import Rows
     from penstock.node.node import Change, Node
     from penstock.node.topic import Topic
+    from penstock.peers.far import Target
 
 FANOUTS = "fanout/"
 
@@ -55,16 +58,13 @@ class Fanouts:
         entry = self._registry.get(FANOUTS + name)
         return decoded(entry.value, FanoutRecord, FANOUTS + name) if entry else None
 
-    def topics(self, name: str) -> list[Topic]:
+    def topics(self, name: str) -> list[Target]:
         """Return the topics that get copies, as far as they are there; none of a fan-out that is not."""
         record = self.get(name)
-        found = [self._node.topics.get(target.topic) for target in record.targets] if record is not None else []
-        numbers = [target.number for target in record.targets] if record is not None else []
-        return [
-            topic
-            for topic, number in zip(found, numbers, strict=True)
-            if topic is not None and topic.record.number == number
-        ]
+        found = (
+            [(reached(self._node, each.topic), each.number) for each in record.targets] if record is not None else []
+        )
+        return [topic for topic, number in found if topic is not None and topic.record.number == number]
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -92,9 +92,9 @@ class Fanouts:
 
         return self._catalog.attempt(compose)
 
-    def add(self, name: str, topic: Topic) -> Answer[FanoutRecord]:
+    def add(self, name: str, topic: Target) -> Answer[FanoutRecord]:
         """Let a topic get copies, once however often it is added."""
-        target = Target(topic.name, topic.record.number)
+        target = Copied(topic.name, topic.record.number)
 
         def added(record: FanoutRecord) -> FanoutRecord:
             if target in record.targets:
@@ -141,7 +141,7 @@ class Fanouts:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def publish(
-        self, topics: list[Topic], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
+        self, topics: Sequence[Target], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
     ) -> None:
         """Store a copy of rows in each topic and tell what became of them once that is known of all."""
         from penstock.node.admission import admit
@@ -172,6 +172,6 @@ class Fanouts:
             topic.publish(msgspec.structs.replace(rows), publisher, partial(stored, topic.name))
 
 
-def without(record: FanoutRecord, gone: Callable[[Target], bool]) -> FanoutRecord:
+def without(record: FanoutRecord, gone: Callable[[Copied], bool]) -> FanoutRecord:
     """Return a fan-out without some of its topics."""
     return msgspec.structs.replace(record, targets=tuple(each for each in record.targets if not gone(each)))

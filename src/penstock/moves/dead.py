@@ -15,10 +15,12 @@ from penstock.delivery.subscription import Subscription
 from penstock.message import Batch
 from penstock.moves.letters import LEFT_BEHIND, as_letters
 from penstock.moves.move import Origin, Piece, move
+from penstock.peers.far import target
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
     from penstock.node.topic import Topic
+    from penstock.peers.far import Target
 
 
 def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch, offsets: Offsets) -> None:
@@ -40,7 +42,7 @@ def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch,
         topic.touch()
         subscription.wake()  # rows may have waited for these
 
-    def obtained(target: Topic | None, error: Exception | None) -> None:
+    def obtained(target: Target | None, error: Exception | None) -> None:
         if target is None:
             done(error)
         else:
@@ -51,5 +53,6 @@ def bury(topic: Topic, subscription: Subscription, cursor: Cursor, batch: Batch,
     node.clock.call_soon(partial(_obtain, topic, name, obtained))
 
 
-def _obtain(topic: Topic, name: str, obtained: Callable[[Topic | None, Exception | None], None]) -> None:
-    topic.node.obtain(name, TopicSettings(durability="fsync"), topic.record.owner).then(obtained)
+def _obtain(topic: Topic, name: str, obtained: Callable[[Target | None, Exception | None], None]) -> None:
+    asked = topic.node.obtain(name, TopicSettings(durability="fsync"), topic.record.owner)
+    target(topic.node, asked).then(obtained)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.columns import OPTIONAL_COLUMNS, Column, id_of, place_of
+from penstock.columns import OPTIONAL_COLUMNS, Column, id_of
 from penstock.intake.receipt import Receipt
+from penstock.intake.synced import synced
 from penstock.message import Batch, Done, Rows
+from penstock.peers.far import FarTopic
 
 if TYPE_CHECKING:
-    from penstock.node.topic import Topic
+    from penstock.peers.far import Target
 
 
 class Origin(NamedTuple):
@@ -57,7 +59,7 @@ class Piece(NamedTuple):
         return Rows.of([batch.row_body(row) for row in self.rows], batch.row_source(self.rows[0]), columns)
 
 
-def move(copies: Rows, targets: Sequence[Topic], publisher: object, finish: Callable[[], None], done: Done) -> None:
+def move(copies: Rows, targets: Sequence[Target], publisher: object, finish: Callable[[], None], done: Done) -> None:
     """Publish copies of messages to topics, `finish` them when all are synced, and tell `done`, or why not.
 
     If one topic refuses them, nothing is finished; those that took them know them when they come again.
@@ -78,28 +80,13 @@ def move(copies: Rows, targets: Sequence[Topic], publisher: object, finish: Call
         _publish_synced(target, copies, publisher, copied)
 
 
-def _publish_synced(topic: Topic, rows: Rows, publisher: object, done: Done) -> None:
-    """Publish rows; `done` hears once they survive a power loss, whatever the topic promises, or why not.
+def _publish_synced(topic: Target, rows: Rows, publisher: object, done: Done) -> None:
+    """Publish rows; `done` hears once they survive a power loss, whatever the topic promises, or why not."""
 
-    Rows that are there already wait for their sync like the first time.
-    """
+    def told(_: Receipt | None, error: BaseException | None) -> None:
+        done(error)
 
-    def stored(receipt: Receipt | None, error: BaseException | None) -> None:
-        if receipt is None:
-            done(error)
-            return
-        shards = {place_of(id_)[0] for id_ in receipt.ids()}
-        left = len(shards)
-        failure: BaseException | None = None
-
-        def synced(error: BaseException | None) -> None:
-            nonlocal left, failure
-            left -= 1
-            failure = failure or error
-            if left == 0:
-                done(failure)
-
-        for number in shards:
-            topic.shards[number].sync(synced)
-
-    topic.publish(rows, publisher, stored)
+    if isinstance(topic, FarTopic):
+        topic.publish(rows, publisher, told, synced=True)
+    else:
+        topic.publish(rows, publisher, synced(topic.shards, told))

@@ -27,6 +27,7 @@ from penstock.errors import Refusal
 from penstock.message import Batch
 from penstock.moves.letters import LEFT_BEHIND, as_before, holds_letters, told
 from penstock.moves.move import Origin, Piece, move
+from penstock.peers.far import reached
 from penstock.registry.answer import Answer
 from penstock.settings import HOUR_NS
 
@@ -256,7 +257,11 @@ class Redrive:
             ids = piece.ids()
             copies = piece.copies(as_before(piece), LEFT_BEHIND)
             finish, done = partial(self._finish, ids), partial(self._copied, target, ids, after)
-            move(copies, [self._node.topics[target]], self, finish, done)
+            there = reached(self._node, target)
+            if there is None:
+                done(Refusal("unavailable", f"topic {target} cannot be reached now"))
+            else:
+                move(copies, [there], self, finish, done)
 
     def _by_target(self, shard: int, batch: Batch, rows: list[int]) -> list[tuple[str, Piece]]:
         record = self._topic.record
@@ -265,7 +270,7 @@ class Redrive:
             target, id_ = self._to or told(batch, row).get("topic"), id_of(shard, batch.first + row)
             if not isinstance(target, str):
                 self._keep([id_], "some messages are no dead letters; name a topic to move them to")
-            elif target not in self._node.topics:
+            elif not self._node.is_known(target):
                 self._keep([id_], f"topic {target} does not exist any more")
             elif target == self._topic.name:
                 self._keep([id_], "some letters failed in this very topic; name another to move them to")

@@ -16,11 +16,11 @@ from penstock.errors import Refusal
 from penstock.intake.gather import content_bytes
 from penstock.intake.receipt import Published, Receipt
 from penstock.message import Rows
-from penstock.node.topic import Topic
+from penstock.peers.far import Target
 
 
 def publish(
-    topic: Topic, caller: Caller, rows: Rows, publisher: object, done: Published, shard: int | None = None
+    topic: Target, caller: Caller, rows: Rows, publisher: object, done: Published, shard: int | None = None
 ) -> None:
     """Take rows in; `done` hears as from `Topic.publish`, a moment later where their publisher is too fast."""
     clock = topic.node.clock

@@ -21,11 +21,13 @@ from penstock.callers.carried import Carried, carried
 from penstock.clock import SECOND, Timer
 from penstock.config import host_and_port
 from penstock.errors import ConfigError, PenstockError, Refusal
+from penstock.peers.line import Line
 from penstock.peers.preface import NONCE_BYTES, Frames, Guest, Refused, Welcome, refusal_of, written
 from penstock.wire.dial import Dialler, Dialling
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
+    from penstock.peers.far import FarTopic
 
 #: A node that takes longer to answer is not there.
 CONNECT_NS = 5 * SECOND
@@ -60,6 +62,9 @@ class Peers:
         #: How often another node could not be reached, or did not let this one in.
         self.failures: Counter[str] = Counter()
         self._said: dict[str, int] = {}
+        self._lines: dict[str, Line] = {}
+        #: Those of other nodes that somebody here publishes to.
+        self.topics: dict[str, FarTopic] = {}
         self.closed = False
         self._timer: Timer = node.clock.call_at(node.clock.monotonic() + LOOK_NS, self._look)
 
@@ -81,6 +86,13 @@ class Peers:
         except Refusal as refusal:
             self.node.clock.call_soon(partial(approach.fail, refusal))
         return approach
+
+    def line(self, to: str) -> Line:
+        """Return the connection by which batches go to a node."""
+        line = self._lines.get(to)
+        if line is None or line.is_over:
+            line = self._lines[to] = Line(self, to)
+        return line
 
     def leave(self, to: str) -> None:
         """Break every connection to a node that is gone, or counts as gone: nobody waits for it any longer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Self
 
 from penstock.cluster.places import name_of
@@ -12,6 +13,7 @@ from penstock.config import Config, secret_in
 from penstock.dialect import Bound, Peer, Sample
 from penstock.node.node import Node
 from penstock.peers.peers import Peers
+from penstock.peers.publish import DOOR, door
 from penstock.peers.reception import Reception
 from penstock.wire.crowd import Crowd, files_left
 from penstock.wire.dial import LoopDialler
@@ -30,6 +32,7 @@ class Running:
         self._dialler = dialler
         self.reception = Reception(node, name, secret, crowd)
         self.way = node.peers = Peers(node, name, secret, self._address, dialler)
+        node.doors[DOOR] = partial(door, node)
         self._server: asyncio.Server
 
     @classmethod

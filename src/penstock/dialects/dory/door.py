@@ -25,6 +25,7 @@ from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.intake.spread import picked
 from penstock.message import Rows
 from penstock.node.topic import Topic
+from penstock.peers.far import FarTopic, Target, target
 
 if TYPE_CHECKING:
     from penstock.dialects.dory.running import Dory
@@ -78,7 +79,7 @@ class Door:
         self.caller = Caller(service.node.gate, address, listener)
         self.caller.on_change = self._changed
         service.node.gate.follow(self.caller)
-        self._topics: dict[bytes, Topic] = {}
+        self._topics: dict[bytes, Target] = {}
         #: Names that were refused, and until when they are not asked for again: a sender does not know, and goes on.
         self._refused: dict[bytes, tuple[Exception, int]] = {}
         #: What came for topics that are being made.
@@ -144,9 +145,9 @@ class Door:
         except Refusal as refusal:
             self._no_topic(name, refusal)
             return
-        asked.then(partial(self._told, name))
+        target(self._node, asked).then(partial(self._told, name))
 
-    def _told(self, name: bytes, topic: Topic | None, error: Exception | None) -> None:
+    def _told(self, name: bytes, topic: Target | None, error: Exception | None) -> None:
         if topic is None:
             self._no_topic(name, error or Refusal("unavailable", "there is no topic"))
             return
@@ -169,7 +170,7 @@ class Door:
             self._node.ledger.add(f"dory:{code}", "", group.rows.count, self._clock.now(), f"{self.caller}: {why}")
             self._lose("bad_topic", shown, group, None)
 
-    def _publish(self, topic: Topic, group: Group, blocks: int, sizes: Sizes, publisher: object) -> None:
+    def _publish(self, topic: Target, group: Group, blocks: int, sizes: Sizes, publisher: object) -> None:
         done = partial(self._stored, topic, group, blocks, sizes)
         meter = self.caller.meter
         if meter is not None:  # nobody can be asked to wait: what is too much is refused
@@ -182,7 +183,7 @@ class Door:
 
     def _stored(
         self,
-        topic: Topic,
+        topic: Target,
         group: Group,
         blocks: int,
         sizes: Sizes,
@@ -196,7 +197,7 @@ class Door:
             lost = [row for row in range(group.rows.count) if row not in stored] if stored else None
             code = error.code if isinstance(error, Refusal) else ""
             self._lose(_REASONS.get(code, "no_memory"), topic.name, group, lost)
-        elif topic.settings.durability != "memory":
+        elif isinstance(topic, FarTopic) or topic.settings.durability != "memory":
             pool.give(blocks)
         elif receipt.batch is not None and not receipt.elsewhere:
             shard, first = place_of(receipt.first_id)

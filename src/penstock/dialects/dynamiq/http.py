@@ -272,8 +272,8 @@ class Http(App):
             if not request.caller.may("create", name):
                 return Answer.of(document({}))
             return self._fanouts.create(name).then_make(lambda _: document({}))
-        queues = [queue for topic in self._fanouts.topics(name) if (queue := self._queues.get(topic.name))]
-        keys = {queue.topic.name: queue.key for queue in queues}
+        topics = [topic for topic in self._fanouts.topics(name) if self._queues.is_queue(topic.name)]
+        keys = {topic.name: topic.incarnation for topic in topics}
 
         def done(copies: Copies) -> None:
             ids = {}
@@ -288,8 +288,7 @@ class Http(App):
             request.answer(document(ids))
 
         request.let_go()
-        topics, rows = [queue.topic for queue in queues], _rows(request)
-        self._fanouts.publish(topics, request.caller, rows, self._publisher(request), done)
+        self._fanouts.publish(topics, request.caller, _rows(request), self._publisher(request), done)
         return None
 
     # --- queues ---------------------------------------------------------------------------------------------------

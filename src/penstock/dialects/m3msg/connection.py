@@ -28,7 +28,7 @@ from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.intake.spread import picked
 from penstock.m3.messages import MessageReader, Messages
 from penstock.message import Rows
-from penstock.node.topic import Topic
+from penstock.peers.far import Target, target
 from penstock.wire.reading import READ_BYTES_MAX, Reading
 from penstock.wire.tls import common_name
 
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
             self._config.max_message_size,
         )
         self._transport: asyncio.Transport | None = None
-        self._topic: Topic | None = None
+        self._topic: Target | None = None
         #: What was read before its topic was there.
         self._early: list[tuple[Rows, Entries]] = []
         self._reading = Reading()
@@ -249,9 +249,9 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             self._no_topic(refusal)
             return
-        asked.then(self._told_topic)
+        target(self._node, asked).then(self._told_topic)
 
-    def _told_topic(self, topic: Topic | None, error: Exception | None) -> None:
+    def _told_topic(self, topic: Target | None, error: Exception | None) -> None:
         if self._closed:
             return
         if topic is None:
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
         else:
             self._node.count_fault("m3msg", code, str(why), self.name)
 
-    def _publish(self, topic: Topic, rows: Rows, entries: Entries) -> None:
+    def _publish(self, topic: Target, rows: Rows, entries: Entries) -> None:
         size = content_bytes(rows)
         self._pending += 1
         self._pending_bytes += size

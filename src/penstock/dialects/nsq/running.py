@@ -18,6 +18,7 @@ from penstock.dialects.nsq.lookup.service import Lookup, identity_of
 from penstock.dialects.nsq.stats.document import Observer
 from penstock.dialects.nsq.stats.statsd import sender
 from penstock.dialects.nsq.tcp.server import Server
+from penstock.dialects.nsq.tcp.splice import DOOR
 from penstock.http import Listener
 from penstock.node.node import Node
 from penstock.wire.statsd import Statsd, dialler
@@ -58,6 +59,7 @@ class Nsq:
             if key in bound:
                 serving = serve_http(self._node, self._config, bound, key, observer, self.registrar.replace)
                 self.http[key] = await serving
+        self._node.doors[DOOR] = self.server.connect_node
         sock = bound["nsq.tcp_port"].taken()
         self._acceptor = await asyncio.get_running_loop().create_server(self.server.connect, sock=sock)
 

@@ -12,6 +12,7 @@ from penstock.dialects.dynamiq.v2.messages import Drafts, MessageResource
 from penstock.dialects.dynamiq.v2.queues import QueueResource, page_of
 from penstock.errors import Refusal
 from penstock.intake.receipt import PartRefusal
+from penstock.peers.far import Target
 from penstock.registry.answer import Answer
 from penstock.rest.problem import Problem, problem_of
 from penstock.rest.reading import Nothing
@@ -20,7 +21,6 @@ from penstock.shown import shown_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.dialects.dynamiq.queue import Queue
     from penstock.fanout.fanouts import Copies
     from penstock.http import Request
     from penstock.node.node import Node
@@ -144,34 +144,33 @@ class TopicResource:
         if self._fanouts.get(name) is None:
             raise Refusal("not_found", f"there is no topic {name}; POST {V2}/topics makes one")
         drafts = self._messages.drafts(call.request.body)
-        found = [queue for topic in self._fanouts.topics(name) if (queue := self._all_queues.get(topic.name))]
+        topics = [topic for topic in self._fanouts.topics(name) if self._all_queues.is_queue(topic.name)]
         told: Answer[shapes.CopiedAll] = Answer()
 
         def done(copies: Copies) -> None:
             for error in {str(copy): copy for copy in copies.values() if isinstance(copy, BaseException)}.values():
                 self._report(error, call.request)
-            told.give(self._copied(drafts, found, copies))
+            told.give(self._copied(drafts, topics, copies))
 
         call.request.let_go()
         if not drafts.rows.count:
             done({})
         else:
             if "dedup" in drafts.rows.columns:
-                for queue in found:
-                    queue.topic.intake.pass_time()
-            topics = [queue.topic for queue in found]
+                for topic in topics:
+                    topic.intake.pass_time()
             self._fanouts.publish(topics, call.caller, drafts.rows, self._publisher(call.request), done)
         return told
 
-    def _copied(self, drafts: Drafts, queues: list[Queue], copies: Copies) -> shapes.CopiedAll:
+    def _copied(self, drafts: Drafts, topics: list[Target], copies: Copies) -> shapes.CopiedAll:
         results = [
             shapes.Copied(error=drafts.problems[place]) if place in drafts.problems else shapes.Copied(ids={})
             for place in range(drafts.total)
         ]
         rows = [results[place] for place in drafts.places()]
         stored = 0
-        for queue in queues:
-            copy = copies.get(queue.topic.name)
+        for topic in topics:
+            copy = copies.get(topic.name)
             if copy is None:
                 continue
             if isinstance(copy, BaseException):
@@ -181,12 +180,12 @@ class TopicResource:
             problem = _problem(copy) if isinstance(copy, BaseException) else None
             for row, result in enumerate(rows):
                 if row in ids and result.ids:
-                    result.ids[queue.topic.name] = str(shown_id(ids[row], queue.key))
+                    result.ids[topic.name] = str(shown_id(ids[row], topic.incarnation))
                 elif row in ids:
-                    result.ids = {queue.topic.name: str(shown_id(ids[row], queue.key))}
+                    result.ids = {topic.name: str(shown_id(ids[row], topic.incarnation))}
                 elif problem is not None:
-                    result.errors = {**(result.errors or {}), queue.topic.name: problem}
-            self._messages.sent(queue.topic.name, len(ids))
+                    result.errors = {**(result.errors or {}), topic.name: problem}
+            self._messages.sent(topic.name, len(ids))
             stored += len(ids)
         return shapes.CopiedAll(stored, len(drafts.problems), results)
 

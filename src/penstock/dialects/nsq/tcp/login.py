@@ -34,15 +34,17 @@ class Login:
 
     __slots__ = ("_gate", "_session", "caller", "guard")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, caller: Caller | None = None) -> None:
+        """Begin as nobody, or as somebody whom another node let in."""
         service = session.service
         self._session = session
         self._gate = gate = service.node.gate
-        self.caller = Caller(gate, session.name, LISTENER)
+        self.caller = caller or Caller(gate, session.name, LISTENER)
         self.caller.on_change = self._changed
         gate.follow(self.caller)
         #: What the auth server grants; None where there is none.
-        self.guard = Guard(service.ask, service.node.clock) if service.ask is not None else None
+        asks = service.ask if caller is None else None  # which was asked where it came in
+        self.guard = Guard(asks, service.node.clock) if asks is not None else None
 
     def leave(self) -> None:
         """Be nobody any more."""
@@ -163,6 +165,11 @@ class Login:
         receiver = self._session.receiver
         topic = receiver.topic
         if self._session.closed or self.caller.identity.how == "nothing":  # which may still show something
+            return
+        spliced = self._session.spliced
+        if spliced is not None:
+            if not (self.caller.is_known and self.caller.may("receive", spliced.topic)):
+                self._session.link.hang_up()  # without a word, which could stand in the middle of another node's
             return
         if not self.caller.is_known:
             self._session.fail("E_UNAUTHORIZED", "AUTH failed: what was shown does not count any more")

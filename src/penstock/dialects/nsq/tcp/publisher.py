@@ -29,7 +29,8 @@ from penstock.intake.gather import content_bytes
 from penstock.intake.limits import check_due
 from penstock.intake.receipt import PartRefusal, Receipt
 from penstock.message import Rows
-from penstock.node.topic import Topic
+from penstock.peers.far import FarTopic, Target, target
+from penstock.peers.line import Line
 
 if TYPE_CHECKING:
     from penstock.dialects.nsq.tcp.session import Session
@@ -56,10 +57,10 @@ class Publisher:
         self._service = session.service
         self._node = session.service.node
         self.replies = session.replies
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, Target] = {}
         #: Whose rate counts what is published, if somebody's; topics are here then and not above: each is looked at.
         self._meter: Account | None = None
-        self._metered: dict[str, Topic] = {}
+        self._metered: dict[str, Target] = {}
         #: Messages published to each topic, for stats.
         self.counts: dict[str, int] = {}
 
@@ -127,7 +128,7 @@ class Publisher:
     def mpub_trace(self, topic: str, rows: Rows, shard: int) -> None:
         """Publish several messages under trace ids, and tell where the first went and what all weigh."""
         found = self._topic("MPUB_TRACE", topic, shard)
-        if found is None:
+        if found is None or isinstance(found, FarTopic):
             return
 
         def answer(receipt: Receipt) -> bytes:
@@ -157,7 +158,7 @@ class Publisher:
             caller = self._session.login.caller
             caller.check("create", name)
             caller.enter()
-            topic = self._node.topics.get(name)
+            topic = self._node.find(name)
             if topic is None:
                 settings = topic_settings(self._node.config, name, extend=extend)
                 made = self._node.make_for(caller, name, msgspec.structs.replace(settings, shards=shards))
@@ -183,6 +184,12 @@ class Publisher:
             return
         self._refuse("INTERNAL_CREATE_TOPIC", "E_CREATE_TOPIC_FAILED", str(why))
 
+    def hold_back(self, line: Line) -> None:
+        """Read nothing more until the way to another node has room; a consumer's acks come the same way, too."""
+        if self._session.receiver.seat is None:
+            self._session.wait()
+            line.when_free(self._session.resume)
+
     def forget(self) -> None:
         """Ask anew for every topic: who publishes may do other things now."""
         self._topics.clear()
@@ -191,7 +198,7 @@ class Publisher:
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
-    def _topic(self, word: str, name: str, shard: int, replies: int = 1, *, extend: bool = False) -> Topic | None:
+    def _topic(self, word: str, name: str, shard: int, replies: int = 1, *, extend: bool = False) -> Target | None:
         topic = self._topics.get(name) if self._meter is None else self._metered.get(name)
         if topic is not None and not topic.deleted and shard < len(topic.shards):
             return topic
@@ -199,7 +206,10 @@ class Publisher:
         try:
             caller = self._session.login.caller
             asked = self._service.topic(caller, "publish", name, extend=extend, partition=shard)
-            topic = self._session.need(asked, no_topic)
+            topic = self._session.need(target(self._node, asked), no_topic)
+            if isinstance(topic, FarTopic) and word.endswith("_TRACE"):
+                text = f"topic {name} is on node {topic.owner}, and only that node tells where a message went"
+                raise Refusal("limit_reached", text)
         except Refusal as refusal:
             no_topic(refusal)
             return None
@@ -221,7 +231,7 @@ class Publisher:
         self._session.fail(code, f"{word} failed {why}")
 
     def _publish(
-        self, word: str, topic: Topic, rows: Rows, shard: int, replies: int, answer: Answer | None = None
+        self, word: str, topic: Target, rows: Rows, shard: int, replies: int, answer: Answer | None = None
     ) -> None:
         promise = Promise(self, word, topic, rows, replies, answer)
         self.replies.promised.append(promise)
@@ -251,7 +261,7 @@ class Publisher:
         word, topic, rows, stored = promise.word, promise.topic, promise.rows, sorted(why.ids)
         self.counts[topic.name] = self.counts.get(topic.name, 0) + len(stored)
         replies = [error(failed(word), f"{word} failed {why}")] * rows.count
-        traces = _traces(rows) or [None] * rows.count
+        traces = (None if isinstance(topic, FarTopic) else _traces(rows)) or [None] * rows.count
         receipt = Receipt(0, 0, None, {place: why.ids[row] for place, row in enumerate(stored)})
         for row, reply in zip(stored, _told(topic, [traces[row] for row in stored], receipt), strict=True):
             replies[row] = reply
@@ -261,7 +271,7 @@ class Publisher:
 
     # --- headers --------------------------------------------------------------------------------------------------
 
-    def _read(self, topic: Topic, rows: Rows, headers: Headers) -> tuple[str, str] | None:
+    def _read(self, topic: Target, rows: Rows, headers: Headers) -> tuple[str, str] | None:
         """Give rows the columns that their headers fill; return code and text where one is refused."""
         try:
             columns: dict[str, Column] = self._service.headers(topic).columns(headers)
@@ -283,7 +293,7 @@ class Publisher:
         rows.columns = columns
         return None
 
-    def _publish_each(self, topic: Topic, rows: Rows, headers: Headers, shard: int) -> None:
+    def _publish_each(self, topic: Target, rows: Rows, headers: Headers, shard: int) -> None:
         """Publish those of a run that may be, in order with the errors of the others."""
         whole = bytes(memoryview(rows.body))
         listed: list[bytes | None] = headers.to_pylist() if isinstance(headers, pa.Array) else headers
@@ -309,9 +319,11 @@ class Publisher:
             self._refuse("PUB_EXT", *refused)
         flush(rows.count)
 
-    def _each(self, topic: Topic, rows: Rows) -> Answer | None:
+    def _each(self, topic: Target, rows: Rows) -> Answer | None:
         """Return what makes a reply per row: OK, or for one with a trace id where it went."""
         traces = _traces(rows)
+        if isinstance(topic, FarTopic):  # which tells no place
+            return None
         return None if traces is None else lambda receipt: b"".join(_told(topic, traces, receipt))
 
     def _refuse(self, word: str, code: str, text: str) -> None:
@@ -325,7 +337,7 @@ class Promise(Reply):
 
     publisher: Publisher
     word: str
-    topic: Topic
+    topic: Target
     rows: Rows
     replies: int
     answer: Answer | None = None
@@ -352,8 +364,10 @@ def _traces(rows: Rows) -> list[int | None] | None:
     return column.to_pylist() if isinstance(column, pa.Array) else column  # type: ignore[return-value]
 
 
-def _told(topic: Topic, traces: list[int | None], receipt: Receipt) -> list[bytes]:
+def _told(topic: Target, traces: list[int | None], receipt: Receipt) -> list[bytes]:
     """Return the reply to each row that is stored."""
+    if isinstance(topic, FarTopic):
+        return [OK] * len(traces)
     places = zip(receipt.ids(), traces, places_of(topic, receipt), strict=True)
     return [OK if trace is None else traced(id_, trace, *where) for id_, trace, where in places]
 

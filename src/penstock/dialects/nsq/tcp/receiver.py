@@ -40,7 +40,7 @@ from penstock.dialects.nsq.start import Start
 from penstock.dialects.nsq.tcp.gatherer import Gatherer, joined
 from penstock.dialects.nsq.tcp.publisher import CODES, FORBIDDEN
 from penstock.dialects.nsq.topics import channel_settings
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.filters.sample import percent_of
 from penstock.intake.limits import check_delay
 from penstock.message import Batch
@@ -69,9 +69,11 @@ _PICKS = "nsq picks"
 class Place:
     """What a SUB command asks for, checked as far as its words go."""
 
-    __slots__ = ("channel", "partition", "start", "topic")
+    __slots__ = ("channel", "line", "partition", "start", "topic")
 
-    def __init__(self, topic: str, channel: str, partition: int, start: Start | None) -> None:
+    def __init__(self, line: bytes, topic: str, channel: str, partition: int, start: Start | None) -> None:
+        #: The command as it was sent.
+        self.line = line
         self.topic = topic
         self.channel = channel
         self.partition = partition
@@ -153,6 +155,8 @@ class Receiver:
             self._not_joined(word, place, refusal)
 
     def _not_joined(self, word: str, place: Place, why: Exception) -> None:
+        if isinstance(why, Elsewhere) and self._session.splice(why, place.line):
+            return
         if isinstance(why, Refusal) and why.code in FORBIDDEN:
             self._session.login.refuse(word, place.topic, place.channel, why)
             return
@@ -179,7 +183,8 @@ class Receiver:
             fail("E_INVALID", f"{word} start {quoted(args[3])} is not valid")
         else:
             assert partition is not None
-            return Place(args[0].decode("ascii"), args[1].decode("ascii"), partition, start)
+            line = b" ".join((word.encode(), *args)) + b"\n"
+            return Place(line, args[0].decode("ascii"), args[1].decode("ascii"), partition, start)
         return None
 
     def _join(self, word: str, topic: Topic, place: Place) -> None:

@@ -12,6 +12,7 @@ import struct
 from typing import cast
 
 from penstock.budget import Wait
+from penstock.callers import Caller
 from penstock.clock import SECOND, Timer
 from penstock.columns import Buffer
 from penstock.dialects.nsq.codec import HEARTBEAT, MAGIC, error
@@ -21,6 +22,7 @@ from penstock.dialects.nsq.tcp.auth import Ask, Authenticator
 from penstock.dialects.nsq.tcp.identify import Agreed
 from penstock.dialects.nsq.tcp.service import Service
 from penstock.dialects.nsq.tcp.session import Session
+from penstock.dialects.nsq.tcp.splice import About, about
 from penstock.dialects.nsq.tcp.upgrade import Upgrade
 from penstock.errors import Refusal
 from penstock.node.node import Node
@@ -42,6 +44,8 @@ _RESET = struct.pack("ii", 1, 0)
 
 #: Why a connection is not read: it had its turn, its session waits for an answer, its layers hold more, it reads none.
 _TURN, _WAIT, _MORE, _FULL = 1, 2, 4, 8
+#: Or another node, which has its session, does not read.
+_AWAY = 16
 
 #: A consumer that does not read may still ack; if the answers to that make so many times the agreed output, it goes.
 OUTPUT_TIMES_MAX = 4
@@ -65,6 +69,12 @@ class Server:
         """Make the protocol of a new connection."""
         return Connection(self)
 
+    def connect_node(self, caller: Caller, said: bytes) -> Connection:
+        """Make the protocol of a connection over which another node brings a client's session."""
+        told = about(said)
+        told.agreed(self.config, Agreed())  # refused before the other node takes it for done
+        return Connection(self, caller, told)
+
     def close(self) -> None:
         """Hang up on everybody."""
         if self._authenticator is not None:
@@ -76,8 +86,11 @@ class Server:
 class Connection(asyncio.Protocol):
     """One socket."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, caller: Caller | None = None, told: About | None = None) -> None:
         self._server = server
+        #: Whose session another node brings, and what is to be known of it.
+        self._caller = caller
+        self._told = told
         self._clock = server.node.clock
         self._transport: asyncio.Transport | None = None
         self._greeting = b""
@@ -98,6 +111,8 @@ class Connection(asyncio.Protocol):
         self._address = ""
         #: What it does not read, while that is much.
         self._unread: Wait | None = None
+        #: Another node has the session: bytes are passed on as they are.
+        self._passes = False
         self.session: Session
 
     # --- asyncio calls these --------------------------------------------------------------------------------------
@@ -109,7 +124,13 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._server.config.max_client_output_size)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
-        self.session = Session(self._server.service, self, name)
+        if self._caller is not None:
+            name = self._caller.address
+        self.session = Session(self._server.service, self, name, self._caller)
+        if self._told is not None:
+            self._greeted = True
+            self.session.identified, self.session.hops = self._told.identify, self._told.hops
+            self.session.agreed = self._told.agreed(self._server.config, self.session.agreed)
         server, address = self._server, name.rpartition(":")[0]
         why = server.crowd.refusal(address, transport)
         if why:
@@ -127,6 +148,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle one read."""
         self._last_read_ns = self._clock.monotonic()
+        if self._passes:
+            self._pass(data)
+            return
         if self._blocked_ns:
             self._count_unread()
             if self._is_flooded():
@@ -209,7 +233,9 @@ class Connection(asyncio.Protocol):
         """Stop producing: the client does not read."""
         self._blocked_ns = self._clock.monotonic()
         self._count_unread()
-        if self.session.seat is not None:
+        if self._passes and self.session.spliced is not None:
+            self.session.spliced.block()
+        elif self.session.seat is not None:
             self.session.seat.block()
         else:  # every command would make one more reply that waits
             self._stop(_FULL)
@@ -219,7 +245,9 @@ class Connection(asyncio.Protocol):
         self._blocked_ns = 0
         self._count_unread(0)
         self._start(_FULL)
-        if self.session.seat is not None:
+        if self._passes and self.session.spliced is not None:
+            self.session.spliced.unblock()
+        elif self.session.seat is not None:
             self.session.seat.unblock()
 
     # --- the session calls these ----------------------------------------------------------------------------------
@@ -296,11 +324,53 @@ class Connection(asyncio.Protocol):
                 self._transport.write(last)
             # Closing with unread input would reset the connection, and the peer might never see the last frame:
             # so close our half, let the rest of its input run out, and end when it does or does not.
+            if self._caller is not None and not self._transport.can_write_eof():  # another node, over TLS
+                self._transport.close()
+                return
             self._transport.write_eof()
-            self._start(_TURN | _WAIT | _MORE | _FULL)
+            self._start(_TURN | _WAIT | _MORE | _FULL | _AWAY)
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._clock.call_at(self._clock.monotonic() + LINGER_NS, self._abort)
+
+    # --- a session that another node has --------------------------------------------------------------------------
+
+    def pass_on(self) -> None:
+        """Leave everything to the session's splice from now on; the other node beats, too."""
+        if self._closing or self.session.spliced is None:
+            return
+        self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._passes = True
+        self._stop(_AWAY)
+        self.session.spliced.begin()
+
+    def hold(self, full: bool) -> None:
+        """Read nothing while the other node does not."""
+        if full:
+            self._stop(_AWAY)
+        else:
+            self._start(_AWAY | _WAIT)
+            if self._layers is not None and self._layers.pending:
+                self._clock.call_soon(self._more)
+
+    def passed_back(self, data: bytes) -> None:
+        """Send what the other node said."""
+        self._send(data)
+        if self._blocked_ns:
+            self._count_unread()
+
+    def _pass(self, data: bytes) -> None:
+        if self._closing or self.session.spliced is None:
+            return
+        if self._layers is not None:
+            data = self._unwrapped(self._layers, data)
+        if data:
+            self.session.spliced.write(data)
+        if self._layers is not None and self._layers.ended:
+            self.hang_up()
 
     # --- layers ---------------------------------------------------------------------------------------------------
 
@@ -329,9 +399,12 @@ class Connection(asyncio.Protocol):
 
     def _more(self) -> None:
         """Handle what the layers hold; while the session waits, they keep it."""
-        if not self._closing and not self._reading.stopped & _WAIT:
+        if not self._closing and not self._reading.stopped & (_WAIT | _AWAY):
             self._start(_MORE)
-            self.receive(b"")
+            if self._passes:
+                self._pass(b"")
+            else:
+                self.receive(b"")
 
     def _too_slow(self) -> None:
         self._cut_off("TLS handshake took more than 5 s")

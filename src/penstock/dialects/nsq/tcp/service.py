@@ -15,6 +15,7 @@ from penstock.errors import ConfigError, Refusal
 from penstock.filters.header import HeaderReader
 from penstock.node.node import Node
 from penstock.node.topic import Topic
+from penstock.peers.far import Target
 from penstock.registry.answer import Answer
 
 
@@ -32,7 +33,7 @@ class Service:
         if config.tls_required and self.tls is None:
             raise ConfigError("nsq.tls_required needs a certificate; set tls_cert and tls_key")
 
-    def headers(self, topic: Topic) -> HeaderReader:
+    def headers(self, topic: Target) -> HeaderReader:
         """Return what reads headers by the rules of a topic."""
         return self._readers[topic.chosen.of(NsqChoices).header_rules]
 
@@ -42,11 +43,13 @@ class Service:
             caller.enter()
         topic = self.node.topics.get(name)
         if topic is None:
-            if self.config.auto_create != "topics":
+            if not self.node.is_known(name) and self.config.auto_create != "topics":
                 raise Refusal("not_found", f"topic {name} does not exist")
             settings = topic_settings(self.node.config, name, extend=extend)
-            if partition >= settings.shards:
-                raise no_partition(name, settings.shards, partition)
+            known = self.node.known.record(name)
+            shards = known.settings.shards if known is not None else settings.shards
+            if partition >= shards:
+                raise no_partition(name, shards, partition)
             return self.node.obtain_for(caller, action, name, settings)
         if partition >= len(topic.shards):
             raise no_partition(name, len(topic.shards), partition)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from penstock.budget import Wait
+from penstock.callers import Caller
 from penstock.clock import MILLISECOND, Timer
 from penstock.columns import Buffer
 from penstock.delivery.seat import Seat
@@ -21,8 +22,9 @@ from penstock.dialects.nsq.tcp.publisher import Publisher, failed
 from penstock.dialects.nsq.tcp.receiver import Receiver
 from penstock.dialects.nsq.tcp.replies import Replies
 from penstock.dialects.nsq.tcp.service import Service
+from penstock.dialects.nsq.tcp.splice import HOPS_MAX, Splice
 from penstock.dialects.nsq.topics import EPHEMERAL
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.message import Rows
 from penstock.registry.answer import Answer
 
@@ -55,6 +57,15 @@ class Link(Protocol):
     def retime(self) -> None:
         """Beat at the interval that was just agreed on."""
 
+    def pass_on(self) -> None:
+        """Leave everything to the session's splice from now on."""
+
+    def passed_back(self, data: bytes) -> None:
+        """Send what another node said."""
+
+    def hold(self, full: bool) -> None:
+        """Read nothing, or go on: the other node does not read, or does."""
+
     def upgrade(self, agreed: Agreed, rest: bytes) -> None:
         """Put the granted layers in and read on; `rest` came behind the command that asked for them: it is theirs."""
 
@@ -80,10 +91,16 @@ class _Nobody:
     def upgrade(self, agreed: Agreed, rest: bytes) -> None:
         """Put nothing in."""
 
+    def passed_back(self, data: bytes) -> None:
+        """Send nothing."""
+
+    def hold(self, full: bool) -> None:
+        """Do nothing."""
+
     def retime(self) -> None:
         """Do nothing."""
 
-    pause = resume = hang_up = retime
+    pause = resume = hang_up = pass_on = retime
 
 
 NOBODY = _Nobody()
@@ -105,6 +122,8 @@ class Session:
         "closed",
         "connected_ns",
         "gated",
+        "hops",
+        "identified",
         "link",
         "login",
         "name",
@@ -112,10 +131,12 @@ class Session:
         "receiver",
         "replies",
         "service",
+        "spliced",
         "state",
     )
 
-    def __init__(self, service: Service, link: Link, name: str) -> None:
+    def __init__(self, service: Service, link: Link, name: str, caller: Caller | None = None) -> None:
+        """Take the way back and the client's address; with `caller` another node let it in."""
         config = service.config
         self.service = service
         self.link = link
@@ -133,7 +154,11 @@ class Session:
         self._stepping = False
         self.name = name
         #: Who that is, and what it may say.
-        self.login = Login(self)
+        self.login = Login(self, caller)
+        #: What it last said of itself, by how many nodes it came, and the way to the node that has its topic.
+        self.identified = b""
+        self.hops = 0
+        self.spliced: Splice | None = None
         #: What came of a command that is not all there, if anything did.
         self._held: Wait | None = None
         self._host = host = name.rpartition(":")[0]  # its name, too, until it says who it is
@@ -142,7 +167,7 @@ class Session:
         self.closed = False
         self.connected_ns = service.node.clock.now()
         #: Not every command may pass: AUTH or TLS is asked for.
-        self.gated = self.login.guard is not None or config.tls_required
+        self.gated = self.login.guard is not None or (config.tls_required and caller is None)
         self.replies = Replies(link)
         self.publisher = Publisher(self)
         self.receiver = Receiver(self)
@@ -284,7 +309,7 @@ class Session:
 
     def go_on(self) -> None:
         """Carry out what was sent meanwhile."""
-        if self._waiting and not self.closed:
+        if self._waiting and not self.closed and self.spliced is None:
             self._waiting = False
             later, self._later = self._later, []
             self._decoder.stopped = True
@@ -313,6 +338,7 @@ class Session:
         except Faulty as faulty:
             self.fail(faulty.code, str(faulty))
             return
+        self.identified = body if self.service.node.peers is not None else b""
         self.link.retime()
         self.replies.send(frame(RESPONSE, reply(agreed, config, offer)) if agreed.negotiated else OK)
         if agreed.tls or agreed.snappy or agreed.deflate:
@@ -326,6 +352,21 @@ class Session:
         self._decoder.stopped = False
         self._waiting = False
         self.link.upgrade(self.agreed, rest)
+
+    def splice(self, there: Elsewhere, line: bytes) -> bool:
+        """Let another node go on from here with what `line` asks; False if that cannot be."""
+        if self.service.node.peers is None or self.hops >= HOPS_MAX:
+            return False
+        self.wait()
+        self.spliced = Splice(self, self.link, there, line)
+        self.replies.then(self.link.pass_on)
+        return True
+
+    def given_away(self) -> bytes:
+        """Return what came of the client and was not looked at: somebody else's from now on."""
+        rest = self._decoder.rest()
+        self._hold()
+        return rest
 
     def nop(self, args: list[bytes]) -> None:
         """Show life."""
@@ -375,6 +416,9 @@ class Session:
             self._resting.cancel()
             self._resting = None
         self.login.leave()
+        if self.spliced is not None:
+            self.spliced.close()
+            self.spliced = None
 
     def end(self) -> None:
         """Close, and know nobody any more: what knows each other goes only when the collector comes by, some day."""

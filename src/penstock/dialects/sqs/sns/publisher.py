@@ -31,7 +31,7 @@ from penstock.dialects.sqs.sns.topics import Topics, dead_letters
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node.admission import admit
-from penstock.node.topic import Topic
+from penstock.peers.far import Target, reached
 from penstock.registry.answer import Answer
 
 MESSAGE_BYTES_MAX = 262_144
@@ -60,7 +60,7 @@ class Draft(NamedTuple):
 class Recipient(NamedTuple):
     """Who gets copies, and where they are stored."""
 
-    topic: Topic
+    topic: Target
     id: str
     member: Member
 
@@ -151,16 +151,16 @@ class Publisher:
         by_queue = {member.queue: (id_, member) for id_, member in record.members.items() if member.queue}
         found = [Recipient(topic, *by_queue.pop(topic.name, ("", _RAW))) for topic in fanouts.topics(name)]
         for queue, (id_, member) in by_queue.items():
-            again = queues.known(queue)
+            again = reached(self._node, queue) if queues.is_queue(queue) else None
             if again is not None:  # it was deleted and made again: it gets messages again, from whomever
-                fanouts.add(name, again.topic)
+                fanouts.add(name, again)
             else:
                 letters = dead_letters(member.attributes, queues.names)
-                again = queues.known(letters) if letters is not None else None
+                again = reached(self._node, letters) if letters is not None and queues.is_queue(letters) else None
             if again is not None:
-                found.append(Recipient(again.topic, id_, member))
+                found.append(Recipient(again, id_, member))
         for id_, member in record.members.items():
-            outbox = self._node.topics.get(OUTBOX + id_) if member.endpoint else None
+            outbox = reached(self._node, OUTBOX + id_) if member.endpoint else None
             if outbox is not None and member.state == "confirmed":
                 found.append(Recipient(outbox, id_, member))
         return found
@@ -184,7 +184,7 @@ class Publisher:
 
         return self._seals.sign([envelope.signed_text(each) for each in documents.values()], version).then_make(seal)
 
-    def _store(self, caller: Caller, copies: Sequence[tuple[Topic, Rows]], publisher: object) -> Answer[None]:
+    def _store(self, caller: Caller, copies: Sequence[tuple[Target, Rows]], publisher: object) -> Answer[None]:
         clock = self._node.clock
         wait_ns = admit(clock, caller, [rows for _, rows in copies])
         until_ns = clock.monotonic() + wait_ns
@@ -210,8 +210,10 @@ class Publisher:
         for topic, rows in copies:
             if "dedup" in rows.columns:
                 topic.intake.pass_time()
-            elif "key" in rows.columns and (queue := self._topics.queues.known(topic.name)) is not None:
-                self._topics.queues.share(queue)
+            elif "key" in rows.columns and topic.name in self._node.topics:
+                queue = self._topics.queues.known(topic.name)
+                if queue is not None:
+                    self._topics.queues.share(queue)
             topic.publish(rows, publisher, done)
         return stored
 
