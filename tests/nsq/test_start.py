@@ -61,9 +61,13 @@ def test_any_text_is_a_start_or_none(text: str) -> None:
     assert start is None or (start.value >= 0 or start == Start("special", -1))
 
 
+def unexpected(error: Exception) -> None:
+    raise error
+
+
 def found(start: Start, topic: Topic, numbers: Sequence[int] = (0,)) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
-    start.find(topic, numbers, out.extend)
+    start.find(topic, numbers, out.extend, unexpected)
     return out
 
 
@@ -116,7 +120,7 @@ def test_byte_position_on_disk_is_found_without_stopping_the_loop(tmp_path: Path
     broker.kill()
     topic = broker.node.topics["t"]
     out: list[tuple[int, int]] = []
-    Start("virtual_queue", 100 * 1234).find(topic, [0], out.extend)
+    Start("virtual_queue", 100 * 1234).find(topic, [0], out.extend, unexpected)
     broker.clock.run()
     assert out == [(0, 1234)]
 

@@ -17,6 +17,7 @@ from penstock.intake.receipt import Receipt
 from penstock.log.shard import Shard
 from penstock.message import Batch, Rows
 from penstock.node import admission
+from penstock.node.since import since
 from penstock.node.topic import Topic
 from penstock.rest.record import Ids, Reading, Shown, Writing, shown
 from penstock.units import times
@@ -120,7 +121,7 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
     topic, query = call.topic(), call.query
     shard = topic.shard(query.shard)
     patience_ns = times.duration(query.wait, "wait", WAIT_NS_MAX)
-    offset = _place(shard, query, call.node.clock.now())
+    offset = await _place(topic, shard, query, call.node.clock.now())
     if offset >= shard.readable_end and patience_ns:
         await _news(call, topic, shard, offset, patience_ns / times.SECOND_NS)
     messages: list[Shown] = []
@@ -140,9 +141,9 @@ async def peek(call: Call[PeekQuery, None]) -> Peeked:
     return Peeked(messages, offset, shard.start, shard.readable_end)
 
 
-def _place(shard: Shard, query: PeekQuery, now_ns: int) -> int:
+async def _place(topic: Topic, shard: Shard, query: PeekQuery, now_ns: int) -> int:
     if query.time:
-        return max(shard.offset_at(times.past(query.time, now_ns, "time")), shard.start)
+        return (await since(topic, [shard.number], times.past(query.time, now_ns, "time")))[0][1]
     if query.offset in ("earliest", "latest"):
         return shard.start if query.offset == "earliest" else shard.readable_end
     digits = query.offset.removeprefix("-")

@@ -12,6 +12,7 @@ from penstock.api.setting import inward, outward, schema
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
 from penstock.errors import Refusal
+from penstock.node.since import since
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings
@@ -160,7 +161,7 @@ async def empty_subscription(call: Call[Nothing, None]) -> SubscriptionInfo:
 async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
     """Begin anew somewhere else; every shard is checked before any is moved."""
     topic, subscription = call.subscription()
-    places = _places(topic, call.body, call.node.clock.now())
+    places = await _places(topic, call.body, call.node.clock.now())
     for shard, offset in places:
         kept = topic.shards[shard]
         if not kept.start <= offset <= kept.readable_end:
@@ -174,7 +175,7 @@ async def seek_subscription(call: Call[Nothing, SeekBody]) -> SubscriptionInfo:
     return _info(topic, subscription)
 
 
-def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
+async def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
     numbers = range(len(topic.shards)) if body.shard is None else [topic.shard(body.shard).number]
     to = body.to
     if isinstance(to, str) and to.lstrip("-").isdigit() and to.isascii():
@@ -195,8 +196,8 @@ def _places(topic: Topic, body: SeekBody, now_ns: int) -> list[tuple[int, int]]:
             f"{to!r} is no place to seek to: write earliest, latest, an offset, a time like 2026-01-31T12:00:00Z, "
             "or a duration like 1h for an hour ago",
         ) from None
-    shards = [topic.shards[number] for number in numbers]
-    return [(shard.number, min(max(shard.offset_at(time_ns), shard.start), shard.readable_end)) for shard in shards]
+    found = await since(topic, numbers, time_ns)
+    return [(number, min(offset, topic.shards[number].readable_end)) for number, offset in found]
 
 
 async def list_consumers(call: Call[ConsumerQuery, None]) -> ConsumerList:

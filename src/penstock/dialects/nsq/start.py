@@ -16,6 +16,7 @@ from penstock.clock import SECOND
 from penstock.dialects.nsq.places import edges
 from penstock.errors import Refusal
 from penstock.log.shard import Shard
+from penstock.node.since import since
 from penstock.node.topic import Topic
 
 Kind = Literal["special", "timestamp", "virtual_queue", "msgcount"]
@@ -47,24 +48,27 @@ class Start(NamedTuple):
         most = _SECONDS_MAX if kind == "timestamp" else _INT64_MAX
         return cls(cast(Kind, kind), value) if 0 <= value <= most else None
 
-    def find(self, topic: Topic, numbers: Sequence[int], found: Found) -> None:
-        """Tell `found` the offset in each of these shards, at once unless the disk is needed."""
+    def find(self, topic: Topic, numbers: Sequence[int], found: Found, failed: Callable[[Exception], None]) -> None:
+        """Tell `found` the offset in each of these shards, at once unless the disk is needed; or why it cannot."""
         shards = [topic.shards[number] for number in numbers]
         if self.kind in ("virtual_queue", "msgcount") and len(shards) > 1:
             raise Refusal("bad_request", f"{self.kind} is a place in one partition; name it")
         if self.kind == "special":
             found([(shard.number, shard.readable_end) for shard in shards])
         elif self.kind == "timestamp":
-            found([(shard.number, _inside(shard, shard.offset_at(self.value * SECOND))) for shard in shards])
+
+            def told(places: list[tuple[int, int]] | None, error: Exception | None) -> None:
+                if error is not None:
+                    failed(error)
+                else:
+                    found([(number, min(each, topic.shards[number].readable_end)) for number, each in places or ()])
+
+            since(topic, numbers, self.value * SECOND).then(told)
         elif self.kind == "msgcount":
             found([(shards[0].number, _nth(shards[0], self.value))])
         else:
             number = shards[0].number
             _Search(topic, number, self.value, lambda offset: found([(number, offset)])).go_on()
-
-
-def _inside(shard: Shard, offset: int) -> int:
-    return min(max(offset, shard.start), shard.readable_end)
 
 
 def _nth(shard: Shard, count: int) -> int:

@@ -428,7 +428,7 @@ class Http(App):
             place = "POST /channel/setoffset"
             request.answer(EMPTY if error is None else self.refused(error, place, request.connection))
 
-        start.find(topic, range(len(topic.shards)) if shard is None else [shard], found)
+        start.find(topic, range(len(topic.shards)) if shard is None else [shard], found, kept)
 
     def option(self, request: Request) -> Response:
         """Tell an option."""

@@ -257,11 +257,15 @@ class Receiver:
             self._replies.send(OK)
             self._session.resume()
 
+        def failed(error: Exception) -> None:
+            if not self._session.closed:
+                self._session.fail("E_INVALID", f"SUB_ADVANCED failed {error}")
+
         self._session.wait()
         try:
-            start.find(topic, numbers, found)
+            start.find(topic, numbers, found, failed)
         except Refusal as refusal:
-            self._session.fail("E_INVALID", f"SUB_ADVANCED failed {refusal}")
+            failed(refusal)
 
     def leave(self) -> None:
         """Take no more part in the channel: a connection that is hung up on would only burn attempts."""
