@@ -228,6 +228,25 @@ def test_dead_letters_go_to_a_topic_on_another_node_and_back(pair: Pair) -> None
     here.until(lambda: here.node.topics["fails"].published == 2)
 
 
+def test_lookup_names_the_node_that_has_a_topic(tmp_path: Path) -> None:
+    with Pair(tmp_path, lookup=True) as pair:
+        here, there = pair.n1, pair.n2
+        there.post("topics", {"name": "found"})
+        there.post("topics/found/subscriptions", {"name": "c"})
+
+        def asked(path: str) -> Any:
+            return here.ask("GET", path, port=here.ports["nsq.lookup_http_port"]).json
+
+        told = asked("/lookup?topic=found")
+        assert told["channels"] == ["c"]
+        assert [(each["broadcast_address"], each["tcp_port"]) for each in told["producers"]] == [
+            ("127.0.0.1", there.tcp_port)
+        ]
+        assert asked("/topics")["topics"] == ["found"]
+        assert asked("/channels?topic=found")["channels"] == ["c"]
+        assert list(asked("/lookup?topic=found&metainfo=true")["partitions"]) == ["0"]
+
+
 def test_topics_on_the_shared_log_are_reached_from_any_node(tmp_path: Path) -> None:
     with Pair(tmp_path, topic=TopicConfig(log="kafka"), nsq=NsqConfig()) as pair:
         here, there = pair.n1, pair.n2

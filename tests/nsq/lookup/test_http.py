@@ -24,6 +24,12 @@ class OneNode:
     def __init__(self) -> None:
         self.topics: dict[str, Meta] = {}
 
+    def elsewhere(self, topic: str) -> None:
+        return None
+
+    def names(self) -> list[str]:
+        return []
+
     def meta(self, topic: str) -> Meta | None:
         return self.topics.get(topic)
 

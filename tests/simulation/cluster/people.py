@@ -94,17 +94,19 @@ class Worker:
             return
         self._member, topic = found
         try:
-            seat = topic.attach(topic.subscription(WORK), partial(self._got, self._member), evict=self._evicted)
+            seat = topic.attach(topic.subscription(WORK), partial(self._got, self._member))
         except Refusal:
             return
+        seat.evict = partial(self._evicted, seat)
         self._seat = seat
         seat.set_credit(self._random.randint(1, 8))
 
     def _is_there(self, seat: Seat) -> bool:
         return self._member is not None and self._member.node is not None and not seat.gone
 
-    def _evicted(self) -> None:
-        self._seat = None
+    def _evicted(self, seat: Seat) -> None:
+        if self._seat is seat:  # else it sits elsewhere by now
+            self._seat = None
 
     def _got(self, member: Member, deliveries: list[Delivery]) -> None:
         world = self._world

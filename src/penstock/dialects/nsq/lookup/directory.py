@@ -36,6 +36,14 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     distributed_id: str = ""
 
 
+class Far(NamedTuple):
+    """A topic that another node of a cluster has, which did not register here."""
+
+    peer: Peer
+    channels: list[str]
+    partitions: int
+
+
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic was made with; clients of the extended protocol ask for it."""
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from penstock.callers import Caller
+from penstock.config import host_and_port
 from penstock.dialects.nsq.choices import NsqChoices
-from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Meta
+from penstock.dialects.nsq.codec import is_name
+from penstock.dialects.nsq.lookup.directory import EPHEMERAL, Far, Meta, Peer
+from penstock.dialects.nsq.tcp.identify import VERSION
+from penstock.dialects.nsq.topics import is_listed
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
@@ -34,6 +38,42 @@ class NodeHost:
         """Return what a topic of the node is like, None if it has none of this name."""
         found = self._node.topics.get(topic)
         return meta_of(found) if found is not None else None
+
+    def elsewhere(self, topic: str) -> Far | None:
+        """Return what is to be told of a topic that another node of the cluster has, None if none has it."""
+        owner, places = self._node.elsewhere(topic), self._node.places
+        record = self._node.known.record(topic)
+        if owner is None or places is None or record is None:
+            return None
+        listeners = places.listeners(owner)
+        tcp, http = (listeners.get(key, "") for key in ("nsq.tcp_port", "nsq.http_port"))
+        if not tcp:
+            return None
+        host, port = host_and_port(tcp)
+        http_port = host_and_port(http)[1] if http else 0
+        peer = Peer(
+            id=f"node {owner}",
+            remote_address=tcp,
+            hostname=owner,
+            broadcast_address=host,
+            tcp_port=port,
+            http_port=http_port,
+            version=VERSION,
+            distributed_id=tcp,
+        )
+        channels = [each.name for each in self._node.catalog.subscriptions(record)]
+        return Far(peer, channels, record.settings.shards)
+
+    def names(self) -> list[str]:
+        """Return the topics of other nodes, as far as NSQ can spell them."""
+        node = self._node
+        if node.places is None:
+            return []
+        return [
+            name
+            for name in node.known.names()
+            if name not in node.topics and is_listed(name) and is_name(name.encode())
+        ]
 
     def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic unless it exists."""

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.dialects.nsq.http import words
 from penstock.dialects.nsq.http.words import EMPTY, IDLE_BYTES_MAX, OK, SAID, Fault, Params, document
 from penstock.dialects.nsq.lookup.codec import PARTITION_MAX, Identity
-from penstock.dialects.nsq.lookup.directory import Directory, Meta, Peer
+from penstock.dialects.nsq.lookup.directory import Directory, Far, Meta, Peer
 from penstock.dialects.nsq.lookup.server import Bug
 from penstock.dialects.nsq.lookup.session import Fault as Faulted
 from penstock.dialects.nsq.tcp.identify import VERSION
@@ -38,6 +38,12 @@ class Host(Protocol):
 
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic of the node is like, None if it has none of this name."""
+
+    def elsewhere(self, topic: str) -> Far | None:
+        """Return what is to be told of a topic that another node of the cluster has, None if none has it."""
+
+    def names(self) -> list[str]:
+        """Return the topics of other nodes."""
 
     def create(self, caller: Caller, topic: str, meta: Meta) -> Answer[None]:
         """Make a topic of somebody who may do that, unless it exists."""
@@ -125,15 +131,19 @@ class Http(App):
         access = params.get("access", "")
         if access not in ("", "r", "w"):
             raise Fault(400, "INVALID_ACCESS_MODE")
-        if not self._directory.knows(topic) and access != "r":
+        far = self._host.elsewhere(topic) if self._host is not None else None
+        if not self._directory.knows(topic) and far is None and access != "r":
             raise Fault(404, "TOPIC_NOT_FOUND")
         now_ns = self._clock.monotonic()
+        peers = self._directory.producers(topic, now_ns)
         found: dict[str, Any] = {
-            "channels": self._directory.channels(topic),
-            "producers": [_peer(peer) for peer in self._directory.producers(topic, now_ns)],
+            "channels": self._channels(topic, far),
+            "producers": [_peer(peer) for peer in ([*peers, far.peer] if far is not None else peers)],
         }
         if "metainfo" in params or "access" in params:
             partitions = self._directory.partitions(topic, now_ns)
+            if far is not None:
+                partitions = dict.fromkeys(range(far.partitions), far.peer)
             if "partition" in params:
                 wanted = _number(params["partition"], "INVALID_ARG_TOPIC_PARTITION", 0, PARTITION_MAX)
                 partitions = {wanted: partitions[wanted]} if wanted in partitions else {}
@@ -145,7 +155,8 @@ class Http(App):
     def topics(self, params: Params, caller: Caller) -> Response:
         """List every topic."""
         caller.check_known()
-        names = [name for name in self._directory.topics() if caller.may("see", name)]
+        far = self._host.names() if self._host is not None else []
+        names = [name for name in [*dict.fromkeys((*self._directory.topics(), *far))] if caller.may("see", name)]
         found: dict[str, Any] = {"topics": names}
         if _switch(params, "metaInfo") or _switch(params, "metainfo"):
             found["meta_info"] = [{"topic_name": name, **msgspec.to_builtins(self._meta(name))} for name in names]
@@ -155,7 +166,12 @@ class Http(App):
         """List the channels of a topic."""
         topic = _topic(params)
         caller.check("see", topic)
-        return document({"channels": self._directory.channels(topic)})
+        far = self._host.elsewhere(topic) if self._host is not None else None
+        return document({"channels": self._channels(topic, far)})
+
+    def _channels(self, topic: str, far: Far | None) -> list[str]:
+        """Return the channels of a topic, also of one that another node of the cluster has."""
+        return [*dict.fromkeys((*self._directory.channels(topic), *(far.channels if far is not None else ())))]
 
     def nodes(self, params: Params, caller: Caller) -> Response:
         """List the nodes with their topics."""
