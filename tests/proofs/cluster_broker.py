@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from bench import supply
 from penstock.client import Client as Sdk
-from penstock.client import PenstockError
+from penstock.client import PenstockError, Refusal
 from tests.cluster.trio import LEASE_S, PATIENCE_S, Member, Trio
 from tests.etcd.servers import Cluster as Etcds
 from tests.kafka.brokers import Brokers
@@ -134,9 +134,8 @@ class Proof:
         """Make the topics, some at each node, and let clients work."""
         for place, (first, second, third) in enumerate(zip(NSQ, SDK, SQS, strict=True)):
             member = self.trio.members[place]
-            with Sdk(member.url) as sdk:
-                sdk.create_topic(first, shards=2)
-                sdk.create_topic(second, shards=2)
+            for topic in (first, second):
+                _made(member, topic)
             wanted = {"name": SUBSCRIPTION, "settings": {"order": "key"}}
             member.process.call("POST", f"/topics/{second}/subscriptions", wanted)
             attributes = {"VisibilityTimeout": f"{VISIBLE_S:.0f}"}
@@ -328,7 +327,10 @@ class Proof:
             one.identify(heartbeat_interval=1000)
             one.subscribe(name, SUBSCRIPTION, 50)
             while not self._over.is_set():
-                kind, data = one.frame()  # a heartbeat comes every second, or nobody is there
+                if (frame := one.ready_frame()) is None:
+                    one.receive()  # a heartbeat comes every second, or nobody is there
+                    continue
+                kind, data = frame
                 if kind != nsq.MESSAGE:
                     raise _Refused(data.decode(errors="replace"))
                 message = nsq.Message.read(data)
@@ -471,6 +473,24 @@ def _disorder(name: str, stored: dict[tuple[int, int], str], book: Book) -> list
                     found.append(f"{body} {what} behind {last[key]} of {name}")
                 last[key] = max(int(number), last.get(key, -1))
     return found
+
+
+def _made(member: Member, topic: str) -> None:
+    """Make a topic at a node, which may just give some of its slots to another that has come."""
+    end_s = time.monotonic() + PATIENCE_S
+    is_unsure = False
+    with Sdk(member.url) as sdk:
+        while True:
+            try:
+                sdk.create_topic(topic, shards=2)
+                return
+            except Refusal as refusal:
+                if refusal.code == "conflict" and is_unsure:
+                    return  # a try that was refused had made it: its slot went while it was opened
+                if not refusal.reason.retry or time.monotonic() > end_s:
+                    raise
+                is_unsure = True
+                time.sleep(0.1)
 
 
 class _Refused(Exception):
