@@ -11,6 +11,7 @@ from penstock.cluster.deal import slot_of
 from penstock.cluster.places import SLOTS
 from penstock.errors import Elsewhere, Refusal
 from penstock.log.kafka.store import AwayError, Partition
+from penstock.moves.redrive import Redriven, redrive
 from penstock.node.node import Node
 from penstock.node.share import ClusterShare
 from penstock.node.topic import Topic
@@ -200,3 +201,31 @@ def test_the_send_of_a_topic_that_is_deleted_meanwhile_does_not_cost_its_slot(cl
     assert heard.oks == 0
     assert len(heard) == 1
     assert share_of(one).holdings.lost == 0
+
+
+def test_a_redrive_goes_on_where_its_topic_comes_again(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    letters, target = made(cluster, one, "letters"), made(cluster, one, "target")
+    while slot_of_topic(one, "letters") == slot_of_topic(one, "target"):
+        one.delete_topic("target")
+        cluster.run()
+        target = made(cluster, one, "target")
+    publish(letters, b"a", b"b")
+    cluster.run()
+    told: list[Redriven] = []
+    target.intake.hold()
+    redrive(one, letters, "target", 10, told.append)
+    cluster.run()
+    lose(cluster, slot_of_topic(one, "letters"))
+    cluster.run()
+    again = one.topic("letters")
+    assert again is not letters
+    target.intake.release()
+    cluster.run()
+    assert [each.problem for each in told] == ["topic letters went away"]
+    assert Consumer(cluster, target).bodies == [b"a", b"b"]
+    assert one.redrives == {}
+    assert cluster.server.list("redrive/") == {}
+    assert not [seat for seat in again.subscription("redrive").named.values() if seat.leases()]
+    assert one.bugs == 0

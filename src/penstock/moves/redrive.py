@@ -143,6 +143,7 @@ class Redrive:
         self._kept: list[int] = []
         self._problem: str | None = None
         self._stop = False
+        self._has_ended = False
         self._underway = 0
         node.redrives[topic.name] = self
 
@@ -161,8 +162,10 @@ class Redrive:
         begun = found.then_make(self.begin)
 
         def told(_: None, error: Exception | None) -> None:
-            if error is not None and self._node.redrives.pop(topic.name, None) is not None and not self._node.stopping:
-                self._forget()
+            if error is not None and not self._has_ended:
+                self._leave()
+                if not (self._node.stopping or topic.is_leaving):
+                    self._forget()
 
         begun.then(told)
         return begun
@@ -308,21 +311,28 @@ class Redrive:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        """Tell whether the topic went away, or the node ends: then the next start goes on from here."""
+        """Tell whether the topic went away, or the node ends: then whoever has it next goes on from here."""
         if not self._topic.deleted:
             return False
-        if self._node.redrives.pop(self._topic.name, None) is not None:
-            if not self._node.stopping:
+        if not self._has_ended:
+            self._leave()
+            if not (self._node.stopping or self._topic.is_leaving):
                 self._node.catalog.remove([_key(self._topic)])
             self._tell(0, f"topic {self._topic.name} went away")
         return True
+
+    def _leave(self) -> None:
+        """Be under way no more; if the topic went and came again, another redrive is."""
+        self._has_ended = True
+        if self._node.redrives.get(self._topic.name) is self:
+            del self._node.redrives[self._topic.name]
 
     def _end(self) -> None:
         if self._kept:
             for seat in self._seats():
                 seat.release(self._kept)
         left = self._subscription.depth()
-        del self._node.redrives[self._topic.name]
+        self._leave()
         self._forget().then(lambda _, __: self._tell(left, self._problem))
 
     def _forget(self) -> Answer[None]:
