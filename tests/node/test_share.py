@@ -560,3 +560,11 @@ def test_who_waits_for_messages_of_a_topic_that_goes_elsewhere_may_ask_again(clu
     with pytest.raises(Refusal, match="went to another node"):
         topic.create_subscription("u").now()
     assert two.bugs == 0
+
+
+def test_a_node_that_has_just_come_is_not_ready_before_it_has_its_part(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    assert one.share is not None
+    assert one.share.problems() == ["this node has no part of the cluster yet"]
+    cluster.run()
+    assert one.share.problems() == []

@@ -39,6 +39,8 @@ _log = logging.getLogger("penstock.daemon")
 
 #: How often a stopping node looks whether its consumers are done.
 DRAIN_STEP_S = 0.01
+#: A node of a cluster that is dealt nothing for so long serves what others have.
+SETTLE_S = 5.0
 #: A disk that does nothing for this long, while the node ends, is not waited for.
 STALL_S = 60.0
 
@@ -229,6 +231,7 @@ class Daemon:
         every = list(self._listeners.bound.values())
         if self.node.share is not None:
             await self.node.share.start({each.endpoint.key: f"{each.endpoint.address}:{each.port}" for each in every})
+            await self._settle_in(self.node.share)
         return every
 
     async def stop(self, say: Say = silent) -> bool:
@@ -266,6 +269,12 @@ class Daemon:
             await asyncio.to_thread(self._shared.close)
         self._disk.close(wait=whole)
         return whole
+
+    async def _settle_in(self, share: ClusterShare) -> None:
+        """Wait a moment for a part of the cluster: whoever hears that the node is ready makes topics at once."""
+        end = self._loop.time() + SETTLE_S
+        while not share.holdings.ready and self._loop.time() < end:
+            await asyncio.sleep(DRAIN_STEP_S)
 
     async def _hand_over(self, share: ClusterShare) -> None:
         """Give this node's part of the cluster to the others; what they do not take in time, they find afterwards."""

@@ -57,6 +57,9 @@ class ClusterShare:
         #: Since when shards wait for the store; and topics that take nothing for it.
         self._waiting: dict[Shard, int] = {}
         self._stalling: set[Topic] = set()
+        #: It has just come and owns nothing; one that is dealt nothing for so long serves what others have.
+        self._is_new = False
+        self._new_until_ns = 0
         self._timer: Timer | None = None
         self._unwatch: Callable[[], None] = _nothing
 
@@ -165,6 +168,8 @@ class ClusterShare:
 
     def start(self, listeners: Mapping[str, str]) -> Answer[None]:
         """Take part: `listeners` say where others reach what is served here, by name."""
+        self._is_new = True
+        self._new_until_ns = self._node.clock.monotonic() + self._node.config.cluster.lease_ns
         registry = self._node.catalog.registry
         self._unwatch = registry.watch(TOPICS, registry.revision, self._changed)
         self.slots.say(listeners)
@@ -186,6 +191,8 @@ class ClusterShare:
     def problems(self) -> list[str]:
         """Return what keeps topics from being open or taken, one sentence each."""
         found = [self.slots.problem] if self.slots.problem else []
+        if self._is_new:
+            found.append("this node has no part of the cluster yet")
         found += [f"{what}: {why}" for what, why in sorted(self.holdings.troubles.items())]
         return found + [f"topic {topic.name}: {why}" for topic, why in self._stalled()]
 
@@ -204,6 +211,7 @@ class ClusterShare:
     def _look(self) -> None:
         """Refuse publishers while the store takes nothing, and take them again when it does."""
         now_ns = self._node.clock.monotonic()
+        self._is_new = self._is_new and not self.holdings.ready and now_ns < self._new_until_ns
         for topic in list(self._node.topics.values()):
             for shard in topic.shards if topic.settings.log == "kafka" else ():
                 if shard.readable_end < shard.end and shard not in self._waiting:
