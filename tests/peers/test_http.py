@@ -120,19 +120,19 @@ def test_a_long_poll_on_the_wrong_node_ends_with_the_first_message(pair: Pair) -
 
 def test_dynamiq_answers_on_either_node(pair: Pair) -> None:
     here, there = pair.n1, pair.n2
-    assert queue_service(there, "PUT", "/v1/queues/work").status == 201
-    assert queue_service(here, "PUT", "/v1/queues/work").status == 422
-    id_ = queue_service(here, "PUT", "/v1/queues/work/message", raw="hello").content.decode()
+    assert queue_service(there, "PUT", "/v1/queues/chores").status == 201
+    assert queue_service(here, "PUT", "/v1/queues/chores").status == 422
+    id_ = queue_service(here, "PUT", "/v1/queues/chores/message", raw="hello").content.decode()
     assert int(id_)
-    got = queue_service(here, "GET", "/v1/queues/work/messages/10").json
+    got = queue_service(here, "GET", "/v1/queues/chores/messages/10").json
     assert [(str(each["id"]), each["body"]) for each in got] == [(id_, "hello")]
-    assert queue_service(here, "DELETE", f"/v1/queues/work/message/{id_}").json is True
-    assert "work" in queue_service(here, "GET", "/v1/queues").json["queues"]
-    assert queue_service(here, "GET", "/v2/queues/work/counts").json["data"]["total"] == 0
-    shown = queue_service(here, "GET", "/v2/queues?prefix=work").json["data"]["items"]
-    assert [(each["name"], each["node"]) for each in shown] == [("work", "n2")]
-    assert queue_service(here, "DELETE", "/v1/queues/work").json == {"Deleted": True}
-    assert queue_service(there, "GET", "/v1/queues/work").status == 404
+    assert queue_service(here, "DELETE", f"/v1/queues/chores/message/{id_}").json is True
+    assert "chores" in queue_service(here, "GET", "/v1/queues").json["queues"]
+    assert queue_service(here, "GET", "/v2/queues/chores/counts").json["data"]["total"] == 0
+    shown = queue_service(here, "GET", "/v2/queues?prefix=chores").json["data"]["items"]
+    assert [(each["name"], each["node"]) for each in shown] == [("chores", "n2")]
+    assert queue_service(here, "DELETE", "/v1/queues/chores").json == {"Deleted": True}
+    assert queue_service(there, "GET", "/v1/queues/chores").status == 404
 
 
 def test_nsq_over_http_answers_on_either_node(pair: Pair) -> None:
