@@ -6,13 +6,20 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.callers import Caller
+from penstock.callers.book import AccessKey, User
+from penstock.callers.carried import carried
+from penstock.callers.gate import Act
+from penstock.callers.rights import ALL, Rule
 from penstock.clock import MILLISECOND
 from penstock.config import CallersConfig
+from penstock.dialects.sqs.codec.signature import signature_of, signed
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.http.away import HOPS_MAX
 from penstock.peers.preface import MARK, Guest, written
@@ -38,6 +45,24 @@ def form(node: Served, **asked: str) -> Answer:
     raw = "&".join(f"{name}={value}" for name, value in asked.items())
     headers = {"content-type": "application/x-www-form-urlencoded"}
     return node.ask("POST", "/", raw=raw, headers=headers, port=node.ports["sqs.port"])
+
+
+def by(node: Served, key: AccessKey, operation: str, **asked: object) -> Answer:
+    """Ask for something with a signature."""
+    now, body = datetime.now(UTC), json.dumps(asked)
+    names = "host;x-amz-date;x-amz-target"
+    headers = {
+        "host": f"127.0.0.1:{node.ports['sqs.port']}",
+        "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
+        "x-amz-target": f"AmazonSQS.{operation}",
+    }
+    scope = f"{key.id}/{now:%Y%m%d}/us-east-1/sqs/aws4_request"
+    said = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={names}, Signature="
+    wire = [(name.encode(), value.encode()) for name, value in headers.items()]
+    unsigned = signed(f"{said}none".encode(), b"", wire)
+    assert unsigned is not None
+    headers["authorization"] = said + signature_of(unsigned, key.secret, "POST", "/", b"", wire, body.encode())
+    return node.ask("POST", "/", raw=body, headers=headers, port=node.ports["sqs.port"])
 
 
 def queue_service(node: Served, method: str, path: str, body: object = None, raw: str | None = None) -> Answer:
@@ -167,6 +192,40 @@ def test_rights_are_those_of_the_node_that_was_asked(tmp_path: Path) -> None:
         assert pair.n1.post("topics/shut-1/messages", raw=lines, headers=forged).code == "forbidden"
         wrong = pair.n1.post("topics/open-1/messages", raw=lines, headers=bearer("another"))
         assert wrong.code == "unauthorized"
+
+
+def test_whoever_signs_may_what_it_may_on_the_other_node_too(tmp_path: Path) -> None:
+    key, all_keys = AccessKey("PKBOB000000000000001", "of bob"), AccessKey("PKANN000000000000001", "of ann")
+    rules = (Rule("consume", "*"), Rule("publish", "open-*"))
+    for name in ("n1", "n2"):
+        users_in(tmp_path / name, [User("bob", rules, keys=(key,)), User("ann", ALL, keys=(all_keys,))])
+    with Pair(tmp_path, sqs=SqsConfig(port=0), callers=CallersConfig(anonymous="off", audit="off")) as pair:
+        here, there = pair.n1, pair.n2
+        urls = {}
+        for queue in ("open-letters", "open-jobs", "shut"):
+            urls[queue] = by(there, all_keys, "CreateQueue", QueueName=queue).json["QueueUrl"]
+        arns = {name: f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in urls}
+        policy = json.dumps({"deadLetterTargetArn": arns["open-letters"], "maxReceiveCount": 3})
+        set_to = {"QueueUrl": urls["open-jobs"], "Attributes": {"RedrivePolicy": policy}}
+        assert by(there, all_keys, "SetQueueAttributes", **set_to).status == 200
+        asked = {"SourceArn": arns["open-letters"], "DestinationArn": arns["shut"]}
+        refused = by(here, key, "StartMessageMoveTask", **asked)
+        assert (refused.status, b"AccessDenied" in refused.content) == (403, True), refused
+        asked["DestinationArn"] = arns["open-jobs"]
+        assert by(here, key, "StartMessageMoveTask", **asked).status == 200
+        # Both nodes know who asked.
+        acts: list[Act] = []
+        there.node.gate.told = acts.append
+        assert by(here, all_keys, "DeleteQueue", QueueUrl=urls["shut"]).status == 200
+        assert [each.who.name for each in acts if each.who is not None and each.act == "delete"] == ["ann"]
+
+
+def test_nobody_is_carried_with_rights_that_it_does_not_have(tmp_path: Path) -> None:
+    with Pair(tmp_path, callers=CallersConfig(anonymous="off", audit="off")) as pair:
+        gate = pair.n1.node.gate
+        nobody = Caller(gate, "10.0.0.1:5", "sqs.port")
+        assert not nobody.is_known
+        assert carried(nobody, gate).rules == ()
 
 
 def test_a_topic_that_moves_on_is_looked_for_at_two_nodes_and_no_more(pair: Pair) -> None:

@@ -30,6 +30,8 @@ def carried(caller: Caller, gate: Gate, rules: tuple[Rule, ...] | None = None) -
     """Return what is told of a caller; with `rules` it may do only that."""
     identity = caller.identity
     how = identity.mark if identity.how == "peer" else identity.how
+    if not caller.is_known:  # the other node asks nobody who it is
+        rules = ()
     may = gate.rules(caller) if rules is None else rules
     return Carried(identity.user, how, caller.address, caller.listener, caller.doing, may)
 

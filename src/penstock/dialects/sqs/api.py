@@ -246,7 +246,7 @@ class Api(App):
             params = voice.read(request, operation.kind)
             if operation.is_open(params):
                 return request.caller, params
-        caller = self._signers.caller(request)
+        caller = request.caller = self._signers.caller(request)  # whoever brings it to another node tells whose it is
         caller.enter()
         return caller, voice.read(request, operation.kind)
 
