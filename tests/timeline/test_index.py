@@ -28,7 +28,11 @@ def test_it_finds_what_was_put_and_not_dropped() -> None:
         index.put(index.hashes(array(new)), places)
         known |= dict(zip(new, places.tolist(), strict=True))
         gone = random.sample(sorted(known), len(known) // 3)
-        index.drop(index.hashes(array(gone)))
+        if random.random() < 0.5:
+            index.drop(index.hashes(array(gone)))
+        else:
+            index.drop_soon(array(gone[: len(gone) // 2]))
+            index.drop_soon(array(gone[len(gone) // 2 :]))
         for each in gone:
             del known[each]
         asked = [*known, *gone, b"never"]
@@ -76,3 +80,11 @@ def test_hashes_of_different_ids_differ_and_do_not_depend_on_their_neighbours(id
     assert len(set(together)) == len(ids)
     assert together == [int(hashes_of(array([each]), KEY)[0]) for each in ids]
     assert together == hashes_of(array([b"before", *ids]).slice(1), KEY).tolist()
+
+
+def test_an_id_that_comes_again_after_it_was_to_be_dropped_stays() -> None:
+    index, ids = Index(1), array([b"a"])
+    index.put(index.hashes(ids), np.array([1]))
+    index.drop_soon(ids)
+    index.put(index.hashes(ids), np.array([2]))
+    assert index.find(index.hashes(ids)).tolist() == [2]

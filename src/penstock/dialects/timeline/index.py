@@ -25,6 +25,8 @@ _GROUP = 8
 _SIZE_MIN = 1024
 #: A table fuller than this moves into one that is so full then, so many rows for each that is added.
 _FULL, _FRESH, _MOVED = 0.75, 0.5, 4
+#: So many ids are kept to be forgotten together.
+_GONE_MAX = 4096
 #: What is known to come fills a table up to this.
 _RESERVED = 0.7
 
@@ -42,8 +44,12 @@ class Index:
         #: What is moved from, and its next group.
         self._old: _Table | None = None
         self._next = 0
+        #: Ids to be forgotten before anybody asks or adds, and how many.
+        self._gone: list[pa.BinaryArray] = []
+        self._gone_rows = 0
 
     def __len__(self) -> int:
+        self._catch_up()
         return self._table.live + (self._old.live if self._old is not None else 0)
 
     @property
@@ -62,6 +68,7 @@ class Index:
 
     def find(self, hashes: Hashes) -> Ids:
         """Return the row of each, ABSENT where there is none, COMING where it is not known yet."""
+        self._catch_up()
         found = self._table.find(hashes)
         if self._old is not None:
             missing = np.flatnonzero(found == ABSENT)
@@ -70,6 +77,7 @@ class Index:
 
     def put(self, hashes: Hashes, ids: Ids) -> None:
         """Note rows; one that is there already gets the new place. The hashes are distinct."""
+        self._catch_up()
         unknown = self._table.update(hashes, ids)
         if self._old is not None and unknown.any():
             unknown[unknown] = self._old.update(hashes[unknown], ids[unknown])
@@ -89,6 +97,7 @@ class Index:
 
     def add(self, hashes: Hashes, ids: Ids) -> Expected:
         """Note rows that are not there; their hashes are distinct. Budget: 1.5 us a row."""
+        self._catch_up()
         if self._table.is_full(len(hashes)):
             while self._old is not None:  # more came at once than it was made for
                 self._move(self._old.live)
@@ -100,9 +109,23 @@ class Index:
 
     def drop(self, hashes: Hashes) -> None:
         """Forget rows; those that are not there are passed over."""
+        self._catch_up()
         self._table.drop(hashes)
         if self._old is not None:
             self._old.drop(hashes)
+
+    def drop_soon(self, ids: pa.BinaryArray) -> None:
+        """Forget ids by the time somebody asks or adds: a few cost nearly what thousands do."""
+        self._gone.append(ids)
+        self._gone_rows += len(ids)
+        if self._gone_rows > _GONE_MAX:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._gone_rows:
+            hashes = self.hashes(pa.concat_arrays(self._gone))
+            self._gone, self._gone_rows = [], 0
+            self.drop(hashes)
 
     def _move(self, rows: int) -> None:
         """Move about so many rows on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,24 +49,34 @@ def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tu
             [timeline.released.get(id_, (due, 0))[0] for id_, due in zip(ids.tolist(), due_ms.tolist(), strict=True)],
             np.int64,
         )
-    names = {
-        "expiration_ts_ms": pa.array((ends_ns - now.monotonic_ns + now.wall_ns) // MS, pa.uint64()),
-        "consumer_id": pa.repeat(pa.scalar(consumer, pa.binary()), len(rows)),
-        "message_id": columns.message_ids(batch, shard, rows),
-        "body": columns.bodies(batch, rows),
-        "timestamp_ms": pa.array(np.maximum(due_ms, 0), pa.uint64()),
-        "producer_group_id": columns.groups(batch, rows),
-        "version": pa.array(columns.wire_versions(pages.versions(offsets), attempts), pa.uint16()),
-        "bucket_id": pa.array(columns.buckets(batch, shard, rows, timeline.choices.bucket_count), pa.uint16()),
-    }
-    return pa.record_batch(names, PUSHED), ids
+    ends_ms = (ends_ns - now.monotonic_ns + now.wall_ns) // MS
+    cells = [
+        pa.array(ends_ms.view(np.uint64)),
+        pa.repeat(pa.scalar(consumer, pa.binary()), len(rows)),
+        columns.message_ids(batch, shard, rows),
+        columns.bodies(batch, rows),
+        pa.array(np.maximum(due_ms, 0).view(np.uint64)),
+        columns.groups(batch, rows),
+        pa.array(columns.wire_versions(pages.versions(offsets), attempts).astype(np.uint16)),
+        pa.array(columns.buckets(batch, shard, rows, timeline.choices.bucket_count).astype(np.uint16)),
+    ]
+    return pa.RecordBatch.from_arrays(cells, schema=PUSHED), ids
 
 
 def _ordered(parts: list[tuple[pa.RecordBatch, Offsets]]) -> tuple[pa.RecordBatch, Offsets]:
-    ids = np.concatenate([part[1] for part in parts])
-    batch = pa.concat_batches([part[0] for part in parts])
-    times = np.asarray(batch.column("timestamp_ms"), np.int64)
-    if (np.diff(times) > 0).all():
+    if len(parts) == 1:
+        batch, ids = parts[0]
+    else:
+        ids = np.concatenate([part[1] for part in parts])
+        batch = pa.concat_batches([part[0] for part in parts])
+    times = np.asarray(batch.column("timestamp_ms")).view(np.int64)
+    later = times[1:] > times[:-1]
+    if later.all() or ((times[1:] >= times[:-1]).all() and (later | _ascend(batch.column("message_id"))).all()):
         return batch, ids
     order = pc.sort_indices(batch, [("timestamp_ms", "ascending"), ("message_id", "ascending")])
     return batch.take(order), ids[np.asarray(order)]
+
+
+def _ascend(ids: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Tell which ids come after the one before."""
+    return np.asarray(pc.greater_equal(ids[1:], ids[:-1]))

@@ -256,7 +256,7 @@ class Timeline:
 
     def forget(self, ids: pa.BinaryArray) -> None:
         """Free the ids of messages that are deleted."""
-        self.index.drop(self.index.hashes(ids))
+        self.index.drop_soon(ids)
 
     def note_delivered(self, batch: pa.RecordBatch) -> None:
         """Count what was just pushed."""
