@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from penstock.log.file_shard import FileShard
 from penstock.log.kafka import writer as writers
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.librdkafka import KafkaStore
+from penstock.log.kafka.look import Look
 from penstock.log.kafka.store import AwayError, FencedError, GoneError, Partition, Record, TooLargeError
 from penstock.log.reader import Reader
 from penstock.log.shard import open_shard
+from penstock.log.verify import cat
 from penstock.message import Rows
 from penstock.settings import TopicSettings
 from tests.cluster.threads import InlineThreads
@@ -179,6 +182,10 @@ def test_a_whole_shard_moves_with_all_that_was_promised_and_anybody_can_read_it(
     assert bodies(new_shard) == sent
     sent += published(new_shard, 10)
     assert bodies(new_shard) == sent
+    with closing(Look(store, topic, str(tmp_path / "look"), FakeClock())) as look:
+        assert look.report(0).good
+        assert list(cat(look.reader(0))) == sent
+    sent += published(new_shard, 1)  # nobody was shut out by who looked
 
     streams = as_anybody_reads(one.addresses, f"{topic}.log")
     read: dict[int, bytes] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.log.reader import Reader
 from penstock.log.verify import cat, dump, verify
 from tests.fakes import START_NS
 from tests.log.samples import opened, rows_of
@@ -103,7 +104,7 @@ def test_missing_file_manifest_or_state_is_a_problem(tmp_path: Path) -> None:
 
 def test_dump_and_cat_show_rows_and_bodies(tmp_path: Path) -> None:
     filled(tmp_path)
-    rows = list(dump(str(tmp_path), 3998, 4003))
+    rows = list(dump(Reader(str(tmp_path)), 3998, 4003))
     assert [row["offset"] for row in rows] == [3998, 3999, 4000, 4001, 4002]
     assert rows[0]["source"] == "nsq"
-    assert list(cat(str(tmp_path), 4001, 4003)) == [b"body-1-", b"body-2-body-2-"]
+    assert list(cat(Reader(str(tmp_path)), 4001, 4003)) == [b"body-1-", b"body-2-body-2-"]

@@ -1,4 +1,4 @@
-"""`penstock log`: check and read what is on disk, beside a running node or without one."""
+"""`penstock log`: check and read what is on disk or on Kafka, beside a running node or without one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import msgspec
 import typer
 
 from penstock.cli.command import Json
-from penstock.cli.data import Place, data_directory, places
+from penstock.cli.config import File, Settings
 from penstock.cli.failure import OK, REFUSED, Failure
 from penstock.cli.printer import Printer, count, size
+from penstock.cli.shards import Shard, Where, shards
 
 if TYPE_CHECKING:
     from penstock.log.verify import ShardReport
 
-app = typer.Typer(help="Check and read the log on disk, with or without a running node.", no_args_is_help=True)
+app = typer.Typer(help="Check and read the log, with or without a running node.", no_args_is_help=True)
 
 TopicName = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", show_default="all")]
 Data = Annotated[
@@ -34,45 +35,54 @@ From = Annotated[int, typer.Option("--from", min=0, help="From this offset.")]
 To = Annotated[int | None, typer.Option("--to", min=0, help="Up to this offset, without it.", show_default="the end")]
 
 
+Shared = Annotated[
+    bool, typer.Option("--shared", help="Of a cluster's topics on Kafka: read from there, whoever owns them.")
+]
+
+
 @app.command()
 def verify(
     topic: TopicName = None,
     data: Data = None,
+    shared: Shared = False,
+    file: File = None,
+    settings: Settings = None,
     json: Json = False,
 ) -> int:
     """Read every batch of every segment and check it; exit code 1 if anything is damaged."""
-    from penstock.log.verify import verify as check
-
-    found = places(data_directory(data), topic)
-    reports = [(place, report) for place in found for report in check(place.directory).shards]
+    where = Where(data, shared, file, settings)
+    reports = [(shard.topic, shard.number, shard.report()) for shard in shards(where, topic)]
     document = [
-        {"topic": place.topic, "shard": place.shard, "good": report.good, "report": report} for place, report in reports
+        {"topic": name, "shard": number, "good": report.good, "report": report} for name, number, report in reports
     ]
-    rows = [_row(place, report) for place, report in reports]
+    rows = [_row(*each) for each in reports]
     out = Printer(json=json)
     out.table(document, ("topic", "shard", "segments", "rows", "bytes", "verdict"), rows, "there is no topic yet")
-    for place, report in reports if not json else ():
+    for name, number, report in reports if not json else ():
         for line in _findings(report):
-            out.line(f"{place.topic}/{place.shard}: {line}")
-    return OK if all(report.good for _, report in reports) else REFUSED
+            out.line(f"{name}/{number}: {line}")
+    return OK if all(report.good for _, _, report in reports) else REFUSED
 
 
 @app.command()
 def dump(
     topic: TopicName = None,
     data: Data = None,
+    shared: Shared = False,
     shard: ShardNumber = None,
     start: From = 0,
     end: To = None,
+    file: File = None,
+    settings: Settings = None,
     json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = True,
 ) -> None:
     """Print rows with all their columns, one JSON object a line."""
     from penstock.log.verify import dump as rows
 
     out = Printer(json=json, hurry=False)
-    for place in _chosen(data, topic, shard):
-        for row in rows(place.directory, start, end):
-            out.document({"topic": place.topic, **_shown(row, place.shard)})
+    for each in _chosen(Where(data, shared, file, settings), topic, shard):
+        for row in rows(each.reader(), start, end):
+            out.document({"topic": each.topic, **_shown(row, each.number)})
     out.flush()
 
 
@@ -80,19 +90,22 @@ def dump(
 def cat(
     topic: TopicName = None,
     data: Data = None,
+    shared: Shared = False,
     shard: ShardNumber = None,
     start: From = 0,
     end: To = None,
+    file: File = None,
+    settings: Settings = None,
     json: Json = False,
 ) -> None:
     """Print bodies, one a line."""
     from penstock.log.verify import cat as bodies
 
     out = Printer(json=json, hurry=False)
-    for place in _chosen(data, topic, shard):
-        for body in bodies(place.directory, start, end):
+    for each in _chosen(Where(data, shared, file, settings), topic, shard):
+        for body in bodies(each.reader(), start, end):
             if json:
-                out.document(_shown({"body": body}, place.shard))
+                out.document(_shown({"body": body}, each.number))
             else:
                 out.bytes(body)
     out.flush()
@@ -122,21 +135,21 @@ def _binary(name: str, value: bytes) -> dict[str, object]:
         return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
 
 
-def _chosen(data: str | None, topic: str | None, shard: int | None) -> list[Place]:
-    found = places(data_directory(data), topic)
-    if shard is None:
-        return found
-    wanted = [place for place in found if place.shard == shard]
-    if not wanted:
-        shards = ", ".join(sorted({str(place.shard) for place in found}))
-        raise Failure(f"there is no shard {shard} of {topic or 'any topic'}; there are: {shards or 'none'}")
-    return wanted
+def _chosen(where: Where, topic: str | None, number: int | None) -> Iterator[Shard]:
+    seen = set()
+    for shard in shards(where, topic):
+        seen.add(shard.number)
+        if number in (None, shard.number):
+            yield shard
+    if number is not None and number not in seen:
+        there = ", ".join(map(str, sorted(seen)))
+        raise Failure(f"there is no shard {number} of {topic or 'any topic'}; there are: {there or 'none'}")
 
 
-def _row(place: Place, report: ShardReport) -> tuple[str, ...]:
+def _row(topic: str, number: int, report: ShardReport) -> tuple[str, ...]:
     return (
-        place.topic,
-        str(place.shard),
+        topic,
+        str(number),
         str(len(report.segments)),
         str(sum(segment.rows for segment in report.segments)),
         size(sum(segment.bytes for segment in report.segments)),

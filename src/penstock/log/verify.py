@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import journal, label, manifest, state
 from penstock.log.index import Index
@@ -76,7 +77,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 def verify(directory: str) -> Report:
     """Check every shard at or below a directory."""
-    return Report(shards=[_shard(found) for found in shards_below(directory)])
+    return Report(shards=[verify_shard(ReadOnlyDisk(), found) for found in shards_below(directory)])
 
 
 def shards_below(directory: str) -> Iterator[str]:
@@ -91,9 +92,9 @@ def shards_below(directory: str) -> Iterator[str]:
             yield place
 
 
-def _shard(directory: str) -> ShardReport:
+def verify_shard(disk: Disk, directory: str) -> ShardReport:
+    """Check one shard."""
     report = ShardReport(directory=directory)
-    disk = ReadOnlyDisk()
     try:
         found = manifest.load(disk, directory)
     except CorruptionError as error:
@@ -112,7 +113,7 @@ def _shard(directory: str) -> ShardReport:
     return report
 
 
-def _listed(disk: ReadOnlyDisk, directory: str, info: SegmentInfo, report: ShardReport) -> SegmentReport:
+def _listed(disk: Disk, directory: str, info: SegmentInfo, report: ShardReport) -> SegmentReport:
     segment = Segment.of(disk, directory, info)
     if not disk.exists(segment.path()):
         if not info.holes:
@@ -122,7 +123,7 @@ def _listed(disk: ReadOnlyDisk, directory: str, info: SegmentInfo, report: Shard
 
 
 def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
-    size = os.path.getsize(segment.path())
+    size = _size(segment)
     sealed = info is not None and info.sealed
     report = SegmentReport(name=os.path.basename(segment.path()), sealed=sealed, bytes=size)
     known, whole = _index(segment)
@@ -130,7 +131,9 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
         size = info.bytes
         known.cut(info.batches)
     end = known[len(known) - 1] if len(known) else None
-    promised = size if sealed else (end.position + end.length if end is not None else 0)
+    indexed_bytes = size if sealed else (end.position + end.length if end is not None else 0)
+    # What is on the shared log was told to be kept, all of it.
+    promised = size if segment.disk.is_shared else indexed_bytes
     try:
         head = head_of(segment.read(0, SCHEMA_BYTES_MAX), segment.path())
     except CorruptionError as error:
@@ -149,23 +152,35 @@ def _segment(segment: Segment, info: SegmentInfo | None) -> SegmentReport:
     report.tail_bytes = size - scan.good_bytes - (8 if scan.ended else 0)
     indexed = {known[number] for number in range(len(known))}
     stored = {scan.index[number] for number in range(len(scan.index))}
-    missing = [entry for entry in stored - indexed if entry.position < promised]
-    # Entries of damaged batches are right: they say what is lost.
+    missing = [entry for entry in stored - indexed if entry.position < indexed_bytes]
+    # Entries of damaged batches are right: they say what is lost. A growing file's index is sent now and then.
+    whole = whole or (segment.disk.is_shared and not sealed)
     report.index_good = whole and not missing and (bool(scan.holes) or indexed <= stored)
     return report
 
 
+def _size(segment: Segment) -> int:
+    file = segment.disk.open(segment.path())
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 def _index(segment: Segment) -> tuple[Index, bool]:
     try:
-        with open(segment.path(INDEX_SUFFIX), "rb") as file:
-            data = file.read()
+        file = segment.disk.open(segment.path(INDEX_SUFFIX))
     except FileNotFoundError:
         return Index(), False
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
     index, whole = Index.decoded(data)
     return (index, True) if whole else (Index.salvaged(data), False)
 
 
-def _unlisted(disk: ReadOnlyDisk, directory: str, found: Manifest | None) -> list[tuple[int, int]]:
+def _unlisted(disk: Disk, directory: str, found: Manifest | None) -> list[tuple[int, int]]:
     """Return the segments that a manifest does not name yet: the newest, or all if it is unreadable."""
     listed = {info.first for info in found.segments} if found is not None else set()
     newest: dict[int, int] = {}
@@ -178,7 +193,7 @@ def _unlisted(disk: ReadOnlyDisk, directory: str, found: Manifest | None) -> lis
     return sorted(newest.items())
 
 
-def _journal(disk: ReadOnlyDisk, directory: str, name: str, report: ShardReport) -> JournalReport:
+def _journal(disk: Disk, directory: str, name: str, report: ShardReport) -> JournalReport:
     file = disk.open(os.path.join(directory, name))
     try:
         data = file.read(0, file.size())
@@ -190,13 +205,13 @@ def _journal(disk: ReadOnlyDisk, directory: str, name: str, report: ShardReport)
     return JournalReport(name=name, entries=len(entries), bytes=len(data), tail_bytes=len(data) - good)
 
 
-def dump(directory: str, start: int = 0, end: int | None = None) -> Iterator[dict[str, object]]:
+def dump(reader: Reader, start: int = 0, end: int | None = None) -> Iterator[dict[str, object]]:
     """Yield the rows of a shard one by one as mappings, for people."""
-    for batch in Reader(directory).batches(start, end):
+    for batch in reader.batches(start, end):
         yield from batch.to_pylist()
 
 
-def cat(directory: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+def cat(reader: Reader, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Yield the bodies of a shard one by one."""
-    for batch in Reader(directory).batches(start, end, ("offset", "body")):
+    for batch in reader.batches(start, end, ("offset", "body")):
         yield from batch.column(1).to_pylist()

@@ -44,7 +44,7 @@ class Loaded(NamedTuple):
 
 def load_part(store: Store, state: Partition, log: Partition, local: CacheDisk, root: str) -> Loaded:
     """Read a shard's partitions, and put its files on the local disk; blocking."""
-    files, is_new, size = _replayed(store, state)
+    files, is_new, size = replayed(store, state)
     start, end = store.bounds(log)
     if is_new and any(is_ours(stored, _shown(log)) for stored in store.read(log, start, end)):
         raise CorruptionError(
@@ -78,7 +78,8 @@ def load_part(store: Store, state: Partition, log: Partition, local: CacheDisk, 
     return Loaded(files, is_new, size, end, missing)
 
 
-def _replayed(store: Store, state: Partition) -> tuple[Files, bool, int]:
+def replayed(store: Store, state: Partition) -> tuple[Files, bool, int]:
+    """Return what a state partition tells, whether that is nothing, and its bytes since the last checkpoint."""
     for left in reversed(range(TRIES)):
         start, end = store.bounds(state)
         replay = Replay(_shown(state))
