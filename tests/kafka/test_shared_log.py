@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +74,32 @@ def published(shard: FileShard, count: int, size: int = 100) -> list[bytes]:
         assert told == [None]
         sent += rows
     return sent
+
+
+def test_a_writer_that_could_not_begin_leaves_no_thread_behind() -> None:
+    config = SharedLogConfig(brokers=("127.0.0.1:1",), patience_ns=10**8)
+    before = of_librdkafka()
+    gc.disable()  # the node's collector comes by only some day, and it tries again every second
+    try:
+        for _ in range(2):
+            with pytest.raises(AwayError):
+                writers.KafkaWriter(config, "nobody")
+        end_s = time.monotonic() + 10
+        while (left := of_librdkafka() - before) and time.monotonic() < end_s:
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+    assert not left
+
+
+def of_librdkafka() -> set[str]:
+    """Return the threads of this process that are librdkafka's."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it ended
+            if (task / "comm").read_text().startswith("rdk:"):
+                found.add(task.name)
+    return found
 
 
 def test_topics_come_grow_are_cut_and_go(one: Brokers, name: Callable[[str], str]) -> None:

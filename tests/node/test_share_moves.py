@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,13 @@ from penstock.cluster.deal import slot_of
 from penstock.cluster.places import SLOTS
 from penstock.errors import Elsewhere, Refusal
 from penstock.log.kafka.store import AwayError, Partition
+from penstock.message import Rows
 from penstock.moves.redrive import Redriven, redrive
+from penstock.node import holdings, making
 from penstock.node.node import Node
 from penstock.node.share import ClusterShare
 from penstock.node.topic import Topic
+from penstock.settings import TopicSettings
 from tests.cluster.fake_store import FakeWriter
 from tests.node.test_share import Cluster, Consumer, made, publish
 
@@ -229,3 +233,34 @@ def test_a_redrive_goes_on_where_its_topic_comes_again(cluster: Cluster) -> None
     assert cluster.server.list("redrive/") == {}
     assert not [seat for seat in again.subscription("redrive").named.values() if seat.leases()]
     assert one.bugs == 0
+
+
+@pytest.mark.parametrize("what", ["a shard", "a look through"])
+def test_what_was_opened_of_a_topic_that_cannot_be_opened_holds_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    made(cluster, one, "t", TopicSettings(log="kafka", shards=2))
+    for shard in range(2):
+        one.topic("t").publish(Rows.of([b"x" * 1000], "test"), shard, lambda *_: None, shard)
+    cluster.run()
+    assert [shard.end for shard in one.topic("t").shards] == [1, 1]
+    room, name = (making, "_shard") if what == "a shard" else (holdings, "_look_through")
+    well, tries = getattr(room, name), []
+
+    def fails(*given: Any) -> Any:
+        if what == "a look through" or given[5] == 1:
+            tries.append(given)
+            if len(tries) < 4:
+                raise AwayError("the store did not answer in time")
+        return well(*given)
+
+    monkeypatch.setattr(room, name, fails)
+    before = two.quota.used
+    share_of(one).leave()
+    cluster.run()
+    assert len(tries) == 4
+    cluster.run()
+    assert two.quota.used - before == sum(shard.stored_bytes() for shard in two.topic("t").shards)
+    assert works(cluster, two.topic("t"))

@@ -141,12 +141,15 @@ class Holdings:
         def work() -> Made:
             disk = SharedDisk(cache, store, writer, path, topic, threads, shards)
             disk.on_failed = partial(self._failed, held)
+            made: Made | None = None
             try:
                 disk.open_all(made=record.is_made)
                 made = making.opened(node, disk, record, path, quota, written)
                 _look_through(made, record, node.clock.now())
             except BaseException:
                 disk.close()  # the writer is well, perhaps: nothing of this try may come between what the next writes
+                for shard in made.shards if made is not None else ():
+                    shard.drop()
                 cache.remove(path)
                 raise
             return made

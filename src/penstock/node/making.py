@@ -44,15 +44,23 @@ def quota_of(node: Node, record: TopicRecord) -> Quota:
 
 
 def opened(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota, written: Label) -> Made:
-    """Return the files of a topic, opened, or made where they are not there; blocking."""
+    """Return the files of a topic, opened, or made where they are not there; blocking. All of them, or none."""
     disk.make(path)
     label.write(disk, path, written)
     numbers = range(record.settings.shards)
+    made: list[Shard] = []
 
     def shard(number: int) -> Shard:
-        return _shard(node, disk, record, path, quota, number, record.settings)
+        found = _shard(node, disk, record, path, quota, number, record.settings)
+        made.append(found)
+        return found
 
-    shards = disk.each(shard, numbers) if isinstance(disk, SharedDisk) else [shard(number) for number in numbers]
+    try:
+        shards = disk.each(shard, numbers) if isinstance(disk, SharedDisk) else [shard(number) for number in numbers]
+    except BaseException:
+        for each in made:
+            each.drop()
+        raise
     return Made(quota, shards, disk, path)
 
 

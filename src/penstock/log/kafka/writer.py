@@ -44,7 +44,7 @@ class KafkaWriter:
     def __init__(self, config: SharedLogConfig, name: str) -> None:
         self.name = name
         self._patience_s = config.patience_ns / 1e9
-        self._trouble = ""
+        self._trouble = _Trouble()
         wait_ms = min(int(self._patience_s * 1000), TRANSACTION_MS)
         self._producer = Producer(
             properties(
@@ -59,7 +59,9 @@ class KafkaWriter:
                 topic__metadata__propagation__max__ms=min(10_000, wait_ms),
                 queue__buffering__max__kbytes=1 << 20,
                 compression__type=config.compression,
-                error_cb=self._hear,
+                # Not this one's own method: both would be gone only when the collector comes by, some day, and with
+                # them librdkafka's threads and connections.
+                error_cb=self._trouble.hear,
             ),
             logger=_silent,
         )
@@ -95,7 +97,7 @@ class KafkaWriter:
             if not group.done.wait(max(0.0, deadline - time.monotonic())):
                 raise AwayError(
                     f"Kafka did not take what was sent to {partition.topic} within {self._patience_s:.1f} s"
-                    f"{self._trouble and f': {self._trouble}'}"
+                    f"{self._trouble.text and f': {self._trouble.text}'}"
                 )
             if isinstance(group.error, OSError):
                 raise group.error
@@ -112,15 +114,17 @@ class KafkaWriter:
         """Write nothing more; what was sent stays."""
         with self._changed:
             well = self._dead is None
-            self._dead = self._dead or AwayError(f"the writer {self.name} was closed")
+            dead = self._dead = self._dead or AwayError(f"the writer {self.name} was closed")
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
         with suppress(KafkaException):  # one that was shut out says so once more
             if well:  # the next writer need not end it then, which takes a second
                 self._producer.commit_transaction(CLOSE_S)
+        with suppress(KafkaException):
             self._producer.purge()
             self._producer.flush(0)
+        self._end(dead)
 
     def _produce(self, partition: Partition, record: Record, told: Any, deadline: float) -> None:
         while True:
@@ -148,9 +152,6 @@ class KafkaWriter:
                 group.fail(dead)
             self._changed.notify_all()
         return dead
-
-    def _hear(self, error: KafkaError) -> None:
-        self._trouble = error.str()
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -201,8 +202,19 @@ class KafkaWriter:
             except KafkaException as error:
                 if not may_pass(error) or time.monotonic() >= deadline:
                     text = f"Kafka does not let {self.name} begin"
-                    raise error_of(error, text + (f" ({self._trouble})" if self._trouble else "")) from error
+                    raise error_of(error, text + (f" ({self._trouble.text})" if self._trouble.text else "")) from error
                 time.sleep(AGAIN_S)
+
+
+class _Trouble:
+    """What librdkafka last said about its brokers."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def hear(self, error: KafkaError) -> None:
+        """Take note."""
+        self.text = error.str()
 
 
 class _Group:
