@@ -6,13 +6,19 @@ import gc
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock.dialects.nsq.choices import NsqChoices
+from penstock.errors import Refusal
+from penstock.node.topic import Topic
+from penstock.peers.line import Line
+from penstock.registry.answer import Answer
 from penstock.settings import TopicSettings
-from tests.nsq.parts import Broker, Client, dpub, pub, sized
+from tests.nsq.parts import SECOND, Broker, Client, dpub, pub, sized
 
 
 @pytest.fixture
@@ -524,3 +530,53 @@ def test_half_a_command_is_forgotten_with_its_connection(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+class Full:
+    """A way to another node that has no room."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def when_free(self, call: Callable[[], None]) -> None:
+        self._waiting.append(call)
+
+    def free(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+
+def test_who_was_held_back_goes_on_once_and_waits_for_what_it_needs_next(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, line = broker.client(), Full()
+    session = client.connection.session
+    asked: Answer[Topic] = Answer()
+    obtain = broker.node.obtain
+    monkeypatch.setattr(broker.node, "obtain", lambda name, *more: asked if name == "a" else obtain(name, *more))
+    for _ in range(2):  # one command may publish several batches
+        session.publisher.hold_back(cast(Line, line))
+    client.send(pub("a", b"1") + pub("b", b"2"))
+    line.free()
+    broker.advance(0)
+    assert client.replies() == []
+    asked.refuse(Refusal("limit_reached", "there are enough"))
+    broker.advance(0)
+    assert client.replies() == ["E_PUB_FAILED PUB failed there are enough", "OK"]
+
+
+def test_who_rests_is_not_woken_by_room_nor_who_lacks_room_by_the_end_of_its_rest(broker: Broker) -> None:
+    client, line = broker.client(), Full()
+    session = client.connection.session
+    for frees_s, rests_s in ((0, 2), (2, 0)):
+        session.publisher.hold_back(cast(Line, line))
+        session.rest_until(broker.clock.monotonic() + max(rests_s, 1) * SECOND)
+        client.send(pub("t", b"x"))
+        if not frees_s:
+            line.free()
+        broker.advance(0 if rests_s else 1)
+        assert client.replies() == []
+        line.free()
+        broker.advance(rests_s)
+        assert client.replies() == ["OK"]

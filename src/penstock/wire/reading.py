@@ -26,6 +26,8 @@ class Reading:
     def begin(self, transport: asyncio.Transport) -> None:
         """Have a connection."""
         self._transport = transport
+        if self.stopped:
+            transport.pause_reading()
 
     def end(self) -> None:
         """Have none any more."""

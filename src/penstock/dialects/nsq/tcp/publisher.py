@@ -187,8 +187,7 @@ class Publisher:
     def hold_back(self, line: Line) -> None:
         """Read nothing more until the way to another node has room; a consumer's acks come the same way, too."""
         if self._session.receiver.seat is None:
-            self._session.wait()
-            line.when_free(self._session.resume)
+            self._session.wait_for(line)
 
     def forget(self) -> None:
         """Ask anew for every topic: who publishes may do other things now."""

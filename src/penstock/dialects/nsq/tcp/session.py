@@ -26,6 +26,7 @@ from penstock.dialects.nsq.tcp.splice import HOPS_MAX, Splice
 from penstock.dialects.nsq.topics import EPHEMERAL
 from penstock.errors import Elsewhere, Refusal
 from penstock.message import Rows
+from penstock.peers.line import Line
 from penstock.registry.answer import Answer
 
 __all__ = ["EPHEMERAL", "Link", "Session"]
@@ -112,6 +113,7 @@ class Session:
     __slots__ = (
         "_again",
         "_decoder",
+        "_full",
         "_held",
         "_host",
         "_later",
@@ -150,6 +152,8 @@ class Session:
         self._again = False
         #: Ends a rest that a quota asked for.
         self._resting: Timer | None = None
+        #: The way to another node has no room.
+        self._full = False
         #: In the middle of the commands of one read.
         self._stepping = False
         self.name = name
@@ -272,7 +276,19 @@ class Session:
 
     def resume(self) -> None:
         """Say that the answer has come; the link calls `go_on`, not from inside the command that waited."""
-        self.link.resume()
+        if not self._full and self._resting is None:
+            self.link.resume()
+
+    def wait_for(self, line: Line) -> None:
+        """Carry out nothing more, and read nothing, until the way to another node has room."""
+        self.wait()
+        if not self._full:  # who goes on twice would not wait for what it needs next
+            self._full = True
+            line.when_free(self._room)
+
+    def _room(self) -> None:
+        self._full = False
+        self.resume()
 
     def rest_until(self, monotonic_ns: int) -> None:
         """Carry out nothing more, and read nothing, until then."""

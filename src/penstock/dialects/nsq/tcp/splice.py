@@ -132,8 +132,8 @@ class Splice(asyncio.Protocol):
         if self._closed:
             self._transport.abort()
             return
+        self._client.hold(False)  # what is written now may hold it again
         self._transport.write(self._line + self._session.given_away() + self._early)
-        self._client.hold(False)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the other node said."""
