@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +14,7 @@ import pytest
 from penstock.client import Client
 from penstock.pipeline.stage import Line
 from penstock.pipeline.target import parsed
-from tests.cluster.trio import PATIENCE_S, Trio
+from tests.cluster.trio import PATIENCE_S, Member, Trio
 from tests.etcd.servers import Cluster as Etcds
 from tests.kafka.brokers import Brokers
 
@@ -92,3 +96,45 @@ def test_what_spark_staged_is_written_once_whichever_node_dies(
         attempts, _ = driver.stage("q", 1, iter(ROWS))
         driver.commit("q", 1, list(attempts))
         assert bodies(client, topic) == [b"1", b"1", b"2", b"2"]
+
+
+def ask(member: Member, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    """Ask a node as a client of Dynamiq does, until its cluster has sorted itself out."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        connection = HTTPConnection("127.0.0.1", member.ports["dynamiq.port"], timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            said = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 503:
+            return answer.status, json.loads(said) if said else None
+        assert time.monotonic() < end, said
+        time.sleep(0.05)
+
+
+def test_dynamiq_case_31_any_node_gives_what_another_has_and_goes_on_when_that_one_is_gone(
+    trio: Trio, name: Callable[[str], str]
+) -> None:
+    # A node holds whole queues, so whoever is asked, the one that has the queue answers (decision 020).
+    queue = name("jobs")
+    path = f"/v1/queues/{queue}"
+    assert ask(trio.members[0], "PUT", path)[0] == 201
+    owner = trio.owner(queue)
+    first, second = (member for member in trio.members if member is not owner)
+    status, answered = ask(first, "PUT", f"{path}/message", b"one")
+    assert status == 200
+    one = str(answered)
+    assert ask(second, "GET", f"{path}/message/{one}") == (200, {"messages": [{"id": one, "body": "one"}]})
+    owner.kill()
+    assert ask(second, "PUT", f"{path}/message", b"two")[0] == 200
+    seen: dict[str, str] = {}
+    end = time.monotonic() + PATIENCE_S
+    while {"one", "two"} - set(seen.values()):  # a publish that was tried again may be there twice
+        assert time.monotonic() < end, seen
+        for each in ask(first, "GET", f"{path}/messages/10")[1]:
+            seen[each["id"]] = each["body"]
+            assert ask(second, "DELETE", f"{path}/message/{each['id']}")[0] == 200
+    assert seen[one] == "one"
