@@ -131,9 +131,12 @@ format: $(DEV) ## put the code in house format
 bench: $(BENCH) ## Penstock beside nsqd, Redis, NATS, Kafka and Spark's own on this machine
 	$(BIN)/python -m bench $(ARGS)
 
-fuzz: $(FUZZ) ## an hour of arbitrary input: every listener for half of it, then parsers guided by coverage
+fuzz: fuzz-listeners fuzz-parsers ## an hour of arbitrary input: half for every listener, half for parsers guided by coverage (-j2: side by side)
+.PHONY: fuzz-listeners fuzz-parsers
+fuzz-listeners: $(FUZZ)
 	$(BIN)/python -m tests.fuzz --seconds 1800 $(ARGS)
-	for decoder in nsq lookup layers m3msg kafka dory; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=600 || exit 1; done
+fuzz-parsers: $(FUZZ)
+	for decoder in nsq lookup layers m3msg kafka dory; do $(BIN)/python -m tests.fuzz.guided $$decoder -max_total_time=300 || exit 1; done
 
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
