@@ -504,3 +504,27 @@ def test_a_topic_whose_maker_died_between_the_two_in_kafka_is_made(tmp_path: Pat
     disk.make(f"{tmp_path}/a/0")
     put(disk, f"{tmp_path}/a/0/state", b"kept")
     assert content(taken(store, tmp_path / "b", made=True), f"{tmp_path}/b/0/state") == b"kept"
+
+
+def test_a_segment_that_is_removed_while_it_is_sent_is_forgotten(tmp_path: Path) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path, 1)
+    disk.make(f"{tmp_path}/0")
+    path = f"{tmp_path}/0/{0:020d}.0.arrows"
+    file = disk.open(path, create=True)
+    file.append([b"x" * 100])
+
+    def removed(_: str, partition: Partition, __: object) -> None:
+        if partition.topic == LOG:
+            store.heal()
+            disk.remove(path)
+            disk.sync_directory(f"{tmp_path}/0")
+
+    store.after_send = removed
+    file.sync()
+    file.close()
+    put(disk, f"{tmp_path}/0/{1:020d}.0.arrows", b"y")
+    disk.remove(f"{tmp_path}/0/{1:020d}.0.arrows")
+    disk.sync_directory(f"{tmp_path}/0")
+    start, end = store.bounds(Partition(LOG, 0))
+    assert start == end, "nothing needs what they held"

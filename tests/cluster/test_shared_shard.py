@@ -17,6 +17,7 @@ from penstock.log.backup import backup
 from penstock.log.file_shard import FileShard
 from penstock.log.journal import Journal
 from penstock.log.kafka import files, part
+from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import FencedError, Partition, Stored
 from penstock.log.reader import Reader
@@ -38,8 +39,9 @@ class Owner:
 
     def __init__(self, store: FakeStore, root: Path, random: Random, clock: FakeClock) -> None:
         self.threads = DrawnThreads(random)
+        cache = Cache(random.choice((1, 100 << 10, 1 << 30)))
         writer = store.writer("c.slot.1")
-        self.disk = SharedDisk(LocalDisk(), store, writer, str(root), "c.1", self.threads)
+        self.disk = SharedDisk(LocalDisk(), store, writer, str(root), "c.1", self.threads, cache=cache)
         self.disk.open_all()
         self.disk.make(str(root))
         self.shard: FileShard = in_files(open_shard(self.disk, clock, f"{root}/0", 0, SETTINGS))

@@ -277,6 +277,8 @@ class SharedLogConfig(Section, frozen=True, kw_only=True):
     password_file: Named = ""
     #: What Kafka did not take for so long is no longer waited for: publishers are refused.
     patience_ns: Duration = 30 * SECOND_NS
+    #: How much of closed segments the node's own disk keeps of it, for those who read again.
+    cache_bytes: SomeSize = 10 * GIB
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):

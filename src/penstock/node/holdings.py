@@ -17,6 +17,7 @@ from penstock.clock import SECOND
 from penstock.cluster.slots import Slots, slot_of
 from penstock.errors import PenstockError, Refusal
 from penstock.intake.intake import sequence_window_ns
+from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.engine import Engine, topic_of
 from penstock.log.kafka.store import FencedError, Writer
@@ -68,6 +69,8 @@ class Holdings:
         self._engine = engine
         self._cluster = node.config.cluster.name
         self._cache = cache
+        #: What of closed segments is on the local disk.
+        self.kept = Cache(node.config.shared_log.cache_bytes)
         self._refusal = refusal
         registry = node.catalog.registry
         calls = self._took, self._lost, self._give_up
@@ -139,7 +142,7 @@ class Holdings:
         quota, written = making.quota_of(node, record), label_of(node.catalog, record)
 
         def work() -> Made:
-            disk = SharedDisk(cache, store, writer, path, topic, threads, shards)
+            disk = SharedDisk(cache, store, writer, path, topic, threads, shards, self.kept)
             disk.on_failed = partial(self._failed, held)
             made: Made | None = None
             try:

@@ -200,6 +200,12 @@ class ClusterShare:
         """Return what there is to measure."""
         yield from self.slots.figures()
         yield Figure("troubles", "gauge", "Slots and topics that could not be opened.", len(self.holdings.troubles))
+        kept = self.holdings.kept
+        yield Figure("cache_bytes", "gauge", "Closed segments of topics on Kafka that are on this disk.", kept.bytes)
+        text = "Bytes of closed segments that came from Kafka because somebody read them."
+        yield Figure("cache_fetched_bytes_total", "counter", text, kept.fetched_bytes)
+        text = "Bytes of closed segments that went from this disk, and are on Kafka."
+        yield Figure("cache_evicted_bytes_total", "counter", text, kept.evicted_bytes)
 
     def _stalled(self) -> Iterator[tuple[Topic, str]]:
         now_ns, patience_ns = self._node.clock.monotonic(), self._node.config.shared_log.patience_ns

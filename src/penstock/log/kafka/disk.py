@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
+from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.file import SharedFile
 from penstock.log.kafka.files import Node, is_segment
 from penstock.log.kafka.loading import Loaded, fetch, load_part
@@ -27,6 +28,9 @@ from penstock.log.kafka.threads import POOLS, Threads
 from penstock.log.label import CACHED
 
 T = TypeVar("T")
+
+#: What a topic keeps that is alone.
+CACHE_BYTES = 1 << 30
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +48,15 @@ class SharedDisk:
     is_shared = True
 
     def __init__(
-        self, local: CacheDisk, store: Store, writer: Writer, root: str, topic: str, threads: Threads, shards: int = 1
+        self,
+        local: CacheDisk,
+        store: Store,
+        writer: Writer,
+        root: str,
+        topic: str,
+        threads: Threads,
+        shards: int = 1,
+        cache: Cache | None = None,
     ) -> None:
         self.root = os.path.normpath(root)
         self.store = store
@@ -57,6 +69,7 @@ class SharedDisk:
         self._threads = threads
         self._log_topic, self._state_topic = f"{topic}.log", f"{topic}.state"
         self._shards = shards
+        self._cache = cache if cache is not None else Cache(CACHE_BYTES)
         self._parts: dict[int, Part] = {}
         #: Files by name below the root.
         self._names: dict[str, Inode] = {}
@@ -79,6 +92,7 @@ class SharedDisk:
         self._local.open(os.path.join(self.root, CACHED), create=True).close()
         for number, loaded in enumerate(self._threads.map(self._load_part, range(count))):
             self._adopt(number, loaded)
+        self._cache.add(self)
         part = self._parts[0]
         with part.mutex:
             part.change(Op("open"))
@@ -87,6 +101,7 @@ class SharedDisk:
 
     def close(self) -> None:
         """Write nothing more."""
+        self._cache.discard(self)
         with self._lock:
             self.failed = self.failed or OSError(f"{self.root} was closed")
 
@@ -172,8 +187,9 @@ class SharedDisk:
             local = self._local.open(path, create=True)
             inode = self._begun(name)
         else:
-            local = self._local.open(path)
-        return SharedFile(local, inode, self._load)
+            with inode.guard:  # while its bytes go, it is shorter for a moment
+                local = self._local.open(path)
+        return SharedFile(local, inode, self._load, self._cache)
 
     def _begun(self, name: str) -> Inode:
         part = self._part(name)
@@ -282,10 +298,35 @@ class SharedDisk:
                     self._adopt(each, self._load_part(each))
         return self._parts[number]
 
+    # --- what of segments is here ---------------------------------------------------------------------------------
+
+    def segments(self) -> Sequence[Inode]:
+        """Return the segment files."""
+        return [inode for inode in tuple(self._names.values()) if inode.is_segment]
+
+    def let_go(self, inode: Inode) -> int:
+        """Keep nothing of a segment here, unless somebody needs it now; return how many bytes went."""
+        with inode.part.mutex:
+            if not inode.name or self.failed is not None:
+                return 0
+            file = self._local.open(os.path.join(self.root, inode.name))
+        try:
+            with inode.guard:
+                size = inode.mark[0]
+                if inode.readers or inode.growers or inode.cut is not None or inode.sent != size:
+                    return 0
+                gone = inode.here_bytes
+                file.truncate(0)
+                file.truncate(size)
+                inode.missing = [(0, size)]
+                return gone
+        finally:
+            file.close()
+
     def _load(self, inode: Inode, start: int, stop: int) -> None:
         """Bring bytes of a segment here that are in Kafka alone; blocking, on any thread."""
         with inode.loading:
-            path = os.path.join(self.root, inode.name)
+            before = inode.here_bytes
             wanted = [each for each in inode.missing if each[0] < stop and each[1] > start]
             for within in wanted:
                 low, high = fetch(
@@ -295,7 +336,7 @@ class SharedDisk:
                     within,
                     max(within[0], start),
                     min(within[1], stop),
-                    partial(self._local.patch, path),
+                    partial(self._patch, inode),
                 )
                 rest = [
                     piece
@@ -303,6 +344,15 @@ class SharedDisk:
                     for piece in ((one[0], min(one[1], low)), (max(one[0], high), one[1]))
                 ]
                 inode.missing = [(first, end) for first, end in rest if first < end]
+            came = inode.here_bytes - before
+        if came:
+            self._cache.came(came, fetched=True)
+
+    def _patch(self, inode: Inode, position: int, data: bytes) -> None:
+        with inode.part.mutex:
+            if not inode.name:
+                raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was read")
+            self._local.patch(os.path.join(self.root, inode.name), position, data)
 
 
 def _nobody(_: BaseException) -> None:

@@ -9,23 +9,29 @@ from collections.abc import Callable, Sequence
 
 from penstock.columns import Buffer
 from penstock.disk import File
+from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.part import Inode
 
 
 class SharedFile:
     """A file of a shared disk."""
 
-    __slots__ = ("_inode", "_load", "_local")
+    __slots__ = ("_cache", "_grows", "_inode", "_load", "_local")
 
-    def __init__(self, local: File, inode: Inode, load: Callable[[Inode, int, int], None]) -> None:
+    def __init__(self, local: File, inode: Inode, load: Callable[[Inode, int, int], None], cache: Cache) -> None:
         self._local = local
         self._inode = inode
         self._load = load
+        self._cache = cache
+        #: It was appended to, and is open.
+        self._grows = False
 
     def append(self, parts: Sequence[Buffer]) -> int:
         """Write all parts at the end and return how many bytes; after an error nothing of them remains."""
         inode = self._inode
         if inode.is_segment:
+            if not self._grows:
+                self._begin_to_grow()
             size = self._local.append(parts)
             inode.grown(size)
             return size
@@ -37,9 +43,18 @@ class SharedFile:
     def read(self, position: int, length: int) -> bytes:
         """Read at most this much; what is in Kafka alone is brought here first."""
         inode = self._inode
-        if inode.missing:
-            self._load(inode, position, position + length)
-        return self._local.read(position, length)
+        if not inode.is_segment:
+            return self._local.read(position, length)
+        with inode.guard:
+            inode.readers += 1
+        try:
+            self._cache.read(inode)
+            if inode.missing:
+                self._load(inode, position, position + length)
+            return self._local.read(position, length)
+        finally:
+            with inode.guard:
+                inode.readers -= 1
 
     def size(self) -> int:
         """Return the length in bytes."""
@@ -47,6 +62,8 @@ class SharedFile:
 
     def truncate(self, length: int) -> None:
         """Cut the file."""
+        if self._inode.is_segment and not self._grows:
+            self._begin_to_grow()
         before = self._local.size()
         self._local.truncate(length)
         if length < before:
@@ -61,7 +78,9 @@ class SharedFile:
         """Return once Kafka has all of it; blocking."""
         inode = self._inode
         if inode.is_segment:
+            before = inode.sent
             inode.part.send(inode, self._whole)
+            self._cache.came(inode.sent - before)
         else:
             inode.part.flush()
 
@@ -72,6 +91,15 @@ class SharedFile:
     def close(self) -> None:
         """Close it."""
         self._local.close()
+        if self._grows:
+            self._grows = False
+            with self._inode.guard:
+                self._inode.growers -= 1
+
+    def _begin_to_grow(self) -> None:
+        self._grows = True
+        with self._inode.guard:
+            self._inode.growers += 1
 
     def _whole(self, position: int, length: int) -> bytes:
         data = self._local.read(position, length)

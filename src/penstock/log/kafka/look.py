@@ -63,7 +63,7 @@ class Look:
         self.root = f"{self._folder}/{self._opened}"
         log = f"{self._topic}.log"
         self._starts = [self._start(number) for number in range(self._store.partitions(log))]
-        self.disk = SharedDisk(LocalDisk(), self._store, _Mute(), self.root, self._topic, _AtOnce())
+        self.disk = SharedDisk(LocalDisk(), self._store, _Mute(self._store), self.root, self._topic, _AtOnce())
         self.disk.open_all(made=True)
 
     def _start(self, number: int) -> int:
@@ -123,7 +123,7 @@ class _Still:
 
     def writer(self, name: str) -> _Mute:
         """Return one that shuts nobody out."""
-        return _Mute()
+        return _Mute(self)
 
     def close(self) -> None:
         """Whoever made the store closes it."""
@@ -132,9 +132,12 @@ class _Still:
 class _Mute:
     """A writer of nothing."""
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
     def send(self, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
-        """Keep nothing, and name offsets that no record has."""
-        return [-1] * len(records)
+        """Keep nothing, and name the offset behind all records."""
+        return [self._store.bounds(partition)[1]] * len(records)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -48,6 +48,8 @@ class Inode:
     __slots__ = (
         "cut",
         "cuts",
+        "growers",
+        "guard",
         "is_segment",
         "loading",
         "mark",
@@ -55,6 +57,8 @@ class Inode:
         "name",
         "node",
         "part",
+        "read_last",
+        "readers",
         "run_from",
         "sending",
         "sent",
@@ -82,6 +86,16 @@ class Inode:
         self.missing: list[tuple[int, int]] = []
         self.loading = threading.Lock()
         self.sending = threading.Lock()
+        #: Who reads it now and who appends to it, counted under the guard; nothing of it goes from here meanwhile.
+        self.guard = threading.Lock()
+        self.readers = self.growers = 0
+        #: Which read of all was the last of this one.
+        self.read_last = 0
+
+    @property
+    def here_bytes(self) -> int:
+        """How much of a segment is on the local disk."""
+        return self.mark[0] - sum(high - low for low, high in self.missing)
 
     def grown(self, size: int) -> None:
         """Note that so much was appended to a segment; on the loop."""
@@ -237,9 +251,11 @@ class Part:
             del self._floors[token]
             raise
         with self.mutex:
-            self.files.nodes.setdefault(node.id, node)
+            if inode.name:  # else it was removed meanwhile
+                self.files.nodes.setdefault(node.id, node)
             for record, offset in zip(records, offsets, strict=True):
-                self.files.grow(node, inode.sent, len(record.value), offset)
+                if inode.name:
+                    self.files.grow(node, inode.sent, len(record.value), offset)
                 inode.sent += len(record.value)
                 self._unnoted_bytes += len(record.value)
             self.log_end = max(self.log_end, offsets[-1] + 1)
