@@ -568,3 +568,27 @@ def test_a_node_that_has_just_come_is_not_ready_before_it_has_its_part(cluster: 
     assert one.share.problems() == ["this node has no part of the cluster yet"]
     cluster.run()
     assert one.share.problems() == []
+
+
+def test_who_was_told_to_try_again_finds_the_topic_made_and_who_comes_later_that_it_exists(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    wide = TopicSettings(log="kafka", shards=2)
+
+    def create(node: Node, settings: TopicSettings | None = None) -> str:
+        told: list[str] = []
+        node.create_topic("t", settings).then(
+            lambda topic, error: told.append(error.code if isinstance(error, Refusal) else f"{topic and topic.name}")
+        )
+        cluster.run()
+        return told[0]
+
+    cluster.store.is_away = True
+    assert create(one) == "unavailable"
+    cluster.store.heal()
+    cluster.run()
+    assert cluster.owner("t") is one, "it was recorded all the same"
+    assert create(one, wide) == "conflict", "this is not what was asked for"
+    assert create(two) == "elsewhere"
+    assert create(one) == "t"
+    assert create(one) == create(two) == "conflict"

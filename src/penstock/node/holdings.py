@@ -222,7 +222,7 @@ class Holdings:
             if made is None:
                 refuse(error)
             else:
-                self._node.catalog.update_topic(record.name, is_made=True).then(partial(noted, made))
+                self._node.catalog.update_topic(record.name, is_made=True, is_told=True).then(partial(noted, made))
 
         def noted(made: Made, current: TopicRecord | None, error: Exception | None) -> None:
             if current is not None and current.incarnation == record.incarnation and self._has(held):

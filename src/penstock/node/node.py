@@ -331,6 +331,9 @@ class Node:
         """Make a topic of a name that is free; what is not chosen comes from the node's configuration."""
         if name in self.lifecycle.coming:
             return Answer.refused(Refusal("conflict", f"topic {name} is being made"))
+        again = self.share.asked_again(name, settings, owner) if self.share is not None else None
+        if again is not None:
+            return again
         if name not in self.topics and self.is_known(name):
             return Answer.refused(Refusal("conflict", f"topic {name} exists already"))
         return self.lifecycle.make(name, settings, owner)

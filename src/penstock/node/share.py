@@ -139,6 +139,20 @@ class ClusterShare:
         """Answer with the files of a topic that was just recorded in a slot of this node."""
         return self.holdings.open_new(record)
 
+    def asked_again(self, name: str, settings: TopicSettings | None, owner: str) -> Answer[Topic] | None:
+        """Answer with a topic whose making was answered with "try again"; None if this is not one."""
+        record = self._node.catalog.topic(name)
+        wanted = self.settled(settings or self._node.config.topic.settings())
+        if record is None or record.is_told or record.settings != wanted or record.owner != owner:
+            return None
+        topic = self._node.topics.get(name)
+        found = Answer.of(topic) if topic is not None else self.find(name)
+
+        def told(topic: Topic) -> Answer[Topic]:
+            return self._node.catalog.update_topic(name, is_told=True).then_make(lambda _: topic)
+
+        return found.then_ask(told) if found is not None else None
+
     def or_elsewhere(self, name: str, made: Answer[Topic]) -> Answer[Topic]:
         """Answer with a topic that is made, or whose it is if another node made it first."""
         answer: Answer[Topic] = Answer()
@@ -146,8 +160,8 @@ class ClusterShare:
         def told(topic: Topic | None, error: Exception | None) -> None:
             if topic is not None:
                 answer.give(topic)
-            elif isinstance(error, Refusal) and error.code == "conflict" and (other := self.refusal(name)) is not None:
-                answer.refuse(other)
+            elif isinstance(error, Refusal) and error.code == "conflict" and name not in self._node.topics:
+                answer.refuse(self.refusal(name) or error)
             else:
                 answer.refuse(error or Refusal("unavailable", f"topic {name} was not made"))
 

@@ -103,6 +103,7 @@ class Catalog:
                 measures=(Measured(measure or Measure()),),
                 owner=owner,
                 home=home,
+                is_told=settings.log == "local",
                 created_ns=self._clock.now(),
             )
             key = TOPICS + name
@@ -120,6 +121,7 @@ class Catalog:
         measured: Measured | None = None,
         grown: Sequence[Growth] | None = None,
         is_made: bool = False,
+        is_told: bool = False,
     ) -> Answer[TopicRecord]:
         """Change what is given and answer with the new record; `gate=None` takes the gate away.
 
@@ -147,6 +149,8 @@ class Catalog:
                 record = msgspec.structs.replace(record, measures=(*record.measures, measured))
             if is_made:
                 record = msgspec.structs.replace(record, is_made=True)
+            if is_told:
+                record = msgspec.structs.replace(record, is_told=True)
             if encoded(record) == entry.value:
                 return Draft(record)
             return Draft(record, {key: encoded(record)}, (), {key: entry.revision})

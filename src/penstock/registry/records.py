@@ -61,6 +61,8 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     home: str = ""
     #: Its log was made on Kafka: where it is not there any more, somebody took it away.
     is_made: bool = False
+    #: Whoever asked for it has heard that it is there. Until then, asking again is no second topic of the name.
+    is_told: bool = True
     created_ns: int
 
 
