@@ -1,4 +1,4 @@
-"""One real Kafka, and a cluster of three, for all tests below this directory that leave them well.
+"""One real Kafka, a cluster of three, and three nodes on the first: for all tests here that leave them well.
 
 Each is started when the first test asks for it, once in a run. A test has topics of its own there.
 """
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench import supply
+from tests.cluster.trio import Trio
+from tests.etcd.servers import Cluster as Etcds
 from tests.kafka.brokers import Brokers
 
 _names = itertools.count(1)
@@ -51,6 +53,25 @@ def three(shared_three: Brokers) -> Iterator[Brokers]:
     """Return a Kafka of three brokers that run; those that a test kills or pauses run again behind it."""
     yield shared_three
     shared_three.heal()
+
+
+@pytest.fixture(scope="package")
+def shared_trio(tmp_path_factory: pytest.TempPathFactory, shared_one: Brokers) -> Iterator[Trio]:
+    etcd = Etcds(tmp_path_factory.mktemp("etcd"))
+    trio = Trio(tmp_path_factory.mktemp("trio"), "trio", etcd, shared_one)
+    try:
+        trio.start()
+        yield trio
+    finally:
+        trio.close()
+        etcd.close()
+
+
+@pytest.fixture
+def trio(shared_trio: Trio) -> Iterator[Trio]:
+    """Return three nodes that run; those that a test kills or pauses run again behind it."""
+    yield shared_trio
+    shared_trio.heal()
 
 
 @pytest.fixture

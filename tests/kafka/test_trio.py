@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
 
@@ -15,29 +15,8 @@ from penstock.client import Client
 from penstock.pipeline.stage import Line
 from penstock.pipeline.target import parsed
 from tests.cluster.trio import PATIENCE_S, Member, Trio
-from tests.etcd.servers import Cluster as Etcds
-from tests.kafka.brokers import Brokers
 
 ROWS = [pa.record_batch({"body": [b"1", b"2"], "key": [b"a", b"b"]})]
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, shared_one: Brokers) -> Iterator[Trio]:
-    etcd = Etcds(tmp_path_factory.mktemp("etcd"))
-    trio = Trio(tmp_path_factory.mktemp("trio"), "trio", etcd, shared_one)
-    try:
-        trio.start()
-        yield trio
-    finally:
-        trio.close()
-        etcd.close()
-
-
-@pytest.fixture
-def trio(shared: Trio) -> Iterator[Trio]:
-    """Return three nodes that run; those that a test kills run again behind it."""
-    yield shared
-    shared.heal()
 
 
 def bodies(client: Client, topic: str) -> list[bytes]:

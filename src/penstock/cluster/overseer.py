@@ -24,7 +24,7 @@ from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id
 from penstock.cluster.presence import Presence
 from penstock.cluster.reader import Reader
 from penstock.cluster.records import Records
-from penstock.errors import PenstockError, Refusal
+from penstock.errors import Elsewhere, PenstockError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
 from penstock.registry.registry import Cancel, Event, Registry
@@ -243,7 +243,7 @@ class Overseer:
                 return
             text = f"the storage of topic {entry.id} cannot be made: {error}"
             failed = Denial(Kind.STORAGE, text)
-            if not give_up:
+            if not give_up or isinstance(error, Elsewhere):  # the node that has it goes on
                 answer.refuse(failed)
                 return
             # Whether or not this is written down: whoever finds the entry does one or the other.

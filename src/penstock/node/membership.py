@@ -186,6 +186,8 @@ class Membership:
     def preference(self, role: Role, topic: str) -> list[Preferred]:
         """Return the brokers that a client of a topic should try, in order."""
         brokers = {record.id: record for record in self.brokers()}
+        if self._node.share is not None and topic in self._node.topics:  # in a cluster nobody else can serve it
+            brokers = {self.overseer.broker: brokers[self.overseer.broker]}
         seen = [record.seen(role) for record in brokers.values()]
         found = choices(seen, topic, preferred=self.habits.preferred, most=self.habits.most, strict=self.habits.strict)
         if found and found[0].over_capacity:
@@ -223,7 +225,7 @@ class Membership:
         self._say_changes()
         self._look_at_cpu(now_ns)
         self.records.announce(self._said(brokers, now_ns))
-        if len(brokers) > 1:
+        if len(brokers) > 1 and self._node.share is None:  # a topic of a cluster is with its one owner
             self._suggest(brokers)
 
     def record(self) -> BrokerRecord:

@@ -19,16 +19,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from penstock.client.connection import DEFAULT_URL, Access, token_in
+from penstock.client.connection import DEFAULT_URL, Access, Connection, token_in
 from penstock.client.incoming import Span, milliseconds
 from penstock.client.keywords import hinted
 from penstock.client.nodes import Nodes
 from penstock.client.outgoing import Moment
 from penstock.client.timeline import wire
 from penstock.client.timeline.consumer import Clock, Consumer, Habits
-from penstock.client.timeline.link import Document, Link, act
+from penstock.client.timeline.error import TimelineError
+from penstock.client.timeline.link import MILLISECOND_NS, Document, Link, act
 from penstock.client.timeline.outgoing import time_of
 from penstock.client.timeline.producer import BATCH_BYTES, BATCH_MESSAGES, Producer
+from penstock.client.timeline.wire import Kind
+from penstock.errors import Refusal
 
 PATIENCE_S = 30.0
 
@@ -71,7 +74,22 @@ class Timeline:
 
     def _act(self, name: str, document: object, kind: type[Document]) -> Document:
         """Carry out an action at the node that has the topic."""
-        return self._nodes.call(self.topic, lambda connection: act(connection, name, document, kind), self._patience_s)
+
+        def once(connection: Connection) -> Document:
+            try:
+                return act(connection, name, document, kind)
+            except TimelineError as error:
+                if error.kind == Kind.CLUSTER_OFFLINE and self._nodes.are_several:  # the topic changes its node
+                    told_ns = error.error.throttled_ms * MILLISECOND_NS
+                    raise Refusal("unavailable", str(error), told_ns) from error
+                raise
+
+        try:
+            return self._nodes.call(self.topic, once, self._patience_s)
+        except Refusal as refusal:
+            if isinstance(refusal.__cause__, TimelineError):
+                raise refusal.__cause__ from None
+            raise
 
     # --- the topic ------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client.wire import TopicInfo
+from penstock.cluster.slots import NodeRecord
 from penstock.errors import Elsewhere
 from penstock.registry.records import TopicRecord
 
@@ -23,7 +24,10 @@ EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
 def location_of(node: Node, topic: str) -> str:
     """Return where the node that has a topic serves Flight; empty where nobody has it now, or that is not known."""
     share = node.share
-    owner = share.place(topic) if share is not None else None
+    return _location(node, share.place(topic) if share is not None else None)
+
+
+def _location(node: Node, owner: NodeRecord | None) -> str:
     place = owner.listeners.get(LISTENER, "") if owner is not None else ""
     if owner is None or not place:
         return ""
@@ -35,7 +39,11 @@ def location_of(node: Node, topic: str) -> str:
 
 def told(node: Node, elsewhere: Elsewhere) -> Elsewhere:
     """Return a refusal that says where the other node is, too."""
-    location = location_of(node, elsewhere.topic)
+    share = node.share
+    if elsewhere.topic or share is None:
+        location = location_of(node, elsewhere.topic)
+    else:  # what is there is no topic: a session
+        location = _location(node, share.slots.places.nodes.get(elsewhere.node))
     return Elsewhere(elsewhere.topic, elsewhere.node, str(elsewhere), location)
 
 

@@ -220,7 +220,7 @@ class Consumer:
     def _evict(self) -> None:
         topic = self.session.topic if self.session is not None else ""
         if self.timeline is not None and self.timeline.topic.is_leaving:
-            self._fail(Fault(Kind.STORAGE, f"topic {topic} went to another node; try again"))
+            self._fail(Fault(Kind.CLUSTER_OFFLINE, f"topic {topic} went to another node; greet that one"))
             return
         self._fail(Fault(Kind.TOPIC_DELETING, f"topic {topic} was deleted"))
 

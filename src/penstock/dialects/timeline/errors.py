@@ -88,6 +88,7 @@ _OF_CODE: Mapping[str, Kind] = {
     "quota_full": Kind.STORAGE,
     "disk_failed": Kind.STORAGE,
     "unavailable": Kind.CLUSTER_OFFLINE,
+    "elsewhere": Kind.CLUSTER_OFFLINE,
     "stopping": Kind.BROKER_DEGRADED,
 }
 

@@ -177,6 +177,7 @@ class Http(App):
             wire.CREATED,
         )
         words = wire.CreateMessages(session_id=asked.session_id, trace_id=asked.trace_id)
+        self._service.sessions.find(asked.session_id, "producer")  # another node's is brought there, with its body
         request.let_go()
         made = self._service.create_messages(request.caller, request.connection, words, rows)
         return made.then_make(lambda batch: _replies(batch, "create-messages"))

@@ -58,7 +58,7 @@ class Poll:
 
     def end(self, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """Answer that it is over."""
-        self._refuse(Fault(Kind.UNKNOWN_SESSION, why))
+        self._refuse(Fault(kind, why))
 
     def _again(self, held: list[Lease], error: BaseException | None) -> None:
         """Answer with what is on lease here already, once that is kept."""

@@ -11,6 +11,7 @@ from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.http import Http
 from penstock.dialects.timeline.service import Service
 from penstock.http import Door, Listener
+from penstock.http.away import join
 from penstock.http.listener import tls_of
 from penstock.node.node import Node
 from penstock.wire.crowd import Crowd, files_left
@@ -28,6 +29,7 @@ class Timelines:
         door = Door(timeline.address, config.http.hosts)
         app = Http(node, self.service)
         self.listener = Listener("timeline.port", app, node.clock, node.budget, node.gate, door, crowd)
+        join(node, self.listener)
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:

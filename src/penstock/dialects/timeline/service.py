@@ -36,7 +36,7 @@ from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.talks import change_talk, create_talk, replied, whole
 from penstock.dialects.timeline.timeline import Created, Status, Timeline
 from penstock.dialects.timeline.topics import Topics
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.node.membership import Habits, Membership
 from penstock.offers import Action, Offer, Opening
 from penstock.registry.answer import Answer
@@ -60,7 +60,9 @@ class Service:
         self.node = node
         self.config = config.of(TimelineConfig)
         broker = self.config.broker or name_of(node.config.cluster)
-        self.sessions = Sessions(node.clock, self.config.max_sessions)
+        share = node.share
+        own, is_there = ("", None) if share is None else (share.name, lambda name: bool(share.listeners(name)))
+        self.sessions = Sessions(node.clock, self.config.max_sessions, own, is_there)
         self.storage = Storage(node)
         random = Random(secrets.randbits(64))
         self.overseer = Overseer(node.registry, node.clock, random, self.config.cluster, broker, self.storage)
@@ -118,7 +120,7 @@ class Service:
         return lambda caller, raw: self.act(name, caller, raw).then_make(encoded)
 
     def act(self, name: str, caller: Caller, raw: bytes) -> Answer[Any]:
-        """Carry out a command by its name; the answer is always one of its documents."""
+        """Carry out a command by its name; answers with one of its documents, or refuses what another node has."""
         known = self.commands.get(name)
         if known is None:
             fault = Fault(Kind.UNKNOWN_COMMAND, f"there is no command {name!r}; there are {', '.join(self.commands)}")
@@ -133,6 +135,9 @@ class Service:
         topic = self._topic_in(raw)
 
         def told(value: Any, error: Exception | None) -> None:
+            if isinstance(error, Elsewhere):
+                answer.refuse(error)
+                return
             is_known = topic in self.topics.by_name or (error is None and name in ("create", "delete"))
             self.report.command(name, topic if is_known else "", is_well=error is None)
             if error is None:
@@ -159,6 +164,8 @@ class Service:
         """Tell what the cluster has, as far as somebody may know of it."""
         check_cluster(asked.cluster, self.config.cluster)
         caller.check_known()
+        if asked.topic_id and caller.may("see", asked.topic_id):
+            self.topics.check_here(asked.topic_id)
         entries = [entry for entry in self.overseer.topics() if caller.may("see", entry.id)]
         if asked.topic_id:
             entries = [entry for entry in entries if entry.id == asked.topic_id]

@@ -1,7 +1,8 @@
 """Sessions: who speaks for which consumer or producer of which topic, by a token that nobody can guess.
 
 One for each (topic, consumer) and (topic, producer): a new one takes the place of the old, whose stream ends. Its role
-is for good. Knows no wire and no topics but their names.
+is for good. In a cluster a token says at which node its session is, so that any node can bring a request there. Knows
+no wire and no topics but their names.
 Invariant: a token is found until its time is over, unless it was superseded; a stream keeps its session.
 """
 
@@ -14,6 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 from penstock.client.timeline.wire import Kind
 from penstock.clock import SECOND, Clock, Timer
 from penstock.dialects.timeline.errors import Fault
+from penstock.errors import Elsewhere
 
 Role: TypeAlias = Literal["producer", "consumer"]
 
@@ -69,9 +71,12 @@ class Session:
 class Sessions:
     """All of one node."""
 
-    def __init__(self, clock: Clock, limit: int) -> None:
+    def __init__(self, clock: Clock, limit: int, node: str = "", is_there: Callable[[str], bool] | None = None) -> None:
+        """Take, in a cluster, what this node is called there and who tells whether another one is there."""
         self._clock = clock
         self._limit = limit
+        self._node = node
+        self._is_there = is_there
         self._by_token: dict[str, Session] = {}
         self._by_member: dict[tuple[str, Role, str], Session] = {}
         #: Told of sessions that are over by themselves.
@@ -91,6 +96,7 @@ class Sessions:
             text = f"there are {self._limit} sessions already; timeline.max_sessions may be raised"
             raise Fault(Kind.THROTTLED, text, throttled_ms=1000)
         session.used_ns = self._clock.monotonic()
+        session.token += self._node.encode().hex()
         self._by_token[session.token] = self._by_member[key] = session
         if self._timer is None:
             self._timer = self._clock.call_at(session.used_ns + _SWEEP_NS, self._sweep)
@@ -103,6 +109,9 @@ class Sessions:
             self.close(session, "nobody used it for 60 s")
             session = None
         if session is None:
+            node = self._place(token)
+            if node:
+                raise Elsewhere("", node, f"this session is at node {node}")
             raise Fault(Kind.UNKNOWN_SESSION, "there is no session with this token; greet the node again")
         if role is not None and session.role != role:
             raise Fault(
@@ -110,6 +119,14 @@ class Sessions:
             )
         session.used_ns = self._clock.monotonic()
         return session
+
+    def _place(self, token: str) -> str:
+        """Return the other node of the cluster that gave a token, empty where none did."""
+        try:
+            node = bytes.fromhex(token[2 * _TOKEN_BYTES :]).decode()
+        except ValueError:
+            return ""
+        return node if self._is_there is not None and node != self._node and self._is_there(node) else ""
 
     def get(self, topic: str, role: Role, member: str) -> Session | None:
         """Return the session of a member, if it has one."""

@@ -13,6 +13,7 @@ from penstock.callers import Caller
 from penstock.cluster.entries import Settings
 from penstock.dialects.timeline.choices import TimelineChoices
 from penstock.dialects.timeline.timeline import NAME, subscription_settings
+from penstock.errors import Refusal
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ class Storage:
         self._node = node
         #: Who asked for a topic that is being made: it counts in their quota.
         self.askers: dict[str, Caller] = {}
+
+    def check_room(self, choices: TimelineChoices) -> None:
+        """Refuse a topic that cannot be made here now, before anybody hears that it is made."""
+        share = self._node.share
+        if share is not None:
+            share.fitting(share.settled(choices.put(self._node.config.topic.settings())))
 
     def provision(self, ident: str, incarnation: str, settings: Settings) -> Answer[None]:
         """Make a topic and its subscription; a topic that is no timeline yet becomes one, with what is in it."""
@@ -53,9 +60,11 @@ class Storage:
 
     def fence(self, ident: str, incarnation: str) -> Answer[None]:
         """Drop a topic, after which nobody reads or writes what it had."""
-        topic = self._node.topics.get(ident)
-        if topic is None or topic.chosen.of(TimelineChoices).incarnation != incarnation:
+        known = self._node.known.chosen(ident, TimelineChoices)
+        if known is None or known.incarnation != incarnation:
             return Answer.of(None)
+        if ident not in self._node.topics:
+            return Answer.refused(Refusal("unavailable", f"topic {ident} is dropped by the node that has it"))
         return self._node.delete_topic(ident)
 
     def purge(self, ident: str, incarnation: str, step: int) -> Answer[bool]:

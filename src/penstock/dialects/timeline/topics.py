@@ -24,7 +24,7 @@ from penstock.dialects.timeline.names import TOPIC_BYTES_MAX, check_cluster, che
 from penstock.dialects.timeline.sessions import Sessions
 from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.timeline import NAME, Timeline
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
@@ -87,10 +87,12 @@ class Topics:
         check_name("the id of a topic", ident, TOPIC_BYTES_MAX)
         choices.check(None)
         self._node.health.check("admin")
-        topic = self._node.topics.get(ident)
+        topic = self._node.find(ident)
         if topic is not None and not topic.chosen.of(TimelineChoices).is_timeline:
             caller.check("change", ident, "becomes a timeline")
         caller.check("create", ident)
+        if topic is None:
+            self._storage.check_room(choices)
         self._storage.askers[ident] = caller
         made = self._overseer.create(ident, _settings_of(choices))
 
@@ -104,6 +106,7 @@ class Topics:
         """Drop a topic; its data goes in a while."""
         check_cluster(asked.cluster, self._overseer.cluster)
         caller.check("delete", asked.id)
+        self.check_here(asked.id)  # one that nobody has now is gone all the same, and its data goes once somebody does
         self._node.health.check("admin")
         return self._overseer.delete(asked.id).then_make(lambda _: wire.Done())
 
@@ -116,9 +119,17 @@ class Topics:
         if timeline is None:
             self._changed("live", entry)
             timeline = self._timelines.get(ident)
+        if timeline is None:
+            self._node.find(ident)  # which raises where it is, or that it comes
         if timeline is None or timeline.topic.deleted:
             raise Fault(Kind.STORAGE_OFFLINE, f"what topic {ident} stores is not on this node")
         return timeline
+
+    def check_here(self, ident: str) -> None:
+        """Refuse what another node has, and say which."""
+        node = self._node.elsewhere(ident)
+        if node is not None:
+            raise Elsewhere(ident, node)
 
     @property
     def by_name(self) -> Mapping[str, Timeline]:
@@ -157,23 +168,37 @@ class Topics:
         if timeline is not None:
             timeline.adopt(table)
 
-    def _drop(self, ident: str) -> None:
+    def _drop(self, ident: str, *, has_left: bool = False) -> None:
         timeline = self._timelines.pop(ident, None)
         for session in self._sessions.of(ident):
-            self._sessions.close(session, f"topic {ident} was deleted")
+            if has_left:
+                why = f"topic {ident} went to another node; greet that one"
+                self._sessions.close(session, why, Kind.CLUSTER_OFFLINE)
+            else:
+                self._sessions.close(session, f"topic {ident} was deleted")
         if timeline is not None:
             timeline.close()
 
     def _heard(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
-        """Hear that a topic went by another way than the overseer's, or to another node."""
+        """Hear that a topic went by another way than the overseer's, or to another node, or came from one."""
         if event == "left" and topic.name in self._timelines and self._timelines[topic.name].topic is topic:
-            self._drop(topic.name)
+            self._drop(topic.name, has_left=True)
+        if event == "created" and topic.chosen.of(TimelineChoices).is_timeline:
+            self._came(topic.name)
         if event == "deleted" and (subscription is None or subscription.name == NAME):
             timeline = self._timelines.get(topic.name)
             if timeline is not None and timeline.topic is topic:
                 incarnation = topic.chosen.of(TimelineChoices).incarnation
                 self._drop(topic.name)
                 self._node.clock.call_soon(lambda: self._lost(topic.name, incarnation))
+
+    def _came(self, ident: str) -> None:
+        """Put a topic to work that another node had, so that its ids are known before anybody asks."""
+        try:
+            entry = self._overseer.find(ident)
+        except Refusal:
+            return  # it is being made
+        self._changed("live", entry)
 
     def _lost(self, ident: str, incarnation: str) -> None:
         try:
