@@ -497,6 +497,18 @@ def test_work_on_shards_has_ended_before_its_error_is_told() -> None:
     loop.close()
 
 
+def test_work_that_comes_after_the_end_is_told_so() -> None:
+    loop = asyncio.new_event_loop()
+    threads = RealThreads(loop)
+    threads.submit("open", lambda: None, lambda _, __: None)
+    threads.close()
+    heard: list[BaseException | None] = []
+    threads.submit("open", lambda: None, lambda _, error: heard.append(error))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert [type(error) for error in heard] == [OSError]
+
+
 def test_a_topic_whose_maker_died_between_the_two_in_kafka_is_made(tmp_path: Path) -> None:
     store = FakeStore()
     store.make(LOG, 2)

@@ -29,7 +29,7 @@ from penstock.message import Rows
 from penstock.settings import TopicSettings
 from tests.cluster.threads import InlineThreads
 from tests.fakes import FakeClock
-from tests.kafka.brokers import PATIENCE_S, USERS, Brokers
+from tests.kafka.brokers import PATIENCE_S, USERS, Brokers, wait_for
 from tests.log.samples import in_files
 
 SETTINGS = TopicSettings(durability="fsync", segment_bytes=256 << 10, log="kafka")
@@ -332,6 +332,32 @@ def test_a_kafka_that_is_away_is_not_waited_for_longer_than_was_said(
     disk, shard = opened(store, tmp_path / "b", topic, slot, made=True)
     assert bodies(shard) == sent
     closed(disk, shard)
+    store.close()
+
+
+def test_whoever_waits_for_a_writer_that_is_closed_waits_no_longer(one: Brokers, name: Callable[[str], str]) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    store.make(f"{cluster}.1.log", 1)
+    writer = store.writer(f"{cluster}.slot.1")
+    heard: list[BaseException] = []
+
+    def send() -> None:
+        with pytest.raises(AwayError) as raised:
+            writer.send(Partition(f"{cluster}.1.log", 0), [Record(b"", {"penstock": b"1"})])
+        heard.append(raised.value)
+
+    one.members[0].pause()
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        wait_for(lambda: bool(writer._under_way), "the record to be under way")
+        writer.close()
+        thread.join(30)
+        assert "was closed" in str(*heard)
+    finally:
+        one.members[0].resume()
+        thread.join()
     store.close()
 
 

@@ -253,7 +253,9 @@ class Journal:
                 self._remove_old()
         except OSError as error:  # what was done since the last good sync may be done again after a power loss
             self._failed = self._generation
-            _log.error("the delivery journal %s is not safe on the disk: %s", self._path(), error)
+            # A disk that others share has said itself why it is given up, and has all that anybody was told of.
+            level = logging.INFO if self._disk.is_shared else logging.ERROR
+            _log.log(level, "the delivery journal %s is not safe on the disk: %s", self._path(), error)
         self._file.close()
         self._file = None
 

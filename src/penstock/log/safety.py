@@ -243,8 +243,7 @@ class Safety:
 
     def _close_suspect(self, error: BaseException) -> None:
         """Write nothing more to a file whose pages may be lost; the next append would need another, and is refused."""
-        self.read_only = self._why_read_only(error)
-        _log.error("%s", self.read_only)
+        self._say_read_only(error)
         self._life.state.suspect = True
         segment = self._segments.open
         try:
@@ -257,7 +256,14 @@ class Safety:
             self.group_sync.touch(segment)
         self._segments.open = None
 
+    def _say_read_only(self, error: BaseException) -> None:
+        self.read_only = self._why_read_only(error)
+        # A disk that others share has said itself why it is given up, with all that is on it.
+        _log.log(logging.INFO if self._disk.is_shared else logging.ERROR, "%s", self.read_only)
+
     def _why_read_only(self, error: BaseException) -> str:
+        if self._disk.is_shared:
+            return f"{self._rows.path} is read-only: {error}. It is opened again by the node that has it next."
         return (
             f"{self._rows.path} is read-only: its disk failed ({error}). What may be lost with that is written again "
             "elsewhere, and publishing goes on by itself once this succeeds. Look at the disk if it does not."
@@ -306,8 +312,7 @@ class Safety:
         """The rows are nowhere but here: nothing is taken in before they are safe. What nobody was promised goes."""
         self.errors += 1
         if self._why_read_only(error) != self.read_only:
-            self.read_only = self._why_read_only(error)
-            _log.error("%s", self.read_only)
+            self._say_read_only(error)
         if self.grouped and self._repair is not None and self._rows.readable_end < self._rows.end:
             self._repair.drop_rows()
             self._take_back(self._rows.readable_end)

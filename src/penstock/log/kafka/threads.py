@@ -39,6 +39,7 @@ class RealThreads:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._closed = False
 
     def submit(self, pool: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run work of a pool of POOLS, then call `done(result, error)` on the loop."""
@@ -48,7 +49,10 @@ class RealThreads:
             result = None if error else future.result()
             self.tell(lambda: done(result, error))
 
-        self._pool(pool, POOLS[pool]).submit(work).add_done_callback(deliver)
+        if self._closed:  # on the way out: who closes something is not in time any more
+            self.tell(lambda: done(None, OSError("nothing is written any more: the node ends")))
+        else:
+            self._pool(pool, POOLS[pool]).submit(work).add_done_callback(deliver)
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Return what work makes of each item, several at once; blocking. The first error is raised."""
@@ -68,6 +72,7 @@ class RealThreads:
 
     def close(self, *, wait: bool = True) -> None:
         """Take no more work, and wait for what there is."""
+        self._closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=wait, cancel_futures=not wait)
 
