@@ -15,6 +15,7 @@ import pytest
 
 from penstock.client import Client, Unreachable
 from penstock.client.connection import Access, Connection
+from penstock.client.nodes import Nodes
 from penstock.dialects.flight import owners
 from penstock.errors import ConfigError, Elsewhere, Refusal
 from penstock.pipeline.stage import Line
@@ -217,6 +218,15 @@ def test_owner_that_dies_is_asked_for_at_the_others(pair: Pair) -> None:
     pair.where["t"] = third
     client.publish("t", b"2")
     assert third.bodies("t") == [b"2"]
+
+
+def test_whoever_a_node_can_tell_nothing_asks_the_others() -> None:
+    with Nodes(Access("grpc://127.0.0.1:1,127.0.0.1:2")) as nodes:
+        first = nodes.to("orders")
+        nodes.learn("orders", first, Refusal("unavailable", "topic orders cannot be used now: nobody has it yet"))
+        assert nodes.to("orders").location != first.location
+        nodes.learn("orders", nodes.to("orders"), Refusal("conflict", "that is no reason"))
+        assert nodes.to("orders").location != first.location
 
 
 def test_nodes_that_name_each_other_are_asked_until_one_has_it(pair: Pair) -> None:

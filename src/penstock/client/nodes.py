@@ -129,7 +129,9 @@ class Nodes:
                 return location != here
             if topic is not None and self._places.get(topic) == here:
                 del self._places[topic]
-            if isinstance(error, Unreachable) and self._known[0] == here:
+            # One that is cut off from its cluster answers, and knows of nobody who has what it lost.
+            is_no_help = isinstance(error, Unreachable) or (isinstance(error, Refusal) and error.code == "unavailable")
+            if is_no_help and self._known[0] == here:
                 self._known.append(self._known.pop(0))
             return False
 
