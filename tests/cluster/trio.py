@@ -1,4 +1,7 @@
-"""Three real nodes that share topics, on a real etcd and a real Kafka: each may be killed, paused and started again."""
+"""Three real nodes that share topics, on a real etcd and a real Kafka: each may be killed, paused and started again.
+
+On a network of their own, where there is one, each may be cut off, too.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from penstock.cli.table import TABLE
 from penstock.client import Client, PenstockError
 from penstock.client.connection import Access, Connection
 from penstock.config import Config, endpoints
+from tests.cluster.network import Network
 from tests.etcd.servers import Cluster as Etcds
 from tests.kafka.brokers import Brokers
 from tests.proofs.process import Process
@@ -28,18 +32,29 @@ PATIENCE_S = 90.0
 class Member:
     """One node, always on the same ports."""
 
-    def __init__(self, folder: Path, name: str, ports: dict[str, int], settings: list[str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, ports: dict[str, int], settings: list[str], network: Network | None = None
+    ) -> None:
         self.name = name
+        self.number = int(name.removeprefix("n")) - 1
+        self.host = network.nodes[self.number] if network is not None else "127.0.0.1"
+        before = network.inside(self.number) if network is not None else []
         self.ports = ports
         chosen = [f"{key}={port}" for key, port in self.ports.items()]
-        self.process = Process(folder / name, *settings, f"cluster.node={name}", *chosen)
+        self.process = Process(
+            folder / name, *settings, f"cluster.node={name}", *chosen, *self._addresses(), before=before, host=self.host
+        )
         self.is_up = False
         self.is_paused = False
+
+    def _addresses(self) -> list[str]:
+        keys = {endpoint.address_key for endpoint in endpoints(Config(), TABLE)} | {"cluster.address"}
+        return [f"{key}={self.host}" for key in sorted(keys)] + ["insecure=true"] * (self.host != "127.0.0.1")
 
     @property
     def url(self) -> str:
         """Where its Flight listener is."""
-        return f"grpc://127.0.0.1:{self.ports['flight.port']}"
+        return f"grpc://{self.host}:{self.ports['flight.port']}"
 
     def start(self) -> None:
         """Start it, or start it again."""
@@ -72,7 +87,7 @@ class Member:
 
     def ready(self) -> dict[str, Any] | None:
         """Return what it says of itself; None while it does not answer."""
-        connection = HTTPConnection("127.0.0.1", self.ports["api.port"], timeout=5)
+        connection = HTTPConnection(self.host, self.ports["api.port"], timeout=5)
         try:
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
@@ -94,7 +109,15 @@ class Member:
 class Trio:
     """Three nodes of one cluster."""
 
-    def __init__(self, folder: Path, name: str, etcd: Etcds, kafka: Brokers, *settings: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        etcd: Etcds,
+        kafka: Brokers,
+        *settings: str,
+        network: Network | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         secret = folder / "secret"
         secret.write_text("three nodes and nobody else\n")
@@ -112,11 +135,11 @@ class Trio:
             "log.level=info",
             *settings,
         ]
-        self.etcd, self.kafka = etcd, kafka
+        self.etcd, self.kafka, self.network = etcd, kafka, network
         keys = list(dict.fromkeys([*(endpoint.key for endpoint in endpoints(Config(), TABLE)), "cluster.port"]))
         ports = free_ports(3 * len(keys))
         self.members = [
-            Member(folder, f"n{number + 1}", dict(zip(keys, ports[number::3], strict=True)), shared)
+            Member(folder, f"n{number + 1}", dict(zip(keys, ports[number::3], strict=True)), shared, network)
             for number in range(3)
         ]
 
@@ -138,8 +161,22 @@ class Trio:
         """Tell whether every node says that it is ready."""
         return all((said := member.ready()) is not None and said["status"] == 200 for member in self.members)
 
+    def cut(self, member: Member, *others: str, only_hears_nothing: bool = False) -> None:
+        """Lose all packets between a node and `etcd`, `kafka`, its `peers`; or those that come to it alone."""
+        assert self.network is not None, "nodes that share the machine's network cannot be cut off"
+        addresses = {
+            "etcd": [self.network.etcd],
+            "kafka": [self.network.kafka],
+            "peers": [each.host for each in self.members if each is not member],
+        }
+        found = [address for other in others for address in addresses[other]]
+        self.network.cut(member.number, found, only_hears_nothing=only_hears_nothing)
+
     def heal(self) -> None:
         """Let everything run again."""
+        if self.network is not None:
+            for member in self.members:
+                self.network.mend(member.number)
         self.kafka.heal()
         self.etcd.heal()
         for member in self.members:

@@ -32,8 +32,11 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) 
 class Etcd:
     """One member."""
 
-    def __init__(self, name: str, folder: Path, ports: tuple[int, int], flags: Sequence[str], tls: bool) -> None:
+    def __init__(
+        self, name: str, folder: Path, ports: tuple[int, int], flags: Sequence[str], tls: bool, host: str = "127.0.0.1"
+    ) -> None:
         self.name = name
+        self.host = host
         self.port, self.peer_port = ports
         self.folder = folder
         self._flags = flags
@@ -43,11 +46,11 @@ class Etcd:
 
     @property
     def endpoint(self) -> str:
-        return f"localhost:{self.port}" if self._tls else f"127.0.0.1:{self.port}"
+        return f"localhost:{self.port}" if self._tls else f"{self.host}:{self.port}"
 
     def start(self) -> None:
         """Start it, or start it again with the data it has."""
-        client, peer = f"http{'s' * self._tls}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.peer_port}"
+        client, peer = f"http{'s' * self._tls}://{self.host}:{self.port}", f"http://{self.host}:{self.peer_port}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(
@@ -72,9 +75,9 @@ class Etcd:
         assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
         try:
             if self._tls:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.host, self.port), 1).close()
                 return True
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=2)
             try:
                 connection.request("GET", "/health")
                 return b'"true"' in connection.getresponse().read()
@@ -109,13 +112,21 @@ class Etcd:
 class Cluster:
     """One member or several, started and well."""
 
-    def __init__(self, folder: Path, count: int = 1, flags: Sequence[str] = (), *, tls: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        flags: Sequence[str] = (),
+        *,
+        tls: bool = False,
+        host: str = "127.0.0.1",
+    ) -> None:
         ports = free_ports(2 * count)
         names = [f"n{number}" for number in range(count)]
-        peers = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[count:], strict=True))
+        peers = ",".join(f"{name}=http://{host}:{port}" for name, port in zip(names, ports[count:], strict=True))
         flags = ["--initial-cluster", peers, "--initial-cluster-token", folder.name, *flags]
         self.members = [
-            Etcd(name, folder / name, pair, flags, tls)
+            Etcd(name, folder / name, pair, flags, tls, host)
             for name, pair in zip(names, zip(ports[:count], ports[count:], strict=True), strict=True)
         ]
         for member in self.members:

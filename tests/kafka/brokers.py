@@ -94,8 +94,9 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) 
 class Broker:
     """One broker."""
 
-    def __init__(self, jars: Path, folder: Path, number: int, ports: list[int]) -> None:
+    def __init__(self, jars: Path, folder: Path, number: int, ports: list[int], host: str = "127.0.0.1") -> None:
         self.id = number
+        self.host = host
         self.folder = folder
         self.port, self.sasl_port, self.tls_port, self.sasl_tls_port, self.controller_port = ports
         self._jars = jars
@@ -119,14 +120,14 @@ class Broker:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def answers(self) -> bool:
         """Tell whether somebody listens."""
         assert self._process is not None
         assert self._process.poll() is None, self.log()[-3000:]
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            socket.create_connection((self.host, self.port), 1).close()
         except OSError:
             return False
         return True
@@ -170,10 +171,12 @@ class Broker:
 class Brokers:
     """One Kafka of one broker or several, started and well."""
 
-    def __init__(self, jars: Path, folder: Path, count: int = 1) -> None:
+    def __init__(self, jars: Path, folder: Path, count: int = 1, host: str = "127.0.0.1") -> None:
         self.folder = folder
         ports = free_ports(len(_LISTENERS) * count)
-        self.members = [Broker(jars, folder / f"b{each + 1}", each + 1, ports[each::count]) for each in range(count)]
+        self.members = [
+            Broker(jars, folder / f"b{each + 1}", each + 1, ports[each::count], host) for each in range(count)
+        ]
         self.ca = folder / "ca.pem"
         self._admin: AdminClient | None = None
         self._prepare()
@@ -308,13 +311,15 @@ class Brokers:
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         key = self._certificate()
         count = len(self.members)
-        voters = ",".join(f"{each.id}@127.0.0.1:{each.controller_port}" for each in self.members)
+        voters = ",".join(f"{each.id}@{each.host}:{each.controller_port}" for each in self.members)
         for member in self.members:
             member.folder.mkdir()
             ports = (member.port, member.sasl_port, member.tls_port, member.sasl_tls_port, member.controller_port)
             text = _PROPERTIES.format(
                 id=member.id,
-                listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in zip(_LISTENERS, ports, strict=True)),
+                listeners=",".join(
+                    f"{name}://{member.host}:{port}" for name, port in zip(_LISTENERS, ports, strict=True)
+                ),
                 voters=voters,
                 data=member.folder / "data",
                 copies=count,

@@ -38,8 +38,8 @@ class Refused(Exception):
 class Client:
     """One connection. A connection that ends raises ConnectionError, one that is silent too long TimeoutError."""
 
-    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+    def __init__(self, port: int, timeout_s: float = 30.0, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._in = bytearray()
         self.send(b"  V2")

@@ -1,12 +1,13 @@
 """Proof that three nodes on etcd and Kafka keep what one node promises, whatever of them dies.
 
 Publishers and consumers of NSQ (through lookup), SQS and the SDK are at work, each with any node, while nodes are
-killed with -9 and paused for longer than their lease, brokers of Kafka and members of etcd are killed one at a time,
-and the whole etcd is away for a minute. In the end nothing that was acknowledged is lost, no offset names two
-messages, what the SDK published is there once, a message of SQS is with one receiver at a time and never comes back
-once its delete was answered, keys come in order, and every topic is empty for its consumers.
+killed with -9, stopped, paused for longer than their lease, and cut off from all others, from etcd or from Kafka;
+brokers of Kafka and members of etcd are killed one at a time, and the whole etcd is away for a minute. In the end
+nothing that was acknowledged is lost, no offset names two messages, what the SDK published is there once, a message of
+SQS is with one receiver at a time and never comes back once its delete was answered, keys come in order, and every
+topic is empty for its consumers.
 
-    python -m tests.proofs.cluster_broker --troubles 10
+    python -m tests.proofs.cluster_broker --troubles 11
     python -m tests.proofs.cluster_broker --short
 """
 
@@ -15,13 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
@@ -30,6 +32,7 @@ from typing import Any, NamedTuple
 from bench import supply
 from penstock.client import Client as Sdk
 from penstock.client import PenstockError, Refusal
+from tests.cluster import network
 from tests.cluster.trio import LEASE_S, PATIENCE_S, Member, Trio
 from tests.etcd.servers import Cluster as Etcds
 from tests.kafka.brokers import Brokers
@@ -39,15 +42,25 @@ from tests.proofs.queues import PLAIN, VISIBLE_S, Got, History
 
 #: One of each dialect on every node, so that each trouble meets all of them.
 NSQ, SDK, SQS = ("nsq.a", "nsq.b", "nsq.c"), ("sdk.a", "sdk.b", "sdk.c"), ("sqs-a", "sqs-b", "sqs-c")
+KINDS = {"NSQ": NSQ, "SDK": SDK, "SQS": SQS}
 SUBSCRIPTION = "proof"
 KEYS = 4
 #: A node that stands still is not waited for longer than this.
 ANSWER_S = 5.0
+#: Some wait for a node that stands still until it goes on: what it says then must not be what another says, too.
+PATIENT_S = 20.0
 #: Between two publishes of one client: the nodes are to be killed, not measured.
 PACE_S = 0.03
 #: What a client of SQS hears while a topic is on its way to another node.
 PASSING = (421, 429, 500, 502, 503, 507)
 AWAY_S = 60.0
+#: From whom a node is cut off; a deaf one still sends, and hears nothing.
+CUTS = {
+    "cut": ("etcd", "kafka", "peers"),
+    "deaf": ("etcd", "kafka", "peers"),
+    "cut-etcd": ("etcd",),
+    "cut-kafka": ("kafka",),
+}
 DRAIN_S_MAX = 300.0
 #: No delivery for so long after a trouble is a finding.
 SILENCE_S_MAX = 120.0
@@ -119,8 +132,6 @@ class Proof:
         self.queues = {name: History(PLAIN) for name in SQS}
         self.surprises: list[str] = []
         self.refused: dict[str, int] = defaultdict(int)
-        #: (what happened, seconds until the next delivery, by dialect)
-        self.gaps: list[tuple[str, dict[str, float]]] = []
         self._over = threading.Event()
         self._draining = threading.Event()
         self._numbers: dict[str, int] = defaultdict(int)
@@ -148,8 +159,8 @@ class Proof:
             self._start(self._consume_sdk, name)
         for name in SQS:
             self._start(self._send_sqs, name)
-            self._start(self._receive_sqs, name)
-            self._start(self._receive_sqs, name)
+            for patience_s in (ANSWER_S, ANSWER_S, PATIENT_S):
+                self._start(self._receive_sqs, name, patience_s)
         self.more("the beginning")
 
     def _start(self, work: Callable[..., None], *about: Any) -> None:
@@ -164,7 +175,7 @@ class Proof:
         thread.start()
 
     def more(self, what: str, since_s: float | None = None) -> None:
-        """Wait until each topic had a message that was published after a moment; note how long that took."""
+        """Wait until each topic had a message that was published after a moment; tell how long that took."""
         start_s = time.monotonic() if since_s is None else since_s
         took: dict[str, float] = {}
         looked = {name: len(book.came) for name, book in self.books.items()} if since_s is None else self._looked
@@ -178,12 +189,14 @@ class Proof:
                 self.surprises.append(f"{', '.join(silent)}: nothing came within {SILENCE_S_MAX:.0f} s of {what}")
                 return
             time.sleep(0.05)
-        self.gaps.append((what, took))
+        if since_s is not None:
+            each = ", ".join(f"{kind} {max(took[name] for name in names):.1f} s" for kind, names in KINDS.items())
+            print(f"     {what}: next delivery of every topic after {each}", flush=True)
 
     def trouble(self, kind: str) -> None:
         """Break something, wait until everything flows, and mend it."""
         random, trio = self.random, self.trio
-        self._looked = {name: len(book.came) for name, book in self.books.items()}
+        self._look()
         if kind in ("kill", "pause"):
             member = random.choice(trio.members)
             owned = sorted(member.own())
@@ -200,6 +213,8 @@ class Proof:
                 self.more(f"{member.name} goes on", since_s)
             else:
                 member.start()
+        elif kind in CUTS:
+            self._cut(kind)
         elif kind == "stop":
             member = random.choice(trio.members)
             since_s = time.monotonic()
@@ -227,6 +242,37 @@ class Proof:
             for each in trio.etcd.members:
                 each.resume()
             self.more(f"etcd back after {AWAY_S:.0f} s", since_s)
+
+    def _look(self) -> None:
+        self._looked = {name: len(book.came) for name, book in self.books.items()}
+
+    def _cut(self, kind: str) -> None:
+        """Cut a node off, and wait until the others have what it had; mend it, and wait until everything flows."""
+        trio = self.trio
+        member = self.random.choice(trio.members)
+        owned = sorted(member.own())
+        since_s = time.monotonic()
+        trio.cut(member, *CUTS[kind], only_hears_nothing=kind == "deaf")
+        if CUTS[kind] == ("kafka",):
+            self._say_why(member)  # its lease lasts, so nothing moves
+        else:
+            if "kafka" in CUTS[kind]:  # else it serves what it has until its lease is over
+                self.more(f"{kind} {member.name} ({len(owned)} topics)", since_s)
+            time.sleep(max(since_s + 2.5 * LEASE_S - time.monotonic(), 0))
+            self._look()
+            self.more(f"{kind} {member.name}, whose lease is over", time.monotonic())
+        self._look()
+        since_s = time.monotonic()
+        trio.heal()
+        self.more(f"{member.name} is no longer cut off from {', '.join(CUTS[kind])}", since_s)
+
+    def _say_why(self, member: Member) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while (said := member.ready()) is None or said["status"] == 200 or "Kafka" not in said["text"]:
+            if time.monotonic() > end_s:
+                self.surprises.append(f"{member.name} has no Kafka, and says {said}")
+                return
+            time.sleep(0.1)
 
     def end(self) -> None:
         """Stop publishing, and let consumers have the rest."""
@@ -297,7 +343,8 @@ class Proof:
         while self._publishing():
             with self._passing("NSQ publish"):
                 number += 1
-                one = nsq.Client(self.trio.members[number % 3].ports["nsq.tcp_port"], ANSWER_S)
+                member = self.trio.members[number % 3]
+                one = nsq.Client(member.ports["nsq.tcp_port"], ANSWER_S, member.host)
                 try:
                     while self._publishing():
                         bodies = self._bodies(name, 3)
@@ -311,18 +358,19 @@ class Proof:
         while not self._over.is_set():
             with self._passing("NSQ consume"):
                 number += 1
-                self._follow_nsq(name, self._looked_up(name, self.trio.members[number % 3]))
+                self._follow_nsq(name, *self._looked_up(name, self.trio.members[number % 3]))
 
-    def _looked_up(self, name: str, member: Member) -> int:
+    def _looked_up(self, name: str, member: Member) -> tuple[str, int]:
         """Return where a node's lookup says that a topic is."""
-        status, answer = _asked(member.ports["nsq.lookup_http_port"], "GET", f"/lookup?topic={name}")
+        status, answer = _asked(member, "nsq.lookup_http_port", "GET", f"/lookup?topic={name}")
         producers = json.loads(answer).get("producers", []) if status == 200 else []
         if not producers:
             raise _Refused(f"lookup answered {status} and names nobody")
-        return int(self.random.choice(producers)["tcp_port"])
+        chosen = self.random.choice(producers)
+        return chosen["broadcast_address"], int(chosen["tcp_port"])
 
-    def _follow_nsq(self, name: str, port: int) -> None:
-        one = nsq.Client(port, ANSWER_S)
+    def _follow_nsq(self, name: str, host: str, port: int) -> None:
+        one = nsq.Client(port, ANSWER_S, host)
         try:
             one.identify(heartbeat_interval=1000)
             one.subscribe(name, SUBSCRIPTION, 50)
@@ -356,13 +404,13 @@ class Proof:
                     queue.acknowledged.update(stored)
                 self._over.wait(PACE_S)
 
-    def _receive_sqs(self, name: str) -> None:
+    def _receive_sqs(self, name: str, patience_s: float) -> None:
         queue = self.queues[name]
         while not self._over.is_set():
             with self._passing("SQS receive"):
                 asked_s = time.monotonic()
                 wanted = _queue(name, MaxNumberOfMessages=10, WaitTimeSeconds=1)
-                answer = _aws(self.random.choice(self.trio.members), "ReceiveMessage", wanted)
+                answer = _aws(self.random.choice(self.trio.members), "ReceiveMessage", wanted, patience_s)
                 found = [Got(each["Body"], each["ReceiptHandle"]) for each in answer.get("Messages") or []]
                 queue.got(found, asked_s, time.monotonic())
                 self.books[name].deliver([(0, each.body) for each in found])
@@ -412,7 +460,7 @@ class Proof:
         checks.check(not broken, "every body is one that was sent, and has one place", *broken)
         for rule, text in (
             ("back", "no message of SQS came back after its delete was answered"),
-            ("twice", f"none was with two receivers within {VISIBLE_S:.0f} s"),
+            ("twice", f"no lease was given twice at one time: none was with two receivers within {VISIBLE_S:.0f} s"),
         ):
             found = [what for queue in self.queues.values() for kind, what in queue.broken if kind == rule]
             checks.check(not found, text, f"{len(found)} times", *found)
@@ -420,10 +468,6 @@ class Proof:
         checks.check(not self.surprises, "no client was left waiting", *self.surprises)
         bugs = [line for member in self.trio.members for line in _errors(member)]
         checks.check(not bugs, "no node reported a bug of its own", *bugs)
-        for what, took in self.gaps[1:]:
-            kinds = [("NSQ", NSQ), ("SDK", SDK), ("SQS", SQS)]
-            each = ", ".join(f"{kind} {max(took[name] for name in names):.1f} s" for kind, names in kinds)
-            print(f"     {what}: next delivery of every topic after {each}")
 
     def _judge_books(self, checks: Checks) -> None:
         """Every message is finished for its consumers: nothing waits, nothing is out."""
@@ -497,9 +541,9 @@ class _Refused(Exception):
     """A node said no, for the moment."""
 
 
-def _aws(member: Member, operation: str, said: dict[str, Any]) -> Any:
+def _aws(member: Member, operation: str, said: dict[str, Any], patience_s: float = ANSWER_S) -> Any:
     headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
-    status, answer = _asked(member.ports["sqs.port"], "POST", "/", json.dumps(said).encode(), headers)
+    status, answer = _asked(member, "sqs.port", "POST", "/", json.dumps(said).encode(), headers, patience_s)
     if status in PASSING:
         raise _Refused(f"{operation} was answered with {status}")
     if status != 200:
@@ -512,9 +556,15 @@ def _queue(name: str, **said: Any) -> dict[str, Any]:
 
 
 def _asked(
-    port: int, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    member: Member,
+    port: str,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    patience_s: float = ANSWER_S,
 ) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+    connection = HTTPConnection(member.host, member.ports[port], timeout=patience_s)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -533,7 +583,10 @@ def _errors(member: Member) -> list[str]:
 
 def troubles_of(count: int) -> list[str]:
     """Return what goes wrong, in turns."""
-    turns = ("kill", "pause", "kafka", "etcd", "stop", "kill", "away")
+    turns = ["kill", "pause", "cut", "kafka", "etcd", "cut-etcd", "stop", "deaf", "kill", "cut-kafka", "away"]
+    if not network.is_possible():
+        print("     nobody is cut off: that needs root, and `ip`", flush=True)
+        turns = [turn for turn in turns if turn not in CUTS]
     return [turns[number % len(turns)] for number in range(count)]
 
 
@@ -543,29 +596,29 @@ def main() -> int:
     parser.add_argument("--troubles", type=int, default=14)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--short", action="store_true", help="one broker, one member, a kill and a pause")
+    parser.add_argument("--keep", action="store_true", help="leave what the nodes wrote, also if all is well")
     parser.add_argument("--kinds", help="which troubles, with commas between")
     args = parser.parse_args()
     print(f"     seed {args.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # it leaves nothing running
     checks = Checks()
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     count = 1 if args.short else 3
     kinds = args.kinds.split(",") if args.kinds else ["kill", "pause"] if args.short else troubles_of(args.troubles)
     supply.java()
-    etcd = Etcds(folder / "etcd", count)
-    try:
+    with ExitStack() as stack:
+        own = network.Network(3) if set(kinds) & CUTS.keys() else None
+        if own is not None:
+            stack.callback(own.close)
+        etcd = Etcds(folder / "etcd", count, host=own.etcd if own is not None else "127.0.0.1")
+        stack.callback(etcd.close)
         (folder / "kafka").mkdir()
-        kafka = Brokers(supply.kafka(), folder / "kafka", count)
-        try:
-            trio = Trio(folder / "nodes", "proof", etcd, kafka)
-            try:
-                run(Proof(trio, Random(args.seed)), kinds, checks)
-            finally:
-                trio.close()
-        finally:
-            kafka.close()
-    finally:
-        etcd.close()
-    if checks.failed:
+        kafka = Brokers(supply.kafka(), folder / "kafka", count, own.kafka if own is not None else "127.0.0.1")
+        stack.callback(kafka.close)
+        trio = Trio(folder / "nodes", "proof", etcd, kafka, network=own)
+        stack.callback(trio.close)
+        run(Proof(trio, Random(args.seed)), kinds, checks)
+    if checks.failed or args.keep:
         print(f"     what the nodes left is in {folder}")
     else:
         shutil.rmtree(folder)

@@ -45,9 +45,11 @@ class Process:
         command: Sequence[str] = PENSTOCK,
         directory: Path | None = None,
         variables: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         data.parent.mkdir(parents=True, exist_ok=True)
         self.data = data
+        self.host = host
         self.log = data.with_name(data.name + ".log")
         self._ready = data.with_name(data.name + ".ready")
         free = [f"{endpoint.key}=0" for endpoint in endpoints(Config(), TABLE)]
@@ -142,7 +144,7 @@ class Process:
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Ask the admin API and return its answer; bytes are lines of JSON, anything else is made JSON."""
-        connection = HTTPConnection("127.0.0.1", self.ports["api.port"], timeout=DEADLINE_S)
+        connection = HTTPConnection(self.host, self.ports["api.port"], timeout=DEADLINE_S)
         try:
             kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()

@@ -84,7 +84,7 @@ class History:
                     self.broken.append(("bodies", f"{body} of {self.queue} was never sent"))
                 if self.deleted_s.get(body, asked_s) < asked_s:
                     self.broken.append(("back", f"{body} of {self.queue} was deleted and came back"))
-                if body in here or answered_s < self.out_s.get(body, -VISIBLE_S) + VISIBLE_S - CLOCKS_S:
+                if body in here or answered_s < min(self.out_s.get(body, -VISIBLE_S), asked_s) + VISIBLE_S - CLOCKS_S:
                     self.broken.append(("twice", f"{body} of {self.queue} came again within its visibility"))
                 if self.queue == FIFO:
                     self._check_order(body, here)
