@@ -16,14 +16,16 @@ from penstock.callers import Caller
 from penstock.callers.book import AccessKey, User
 from penstock.callers.carried import carried
 from penstock.callers.gate import Act
-from penstock.callers.rights import ALL, Rule
+from penstock.callers.rights import ALL, Right, Rule
 from penstock.clock import MILLISECOND
 from penstock.config import CallersConfig
 from penstock.dialects.sqs.codec.signature import signature_of, signed
 from penstock.dialects.sqs.config import SqsConfig
+from penstock.errors import ConfigError
 from penstock.http.away import HOPS_MAX
 from penstock.peers.preface import MARK, Guest, written
 from penstock.peers.reception import PREFACE_NS
+from penstock.peers.running import secret_of
 from tests.callers.parts import TOKEN, bearer, user, users_in
 from tests.nsq.certificates import certificates
 from tests.peers.pair import SECRET, Pair, reception_of, running_of
@@ -218,6 +220,23 @@ def test_whoever_signs_may_what_it_may_on_the_other_node_too(tmp_path: Path) -> 
         there.node.gate.told = acts.append
         assert by(here, all_keys, "DeleteQueue", QueueUrl=urls["shut"]).status == 200
         assert [each.who.name for each in acts if each.who is not None and each.act == "delete"] == ["ann"]
+
+
+def test_a_user_with_many_rights_and_a_long_head_is_brought_to_the_other_node(tmp_path: Path) -> None:
+    rules: list[tuple[Right, str]] = [("publish", f"{number}-{'x' * 100}") for number in range(1000)]
+    users_in(tmp_path / "n1", [user("bob", *rules, ("consume", "*"), token=TOKEN)])
+    with Pair(tmp_path, callers=CallersConfig(audit="off")) as pair:
+        assert pair.n2.post("topics", {"name": "t"}).status == 201
+        answer = pair.n1.ask("GET", "topics/t", headers={**bearer(TOKEN), "x-long": "x" * 60_000})
+        assert answer.status == 200, answer
+
+
+def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_text("hush\n")
+    with pytest.raises(ConfigError, match="the cluster's secret has 4 bytes, which can be guessed"):
+        secret_of(str(short))
+    assert secret_of("") == b""
 
 
 def test_nobody_is_carried_with_rights_that_it_does_not_have(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self._incoming.feed(data)
 
     def eof_received(self) -> bool:
-        """Response what was asked before the client said that it asks no more, unless that is somebody who waits."""
+        """Answer what was asked before the client said that it asks no more, unless that is somebody who waits."""
         if self.is_secure or not self.is_busy or any(each.is_watched for each in self._answers):
             return False
         self.ends = True

@@ -25,6 +25,9 @@ HEAD_BYTES_MAX = 64 * 1024
 
 HEAD_TOO_LONG = f"The head of a request has at most {HEAD_BYTES_MAX} bytes."
 
+#: A request that another node brings has a client's head, and says whose it is with all its rights.
+BROUGHT_BYTES_MAX = HEAD_BYTES_MAX + 256 * 1024
+
 #: A request's head must be there this long after its first byte; nginx gives twice as long.
 HEAD_NS = 30 * SECOND
 
@@ -50,6 +53,7 @@ class Incoming:
         self._app = listener.app
         self._door = listener.door
         self._bodies = listener.budget.body
+        self._head_bytes_max = BROUGHT_BYTES_MAX if connection.node else HEAD_BYTES_MAX
         #: What is held of bodies, while anything is.
         self._held: Wait | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -108,7 +112,7 @@ class Incoming:
             # Of a head that began behind other requests, this read may have brought little.
             if self._begun == 0 or (was_between and self._begun == 1):
                 self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
+            if self._head_bytes > self._head_bytes_max:
                 self._not_http(HEAD_TOO_LONG)
         elif self._is_leftover():
             self._leftover_bytes += len(data)
@@ -147,10 +151,10 @@ class Incoming:
         """Let the application say whose it is."""
         request = self._request
         self._in_head, self._leftover_bytes, self._began_ns = False, 0, self._connection.heard_ns
-        if self._head_bytes + self._read_bytes > HEAD_BYTES_MAX:  # it may be too long: count
+        if self._head_bytes + self._read_bytes > self._head_bytes_max:  # it may be too long: count
             # With the colon, the blank and the line's end, which the parser keeps to itself.
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in request.headers)
-            if size > HEAD_BYTES_MAX:
+            if size > self._head_bytes_max:
                 raise _TooLong  # the parser stops
         url = httptools.parse_url(self._url)
         request.method = self._parser.get_method().decode("ascii")

@@ -76,7 +76,7 @@ class Request:
         return next((value for known, value in self.headers if known == name), default)
 
     def answer(self, answer: Response) -> None:
-        """Response it; in the order of the requests, and to nobody if the client is gone. The first answer counts."""
+        """Answer it; in the order of the requests, and to nobody if the client is gone. The first answer counts."""
         if not self.is_answered:
             self.is_answered = True
             self.let_go()

@@ -11,6 +11,7 @@ from typing import Self
 from penstock.cluster.places import name_of
 from penstock.config import Config, secret_in
 from penstock.dialect import Bound, Peer, Sample
+from penstock.errors import ConfigError
 from penstock.node.node import Node
 from penstock.peers.peers import Peers
 from penstock.peers.publish import DOOR, door
@@ -19,13 +20,15 @@ from penstock.wire.crowd import Crowd, files_left
 from penstock.wire.dial import LoopDialler
 from penstock.wire.tls import ask_clients, client_context, server_context
 
+#: Whoever may knock at a node hears what the secret makes of two numbers, and could try shorter ones one by one.
+SECRET_BYTES_MIN = 16
+
 
 class Running:
     """Both sides of one node."""
 
     def __init__(self, node: Node, config: Config, dialler: LoopDialler) -> None:
-        file = config.cluster.secret_file
-        secret = secret_in(file, "cluster's secret").encode() if file else b""
+        secret = secret_of(config.cluster.secret_file)
         limits, name = config.limits, name_of(config.cluster)
         crowd = Crowd(limits.connections, limits.connections_per_address, files_left())
         self._node = node
@@ -75,3 +78,14 @@ class Running:
     def peers(self) -> Iterable[Peer]:
         """Return nobody: a door knows who came by it."""
         return ()
+
+
+def secret_of(file: str) -> bytes:
+    """Return what all nodes know; nothing where certificates are enough."""
+    secret = secret_in(file, "cluster's secret").encode() if file else b""
+    if file and len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(
+            f"{file}: the cluster's secret has {len(secret)} bytes, which can be guessed; give it {SECRET_BYTES_MIN} "
+            f"or more: openssl rand -hex 32 > {file}"
+        )
+    return secret
