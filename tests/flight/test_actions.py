@@ -38,6 +38,8 @@ def test_all_actions_are_listed(flown: Flown) -> None:
         "seek",
         "offsets-at",
         "commit",
+        "prepare",
+        "decide",
         "abort",
         "hold",
         "release-hold",

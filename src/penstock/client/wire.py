@@ -161,6 +161,34 @@ class Commit:
     topic: str | None = None
     #: The last batch may come again with other rows than those that were written, and adds nothing then, too.
     any_rows: bool = False
+    #: What was decided on for this topic, where that is known: it is committed first.
+    decided: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """What of a batch goes to one topic."""
+
+    topic: str
+    attempts: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decide:
+    """Action `decide`: a batch of several topics of a cluster is committed; `commit` of each waits until it is."""
+
+    query: str
+    batch: int
+    parts: list[Part] = dataclasses.field(metadata=of(Part))
+    any_rows: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decided:
+    """Answer to `Decide`: what stands, if it was decided before."""
+
+    batch: int
+    parts: list[Part] = dataclasses.field(metadata=of(Part))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

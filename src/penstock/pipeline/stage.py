@@ -85,12 +85,34 @@ class Line:
         return tuple(attempts), rows
 
     def commit(self, query: str, batch: int, attempts: list[Attempt]) -> None:
-        """Make attempts visible: all of a topic in one step."""
-        for topic, names in self._by_topic(attempts).items():
+        """Make attempts visible: all of a topic in one step, and of all topics or of none."""
+        parts = self._by_topic(attempts)
+        named = {topic: names for topic, names in parts.items() if topic is not None}
+        decided = self._decide(query, batch, named) if len(parts) > 1 else {}
+        for topic, names in parts.items():
             document = wire.Commit(
-                query=query, batch=batch, attempts=names, topic=topic, any_rows=self._target.any_rows
+                query=query,
+                batch=batch,
+                attempts=names,
+                topic=topic,
+                any_rows=self._target.any_rows,
+                decided=decided.get(topic, []),
             )
             self._patiently(topic, partial(_told, "commit", document))
+
+    def _decide(self, query: str, batch: int, parts: dict[str, list[str]]) -> dict[str | None, list[str]]:
+        """Have it written down that rows of several topics are committed, once all of them could be; return which."""
+        for topic, names in parts.items():
+            staged = wire.Commit(query=query, batch=batch, attempts=names, topic=topic)
+            self._patiently(topic, partial(_told, "prepare", staged))
+        document = wire.Decide(
+            query=query,
+            batch=batch,
+            parts=[wire.Part(topic=topic, attempts=names) for topic, names in parts.items()],
+            any_rows=self._target.any_rows,
+        )
+        told = wire.made(self._patiently(next(iter(parts)), partial(_told, "decide", document)), wire.Decided)
+        return {part.topic: part.attempts for part in told.parts} if told.batch == batch else {}
 
     def abort(self, query: str, batch: int, attempts: list[Attempt]) -> None:
         """Drop attempts, if the node can be told; what this misses it sweeps after a day."""
@@ -174,7 +196,7 @@ class Line:
             nodes.close()
 
 
-def _told(action: str, document: wire.Commit, connection: Connection) -> object:
+def _told(action: str, document: wire.Commit | wire.Decide, connection: Connection) -> object:
     told: object = connection.act(action, document)
     return told
 

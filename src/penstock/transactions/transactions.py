@@ -20,8 +20,9 @@ from penstock.errors import Refusal
 from penstock.intake.mark import BITS
 from penstock.intake.staging import TOPIC, digest, name_of, topic_of
 from penstock.registry.answer import Answer, Told
+from penstock.transactions.decisions import Decision, Decisions, Part
 from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, is_ahead, key_of
-from penstock.transactions.transaction import Committed, Transaction, marked
+from penstock.transactions.transaction import RETRY_NS, Committed, Transaction, marked
 from penstock.units.times import shown
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class _Asked(NamedTuple):
     done: Committed
     #: How the topic is had, if it is not there yet.
     obtain: Obtain
+    #: The attempts that were decided on with other topics, as far as who asks knows: this node may not have heard yet.
+    decided: tuple[str, ...] = ()
 
 
 class Seen(NamedTuple):
@@ -73,6 +76,8 @@ class Transactions:
         self._running: dict[str, Transaction] = {}
         #: Commits that are being written down.
         self._beginning: dict[str, Answer[TransactionRecord]] = {}
+        #: Batches of several topics.
+        self.decisions = Decisions(node, self._carry_out)
         #: Batches committed since the node started.
         self.committed = 0
 
@@ -87,6 +92,10 @@ class Transactions:
         for record in self._records():
             if not record.done and (alone or (record.topic is not None and record.topic in self._node.topics)):
                 self._start(record)
+        if not alone:
+            self.decisions.start()
+            for name in list(self._node.topics):
+                self.decisions.here(name)
 
     def changed(self, change: str, topic: Topic, subscription: object) -> None:
         """Go on with what was decided for a topic that came from another node, and stop where one went there."""
@@ -98,6 +107,7 @@ class Transactions:
             for key, entry in self._node.catalog.registry.list(KEYS).items():
                 if key.endswith(end) and key not in self._running and not (record := decoded(entry.value)).done:
                     self._start(record)
+            self.decisions.here(topic.name)
         elif change in ("left", "deleted"):
             self._node.staging.close(topic.name)
             for key, run in list(self._running.items()):
@@ -114,6 +124,7 @@ class Transactions:
         *,
         any_rows: bool = False,
         obtain: Obtain | None = None,
+        decided: Sequence[str] = (),
     ) -> None:
         """Make what these attempts staged visible; `done` hears once, when it is as durable as can be.
 
@@ -128,10 +139,11 @@ class Transactions:
             if not names:  # no rows, so there is nothing that could be there twice, or be missing
                 done((0, False), None)
                 return
-            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done, obtain or self._node.obtain)
+            had = obtain or self._node.obtain
+            asked = _Asked(query, batch, tuple(attempts), names, any_rows, done, had, tuple(decided))
             record = self._before(asked)
             if record is None or (record.done and batch > record.batch):
-                self._begin(asked, record)
+                self._begin_decided(asked, record)
                 return
             if record.done:
                 self._repeated(asked, record)
@@ -144,6 +156,69 @@ class Transactions:
             done(None, refusal)
             return
         self._join(asked, record)
+
+    def prepare(self, query: str, batch: int, attempts: list[str], done: Committed) -> None:
+        """Tell whether these attempts could be committed: they are staged and whole, or were committed before."""
+        try:
+            names = [name_of(query, batch, attempt) for attempt in attempts]
+            asked = _Asked(query, batch, tuple(attempts), names, False, done, self._node.obtain)
+            record = self._before(asked)
+        except Refusal as refusal:
+            done(None, refusal)
+            return
+        if record is not None and record.batch == batch:
+            done((0, True), None)
+        else:
+            self._checked(names).then(lambda _, error: done((0, False) if error is None else None, error))
+
+    def _carry_out(self, decision: Decision, part: Part) -> None:
+        """Begin what was decided for a topic, if that is here and it is not begun."""
+        topic = self._node.topics.get(part.topic)
+        if topic is None or topic.record.incarnation != part.incarnation or self._node.stopping:
+            return
+        names = [name_of(decision.query, decision.batch, attempt) for attempt in part.attempts]
+        last = self._last(decision.query, part.topic)
+        if last is not None and last.batch >= decision.batch:
+            return
+        if (last is not None and not last.done) or not all(map(self._node.staging.has, names)):
+            return  # the one before it first; what was swept, nobody waits for
+
+        def done(_: tuple[int, bool] | None, error: BaseException | None) -> None:
+            if error is not None:  # also where another node has it by now, which is seen then
+                clock = self._node.clock
+                clock.call_at(clock.monotonic() + RETRY_NS, lambda: self._carry_out(decision, part))
+
+        asked = _Asked(decision.query, decision.batch, part.attempts, names, False, done, self._node.obtain)
+        self._begin(asked, last)
+
+    def _begin_decided(self, asked: _Asked, last: TransactionRecord | None) -> None:
+        """Begin a commit, unless it was decided that other attempts make up this batch: then those are first."""
+        topic = self._node.staging.topic(asked.names)
+        wanted = asked.decided or self._decided(asked, topic)
+        names = [name_of(asked.query, asked.batch, attempt) for attempt in wanted]
+        if not wanted or wanted == asked.attempts or not all(map(self._node.staging.has, names)):
+            self._begin(asked, last)
+            return
+        key, errors = key_of(asked.query, topic), list[BaseException]()
+
+        def begun(error: BaseException | None) -> None:
+            if error is None:
+                self._again(asked)  # these rows are held against what was decided
+            else:
+                asked.done(None, error)
+
+        if key not in self._beginning:
+            done: Committed = lambda _, error: errors.append(error) if error is not None else None  # noqa: E731
+            self._begin(asked._replace(attempts=wanted, names=names, done=done), last)
+        if key in self._beginning:
+            self._beginning[key].then(lambda _, error: begun(error))
+        else:
+            begun(errors[0] if errors else None)
+
+    def _decided(self, asked: _Asked, topic: str | None) -> tuple[str, ...]:
+        decision = self.decisions.of(asked.query) if topic is not None and self._node.share is not None else None
+        part = decision.part(topic) if decision is not None and decision.batch == asked.batch else None
+        return part.attempts if part is not None else ()
 
     def _join(self, asked: _Asked, record: TransactionRecord) -> None:
         """Wait for a commit with others who do."""
@@ -223,12 +298,16 @@ class Transactions:
             asked.done,
             any_rows=asked.any_rows,
             obtain=asked.obtain,
+            decided=asked.decided,
         )
 
     def abort(self, query: str, batch: int, attempts: list[str]) -> None:
         """Drop attempts, unless they are being committed."""
+        decision = self.decisions.of(query)
+        decided = decision.parts if decision is not None and decision.batch == batch else ()
+        kept = {attempt for part in decided for attempt in part.attempts}
         if not any(not record.done and record.batch == batch for record in self._of_query(query)):
-            self._node.staging.remove([name_of(query, batch, attempt) for attempt in attempts])
+            self._node.staging.remove([name_of(query, batch, each) for each in attempts if each not in kept])
 
     def sweep(self) -> None:
         """Drop what nobody committed in time, and queries nobody heard of for long."""
@@ -239,6 +318,10 @@ class Transactions:
                 needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
             elif now_ns - record.changed_ns > FORGET_NS:
                 self._node.catalog.remove([record.key])
+        for decision in self.decisions.all():
+            for part in decision.parts:
+                needed.update(name_of(decision.query, decision.batch, attempt) for attempt in part.attempts)
+        self.decisions.forget(now_ns - FORGET_NS)
         swept = self._node.staging.sweep(now_ns, needed)
         if swept:
             self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")
@@ -379,6 +462,8 @@ class Transactions:
     def _finished(self, record: TransactionRecord) -> None:
         spared = self._running.pop(record.key).spared
         self.committed += 1
+        if record.topic is not None and self._node.share is not None:
+            self.decisions.here(record.topic)
         staging = self._node.staging
         names = {name_of(record.query, record.batch, attempt) for attempt in record.attempts}
         # Attempts of tasks that lost, and of a driver that died: their batch is committed.

@@ -15,7 +15,20 @@ import msgspec
 import pyarrow.flight as flight
 
 from penstock.callers import Caller
-from penstock.client.wire import Commit, Committed, Hold, PipelineReport, Routing, TopicInfo, decoded, encoded, made
+from penstock.client.wire import (
+    Commit,
+    Committed,
+    Decide,
+    Decided,
+    Hold,
+    Part,
+    PipelineReport,
+    Routing,
+    TopicInfo,
+    decoded,
+    encoded,
+    made,
+)
 from penstock.clock import MILLISECOND
 from penstock.dialects.flight import offered, owners
 from penstock.dialects.flight.bridge import Settle
@@ -23,8 +36,10 @@ from penstock.dialects.flight.get import look, offset_at
 from penstock.dialects.flight.info import all_topics, topic_info
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
+from penstock.intake.staging import name_of
 from penstock.registry.answer import Answer
 from penstock.settings import TopicSettings
+from penstock.transactions.decisions import Decision
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,9 +175,44 @@ def commit(service: Service, caller: Caller, document: Commit) -> Committed:
     if document.topic is not None:
         service.bridge.call(partial(owners.check_here, service.node, document.topic))
     obtain = partial(service.node.obtain_for, caller, "publish")
-    call = partial(service.node.transactions.commit, any_rows=document.any_rows, obtain=obtain)
+    call = partial(
+        service.node.transactions.commit, any_rows=document.any_rows, obtain=obtain, decided=document.decided
+    )
     found: tuple[int, bool] = service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
     return Committed(rows=found[0], already=found[1])
+
+
+def prepare(service: Service, caller: Caller, document: Commit) -> object:
+    """Tell whether what these attempts staged could be committed."""
+    if document.topic is not None:
+        service.bridge.call(partial(owners.check_here, service.node, document.topic))
+    call = service.node.transactions.prepare
+    service.bridge.ask(partial(call, document.query, document.batch, document.attempts))
+    return {}
+
+
+def decide(service: Service, caller: Caller, document: Decide) -> Decided:
+    """Write down that a batch of several topics of a cluster is committed, whoever carries it out."""
+
+    def asked() -> Answer[Decision]:
+        if service.node.share is None:
+            raise Refusal("bad_request", "this node is in no cluster: commit all attempts of a batch at once")
+        wanted: dict[str, list[str]] = {}
+        for part in document.parts:
+            caller.check("publish", part.topic)
+            for attempt in part.attempts:
+                name_of(document.query, document.batch, attempt)
+            wanted.setdefault(part.topic, []).extend(part.attempts)
+        decisions = service.node.transactions.decisions
+        return decisions.decide(document.query, document.batch, wanted, any_rows=document.any_rows)
+
+    def ask(settle: Settle[Decision]) -> None:
+        asked().then(settle)
+
+    found: Decision = service.bridge.ask(ask)
+    return Decided(
+        batch=found.batch, parts=[Part(topic=part.topic, attempts=list(part.attempts)) for part in found.parts]
+    )
 
 
 def abort(service: Service, caller: Caller, document: Commit) -> object:
@@ -220,6 +270,8 @@ ACTIONS: dict[str, Kind] = {
     "seek": Kind(Seek, seek),
     "offsets-at": Kind(OffsetsAt, offsets_at),
     "commit": Kind(Commit, commit),
+    "prepare": Kind(Commit, prepare),
+    "decide": Kind(Decide, decide),
     "abort": Kind(Commit, abort),
     "hold": Kind(Hold, hold),
     "release-hold": Kind(HoldName, release_hold),
