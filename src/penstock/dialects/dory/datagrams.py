@@ -42,6 +42,8 @@ WAIT_NS = 2_000_000
 #: What is handled in one turn of the loop: others want their turns, too, and a listener accepts one connection in each.
 TURN_BYTES_MAX = 256 << 10
 TURN_MAX = 1024
+#: How often it is looked whether the loop has come to what finds no room.
+SPILLED_S = 0.001
 
 #: Where struct mmsghdr of 64-bit Linux has what the kernel says of a datagram.
 _ENTRY_BYTES, _IOV_AT, _IOV_COUNT_AT, _FLAGS_AT, _LENGTH_AT = 64, 16, 24, 48, 56
@@ -54,6 +56,11 @@ class Burst(NamedTuple):
     lengths: list[int] | npt.NDArray[np.int64]
     #: Beginnings of such as were too large.
     cut: list[bytes]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds."""
+        return len(self.data) + sum(map(len, self.cut))
 
 
 #: Hears of all that came since it was last called; runs in the loop.
@@ -85,6 +92,8 @@ class Datagrams:
         self._too_many: deque[Burst] = deque()
         #: Bytes handed over, by the thread, and taken, by the loop: each side writes its own alone.
         self._handed = self._taken = 0
+        #: The same of those that found no room: a loop that comes to none of it would find ever more.
+        self._spilled = self._told = 0
         #: What of them is counted in the memory, which is the loop's: the thread looks at it, and no more.
         self._counted = 0
         self._armed = False
@@ -135,6 +144,8 @@ class Datagrams:
             if burst is not None:
                 last_ns = time.monotonic_ns()
                 self._hand(burst)
+                while self._spilled - self._told > self._waiting_bytes_max and not self._ending:
+                    time.sleep(SPILLED_S)  # now the kernel makes senders wait
             elif self._ending:
                 return
             else:
@@ -147,11 +158,13 @@ class Datagrams:
             self._is_over = True  # the loop is gone
 
     def _hand(self, burst: Burst) -> None:
-        waiting, memory = self.waiting_bytes + len(burst.data), self._memory
+        size, memory = burst.size_bytes, self._memory
+        waiting = self.waiting_bytes + size
         if waiting > self._waiting_bytes_max or memory.used - self._counted + waiting > memory.bytes_max:
+            self._spilled += size
             self._too_many.append(burst)
         else:
-            self._handed += len(burst.data)
+            self._handed += size
             self._bursts.append(burst)
         if not self._armed:
             self._armed = True
@@ -173,16 +186,18 @@ class Datagrams:
 
     def _give(self, bursts: deque[Burst], tell: Deliver) -> None:
         some = [bursts.popleft()]
-        size, count = len(some[0].data), len(some[0].lengths)
+        size, count = some[0].size_bytes, len(some[0].lengths)
         while bursts and size < TURN_BYTES_MAX and count < TURN_MAX:
             some.append(bursts.popleft())
-            size, count = size + len(some[-1].data), count + len(some[-1].lengths)
+            size, count = size + some[-1].size_bytes, count + len(some[-1].lengths)
         data = some[0].data if len(some) == 1 else b"".join([each.data for each in some])
         if bursts is self._bursts:
-            self._taken += len(data)
+            self._taken += size
             waiting = self._handed - self._taken
             self._memory.used += waiting - self._counted
             self._counted = waiting
+        else:
+            self._told += size
         tell(data, *_places(some), [piece for each in some for piece in each.cut])
 
 
