@@ -1,6 +1,6 @@
 """confluent-kafka's producer, tuned, fed from memory: acks from all, no callback for a message.
 
-python -m bench.kafka_writer BROKER TOPIC COUNT SIZE
+python -m bench.kafka_writer BROKER TOPIC COUNT SIZE [COMPRESSION]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from string import ascii_lowercase
 
 from confluent_kafka import Producer
 
@@ -19,13 +20,15 @@ QUEUE = 500_000
 POOL = 1000
 
 
-def bodies(size: int) -> list[bytes]:
-    """Return what is sent again and again."""
+def bodies(size: int, compression: str = "none") -> list[bytes]:
+    """Return what is sent again and again; where it is compressed, what the load generator would send."""
     chance = random.Random(1)
-    return [chance.randbytes(size) for _ in range(POOL)]
+    if compression == "none":
+        return [chance.randbytes(size) for _ in range(POOL)]
+    return [bytes(chance.choices(ascii_lowercase.encode(), k=32)).ljust(size, b"x") for _ in range(POOL)]
 
 
-def main(broker: str, topic: str, count: int, size: int) -> None:
+def main(broker: str, topic: str, count: int, size: int, compression: str = "none") -> None:
     """Send so many messages and print how long it took until Kafka had acked all of them."""
     producer = Producer(
         {
@@ -34,6 +37,7 @@ def main(broker: str, topic: str, count: int, size: int) -> None:
             "enable.idempotence": True,
             "linger.ms": 5,
             "batch.size": BATCH_BYTES,
+            "compression.type": compression,
             "batch.num.messages": 100_000,
             "queue.buffering.max.messages": QUEUE,
             "queue.buffering.max.kbytes": 1 << 20,
@@ -41,7 +45,7 @@ def main(broker: str, topic: str, count: int, size: int) -> None:
         }
     )
     producer.list_topics(topic, timeout=60)
-    pool, produce = bodies(size), producer.produce
+    pool, produce = bodies(size, compression), producer.produce
     began, began_cpu = time.monotonic(), time.process_time()
     for number in range(count):
         try:
@@ -57,4 +61,4 @@ def main(broker: str, topic: str, count: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

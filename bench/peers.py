@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -97,7 +97,7 @@ class Server:
             prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
             self.process = subprocess.Popen([*prefix, *self.command()], stdout=log, stderr=log, cwd=self.data)
         if wait:
-            self._await_port()
+            self.await_port()
 
     def stop(self) -> None:
         """Ask it to stop and wait until it has."""
@@ -155,7 +155,8 @@ class Server:
     def _cpu_ns(self) -> int:
         return sum(measure.cpu_ns(pid) for pid in self.pids())
 
-    def _await_port(self) -> None:
+    def await_port(self) -> None:
+        """Return when it takes connections."""
         end = time.monotonic() + self.start_seconds_max
         while time.monotonic() < end and self._alive():
             if all(owns_port(self.pid, port) for port in self.listening()):
@@ -267,20 +268,22 @@ class Nats(Server):
         return name
 
 
-#: One broker that is its own controller, with the defaults of Kafka but for what one broker alone needs.
+#: A broker that is a controller, too, with the defaults of Kafka but for what one, or a few on one machine, need.
 KAFKA_PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
+node.id={number}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller}
+controller.quorum.voters={voters}
 log.dirs={data}/log
 num.partitions=2
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
 """
 KAFKA_LOGGING = """\
 rootLogger.level = warn
@@ -294,7 +297,7 @@ appender.console.layout.pattern = %p %m%n
 
 
 class Kafka(Server):
-    """Apache Kafka 4: one broker; a topic is made by its first publish and has two partitions."""
+    """Apache Kafka 4: one broker, or one of several; a topic is made by its first publish and has two partitions."""
 
     name = "kafka"
     #: Java on a machine that is busy with others.
@@ -304,9 +307,19 @@ class Kafka(Server):
         super().__init__(durability)
         self.java = supply.java()
         self.settings = self.data / "server.properties"
-        places = {"port": self.port, "controller": free_port(), "data": self.data}
-        self.settings.write_text(KAFKA_PROPERTIES.format(**places))
+        self.controller = free_port()
+        # It must not begin with a dash, which Kafka takes for an option.
+        self.cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        self.join([self])
         (self.data / "log4j2.properties").write_text(KAFKA_LOGGING)
+
+    def join(self, brokers: Sequence[Kafka]) -> None:
+        """Be one of several brokers, before it is started; a topic has a copy on each of them, three at most."""
+        self.cluster, copies = brokers[0].cluster, min(3, len(brokers))
+        voters = ",".join(f"{number}@127.0.0.1:{each.controller}" for number, each in enumerate(brokers, 1))
+        places = {"number": brokers.index(self) + 1, "port": self.port, "controller": self.controller}
+        counts = {"copies": copies, "in_sync": max(1, copies - 1)}
+        self.settings.write_text(KAFKA_PROPERTIES.format(voters=voters, data=self.data, **places, **counts))
 
     @classmethod
     def find(cls) -> Path:
@@ -326,9 +339,7 @@ class Kafka(Server):
     def start(self, wait: bool = True) -> None:
         """Start it; its directory is made ready before the first time."""
         if not (self.data / "log").exists():
-            # It must not begin with a dash, which Kafka takes for an option.
-            cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-            words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.settings)]
+            words = ["kafka.tools.StorageTool", "format", "-t", self.cluster, "-c", str(self.settings)]
             made = subprocess.run([*self._java("-Xmx128m"), *words], capture_output=True, text=True, check=False)
             if made.returncode:
                 raise Missing(f"kafka could not make its directory ready: {made.stderr.strip()[-300:]}")

@@ -29,6 +29,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     #: Messages of a timeline in one turn, and those that wait over a year.
     timeline: int = 500_000
     timeline_waiting: int = 10_000_000
+    #: Messages of each shard that a killed node had.
+    lost: int = 1_000_000
     #: Messages that Spark reads; micro-batches hold a million.
     spark: int = 5_000_000
 
@@ -49,5 +51,6 @@ QUICK = Plan(
     senders=2_000,
     timeline=200_000,
     timeline_waiting=1_000_000,
+    lost=10_000,
     spark=2_000_000,
 )

@@ -10,6 +10,7 @@ from bench.rows import (
     backlog,
     batches,
     beside,
+    cluster,
     crowd,
     deal,
     deliver,
@@ -86,6 +87,8 @@ ROWS: Mapping[str, Row] = {
     "timeline-late": timeline.run_late,
     "timeline-wait": timeline.run_wait,
     "shared-log": shared_log.run,
+    "shared-log-copies": shared_log.run_copies,
+    "cluster": cluster.run,
     "spark": spark.run,
     "jobs": spark.run_jobs,
 }
@@ -93,6 +96,7 @@ ROWS: Mapping[str, Row] = {
 #: Too long for every run, or a part of a row above; `--only` names them.
 EXTRA: Mapping[str, Row] = {
     "backlog-lone": backlog.run_lone,
+    "cluster-lost": cluster.run_lost,
     "spark-read": spark.run_read,
     "spark-stream": spark.run_stream,
     "spark-write": spark.run_write,

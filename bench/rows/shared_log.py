@@ -6,18 +6,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from urllib.request import urlopen
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
+from bench import measure
+from bench.arrivals import arrivals
+from bench.cluster import PATIENCE_S, Cluster, Member, await_until, cluster
 from bench.generator import LoadFailed
 from bench.measure import Sample, interleaved
-from bench.peers import Durability, Kafka, Penstock, Server, fleet
+from bench.peers import Kafka, Penstock, Server, fleet
 from bench.plan import Plan
-from bench.ports import free_port
-from bench.report import Result, at_least, at_most, cpu, p99_ms, rate, ratio, result
+from bench.report import Result, at_least, at_most, cpu, p99_ms, rate, ratio, result, shown, table_row
 from bench.supply import ROOT, Missing
 from penstock.config.tree import SharedLogConfig
 from penstock.log.kafka.librdkafka import KafkaStore
@@ -28,131 +29,115 @@ SIZE = 100
 SENT = 1_000_000
 #: Round trips that are timed.
 TRIPS = 1000
-PATIENCE_S = 120.0
+#: Of the publishes that fill a topic, which are no part of what is measured.
+FILL_BATCH = 200
+FIRST_S_MAX = 5.0
 
-
-class Etcd(Server):
-    """One etcd."""
-
-    name = "etcd"
-
-    @classmethod
-    def find(cls) -> Path:
-        found = shutil.which("etcd")
-        if found is None:
-            raise Missing("there is no etcd here")
-        return Path(found)
-
-    def command(self) -> list[str]:
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
-        return [
-            *(str(self.program), "--data-dir", str(self.data / "etcd")),
-            *("--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer),
-            *("--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"),
-        ]
-
-
-class PenstockOnKafka(Penstock):
-    """A cluster of one node, with an etcd and a Kafka of its own."""
-
-    name = "penstock on Kafka"
-    ports = (*Penstock.ports, 7075)
-
-    def __init__(self, durability: Durability = "os") -> None:
-        super().__init__(durability)
-        self.etcd, self.kafka = Etcd(), Kafka()
-        secret = self.data / "secret"
-        secret.touch(0o600)
-        secret.write_text("everybody knows it\n" * 2)
-        (self.data / "penstock.toml").write_text(
-            f'[cluster]\nname = "bench"\nnode = "n1"\nslots = 4\n'
-            f'secret_file = "{secret}"\n'
-            f'[registry]\nkind = "etcd"\nprefix = "bench"\n'
-            f'[etcd.zones.default]\nendpoints = ["127.0.0.1:{self.etcd.port}"]\n'
-            f'[shared_log]\nbrokers = ["127.0.0.1:{self.kafka.port}"]\n[topic]\nlog = "kafka"\n'
-        )
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--config", str(self.data / "penstock.toml")]
-
-    def start(self, wait: bool = True) -> None:
-        """Start all three; it is ready when it owns its slots."""
-        self.etcd.start()
-        self.kafka.start()
-        super().start(wait)
-        end = time.monotonic() + PATIENCE_S
-        while wait and not self._is_ready():
-            if time.monotonic() > end:
-                raise Missing(f"{self.name} did not get its slots: {self._last_words()}")
-            time.sleep(0.1)
-
-    def _is_ready(self) -> bool:
-        try:
-            with urlopen(f"http://127.0.0.1:{7070 + self.offset}/readyz", timeout=PATIENCE_S):
-                return True
-        except OSError:
-            return False
-
-    def remove(self) -> None:
-        super().remove()
-        self.kafka.remove()
-        self.etcd.remove()
-
-    def topic(self) -> str:
-        """Return the name of a topic that is there: it takes Kafka a moment to make its own."""
-        made = super().topic()
-        self.load("pub", topic=made, count=1)
-        return made
+KAFKA, PRODUCER = Member.name, "producer"
+KAFKA_ZSTD, PRODUCER_ZSTD = f"{KAFKA}, zstd", f"{PRODUCER}, zstd"
 
 
 def run(plan: Plan) -> Iterator[Result]:
     """Publish to a topic on Kafka, and what else its place there costs."""
-    with fleet(PenstockOnKafka, Penstock) as made:
-        node = made.servers.get(PenstockOnKafka.name)
-        if not isinstance(node, PenstockOnKafka):
-            yield result("shared-log", "the log on Kafka", {}, [], made.missing)
-            return
-        yield _published(plan, node)
-        yield _through(plan, made.turns("flow", {"channels": 1, "seconds": plan.seconds}))
-        yield _answered(plan, node)
+    try:
+        with cluster({}) as made, fleet(Penstock) as alone:
+            yield _published(plan, made)
+            yield _through(plan, made.nodes[0], alone.servers["penstock"])
+            yield _answered(plan, made.nodes[0], made.brokers[0])
+            yield _begun(plan, made.nodes[0])
+    except Missing as reason:
+        yield result("shared-log", "the log on Kafka", {}, [], {KAFKA: str(reason)})
 
 
-def _published(plan: Plan, node: PenstockOnKafka) -> Result:
+def run_copies(plan: Plan) -> Iterator[Result]:
+    """Publish to a topic of which three brokers have a copy, as it is and compressed: a node for each."""
+    try:
+        with cluster({}, {"shared_log.compression": "zstd"}, brokers=3) as made:
+            yield _copied(plan, made)
+    except Missing as reason:
+        yield result("shared-log-copies", "the log on Kafka, three copies", {}, [], {KAFKA: str(reason)})
+
+
+def _published(plan: Plan, made: Cluster) -> Result:
     turns = {
-        node.name: lambda: node.sample_fresh("pub", {"seconds": plan.seconds}),
-        "producer": lambda: produced(node.kafka),
+        KAFKA: partial(made.nodes[0].sample_fresh, "pub", {"seconds": plan.seconds}),
+        PRODUCER: partial(produced, made),
     }
     numbers = interleaved(plan.rounds, turns)
     goals = [
-        at_least(1, ratio(rate(numbers, node.name), rate(numbers, "producer"))),
-        at_most(0.4, ratio(cpu(numbers, node.name), cpu(numbers, "producer")), what="CPU of the producer's "),
+        at_least(1, ratio(rate(numbers, KAFKA), rate(numbers, PRODUCER))),
+        at_most(0.4, ratio(cpu(numbers, KAFKA), cpu(numbers, PRODUCER)), what="CPU of the producer's "),
     ]
     work = f"pipelined PUB, {SIZE} B, log on Kafka, one copy; peer: confluent-kafka's producer, a record per message"
     return result("shared-log", work, numbers, goals, {})
 
 
-def _through(plan: Plan, turns: dict[str, Callable[[], Sample]]) -> Result:
+def _copied(plan: Plan, made: Cluster) -> Result:
+    options = {"seconds": plan.seconds}
+    turns = {
+        KAFKA: partial(made.nodes[0].sample_fresh, "pub", options),
+        PRODUCER: partial(produced, made),
+        KAFKA_ZSTD: partial(made.nodes[1].sample_fresh, "pub", options),
+        PRODUCER_ZSTD: partial(produced, made, "zstd"),
+    }
     numbers = interleaved(plan.rounds, turns)
-    goals = [at_least(0.5, ratio(rate(numbers, PenstockOnKafka.name), rate(numbers, "penstock")))]
+    theirs = rate(numbers, PRODUCER)
+    goals = [
+        at_least(0.9, ratio(rate(numbers, KAFKA), theirs)),
+        at_least(1.5, ratio(rate(numbers, KAFKA_ZSTD), theirs), what="zstd, of the producer without "),
+        shown("zstd, of the producer with zstd", ratio(rate(numbers, KAFKA_ZSTD), rate(numbers, PRODUCER_ZSTD))),
+        shown("CPU of the producer's", ratio(cpu(numbers, KAFKA), cpu(numbers, PRODUCER))),
+    ]
+    work = (
+        f"pipelined PUB, {SIZE} B, log on Kafka, three copies; peer: confluent-kafka's producer, a record per message"
+    )
+    return result("shared-log-copies", work, numbers, goals, {})
+
+
+def _through(plan: Plan, node: Member, alone: Server) -> Result:
+    options = {"channels": 1, "seconds": plan.seconds}
+    turns = {each.name: partial(each.sample_fresh, "flow", options) for each in (node, alone)}
+    numbers = interleaved(plan.rounds, turns)
+    goals = [at_least(0.5, ratio(rate(numbers, KAFKA), rate(numbers, "penstock")))]
     return result("shared-log", "publish + deliver + FIN, log on Kafka; peer: log on its disk", numbers, goals, {})
 
 
-def _answered(plan: Plan, node: PenstockOnKafka) -> Result:
+def _answered(plan: Plan, node: Member, kafka: Kafka) -> Result:
     turns = {
-        node.name: lambda: node.sample_fresh("wait", {"connections": 1, "seconds": plan.seconds}),
-        "Kafka": lambda: round_trips(node.kafka),
+        KAFKA: partial(node.sample_fresh, "wait", {"connections": 1, "seconds": plan.seconds}),
+        "Kafka": partial(round_trips, kafka),
     }
     numbers = interleaved(plan.rounds, turns)
-    ours, theirs = p99_ms(numbers, node.name), p99_ms(numbers, "Kafka")
+    ours, theirs = p99_ms(numbers, KAFKA), p99_ms(numbers, "Kafka")
     later = None if ours is None or theirs is None else ours - theirs
     goals = [at_most(2, later, " ms", "p99 later by ")]
     work = "PUB and its OK, one connection, log on Kafka; peer: Kafka's own acks=all in an open transaction"
     return result("shared-log", work, numbers, goals, {})
 
 
-def produced(kafka: Kafka) -> Sample:
+def _begun(plan: Plan, node: Member) -> Result:
+    """Start a node that has lost its disk, from the start of its process to the first message of a backlog."""
+    topic = node.topic()
+    node.load("sub", topic=topic, count=0)
+    node.load("pub", topic=topic, batch=FILL_BATCH, count=plan.backlog)
+    took = []
+    for _ in range(plan.rounds):
+        node.stop()
+        shutil.rmtree(node.node_data)
+        began = time.monotonic()
+        node.start(wait=False)
+        took.append(arrivals(node.port, [topic])[0] - began)
+        await_until(node.is_ready, "all topics to be open")
+        measure.settle(node.pid)
+    best = min(took)  # what others on the machine do only ever adds
+    work = f"start of a node with an empty disk, one shard of {plan.backlog:,} messages on Kafka, to the first delivery"
+    return table_row("shared-log", work, {KAFKA: f"{best:.2f} s"}, [at_most(FIRST_S_MAX, best, " s")], {})
+
+
+def produced(made: Cluster, compression: str = "none") -> Sample:
     """Let the producer send messages, in a process of its own."""
-    words = [sys.executable, "-m", "bench.kafka_writer", f"127.0.0.1:{kafka.port}", kafka.topic(), str(SENT), str(SIZE)]
+    topic = made.brokers[0].topic()
+    words = [sys.executable, "-m", "bench.kafka_writer", made.addresses, topic, str(SENT), str(SIZE), compression]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)
     if done.returncode:
         raise LoadFailed(f"the producer failed: {done.stderr.strip()[-300:]}")

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from penstock.config import ClusterConfig
 from penstock.disk import LocalDisk, replace_file
 from penstock.errors import CorruptionError
 from penstock.log.kafka import files, part
@@ -507,6 +508,28 @@ def test_work_that_comes_after_the_end_is_told_so() -> None:
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     assert [type(error) for error in heard] == [OSError]
+
+
+def test_all_slots_of_a_node_are_fenced_at_once() -> None:
+    loop = asyncio.new_event_loop()
+    threads = RealThreads(loop)
+    slots = ClusterConfig().slots
+    met = threading.Barrier(slots)
+    left = list(range(slots))
+
+    def done(_: int | None, error: BaseException | None) -> None:
+        assert error is None  # nobody waited for the others in vain
+        left.pop()
+        if not left:
+            loop.stop()
+
+    for _ in range(slots):
+        threads.submit("fence", lambda: met.wait(60), done)
+    loop.call_later(90, loop.stop)
+    loop.run_forever()
+    assert not left
+    threads.close()
+    loop.close()
 
 
 def test_a_topic_whose_maker_died_between_the_two_in_kafka_is_made(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Holdings:
     def _fence(self, held: Held) -> None:
         if self._has(held):
             writer = partial(self._engine.store.writer, f"{self._cluster}.slot.{held.number}")
-            self._run(writer, partial(self._fenced, held))
+            self._engine.threads.submit("fence", writer, partial(self._fenced, held))
 
     def _fenced(self, held: Held, writer: Writer | None, error: BaseException | None) -> None:
         """Every earlier owner is shut out: what is in the slot can be read now, and nobody adds to it."""

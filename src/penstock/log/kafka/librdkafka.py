@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -130,6 +131,9 @@ class KafkaStore:
         if start >= end:
             return
         with _Lent(self) as consumer:
+            with suppress(KafkaException):
+                # One that does not know a topic's leader looks for it once a second by itself; asked, it knows at once.
+                consumer.list_topics(partition.topic, timeout=self._ask_s)
             consumer.assign([TopicPartition(partition.topic, partition.number, start)])
             heard = time.monotonic()
             while True:

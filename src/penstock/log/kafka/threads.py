@@ -14,8 +14,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 #: Threads of each pool of a disk that is not left to the local one. A sync waits some milliseconds for Kafka, so these
-#: are some thousand syncs a second; a sync that waits for a Kafka that is away must not stop those of another.
-POOLS = {"sync": 16, "read": 4, "seal": 2, "make": 2, "open": 8}
+#: are some thousand syncs a second; a sync that waits for a Kafka that is away must not stop those of another. A fence
+#: waits half a second for Kafka and does nothing else, and no topic can be opened before it: all slots at once.
+POOLS = {"sync": 16, "read": 4, "seal": 2, "make": 2, "open": 8, "fence": 64}
 #: Partitions that are read at once when a topic is taken over.
 LOADS = 8
 
