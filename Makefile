@@ -67,7 +67,7 @@ test: ## checks, tests, most of a minute of simulation, short proofs
 	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
 		$(MAKE) -j2 SCRATCH="$$scratch" $(PARTS)
 
-PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-simulation test-fuzz test-queues test-archive
+PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-cluster-broker test-simulation test-fuzz test-queues test-archive
 .PHONY: peers $(PARTS)
 # Built before the tests, because a compiler takes both cores from whatever runs beside it.
 peers: | $(BIN)/python
@@ -95,6 +95,8 @@ test-crash:
 	$(BIN)/python -m tests.proofs.crash --kills $(CRASH_KILLS)
 test-queues:
 	$(BIN)/python -m tests.proofs.queues --kills $(QUEUE_KILLS)
+test-cluster-broker:
+	$(BIN)/python -m tests.proofs.cluster_broker --short
 test-fuzz:
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 test-exactly-once:
@@ -164,7 +166,7 @@ prove-kafka-relay: $(DEV) ## three brokers of Kafka, killed in turn while a node
 	@scripts/need java mvn
 	$(BIN)/python -m tests.proofs.kafka_relay $(ARGS)
 
-prove-cluster-broker: $(DEV) ## three nodes, Kafka and etcd, killed and paused in turn under load: nothing is lost, and nothing is two things (ARGS="--troubles 7")
+prove-cluster-broker: $(DEV) ## three nodes, Kafka and etcd, killed, paused and cut off in turn under load: nothing is lost, and nothing is two things (ARGS="--troubles 7")
 	@scripts/need java mvn etcd
 	$(BIN)/python -m tests.proofs.cluster_broker $(ARGS)
 
