@@ -41,7 +41,7 @@ AWS := .venv/aws
 
 .PHONY: help setup dev pipeline spark up test unit check docs format bench soak fuzz clean lock
 .PHONY: prove prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory
-.PHONY: prove-exactly-once prove-archive prove-cluster prove-cluster-broker
+.PHONY: prove-exactly-once prove-archive prove-cluster prove-cluster-broker prove-racks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,7 +143,7 @@ fuzz-parsers: $(FUZZ)
 soak: $(DEV) ## simulation seeds until stopped
 	$(BIN)/python -m tests.simulation --forever $(ARGS)
 
-prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster prove-cluster-broker ## every proof below
+prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-relay prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory prove-exactly-once prove-archive prove-cluster prove-cluster-broker prove-racks ## every proof below
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
@@ -169,6 +169,10 @@ prove-kafka-relay: $(DEV) ## three brokers of Kafka, killed in turn while a node
 prove-cluster-broker: $(DEV) ## three nodes, Kafka and etcd, killed, paused and cut off in turn under load: nothing is lost, and nothing is two things (ARGS="--troubles 7")
 	@scripts/need java mvn etcd
 	$(BIN)/python -m tests.proofs.cluster_broker $(ARGS)
+
+prove-racks: $(DEV) ## a timeline on three nodes, whose rack of consumers and whose node are killed in turn: delivery goes on, and the gap in ms (ARGS="--short")
+	@scripts/need java mvn etcd
+	$(BIN)/python -m tests.proofs.racks $(ARGS)
 
 prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics are made: nothing is lost or made twice (ARGS="--troubles 6")
 	@scripts/need etcd
