@@ -258,6 +258,17 @@ def test_this_clock_is_judged_by_most_of_three_partners_or_by_the_registry_alone
     assert drift.self_offset_ms() == 600
 
 
+def test_partners_on_a_busy_machine_that_answer_late_do_not_make_this_clock_a_wrong_one() -> None:
+    drift = Drift()
+    for name in ("c1", "c2", "c3", "c4"):
+        drift.add("consumer", "a", name, 0, 2900, 3000)  # asked at 0, and looked at its clock when it came to it
+    assert drift.self_offset_ms() == 0
+    for name in ("c1", "c2", "c3", "c4"):
+        drift.add("consumer", "a", name, 4000, 5610, 4020)
+        drift.add("consumer", "a", name, 5000, 6610, 5020)
+    assert drift.self_offset_ms() == 1590
+
+
 def test_clocks_that_are_off_are_told_by_kind_and_topic() -> None:
     drift = Drift()
     drift.add("consumer", "a", "c1", 0, 300, 20)

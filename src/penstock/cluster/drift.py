@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator
+from math import copysign
 from statistics import fmean, median
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -42,8 +43,17 @@ class Samples:
 
     def offset_ms(self) -> float:
         """Return how far the clock is ahead, by the samples that took not much longer than most."""
-        typical = median(sample.rtt_ms for sample in self._samples)
-        return median(sample.offset_ms for sample in self._samples if sample.rtt_ms <= RTT_MAX * typical)
+        return median(sample.offset_ms for sample in self._usual())
+
+    def sure_ms(self) -> float:
+        """Return how far the clock is ahead at least: within the time it took to ask, it may have been told at any."""
+        return median(
+            copysign(max(abs(sample.offset_ms) - sample.rtt_ms / 2, 0.0), sample.offset_ms) for sample in self._usual()
+        )
+
+    def _usual(self) -> list[Sample]:
+        typical = self.rtt_ms()
+        return [sample for sample in self._samples if sample.rtt_ms <= RTT_MAX * typical]
 
     def rtt_ms(self) -> float:
         """Return how long it takes to ask, mostly."""
@@ -85,13 +95,13 @@ class Drift:
             del self._partners[key]
 
     def self_offset_ms(self) -> float | None:
-        """Return how far this clock is behind the others', by most of them; None if too few say so.
+        """Return how far this clock is behind the others' at least, by most of them; None if too few say so.
 
-        With fewer than three the registry's alone counts.
+        With fewer than three the registry's alone counts. A partner that answers late is not one whose clock is off.
         """
-        offsets = [samples.offset_ms() for samples in self._partners.values()]
+        offsets = [samples.sure_ms() for samples in self._partners.values()]
         if len(offsets) < PARTNERS_MIN:
-            offsets = [samples.offset_ms() for key, samples in self._partners.items() if key[0] == "sync"]
+            offsets = [samples.sure_ms() for key, samples in self._partners.items() if key[0] == "sync"]
         return median(offsets) if offsets else None
 
     def mean_offset_ms(self, *targets: Target) -> float:
