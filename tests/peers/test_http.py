@@ -145,6 +145,35 @@ def test_a_long_poll_on_the_wrong_node_ends_with_the_first_message(pair: Pair) -
     there.until(lambda: not len(polls.waiting))  # nobody waits for a client that is gone
 
 
+def test_a_client_that_has_said_all_is_answered_on_either_node(pair: Pair) -> None:
+    pair.n2.post("topics", {"name": "half"})
+    sqs(pair.n2, "CreateQueue", QueueName="half-polled")
+    for node in (pair.n1, pair.n2):
+        for kept in range(2):  # the second goes over a connection that is there
+            body = b"%d at %d" % (kept, node.ports["nsq.http_port"])
+            head = b"POST /pub?topic=half HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+            assert said_to(node, "nsq.http_port", head + body).endswith(b"\r\n\r\nOK")
+            if not kept:
+                assert nsq(node, "/pub?topic=half", "between").content == b"OK"
+        # One that waits counts as gone.
+        asked = json.dumps({"QueueUrl": "http://localhost/000000000000/half-polled", "WaitTimeSeconds": 20}).encode()
+        head = b"POST / HTTP/1.1\r\nhost: localhost\r\nx-amz-target: AmazonSQS.ReceiveMessage\r\n"
+        told = said_to(node, "sqs.port", head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
+        assert not told or told.startswith(b"HTTP/1.1 503 ")
+    assert pair.n2.get("topics/half").json["published"] == 6
+
+
+def said_to(node: Served, port: str, wire: bytes) -> bytes:
+    """Return what is said to somebody who sends this, and nothing more."""
+    with socket.create_connection(("127.0.0.1", node.ports[port]), 60) as client:
+        client.sendall(wire)
+        client.shutdown(socket.SHUT_WR)
+        told = b""
+        while part := client.recv(65536):
+            told += part
+        return told
+
+
 def test_dynamiq_answers_on_either_node(pair: Pair) -> None:
     here, there = pair.n1, pair.n2
     assert queue_service(there, "PUT", "/v1/queues/chores").status == 201

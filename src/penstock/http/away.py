@@ -81,7 +81,8 @@ class Away:
         if self.node.peers is None:
             raise there
         self.brought[there.node] += 1
-        request.on_gone(self._send(there.node, _Brought(request)).abandon)
+        way = self._send(there.node, _Brought(request))
+        request.on_gone(way.abandon, way.end)
 
     def ask(self, to: str, caller: Caller, target: str) -> Answer[bytes]:
         """Answer with the content of a page of another node's, for somebody."""
@@ -207,6 +208,8 @@ class _Way(asyncio.Protocol):
         self._size = 0
         self._held: Wait | None = None
         self._whole = False
+        #: Nothing more is sent, which the other node has not heard.
+        self._ends = False
 
     @property
     def is_open(self) -> bool:
@@ -224,6 +227,19 @@ class _Way(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def end(self) -> bool:
+        """Let the other node know that the client sends no more: it answers, or hangs up on one that waits.
+
+        False if it cannot be told.
+        """
+        if self._transport is None:
+            self._ends = True
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            return False
+        return True
+
     def abandon(self) -> None:
         """Let the other node know that nobody waits any more."""
         self._let_go()
@@ -239,6 +255,8 @@ class _Way(asyncio.Protocol):
             self._transport.abort()
         else:
             self._transport.write(self._errand.wire())
+            if self._ends and not self.end():
+                self._break("its connection cannot be ended by halves")
 
     def failed(self, why: Refusal) -> None:
         """Tell that the node could not be asked."""

@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Answer what was asked before the client said that it asks no more, unless that is somebody who waits."""
-        if self.is_secure or not self.is_busy or any(each.is_watched for each in self._answers):
+        if self.is_secure or not self.is_busy or any(each.is_left() for each in self._answers):
             return False
         self.ends = True
         return True
@@ -413,11 +413,12 @@ class _Cell:
 
     __slots__ = ("wire",)
 
-    #: Nobody waits for it.
-    is_watched = False
-
     def __init__(self) -> None:
         self.wire = b""
+
+    def is_left(self) -> bool:
+        """Tell that its client is answered, also where that sends nothing more."""
+        return False
 
     def leave(self) -> None:
         """Tell nobody."""

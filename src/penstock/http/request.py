@@ -25,6 +25,7 @@ class Request:
 
     __slots__ = (
         "_gone",
+        "_half",
         "_held_bytes",
         "body",
         "caller",
@@ -68,6 +69,7 @@ class Request:
         self.wire = b""
         self.is_answered = False
         self._gone: Callable[[], None] | None = None
+        self._half: Callable[[], bool] | None = None
         #: How much of the node's memory for input its body has.
         self._held_bytes = 0
 
@@ -107,14 +109,16 @@ class Request:
             self.connection.listener.budget.input.give(self._held_bytes)
             self._held_bytes = 0
 
-    def on_gone(self, gone: Callable[[], None]) -> None:
-        """Be told if the client hangs up before the answer; a client that only stops sending counts as gone then."""
-        self._gone = gone
+    def on_gone(self, gone: Callable[[], None], half: Callable[[], bool] | None = None) -> None:
+        """Be told if the client hangs up before the answer; a client that only stops sending counts as gone then.
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether somebody wants to know that the client is gone."""
-        return self._gone is not None
+        Unless `half`, which hears of that, says that it is answered all the same.
+        """
+        self._gone, self._half = gone, half
+
+    def is_left(self) -> bool:
+        """Tell whether a client that sends nothing more counts as gone."""
+        return self._gone is not None and (self._half is None or not self._half())
 
     def leave(self) -> None:
         """Tell whoever wants to know that the client is gone."""
