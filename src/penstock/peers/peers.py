@@ -23,6 +23,7 @@ from penstock.config import host_and_port
 from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.peers.line import Line
 from penstock.peers.preface import NONCE_BYTES, Frames, Guest, Refused, Welcome, refusal_of, written
+from penstock.peers.standing import Standing
 from penstock.wire.dial import Dialler, Dialling
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Peers:
         self._dialler = dialler
         #: Connections that are being made, and those that stand, by node.
         self._coming: set[_Approach] = set()
-        self._standing: dict[str, set[asyncio.Transport]] = {}
+        self._standing: dict[str, Standing] = {}
         #: How often another node could not be reached, or did not let this one in.
         self.failures: Counter[str] = Counter()
         self._said: dict[str, int] = {}
@@ -98,8 +99,8 @@ class Peers:
         """Break every connection to a node that is gone, or counts as gone: nobody waits for it any longer."""
         for approach in [each for each in self._coming if each.to == to]:
             approach.fail(Refusal("unavailable", f"node {to} is gone"))
-        for transport in list(self._standing.pop(to, ())):
-            transport.abort()
+        if (standing := self._standing.pop(to, None)) is not None:
+            standing.abort()
 
     def close(self) -> None:
         """Go nowhere any more."""
@@ -138,9 +139,7 @@ class Peers:
         """Take note of what came of going somewhere."""
         self._coming.discard(approach)
         if transport is not None:
-            standing = self._standing.setdefault(approach.to, set())
-            standing -= {each for each in standing if each.is_closing()}
-            standing.add(transport)
+            self._standing.setdefault(approach.to, Standing()).add(transport)
             self._said.pop(approach.to, None)
         elif why is not None and not self.closed:
             self.failures[approach.to] += 1

@@ -15,6 +15,7 @@ from penstock.callers.carried import arrived
 from penstock.clock import SECOND, Timer
 from penstock.errors import Refusal
 from penstock.peers.preface import NONCE_BYTES, Frames, Host, Refused, Welcome, written
+from penstock.peers.standing import Standing
 from penstock.wire.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Reception:
         self.arriving: set[Arrival] = set()
         self.visits: Counter[str] = Counter()
         self.refused = 0
-        self._inside: set[asyncio.BaseTransport] = set()
+        self._inside = Standing()
         self._closed = False
 
     def connect(self) -> Arrival:
@@ -51,9 +52,7 @@ class Reception:
         self._closed = True
         for arrival in list(self.arriving):
             arrival.hang_up()
-        for transport in list(self._inside):
-            cast(asyncio.Transport, transport).abort()
-        self._inside.clear()
+        self._inside.abort()
 
     def refuse(self, refusal: Refusal, peer: str) -> None:
         """Count somebody who is not let in."""
@@ -62,7 +61,6 @@ class Reception:
 
     def let_in(self, transport: asyncio.Transport) -> None:
         """Know a connection that is a door's now."""
-        self._inside = {each for each in self._inside if not each.is_closing()}
         self._inside.add(transport)
 
 
