@@ -92,9 +92,7 @@ class Link:
         """Return the connection to that node."""
         with self._lock:
             if self._connection is None:
-                # A consumer says something every second, so it may look whether the node is there, too.
-                is_watchful = isinstance(self._greeting, wire.ConsumerHandshake)
-                self._connection = Connection(self._access, is_watchful=is_watchful)
+                self._connection = Connection(self._access, is_watchful=True)  # one that stands still is left, too
             return self._connection
 
     def session(self) -> str:
