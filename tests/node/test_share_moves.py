@@ -11,6 +11,7 @@ from penstock.clock import SECOND
 from penstock.cluster.deal import slot_of
 from penstock.cluster.places import SLOTS
 from penstock.errors import Elsewhere, Refusal
+from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import AwayError, Partition
 from penstock.message import Rows
 from penstock.moves.redrive import Redriven, redrive
@@ -135,6 +136,27 @@ def test_a_store_that_is_away_while_a_slot_is_given_up_does_not_bring_it_back(cl
     assert sorted(share_of(two).holdings.ready) == sorted(share_of(two).slots.mine)
     assert share_of(two).holdings.lost == 0
     assert all(works(cluster, topic) for node in (one, two) for topic in list(node.topics.values()))
+
+
+def test_a_slot_that_is_lost_while_it_is_given_up_is_dropped(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    names = [made(cluster, one, f"t{number}").name for number in range(12)]
+    cluster.clocks["one"].stalled.add("sync")
+    heard = {name: publish(one.topic(name), b"unsynced") for name in names}
+    cluster.start("two")
+    cluster.run(3 * SECOND)
+    leaving = {name: one.topics[name] for name in names if one.topics[name].is_leaving}
+    assert leaving
+    for number in {slot_of_topic(one, name) for name in leaving}:
+        lose(cluster, number)
+    cluster.run(SECOND)
+    # What it waits for the store may answer, or may not: nobody here asks any more.
+    assert not leaving.keys() & one.topics.keys()
+    assert all(topic.disk.failed is not None for topic in leaving.values() if isinstance(topic.disk, SharedDisk))
+    cluster.clocks["one"].let_threads_go()
+    cluster.run()
+    assert not any(heard[name].oks for name in leaving)
 
 
 def test_a_topic_that_could_not_be_made_is_there_once_the_store_answers(cluster: Cluster) -> None:

@@ -76,6 +76,8 @@ class Holdings:
         calls = self._took, self._lost, self._give_up
         self.slots = Slots(registry, node.clock, node.config.cluster, life, *calls, disk)
         self._held: dict[int, Held] = {}
+        #: Slots that are being given up, and what is in them.
+        self._leaving: dict[int, tuple[Held, list[Topic]]] = {}
         #: Topics that are being opened, by name.
         self.coming: dict[str, Answer[Topic]] = {}
         #: What cannot be used, and why.
@@ -253,6 +255,19 @@ class Holdings:
         held = self._held.get(number)
         if held is not None:
             self._drop(held)
+        elif number in self._leaving:
+            self._break_off(number)
+
+    def _break_off(self, number: int) -> None:
+        """Wait no longer until the store has the rest of a slot that is given up: another may have it."""
+        held, topics = self._leaving.pop(number)
+        for topic in topics:
+            if isinstance(topic.disk, SharedDisk):
+                topic.disk.close()
+            self._let_go(topic)
+            self._node.tell("left", topic)
+        if held.writer is not None:
+            self._run(held.writer.close, _unheard)
 
     def _drop(self, held: Held) -> None:
         """Hang up on everybody who uses a topic of a slot, and send nothing more to the store."""
@@ -279,13 +294,20 @@ class Holdings:
         topics = self._topics_of(held)
         for topic in topics:
             topic.begin_leaving()
+        going = self._leaving[number] = held, topics
 
         def closed() -> None:
-            self.given += 1
+            is_lost = self._leaving.get(number) is not going
+            if is_lost:
+                self.lost += 1
+            else:
+                self.given += 1
+                del self._leaving[number]
             for topic in topics:
                 self._let_go(topic)
                 self._clear(topic.path)
-                self._node.tell("left", topic)
+                if not is_lost:
+                    self._node.tell("left", topic)
                 self._look_again(topic.name)
             if held.writer is None:
                 answer.give(None)
