@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError
 
+from penstock.cli import doctor
 from penstock.clock import SECOND
+from penstock.config.tree import SharedLogConfig
 from penstock.disk import LocalDisk
 from penstock.log import label
 from penstock.log.file_shard import FileShard
 from penstock.log.kafka import librdkafka, part
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.look import Look, labels
-from penstock.log.kafka.store import Partition, Stored
+from penstock.log.kafka.store import AwayError, Partition, Stored
 from penstock.log.label import Label
 from penstock.log.shard import open_shard
 from penstock.message import Rows
@@ -78,10 +82,17 @@ def held(store: FakeStore) -> list[list[Stored]]:
 
 
 def read(tmp_path: Path, *arguments: str) -> Done:
+    return asked(tmp_path, "log", *arguments)
+
+
+def asked(tmp_path: Path, *arguments: str) -> Done:
+    """Run a command with the configuration of a node of the cluster."""
     secret = tmp_path / "secret"
     secret.write_text("two words\n")
-    settings = "cluster.name=c", "registry.kind=etcd", f"cluster.secret_file={secret}"
-    return inside("log", *arguments, *(f"--set={each}" for each in settings), cwd=tmp_path)
+    (tmp_path / "penstock.toml").write_text(
+        f'cluster = {{name = "c", secret_file = "{secret}"}}\nregistry = {{kind = "etcd"}}\n'
+    )
+    return inside(*arguments, cwd=tmp_path, PENSTOCK_CONFIG="penstock.toml")
 
 
 def test_rows_are_read_beside_the_owner_which_goes_on(owner: Owner, store: FakeStore, tmp_path: Path) -> None:
@@ -162,3 +173,40 @@ def test_who_has_no_kafka_is_told_what_to_set(store: FakeStore, tmp_path: Path) 
     store.is_away = True
     away = read(tmp_path, "verify", "orders")
     assert (away.code, "Kafka at 127.0.0.1:9092 cannot be read" in away.error) == (3, True)
+
+
+def test_the_doctor_asks_kafka_and_a_registry_in_etcd_is_not_made_from_a_disk(
+    owner: Owner, store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "etcd", lambda _: iter(()))
+    found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
+    assert [(each["verdict"], each["found"]) for each in found] == [("OK", "answers, holds 1 logs of cluster c")]
+    store.is_away = True
+    found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
+    assert [(each["verdict"], each["todo"]) for each in found] == [("FAIL", "start it, or correct [shared_log]")]
+    (tmp_path / "penstock-data").mkdir()
+    refused = asked(tmp_path, "registry", "rebuild")
+    assert (refused.code, "what cluster c remembers is in its etcd" in refused.error) == (2, True)
+    assert not list((tmp_path / "penstock-data").iterdir())
+
+
+class Leaderless:
+    """Kafka while it chooses leaders, and when a topic is gone."""
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        partitions = {0: SimpleNamespace(leader=-1), 1: SimpleNamespace(leader=1)}
+        error = KafkaError(self._code) if self._code is not None else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error, partitions=partitions)})
+
+
+def test_a_topic_without_a_leader_is_away_and_not_deleted() -> None:
+    found = librdkafka.KafkaStore(SharedLogConfig(patience_ns=SECOND // 10), "c")
+    for code in (None, KafkaError.LEADER_NOT_AVAILABLE):
+        found._admin_client = Leaderless(code)  # type: ignore[assignment]
+        with pytest.raises(AwayError):
+            found.partitions("c.1.log")
+    found._admin_client = Leaderless(KafkaError.UNKNOWN_TOPIC_OR_PART)  # type: ignore[assignment]
+    assert found.partitions("c.1.log") == 0

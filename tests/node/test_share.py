@@ -17,8 +17,10 @@ from penstock.dialects.flight.info import topic_info
 from penstock.errors import Elsewhere, Refusal
 from penstock.intake.receipt import Receipt
 from penstock.log.kafka.engine import Engine
+from penstock.log.kafka.look import labels
 from penstock.log.kafka.store import AwayError
 from penstock.message import Rows
+from penstock.node.growth import grow
 from penstock.node.node import Node
 from penstock.node.polls import Polls
 from penstock.node.topic import Topic
@@ -592,3 +594,49 @@ def test_who_was_told_to_try_again_finds_the_topic_made_and_who_comes_later_that
     assert create(two) == "elsewhere"
     assert create(one) == "t"
     assert create(one) == create(two) == "conflict"
+
+
+def test_the_label_of_a_topic_that_went_and_came_again_is_written(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    Consumer(cluster, made(cluster, one, "t"))
+    for away, here in (("one", two), ("two", one)):
+        cluster.stop(away)
+        cluster.run(LEASE_NS + 5 * SECOND)
+        here.topic("t").subscribe(f"with {here.share and here.share.name}".replace(" ", "-"))
+        cluster.clocks[away].go_on()
+        cluster.run()
+    [(_, label)] = labels(cluster.store)
+    assert label is not None
+    assert sorted(each["name"] for each in label.subscriptions or ()) == ["s", "with-one", "with-two"]
+
+
+def test_shards_of_a_growth_that_failed_are_removed_beside_the_loop(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, clock = cluster.start("one"), cluster.clocks["one"]
+    cluster.run()
+    topic = made(cluster, one, "t")
+
+    def refuse() -> None:
+        clock.stalled.add("make")  # as where Kafka does not answer
+        raise Refusal("conflict", "it is storing messages at this moment")
+
+    monkeypatch.setattr(topic.intake, "hold", refuse)
+    told: list[Exception | None] = []
+    grow(topic, 2).then(lambda _, error: told.append(error))
+    cluster.run()
+    assert isinstance(told[0], Refusal)
+    assert topic.disk.exists(f"{topic.path}/1"), "the loop did not wait for it"
+    again = grow(topic, 2)
+    assert again.is_given, "it is refused until they are gone"
+    again.then(lambda _, error: told.append(error))
+    assert isinstance(told[1], Refusal)
+    clock.let_threads_go()
+    cluster.run()
+    assert not topic.disk.exists(f"{topic.path}/1")
+    monkeypatch.undo()
+    grow(topic, 2).then(lambda _, error: told.append(error))
+    cluster.run()
+    assert told[2] is None
+    assert len(topic.shards) == 2

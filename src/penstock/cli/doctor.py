@@ -38,6 +38,8 @@ OPEN_FILES_LOW = 4096
 #: Group commit makes one sync serve many publishers, but each waits for one.
 SYNC_SLOW_NS = 20_000_000
 SYNC_COUNT = 64
+#: A Kafka that does not answer for so long is away.
+KAFKA_NS = 5_000_000_000
 #: The first release of this program is younger than this (2026-01-01).
 CLOCK_LEAST_S = 1_767_225_600
 PACKAGES = (
@@ -112,6 +114,8 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
         yield node(loaded)
     if config.registry.kind == "etcd":
         yield from etcd(config)
+    if config.cluster.name:
+        yield kafka(config)
     yield from directory(config.data_dir)
     yield readers(config.data_dir, config.data_mode == "group")
 
@@ -257,6 +261,22 @@ def etcd(config: Config) -> Iterator[Finding]:
             yield Finding("WARN", what, health.problem, "the others do without it; start it again")
         else:
             yield Finding("FAIL", what, health.problem, f"start it, or correct [etcd.zones.{zone}]")
+
+
+def kafka(config: Config) -> Finding:
+    """Ask the Kafka that holds the logs of the cluster what it has of it."""
+    from penstock.log.kafka.librdkafka import KafkaStore
+
+    brokers = ", ".join(config.shared_log.brokers)
+    patience_ns = min(config.shared_log.patience_ns, KAFKA_NS)
+    store = KafkaStore(msgspec.structs.replace(config.shared_log, patience_ns=patience_ns), config.cluster.name)
+    try:
+        topics = sum(name.endswith(".log") for name in store.topics())
+    except OSError as error:
+        return Finding("FAIL", f"kafka {brokers}", str(error), "start it, or correct [shared_log]")
+    finally:
+        store.close()
+    return Finding("OK", f"kafka {brokers}", f"answers, holds {topics} logs of cluster {config.cluster.name}")
 
 
 def directory(path: str) -> Iterator[Finding]:

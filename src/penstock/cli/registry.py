@@ -38,10 +38,16 @@ def rebuild(
     from penstock.cli.daemon import claimed
     from penstock.cli.table import load
     from penstock.disk import LocalDisk
+    from penstock.errors import ConfigError
     from penstock.rescue.rebuild import rebuild as make
 
     path = data_directory(data)
     config = load(flags={"data_dir": path}).config
+    if config.cluster.name:
+        raise ConfigError(
+            f"what cluster {config.cluster.name} remembers is in its etcd, not in {path}: put a snapshot of that back "
+            "(etcdctl snapshot restore), and start the nodes; what they have on disk and on Kafka stays as it is"
+        )
     with claimed(config):
         disk = LocalDisk(group=config.data_mode == "group")
         made = make(disk, StoppedClock(), SystemRandom(), path, force=force)

@@ -45,6 +45,8 @@ class Presence:
         self._gone: dict[str, bytes] = {}
         self._locks: dict[str, _Lock] = {}
         self._closed = False
+        #: The registry did not take what was last said anew.
+        self._is_unheard = False
         self._timer: Timer = clock.call_at(clock.monotonic() + self._renew_ns, self._renew)
 
     def keep(self, key: str, value: bytes) -> Answer[None]:
@@ -205,7 +207,13 @@ class Presence:
         hanging = set().union(*(berth.keys for berth in self._berths)) if self._berths else set()
         for key, value in list(self._kept.items()):
             if key not in hanging:
-                self._say(key, value, over=False).then(_told)
+                self._say(key, value, over=False).then(self._told)
+
+    def _told(self, _: None, error: Exception | None) -> None:
+        """Say once that the registry does not hear, and not each time that it is asked."""
+        if error is not None and not self._is_unheard:
+            _log.warning("what this broker says of itself is not in the registry: %s", error)
+        self._is_unheard = error is not None
 
     def _lost(self, berth: _Berth) -> None:
         for key in berth.keys:
@@ -230,8 +238,3 @@ class _Berth:
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.keys: set[str] = set()
-
-
-def _told(_: None, error: Exception | None) -> None:
-    if error is not None:
-        _log.warning("what this broker says of itself is not in the registry: %s", error)

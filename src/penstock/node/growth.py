@@ -78,7 +78,7 @@ def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
         topic.check_alive()
         topic.intake.hold()
     except Refusal as refusal:
-        making.unmake(node, topic.name, made)
+        _unmake(topic, made)
         return Answer.refused(refusal)
     grown = topic.record.grown
     growth = Growth(
@@ -92,7 +92,7 @@ def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
 
     def told(_: None, error: Exception | None) -> None:
         if error is not None:
-            making.unmake(node, topic.name, made)
+            _unmake(topic, made)
             topic.intake.release()
             return
         try:
@@ -102,6 +102,16 @@ def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
 
     asked.then(told)
     return asked
+
+
+def _unmake(topic: Topic, made: list[Shard]) -> None:
+    """Take back shards that were made; others of their numbers are made only then."""
+    topic.is_growing = True
+
+    def gone(_: None, __: Exception | None) -> None:
+        topic.is_growing = False
+
+    making.unmake(topic.node, topic.name, topic.disk, made).then(gone)
 
 
 def _is_needed(topic: Topic, growth: Growth) -> bool:

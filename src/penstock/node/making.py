@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.disk import Disk
@@ -18,6 +19,7 @@ from penstock.log.label import Label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard, open_shard
 from penstock.log.weight import Measures
+from penstock.registry.answer import Answer
 from penstock.registry.records import TopicRecord
 from penstock.settings import TopicSettings
 
@@ -86,13 +88,30 @@ def more(
     return made
 
 
-def unmake(node: Node, topic: str, shards: Iterable[Shard]) -> None:
-    """Remove shards that nobody has used; blocking."""
+def unmake(node: Node, topic: str, disk: Disk, shards: list[Shard]) -> Answer[None]:
+    """Remove shards that nobody has used; answered, if they are not on this disk, once they are gone."""
+    answer: Answer[None] = Answer()
+
+    def done(failed: dict[int, OSError] | None, error: BaseException | None) -> None:
+        for number, each in (failed or {}).items():  # they are empty, and whoever makes them again finds them so
+            node.report_bug(f"shard {number} of topic {topic}", each)
+        answer.give(None)
+
+    if disk.is_shared:
+        disk.submit("make", partial(_removed, shards), done)
+    else:
+        done(_removed(shards), None)
+    return answer
+
+
+def _removed(shards: list[Shard]) -> dict[int, OSError]:
+    failed = {}
     for shard in shards:
         try:
             shard.delete()
-        except OSError as error:  # they are empty, and whoever makes them again finds them so
-            node.report_bug(f"shard {shard.number} of topic {topic}", error)
+        except OSError as error:
+            failed[shard.number] = error
+    return failed
 
 
 def measures(record: TopicRecord, shard: int) -> Measures:

@@ -55,9 +55,11 @@ class Labels:
         if key.startswith(TOPICS):
             return self._node.topics.get(key[len(TOPICS) :])
         number = int(key.split("/")[1])
-        if number not in self._by_number:
+        found = self._by_number.get(number)
+        if found is None or self._node.topics.get(found.name) is not found:  # it may have gone, and come again
             self._by_number = {topic.record.number: topic for topic in self._node.topics.values()}
-        return self._by_number.get(number)
+            found = self._by_number.get(number)
+        return found
 
     def _write(self, topic: Topic) -> None:
         if topic in self._writing:

@@ -85,13 +85,18 @@ class KafkaStore:
             return
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions of a topic have a leader, from the first on; 0 if there is no such topic."""
-        found = self._tried(lambda: self._admin.list_topics(topic, timeout=self._ask_s), f"what {topic} has")
-        known = found.topics[topic]
-        if known.error is not None or not known.partitions:
+        """Return how many partitions a topic has, once all have a leader; 0 if there is no such topic."""
+        return self._tried(lambda: self._partitions(topic), f"what {topic} has")
+
+    def _partitions(self, topic: str) -> int:
+        known = self._admin.list_topics(topic, timeout=self._ask_s).topics[topic]
+        if known.error is not None and is_unknown(known.error):
             return 0
-        led = [known.partitions[number].leader >= 0 for number in sorted(known.partitions)]
-        return len(led) if all(led) else led.index(False)
+        if known.error is not None:
+            raise KafkaException(known.error)
+        if not all(partition.leader >= 0 for partition in known.partitions.values()):
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return len(known.partitions)
 
     def topics(self) -> Sequence[str]:
         """Return the names of all topics of this cluster's."""
