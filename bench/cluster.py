@@ -55,6 +55,8 @@ class Member(Penstock):
 
     name = "penstock on Kafka"
     ports = (*Penstock.ports, 7075)
+    #: It waits for etcd and Kafka, which share the machine with it.
+    start_seconds_max = PATIENCE_S
 
     def __init__(self, label: str, secret: Path, etcd: Etcd, brokers: str, settings: Mapping[str, str]) -> None:
         super().__init__()
