@@ -53,6 +53,7 @@ class Places:
             "or_elsewhere": lambda name, made: made,
             "is_heir": lambda deleted: True,
             "cleared": lambda deleted: deleted,
+            "slots": SimpleNamespace(places=SimpleNamespace(nodes={})),
         }
         return made[name]
 
