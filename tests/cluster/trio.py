@@ -25,6 +25,7 @@ from tests.proofs.process import Process
 
 #: A node that says nothing for so long has lost what it owned; short, so that a proof is.
 LEASE_S = 3
+SLOTS = 12
 #: Longer than anything here takes on a slow machine.
 PATIENCE_S = 90.0
 
@@ -127,7 +128,7 @@ class Trio:
             f"registry.prefix={name}",
             f"cluster.name={name}",
             f"cluster.lease={LEASE_S}s",
-            "cluster.slots=12",
+            f"cluster.slots={SLOTS}",
             f"cluster.secret_file={secret}",
             f"shared_log.brokers={kafka.addresses}",
             "topic.log=kafka",
@@ -171,6 +172,16 @@ class Trio:
         }
         found = [address for other in others for address in addresses[other]]
         self.network.cut(member.number, found, only_hears_nothing=only_hears_nothing)
+
+    def settle(self) -> None:
+        """Wait until every node has its share, so that nothing moves by itself."""
+        self.wait()
+        wait_for(self._is_even, "every node to have as much as the others")
+
+    def _is_even(self) -> bool:
+        nodes = self.members[0].process.call("GET", "/cluster")["nodes"]
+        slots = [node["slots"] for node in nodes]
+        return len(slots) == len(self.members) and sum(slots) == SLOTS and max(slots) - min(slots) <= 1
 
     def heal(self) -> None:
         """Let everything run again."""

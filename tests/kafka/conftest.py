@@ -69,7 +69,8 @@ def shared_trio(tmp_path_factory: pytest.TempPathFactory, shared_one: Brokers) -
 
 @pytest.fixture
 def trio(shared_trio: Trio) -> Iterator[Trio]:
-    """Return three nodes that run; those that a test kills or pauses run again behind it."""
+    """Return three nodes that run, each with its share; those that a test kills or pauses run again behind it."""
+    shared_trio.settle()
     yield shared_trio
     shared_trio.heal()
 

@@ -14,6 +14,7 @@ import msgspec
 from penstock.client import Timeline
 from penstock.client.timeline import Scheduled
 from penstock.client.timeline.consumer import Consumer, Message
+from penstock.client.timeline.error import TimelineError
 from penstock.client.timeline.wire import Kind
 from tests.cluster.trio import PATIENCE_S, Member, Trio, wait_for
 
@@ -209,4 +210,28 @@ def test_24_two_nodes_that_lease_at_once_never_lease_a_message_twice(trio: Trio,
     assert len(holders) == 10_000
     with timeline(trio, topic) as there:
         assert there.count("processing") == 10_000
+        there.delete()
+
+
+def test_33_a_topic_whose_node_died_is_deleted_by_another_and_its_name_is_free(
+    trio: Trio, name: Callable[[str], str]
+) -> None:
+    topic = name("forgotten")
+    with timeline(trio, topic) as there:
+        there.create(bucket_count=16)
+        with there.producer("shop") as producer:
+            producer.create([b"1", b"2"])
+        trio.owner(topic).kill()
+        there.delete()
+
+        def is_made() -> bool:
+            try:
+                there.create(bucket_count=8)
+            except TimelineError as error:
+                assert error.error.should_retry, error
+                return False
+            return True
+
+        wait_for(is_made, "its name to be free")
+        assert there.count() == 0
         there.delete()
