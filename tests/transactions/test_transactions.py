@@ -518,7 +518,7 @@ def test_commit_that_is_taken_up_again_after_its_topic_grew_adds_what_is_missing
     last.append = append  # type: ignore[method-assign]
     site.machine.run(120)
     assert site.rows() - Counter([b"x"]) == Counter(bodies)
-    assert sum(not record.done for record in site.node.transactions._records()) == 0
+    assert sum(not record.done for record in site.node.transactions._records.all()) == 0
     site.stage(1, "b", *bodies)
     site.commit(1, "b")
     assert {shard.number for shard in site.node.topic("t").shards if shard.end} == set(range(shards + 3))
@@ -568,11 +568,11 @@ def test_commit_is_not_done_and_its_staged_copy_stays_while_the_log_cannot_be_sy
         site.commit(0, "a")
     for _ in range(3):
         site.machine.run(5)
-        assert [record.done for record in site.node.transactions._records()] == [False]
+        assert [record.done for record in site.node.transactions._records.all()] == [False]
         assert len(site.node.staging) == 1
     site.machine.mend()
     site.machine.run(120)
-    assert [record.done for record in site.node.transactions._records()] == [True]
+    assert [record.done for record in site.node.transactions._records.all()] == [True]
     assert len(site.node.staging) == 0
     site.machine.lose_power()
     site.start()
@@ -590,7 +590,7 @@ def test_process_that_takes_up_a_commit_does_not_trust_what_the_one_before_could
     site.machine.mend()
     site.start()
     site.machine.run(1)
-    assert [record.done for record in site.node.transactions._records()] == [True]
+    assert [record.done for record in site.node.transactions._records.all()] == [True]
     site.machine.lose_power()
     site.start()
     assert site.rows() == Counter(BODIES)

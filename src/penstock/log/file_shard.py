@@ -92,8 +92,7 @@ class FileShard:
         cache_bytes: int,
         quota: Quota,
     ) -> None:
-        self.number = number
-        self.path = path
+        self.number, self.path = number, path
         self.end = found.end
         self.weight = found.weight
         #: What its rows weigh, and weighed; the last is that of the next row.

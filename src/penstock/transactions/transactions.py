@@ -21,7 +21,8 @@ from penstock.intake.mark import BITS
 from penstock.intake.staging import TOPIC, digest, name_of, topic_of
 from penstock.registry.answer import Answer, Told
 from penstock.transactions.decisions import Decision, Decisions, Part
-from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, is_ahead, key_of
+from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, key_of
+from penstock.transactions.records import Records
 from penstock.transactions.transaction import RETRY_NS, Committed, Transaction, marked
 from penstock.units.times import shown
 
@@ -72,6 +73,7 @@ class Transactions:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._records = Records(node)
         #: By the record's key.
         self._running: dict[str, Transaction] = {}
         #: Commits that are being written down.
@@ -89,7 +91,7 @@ class Transactions:
     def resume(self) -> None:
         """Finish what was under way when the node died; in a cluster, what this node has the topic of."""
         alone = self._node.share is None
-        for record in self._records():
+        for record in self._records.all():
             if not record.done and (alone or (record.topic is not None and record.topic in self._node.topics)):
                 self._start(record)
         if not alone:
@@ -177,7 +179,7 @@ class Transactions:
         if topic is None or topic.record.incarnation != part.incarnation or self._node.stopping:
             return
         names = [name_of(decision.query, decision.batch, attempt) for attempt in part.attempts]
-        last = self._last(decision.query, part.topic)
+        last = self._records.last(decision.query, part.topic)
         if last is not None and last.batch >= decision.batch:
             return
         if (last is not None and not last.done) or not all(map(self._node.staging.has, names)):
@@ -239,7 +241,7 @@ class Transactions:
         anew = failed.anew(asked.attempts)
 
         def put(_: None) -> Answer[TransactionRecord]:
-            return self._put(anew).then_make(lambda _: anew)
+            return self._records.put(anew).then_make(lambda _: anew)
 
         def begun(_: TransactionRecord | None, error: Exception | None) -> None:
             if error is None:
@@ -306,14 +308,14 @@ class Transactions:
         decision = self.decisions.of(query)
         decided = decision.parts if decision is not None and decision.batch == batch else ()
         kept = {attempt for part in decided for attempt in part.attempts}
-        if not any(not record.done and record.batch == batch for record in self._of_query(query)):
+        if not any(not record.done and record.batch == batch for record in self._records.of_query(query)):
             self._node.staging.remove([name_of(query, batch, each) for each in attempts if each not in kept])
 
     def sweep(self) -> None:
         """Drop what nobody committed in time, and queries nobody heard of for long."""
         now_ns = self._node.steady.now()
         needed: set[str] = set()
-        for record in self._records():
+        for record in self._records.all():
             if not record.done:
                 needed.update(name_of(record.query, record.batch, attempt) for attempt in record.attempts)
             elif now_ns - record.changed_ns > FORGET_NS:
@@ -332,8 +334,8 @@ class Transactions:
         """Return the last commit of this query to this topic."""
         missing = [name for name in asked.names if not self._node.staging.has(name)]
         if not missing:
-            return self._last(asked.query, self._node.staging.topic(asked.names))
-        for record in self._of_query(asked.query):
+            return self._records.last(asked.query, self._node.staging.topic(asked.names))
+        for record in self._records.of_query(asked.query):
             if record.batch == asked.batch and record.attempts == asked.attempts:
                 return record  # staged no more because it is committed, and the driver did not hear it
         attempt = asked.attempts[asked.names.index(missing[0])]
@@ -341,17 +343,6 @@ class Transactions:
             f"attempt {attempt} of batch {asked.batch} of query {asked.query} is not staged, or was swept after a day"
         )
         raise Refusal("not_found", text)
-
-    def _last(self, query: str, topic: str | None) -> TransactionRecord | None:
-        record = self._record(key_of(query, topic))
-        if record is None and topic is not None:
-            old = self._record(key_of(query, None))
-            return old if old is not None and old.is_old else None
-        if record is not None and record.done and record.topic is not None:
-            there = self._node.topics.get(record.topic)
-            if there is None or there.record.incarnation != record.incarnation:
-                return None  # it was written to a topic that was deleted
-        return record
 
     def _begin(self, asked: _Asked, last: TransactionRecord | None) -> None:
         """Begin a commit that nobody began before."""
@@ -368,7 +359,7 @@ class Transactions:
                 past=last.past if last is not None else (),
             )
             old = last is not None and last.key != record.key  # one which this one follows
-            return self._put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
+            return self._records.put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
 
         def begin() -> Answer[TransactionRecord]:
             return self._checked(asked.names).then_ask(lambda _: self._topic(asked, name)).then_ask(write)
@@ -436,10 +427,10 @@ class Transactions:
 
     def _known(self, asked: _Asked, record: TransactionRecord, rows: int) -> None:
         """Answer that a batch is there."""
-        now = self._record(record.key)
+        now = self._records.get(record.key)
         if now is not None and now.done and now.batch == asked.batch and now.attempts != asked.attempts:
             # Its attempts go; the driver may not hear this and ask again.
-            put = self._put(msgspec.structs.replace(now, attempts=asked.attempts))
+            put = self._records.put(msgspec.structs.replace(now, attempts=asked.attempts))
         else:
             put = Answer.of(None)
 
@@ -455,7 +446,7 @@ class Transactions:
     # --- what is under way ----------------------------------------------------------------------------------------
 
     def _start(self, record: TransactionRecord) -> Transaction:
-        run = self._running[record.key] = Transaction(self._node, record, self._put, self._finished)
+        run = self._running[record.key] = Transaction(self._node, record, self._records.put, self._finished)
         run.begin()
         return run
 
@@ -469,27 +460,6 @@ class Transactions:
         # Attempts of tasks that lost, and of a driver that died: their batch is committed.
         lost = () if record.is_old else staging.of_query(record.query, record.topic, record.batch)
         staging.remove(sorted((names | set(lost)) - spared))
-
-    def _records(self) -> list[TransactionRecord]:
-        return [decoded(entry.value) for entry in self._node.catalog.registry.list(KEYS).values()]
-
-    def _of_query(self, query: str) -> list[TransactionRecord]:
-        found = self._node.catalog.registry.list(key_of(query, None)).values()
-        return [decoded(entry.value) for entry in found]
-
-    def _record(self, key: str) -> TransactionRecord | None:
-        entry = self._node.catalog.registry.get(key)
-        return decoded(entry.value) if entry else None
-
-    def _put(self, record: TransactionRecord, replaced: Sequence[str] = ()) -> Answer[None]:
-        record = msgspec.structs.replace(record, changed_ns=self._node.clock.now())
-
-        def check() -> None:
-            there = self._record(record.key)
-            if there is not None and is_ahead(there, record):
-                raise Refusal("unavailable", f"another node went on with query {record.query}; ask again")
-
-        return self._node.catalog.put(record.key, msgspec.msgpack.encode(record), replaced, check)
 
 
 def _where(record: TransactionRecord) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from functools import partial
 from typing import cast
 
 from penstock.budget import Wait
@@ -158,7 +159,7 @@ class Connection(asyncio.Protocol):
                 return
         if len(data) >= READ_BYTES_MAX and not self._reading.stopped & _TURN:
             self._stop(_TURN)
-            self._clock.call_soon(self._next_turn)
+            self._clock.call_soon(partial(self._start, _TURN))
         if not self._greeted or self._layers is not None:
             self.receive(data)
         elif not self._closing:
@@ -208,10 +209,6 @@ class Connection(asyncio.Protocol):
             self.write(error("E_BAD_PROTOCOL", "this port speaks NSQ V2: send two spaces, V, 2 first"))
             self.hang_up()
         return b""
-
-    def eof_received(self) -> bool:
-        """Let asyncio close the other half too."""
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -440,9 +437,6 @@ class Connection(asyncio.Protocol):
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-    def _next_turn(self) -> None:
-        self._start(_TURN)
 
     def _go_on(self) -> None:
         """Let the session carry out what it held back."""
