@@ -137,7 +137,7 @@ class KafkaStore:
             return
         with _Lent(self) as consumer:
             with suppress(KafkaException):
-                # One that does not know a topic's leader looks for it once a second by itself; asked, it knows at once.
+                # One that had not met a topic was seen to wait up to a second for its leader; asked first, mostly not.
                 consumer.list_topics(partition.topic, timeout=self._ask_s)
             consumer.assign([TopicPartition(partition.topic, partition.number, start)])
             heard = time.monotonic()
