@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, TypeVar
@@ -37,8 +38,7 @@ class NodeClock(SimClock):
     def wake(self) -> None:
         self.paused = False
         for made, call in self._held:
-            if not made.cancelled:
-                self._scheduler.soon(call, self)
+            self._scheduler.soon(partial(self._run, made, call), self)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         made: Call = self._scheduler.soon(lambda: self._run(made, call), self)
@@ -50,7 +50,7 @@ class NodeClock(SimClock):
     def _run(self, made: Call, call: Callable[[], None]) -> None:
         if self.paused:
             self._held.append((made, call))
-        else:
+        elif not made.cancelled:  # also not by something that was called since it woke up
             call()
 
 

@@ -10,6 +10,7 @@ from penstock.clock import MILLISECOND, SECOND
 from penstock.config import Config
 from penstock.dialects import DIALECTS
 from penstock.node.node import Node
+from penstock.registry.registry import Registry
 from tests.simulation.book import TICK_NS
 from tests.simulation.clock import LATE_NS_MAX, Scheduler, SimClock
 from tests.simulation.disk import Died, Platter, SimDisk
@@ -79,10 +80,11 @@ class Host:
         fuse = ending.start_fuse if ending is not None else None
         while True:
             self.platter.fuse, fuse = fuse, None
-            self.clock = SimClock(self.scheduler, self._started_ns, self.random(f"timers {self.life}"))
-            disk = SimDisk(self.platter, self.scheduler, self.clock, self._slowness)
+            self.clock = self.make_clock()
+            disk = self.make_disk(self.clock)
             try:
-                node = Node(self.config, self.clock, disk, self.random(f"node {self.life}"), dialects=DIALECTS)
+                registry = self.make_registry(self.clock)
+                node = Node(self.config, self.clock, disk, self.random(f"node {self.life}"), registry, DIALECTS)
                 self.platter.fuse = None
                 break
             except Died:
@@ -93,6 +95,18 @@ class Host:
         self.booted_ns = self.scheduler.time_ns
         self.node = node
         return node
+
+    def make_clock(self) -> SimClock:
+        """Return the clock of the next life."""
+        return SimClock(self.scheduler, self._started_ns, self.random(f"timers {self.life}"))
+
+    def make_disk(self, clock: SimClock) -> SimDisk:
+        """Return the disk, as the next life sees it."""
+        return SimDisk(self.platter, self.scheduler, clock, self._slowness)
+
+    def make_registry(self, clock: SimClock) -> Registry | None:
+        """Return the registry where that is elsewhere."""
+        return None
 
     def live(self, ending: Ending, leave: Callable[[], None], gone: Callable[[str], None]) -> None:
         """Go on until the node ends in this way.

@@ -13,11 +13,12 @@ from tests.simulation.kafka.world import KafkaWorld
 from tests.simulation.m3msg.world import M3World
 from tests.simulation.queues.speech import DynamiqSpeech, SqsSpeech
 from tests.simulation.speech import NSQ, Speech
+from tests.simulation.timelines.world import TimelineWorld
 from tests.simulation.world import Outcome, World
 
 #: The worlds of each seed: a node and its clients, a node that sends to others, and several nodes that share topics.
-CLIENTS, KAFKA, M3MSG, CLUSTER = "clients", "kafka", "m3msg", "cluster"
-WORLDS = (CLIENTS, KAFKA, M3MSG, CLUSTER)
+CLIENTS, KAFKA, M3MSG, CLUSTER, TIMELINES = "clients", "kafka", "m3msg", "cluster", "timelines"
+WORLDS = (CLIENTS, KAFKA, M3MSG, CLUSTER, TIMELINES)
 
 
 class Runs(Protocol):
@@ -38,6 +39,7 @@ def failure_of(
         KAFKA: lambda: KafkaWorld(seed, trace=trace),
         M3MSG: lambda: M3World(seed, trace=trace),
         CLUSTER: lambda: ClusterWorld(seed, trace=trace),
+        TIMELINES: lambda: TimelineWorld(seed, trace=trace),
     }
     outcomes = []
     for name in (only,) if only else WORLDS:

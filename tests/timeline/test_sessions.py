@@ -153,3 +153,20 @@ def test_every_kind_is_known_and_every_refusal_of_the_core_has_one() -> None:
         assert decoded(encoded(wire.Done(error=error)), wire.Done).error == error
     for code in REASONS:
         assert of_refusal(Refusal(code, "text")).kind in KINDS
+
+
+def test_consumer_that_answered_pings_and_fell_silent_makes_room_for_others(desk: Desk) -> None:
+    desk.topic("u", bucket_count=1)
+    silent, other = desk.consumer("a", topic="u"), desk.consumer("b", topic="u")
+    silent.talk.received(None, encoded(wire.Up(pong=wire.Pong(local_ts_ms=desk.now_ms, partner_ts_ms=desk.now_ms))))
+    silent.status(0)
+    desk.made(desk.producer("u"), ("m", 0))
+    desk.advance(2.9)
+    assert silent.ended is None
+    assert other.ids() == []
+    desk.advance(2.7)
+    assert silent.ended == "no answer to 3 pings"
+    assert silent.said()[-1].error.kind == Kind.NO_CONNECTION  # type: ignore[union-attr]
+    assert other.ids() == ["m"]
+    desk.advance(120)
+    assert other.ended is None  # it never answered any

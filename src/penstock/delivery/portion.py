@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.columns import Cuts, Offsets
 from penstock.delivery.due_lane import DueLane, earliest
@@ -18,7 +19,7 @@ from penstock.delivery.journal import EXPIRED, REMOVED
 from penstock.delivery.policies.policy import Taker
 from penstock.delivery.ready import replace_head
 from penstock.delivery.source import Delivery
-from penstock.message import Batch
+from penstock.message import Batch, int64s
 
 if TYPE_CHECKING:
     from penstock.delivery.cursor import Cursor
@@ -152,9 +153,12 @@ class Portion:
         """Take from some lanes; tell whether more may be taken elsewhere."""
         while self._left > 0 and self._bytes_left > 0:
             wanted = self._left
-            rows, due_ns = earliest(lanes, wanted)
-            if len(rows) == 0:
+            found, due_ns = earliest(lanes, wanted)
+            if len(found) == 0:
                 return True
+            rows, due_ns = self._without_early(found, due_ns)
+            if len(rows) == 0:
+                continue
             queue, before = deque([rows]), len(self.out)
             try:
                 while queue and self._left > 0 and self._bytes_left > 0:
@@ -166,9 +170,36 @@ class Portion:
                     self._cursor.ready.queue(rest)
                 for delivery in self.out[before:]:
                     delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
-            if len(rows) < wanted:  # that was all
+            if len(found) < wanted:  # that was all
                 return self._left > 0
         return False
+
+    def _without_early(self, rows: Offsets, due_ns: Offsets) -> tuple[Offsets, Offsets]:
+        """Return what may go out of ready rows; those the clock was set back behind wait again."""
+        states = self._cursor.states
+        early = due_ns > self._now.wall_ns + states.agenda.lead_ns
+        if not early.any():
+            return rows, due_ns
+        # What was out before is ready since it came back, whatever the clock showed then.
+        early &= states.pages.ready(rows)
+        early[early] = (states.pages.attempts(rows[early]) == 0) & self._are_timed(rows[early])
+        states.wait_again(rows[early], due_ns[early], self._now.wall_ns)
+        return rows[~early], due_ns[~early]
+
+    def _are_timed(self, rows: Offsets) -> npt.NDArray[np.bool_]:
+        """Tell which rows say when they are due; one that does not is due since it was stored."""
+        timed = np.ones(len(rows), np.bool_)
+        at = 0
+        while at < len(rows):
+            batch = self._cursor.position.batch_at(int(rows[at]))
+            if batch is None or batch.end <= rows[at]:
+                break
+            stop = int(np.searchsorted(rows, batch.end))
+            column = batch.columns.get("due")
+            places = np.maximum(rows[at:stop] - batch.first, 0)
+            timed[at:stop] = int64s(column)[1][places] if column is not None else False
+            at = stop
+        return timed
 
     def _take_fresh(self) -> int:
         """Lease rows straight from the log and return how many: 0 means that a look again may find some."""

@@ -128,7 +128,8 @@ class RowStates:
 
     def lease_ahead(self, offsets: Offsets, holder: int, deadline_ns: int, now: Instant) -> npt.NDArray[np.uint16]:
         """Lease ready rows of which some are not due yet: their leases are as long, from then on."""
-        ahead_ns = np.maximum(self.pages.details(offsets)[2] - now.wall_ns, 0)
+        # What came back is ready since a time that may be to come once more: the clock was set back.
+        ahead_ns = np.clip(self.pages.details(offsets)[2] - now.wall_ns, 0, self.agenda.lead_ns)
         ends_ns = deadline_ns + ahead_ns
         attempts = self.pages.lease(offsets, holder, deadline_ns, now.monotonic_ns)
         self.pages.move(offsets, LEASED, ends_ns)
@@ -357,6 +358,13 @@ class RowStates:
             self.waiting -= len(offsets)
             self.ready += len(offsets)
             self._queue(offsets)
+
+    def wait_again(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
+        """Let ready rows wait that were never handed out: the clock was set back behind the time they are due."""
+        self.pages.move(offsets, WAITING, due_ns)
+        self.ready -= len(offsets)
+        self.waiting += len(offsets)
+        self.agenda.put(offsets, due_ns, wall_ns)
 
     # --- finishing without a lease --------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ from penstock.offers import Stream
 if TYPE_CHECKING:
     from penstock.dialects.timeline.reception import Reception
 
+#: A consumer that answers pings and then says nothing for so many of them is gone, whatever its connection says.
+PINGS_MISSED = 3
+
 #: What was pushed is looked up by its id until it is deleted; beyond twice what is on lease, it is cleaned up.
 _STALE_MAX = 1024
 
@@ -54,6 +57,9 @@ class Consumer:
         #: How much may still be pushed before it says something again.
         self._room = 0
         self._ended = False
+        #: Ticks since it said anything; whether it answers pings.
+        self._silent = 0
+        self._has_ponged = False
         first_ns = self._clock.monotonic() + reception.config.first_status_ns
         self._patience: Timer | None = self._clock.call_at(first_ns, self._lose_patience)
         self._ticker: Timer | None = None
@@ -69,6 +75,7 @@ class Consumer:
         """Take a word."""
         if self._ended:
             return
+        self._silent = 0
         try:
             if batch is not None:
                 raise Fault(Kind.PROTOCOL, "consumers send words as metadata, and no batches")
@@ -78,6 +85,7 @@ class Consumer:
             elif self.session is None:
                 raise Fault(Kind.PROTOCOL, "the first word of a consumer is its status")
             if words.pong is not None:
+                self._has_ponged = True
                 self._reception.ponged(self, words.pong)
             if words.ping is not None:
                 pong = Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=self._clock.now() // MILLISECOND)
@@ -191,6 +199,11 @@ class Consumer:
     def _tick(self) -> None:
         """Tell how the topic is, now and again."""
         if self._ended or self.timeline is None:
+            return
+        self._silent += 1
+        if self._has_ponged and self._silent > PINGS_MISSED:
+            # Its buckets would wait for it for as long as nobody notices.
+            self._fail(Fault(Kind.NO_CONNECTION, f"no answer to {PINGS_MISSED} pings"))
             return
         next_ns = self._clock.monotonic() + self._reception.config.status_tick_ns
         self._ticker = self._clock.call_at(next_ns, self._tick)

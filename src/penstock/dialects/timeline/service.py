@@ -56,7 +56,8 @@ class _Named(msgspec.Struct):
 class Service:
     """Timelines on one node."""
 
-    def __init__(self, node: Node, config: Config) -> None:
+    def __init__(self, node: Node, config: Config, random: Random | None = None) -> None:
+        random = random or Random(secrets.randbits(256))
         self.node = node
         self.config = config.of(TimelineConfig)
         broker = self.config.broker or name_of(node.config.cluster)
@@ -64,12 +65,11 @@ class Service:
         own, is_there = ("", None) if share is None else (share.name, lambda name: bool(share.listeners(name)))
         self.sessions = Sessions(node.clock, self.config.max_sessions, own, is_there)
         self.storage = Storage(node)
-        random = Random(secrets.randbits(64))
         self.overseer = Overseer(node.registry, node.clock, random, self.config.cluster, broker, self.storage)
         habits = Habits(self.config.clients_preferred, self.config.clients_most, self.config.clients_strict)
         #: What the node is to other brokers, and what it counts.
         self.membership = Membership(node, self.overseer, penstock.__version__, self._address, habits)
-        self.topics = Topics(node, self.overseer, self.storage, self.sessions, self.membership.tables)
+        self.topics = Topics(node, self.overseer, self.storage, self.sessions, self.membership.tables, random)
         self.report = Report(node, self.topics, self.sessions, self.membership.figures)
         self.reception = Reception(node, self.config, self.topics, self.sessions, self.membership, self.report)
         self.commands: Mapping[str, tuple[type, Callable[[Caller, Any], Answer[Any]]]] = {

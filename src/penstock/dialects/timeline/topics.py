@@ -5,8 +5,8 @@ Invariant: a timeline at work is of the creation that the overseer has, and of t
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,8 +54,17 @@ _MAY_BE_0 = ("max_seconds_future_allowed", "prefetch_max_ms")
 class Topics:
     """Those of one node, and what is at work for each."""
 
-    def __init__(self, node: Node, overseer: Overseer, storage: Storage, sessions: Sessions, tables: Tables) -> None:
+    def __init__(
+        self,
+        node: Node,
+        overseer: Overseer,
+        storage: Storage,
+        sessions: Sessions,
+        tables: Tables,
+        random: Random,
+    ) -> None:
         self._node = node
+        self._random = random
         self._overseer = overseer
         self._storage = storage
         self._sessions = sessions
@@ -157,7 +166,7 @@ class Topics:
             return
         if there is not None:
             self._drop(entry.id)
-        timeline = self._timelines[entry.id] = Timeline(self._node, topic, subscription, secrets.randbits(64))
+        timeline = self._timelines[entry.id] = Timeline(self._node, topic, subscription, self._random.getrandbits(64))
         timeline.use_windows()
         for table in (self._tables.at_present(entry.id), self._tables.coming(entry.id)):
             if table is not None:
