@@ -92,6 +92,18 @@ def test_36_a_clock_that_is_off_stops_creates_and_pushes_until_it_is_right(desk:
     desk.made(producer, ("yes", 0))
 
 
+def test_36_a_clock_that_was_off_by_those_who_left_is_right_once_nobody_says_otherwise(desk: Desk) -> None:
+    consumers = [desk.consumer(f"c{number}") for number in range(3)]
+    pong(desk, *consumers, ahead_ms=600, seconds=5)
+    for consumer in consumers[1:]:
+        consumer.close()
+    pong(desk, consumers[0], ahead_ms=600, seconds=15)
+    assert desk.node.health.reasons() == ("time_drift",)
+    consumers[0].close()
+    desk.advance(12)
+    assert desk.node.health.reasons() == ()
+
+
 def test_37_a_storage_that_fails_gets_one_operation_in_ten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = desk.producer()
     tried: list[int] = []

@@ -104,6 +104,11 @@ class Drift:
             offsets = [samples.sure_ms() for key, samples in self._partners.items() if key[0] == "sync"]
         return median(offsets) if offsets else None
 
+    def likely_offset_ms(self) -> float:
+        """Return how far this clock is behind the others', however few they are; 0 where nobody is left to ask."""
+        offsets = [samples.offset_ms() for samples in self._partners.values()]
+        return median(offsets) if offsets else 0.0
+
     def mean_offset_ms(self, *targets: Target) -> float:
         """Return how far clocks of some kinds are ahead on average."""
         return _mean([samples.offset_ms() for key, samples in self._partners.items() if key[0] in targets])

@@ -134,12 +134,12 @@ class Tables:
     def _members(self, dealt: _Dealt) -> list[Member]:
         return [Member(each.rack, each.id) for each in self._records.members(dealt.entry.id, dealt.entry.incarnation)]
 
-    def _changed(self, topic: str) -> None:
-        """Look at the next deal point whether there is something to deal."""
+    def _changed(self, topic: str, after_ms: int = 0) -> None:
+        """Look at the next deal point, after the one that a time is of, whether there is something to deal."""
         dealt = self._topics.get(topic)
         if dealt is not None and topic not in self._deals:
             now_ms = self._now_ms()
-            at_ms = dealt.windows.next_deal_point_ms(now_ms)
+            at_ms = dealt.windows.next_deal_point_ms(max(now_ms, after_ms + 1) if after_ms else now_ms)
             self._deals[topic] = self._after_ms(at_ms - now_ms, lambda: self._deal_point(dealt, at_ms, 0))
 
     def _deal_point(self, dealt: _Dealt, at_ms: int, waited_ms: int) -> None:
@@ -157,7 +157,7 @@ class Tables:
         if self._records.broker not in turn:
             return
         if not self._may_deal():
-            self._changed(topic)  # at the next deal point, if it may then
+            self._changed(topic, self._now_ms())  # at the next deal point, if it may then
             return
         wait_ms = int(dealt.windows.width_ms * STAGGER * turn.index(self._records.broker) / len(turn))
         if wait_ms > waited_ms:

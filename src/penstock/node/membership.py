@@ -220,6 +220,9 @@ class Membership:
         health.partition.observe(self._ask_registry(), [record.id for record in brokers], now_ns)
         self.drift.keep("broker", {record.id for record in brokers})
         offset_ms = self.drift.self_offset_ms()
+        if offset_ms is None and health.time_drift.active:
+            # Those who found the clock wrong are gone: whoever is left may find it right.
+            offset_ms = self.drift.likely_offset_ms()
         if offset_ms is not None:
             health.time_drift.observe(offset_ms, now_ns)
         self._say_changes()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.client.timeline import wire
 from penstock.client.wire import encoded
 from penstock.clock import MILLISECOND, SECOND
+from penstock.cluster.presence import TTL_NS
 from penstock.dialects.timeline.errors import Fault
 from penstock.dialects.timeline.service import Service
 from penstock.errors import Refusal
@@ -104,6 +105,8 @@ class TimelineWorld:
         ]
         #: Streams of consumers that went without a word, and when.
         self._vanished: list[tuple[Exchange, int]] = []
+        #: Until when consumers of a life that is over may be taken for members: what it said of them hangs on a lease.
+        self._ghosts_ns = 0
         self._offset_ns = 0
         self._jumped_ns = -SECOND
         if self.plan.registry is not None:
@@ -166,6 +169,7 @@ class TimelineWorld:
     def _gone(self, kind: str) -> None:
         self.service = None
         self._vanished.clear()
+        self._ghosts_ns = self.scheduler.time_ns + TTL_NS + SECOND
         if kind == CLEAN:
             self.book.stopped()
         else:
@@ -324,7 +328,7 @@ class TimelineWorld:
 
     def _drain(self, exchange: Exchange, life: int) -> None:
         exchange.is_full = False
-        if life == self.book.life and not exchange.is_over and self.service is not None:
+        if life == self.book.life and not exchange.is_over and exchange.talk is not None and self.service is not None:
             self.host.clock.call_soon(exchange.talk.drained)
         self.book.disturb()
 
@@ -353,10 +357,10 @@ class TimelineWorld:
         """Tell whether everything is such that everybody should be served."""
         registry = self.host.registry
         now_ns = self.scheduler.time_ns
-        self._vanished = [
-            each for each in self._vanished if not each[0].is_over and now_ns - each[1] < VANISHED_NS
-        ]
+        self._vanished = [each for each in self._vanished if not each[0].is_over and now_ns - each[1] < VANISHED_NS]
         here = [each for each in self._consumers if each.is_here]
+        if now_ns < self._ghosts_ns and len(here) < len(self._consumers):
+            return False
         if not here or self._vanished or (registry is not None and registry.is_cut):
             return False
         if not service.node.health.may_push(TOPIC) or service.node.health.reasons():
@@ -385,8 +389,13 @@ class TimelineWorld:
         for consumer in self._consumers:
             if consumer.exchange is not None:
                 self._drain(consumer.exchange, self.book.life)
-            if not consumer.is_here:
-                consumer.come()
+        stays = self._random.choice(self._consumers)
+        for consumer in self._consumers:  # whoever is left has everything to do
+            if consumer is stays or self._random.random() < 0.5:
+                if not consumer.is_here:
+                    consumer.come()
+            elif consumer.is_here:
+                consumer.leave()
         self._producer.go_on()
         self.host.run(DUE_MS_MAX * MILLISECOND)
         self.host.run(HEAL_NS + 2 * self.plan.jump_ms * MILLISECOND, self._is_calm)
@@ -396,7 +405,9 @@ class TimelineWorld:
         if missing:
             self.book.fail("nothing is lost", f"{missing[0].id} and {len(missing) - 1} more never came")
         if self.host.life % 2:
-            self.host.live(Ending(DEATH, self.host.slack_ns + MILLISECOND, 0, None, MILLISECOND), self._leave, self._gone)
+            self.host.live(
+                Ending(DEATH, self.host.slack_ns + MILLISECOND, 0, None, MILLISECOND), self._leave, self._gone
+            )
             self._boot(None)
             self.host.run(3 * SECOND)
             if not self._is_calm():
@@ -417,7 +428,7 @@ class TimelineWorld:
         timeline = service.topics.by_name.get(TOPIC)
         if timeline is None:
             return f"the topic is not at work; {service.node.health.reasons()}"
-        counts = {status: timeline.count(status) for status in ("available", "waiting", "processing")}  # type: ignore[arg-type]
+        counts = {status: timeline.count(status) for status in ("available", "waiting", "processing")}
         states = [each.state for each in self.book.messages.values()]
         held = {name: states.count(name) for name in sorted(set(states))}
         return f"{counts}, {held}, {sorted(timeline.consumers)}, {service.node.health.reasons()}"
