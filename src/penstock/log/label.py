@@ -34,6 +34,10 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[dict[str, Any]] | None = None
 
 
+#: Made here, by one thread: msgspec learns a type when it first reads one, and dies where two threads do at once.
+DECODER = msgspec.json.Decoder(Label)
+
+
 def write(disk: Disk, directory: str, label: Label) -> None:
     """Put a label on a topic's directory, unless it has this one; on a full disk the next start does it."""
     path = f"{directory}/{FILE}"
@@ -59,7 +63,7 @@ def read(disk: Disk, directory: str) -> Label | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return msgspec.json.decode(file.read(0, file.size()), type=Label)
+        return DECODER.decode(file.read(0, file.size()))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     finally:
@@ -80,7 +84,7 @@ def labels(data_dir: str) -> list[tuple[str, Label]]:
         except (FileNotFoundError, NotADirectoryError):
             continue  # being made, or being deleted
         try:
-            found.append((directory, msgspec.json.decode(content, type=Label)))
+            found.append((directory, DECODER.decode(content)))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptionError(f"{directory}/{FILE} is not a label: {error}") from error
     return sorted(found, key=lambda each: each[1].name)

@@ -103,10 +103,14 @@ def _sum(content: bytes) -> str:
     return f"{crc32c(content):08x}"
 
 
+#: Made here, by one thread: msgspec learns a type when it first reads one, and dies where two threads do at once.
+_decoder = msgspec.json.Decoder(Manifest)
+
+
 def decoded(content: bytes, path: str) -> Manifest:
     """Return the manifest in a file's content."""
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = _decoder.decode(content)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptionError(f"{path} is not a manifest: {error}") from error
     if manifest.check and manifest.check != _sum(_checked(content, _ZEROS)):

@@ -46,6 +46,10 @@ class State(msgspec.Struct, kw_only=True):
     starts: int = 0
 
 
+#: Made here, by one thread: msgspec learns a type when it first reads one, and dies where two threads do at once.
+_decoder = msgspec.json.Decoder(State)
+
+
 class StateFile:
     """The state of one shard, on disk."""
 
@@ -115,7 +119,7 @@ class StateFile:
         for text in content.splitlines():
             try:
                 if text[:9] == b"%08x " % crc32c(text[9:]):
-                    self.state = msgspec.json.decode(text[9:], type=State)
+                    self.state = _decoder.decode(text[9:])
                     self.found = True
             except msgspec.MsgspecError:
                 continue

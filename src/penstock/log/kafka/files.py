@@ -22,6 +22,10 @@ RECORD_BYTES = 1 << 20
 OVERHEAD_BYTES = 100
 
 
+#: Made here, by one thread: msgspec learns a type when it first reads one, and dies where two threads do at once.
+_note_decoder = msgspec.json.Decoder(Note)
+
+
 def is_segment(name: str) -> bool:
     """Tell whether a file's bytes go to the log's partition."""
     return name.removesuffix(NEW_SUFFIX).endswith(DATA_SUFFIX)
@@ -190,7 +194,7 @@ class Files:
 
     def _note(self, data: bytes) -> None:
         try:
-            note = msgspec.json.decode(data, type=Note)
+            note = _note_decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise CorruptionError(f"a note of where bytes are cannot be read: {error}") from error
         self.until = max(self.until, note.until)

@@ -41,7 +41,7 @@ def labels(store: Store) -> Iterator[tuple[str, Label | None]]:
 def _label(store: Store, state: str) -> Label | None:
     try:
         files = replayed(store, Partition(state, 0))[0]
-        return msgspec.json.decode(files.nodes[files.names[label.FILE]].content, type=Label)
+        return label.DECODER.decode(files.nodes[files.names[label.FILE]].content)
     except (CorruptionError, KeyError, msgspec.MsgspecError):
         return None
 
