@@ -129,6 +129,9 @@ class Book:
         ends_ns = now_ns + expiration_ms * MILLISECOND - wall_ns
         lease = Lease(consumer, version, now_ns, ends_ns, expiration_ms, self.life, ends_ns)
         self._check_alone(message, lease, hydrates=hydrates)
+        if message.lease is not None and message.lease.version == version:
+            # What is written down is what it was told at first; after a process stood still it is told more.
+            lease.expiration_ms = min(lease.expiration_ms, message.lease.expiration_ms)
         if not hydrates or message.lease is None or message.lease.version != version:
             message.pushes += 1
         message.lease, message.is_unclear = lease, False

@@ -188,6 +188,8 @@ class Exchange:
         self.unsent_bytes = 0
         self.is_hydrated = False
         self.is_over = False
+        #: Whether the node had an answer to a ping: only then does it notice silence.
+        self.has_ponged = False
         #: As much as it may still be pushed, by what the node was told last.
         self.room = 0
 
@@ -345,6 +347,7 @@ class Consumer:
                 if not exchange.is_over:
                     if room is not None:
                         exchange.room = room
+                    exchange.has_ponged = exchange.has_ponged or words.pong is not None
                     exchange.talk.received(None, encoded(words))
 
             way.up(say)

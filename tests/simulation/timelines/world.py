@@ -357,7 +357,11 @@ class TimelineWorld:
         """Tell whether everything is such that everybody should be served."""
         registry = self.host.registry
         now_ns = self.scheduler.time_ns
-        self._vanished = [each for each in self._vanished if not each[0].is_over and now_ns - each[1] < VANISHED_NS]
+        self._vanished = [
+            each
+            for each in self._vanished
+            if not each[0].is_over and (now_ns - each[1] < VANISHED_NS or not each[0].has_ponged)
+        ]
         here = [each for each in self._consumers if each.is_here]
         if now_ns < self._ghosts_ns and len(here) < len(self._consumers):
             return False
@@ -396,6 +400,10 @@ class TimelineWorld:
                     consumer.come()
             elif consumer.is_here:
                 consumer.leave()
+        for exchange, _ in self._vanished:
+            if not exchange.is_over and not exchange.has_ponged:  # nobody but its connection would ever tell
+                exchange.is_over = True
+                self.host.clock.call_soon(exchange.talk.closed)
         self._producer.go_on()
         self.host.run(DUE_MS_MAX * MILLISECOND)
         self.host.run(HEAL_NS + 2 * self.plan.jump_ms * MILLISECOND, self._is_calm)
