@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.columns import OFFSET_BITS, Offsets, id_of
+from penstock.delivery.page import LEASED
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
 from penstock.message import Batch
@@ -274,7 +275,10 @@ class Seat:
         """Tell whether it has a message on lease; None if nobody has."""
         shard, offset = (id_ - 1) >> OFFSET_BITS, (id_ - 1) & _OFFSET_MASK
         cursors = self.subscription.cursors
-        return cursors[shard].states.has(offset, self.holder) if 0 <= shard < len(cursors) else None
+        if not 0 <= shard < len(cursors):
+            return None
+        state, holder = cursors[shard].states.pages.state_of(offset)
+        return (holder == self.holder) if state == LEASED else None
 
     def flush(self) -> None:
         """Write down what it acked, at once."""

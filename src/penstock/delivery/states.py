@@ -91,11 +91,6 @@ class RowStates:
         """Return the rows of a range of offsets that were passed and are not finished."""
         return self.pages.between(first, end) if self.held and first < end else _NONE
 
-    def has(self, offset: int, holder: int) -> bool | None:
-        """Tell whether a holder has a row on lease; None if nobody has."""
-        state, owner = self.pages.state_of(offset)
-        return (owner == holder) if state == LEASED else None
-
     # --- going out ------------------------------------------------------------------------------------------------
 
     def hold_ready(self, offsets: Offsets, slots: Slots | None = None, due_ns: int | Offsets = 0) -> None:
@@ -294,10 +289,9 @@ class RowStates:
 
     def _free(self, offsets: list[int]) -> None:
         """Let rows go that waited for others of their key."""
-        if self.keys is not None:
-            freed = self.keys.finished(offsets)
-            if freed:
-                self._queue(np.array(sorted(freed), np.int64))
+        freed = self.keys.finished(offsets) if self.keys is not None else None
+        if freed:
+            self._queue(np.array(sorted(freed), np.int64))
 
     def _revoke(self, offsets: Offsets, *, delayed: bool) -> Offsets:
         """Take back later rows of keys whose earlier rows come back; return which of those may be queued now."""
@@ -362,8 +356,7 @@ class RowStates:
     def wait_again(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
         """Let ready rows wait that were never handed out: the clock was set back behind the time they are due."""
         self.pages.move(offsets, WAITING, due_ns)
-        self.ready -= len(offsets)
-        self.waiting += len(offsets)
+        self.ready, self.waiting = self.ready - len(offsets), self.waiting + len(offsets)
         self.agenda.put(offsets, due_ns, wall_ns)
 
     # --- finishing without a lease --------------------------------------------------------------------------------
@@ -400,15 +393,14 @@ class RowStates:
 
     def drop(self, offsets: Offsets, op: int) -> dict[int, int]:
         """Finish rows whatever their state; return how many each holder had out."""
-        lost: dict[int, int] = {}
         state, attempts, _, holders = self.pages.details(offsets)
-        offsets, attempts, holders = offsets[state != DONE], attempts[state != DONE], holders[state != DONE]
-        state = state[state != DONE]
+        there = state != DONE
+        offsets, state, attempts, holders = offsets[there], state[there], attempts[there], holders[there]
         if len(offsets) == 0:
-            return lost
+            return {}
         owners, counts = np.unique(holders[state == LEASED], return_counts=True)
-        for holder, count in zip(owners.tolist(), counts.tolist(), strict=True):
-            lost[holder] = count
+        lost: dict[int, int] = dict(zip(owners.tolist(), counts.tolist(), strict=True))
+        for holder, count in lost.items():
             self.leases.less(holder, count)
         if self.recorder is not None and lost:
             out = offsets[state == LEASED]
