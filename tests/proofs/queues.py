@@ -34,6 +34,8 @@ MARGIN_S = 1.0
 CLOCKS_S = 0.1
 ANSWER_S = 30.0
 DRAIN_S_MAX = 180.0
+#: Of a partition, which is locked for as long as a message is invisible: at the end a backlog of thousands must go.
+AT_ONCE, AT_ONCE_IN_THE_END = 10, 200
 
 PLAIN, FIFO, PARTITIONED = "orders", "orders.fifo", "jobs"
 GROUPS = ("a", "b", "c")
@@ -208,7 +210,7 @@ class Dynamiq:
 
     def receive(self, client: Client, wait_s: int = 0) -> list[Got]:
         """Receive what a partition has."""
-        status, answer = client.ask("GET", f"{self._path}/messages/10")
+        status, answer = client.ask("GET", f"{self._path}/messages/{AT_ONCE_IN_THE_END if wait_s else AT_ONCE}")
         if status not in (200, 204):
             raise Died(f"a receive was answered with {status}: {answer!r}")
         return [Got(each["body"], each["id"]) for each in json.loads(answer or b"[]")]
