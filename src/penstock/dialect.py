@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -83,6 +83,14 @@ class Running(Protocol):
         """Return who is connected."""
 
 
+@runtime_checkable
+class Hindered(Protocol):
+    """A dialect at work that may be held back by something outside the node."""
+
+    def hindrances(self) -> list[str]:
+        """Return what holds it back, a sentence each; the node is ready all the same."""
+
+
 class Choices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a dialect lets people choose of a topic; kept in the topic's settings under the dialect's name."""
 
@@ -110,6 +118,8 @@ class Dialect(NamedTuple):
     choices: type[Choices] | None = None
     #: Whether it is started; without this, if it listens somewhere. A relay dials, and listens nowhere.
     is_on: Callable[[Config], bool] | None = None
+    #: Whether it takes messages elsewhere: it ends once nothing comes in any more, so that it has had all of it.
+    is_way_out: bool = False
 
     def starts(self, config: Config) -> bool:
         """Tell whether it is to be started."""

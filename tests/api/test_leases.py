@@ -200,6 +200,27 @@ def test_waiting_lease_does_not_hold_up_the_end_of_the_node(tmp_path: Path) -> N
     assert waiting.get().json["messages"] == []
 
 
+def test_lease_that_wants_no_waiting_is_answered_at_once_while_a_key_is_held(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.post("topics", {"name": "orders"})
+    served.post("topics/orders/subscriptions", {"name": "audit", "settings": {"order": "key"}})
+    served.publish("orders", "a", "b", key="k")
+    assert len(served.lease("orders", "audit", wait="20s", max=10, lease="10m")) == 1
+    assert served.node.topics["orders"].subscriptions["audit"].depth() == 1  # it is there, behind its key
+    known: list[bool] = []
+    wait = Call.wait
+
+    async def wait_and_tell(self: Call[Any, Any], event: Any, seconds: float) -> bool:
+        known.append(event.done())
+        return await wait(self, event, seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Call, "wait", wait_and_tell)
+        assert served.lease("orders", "audit") == []
+    assert known == [True]
+
+
 def test_receipt_holds_across_a_restart(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         set_up(served)

@@ -121,6 +121,12 @@ def test_publish_to_a_missing_topic_makes_it_only_if_told(served: Served) -> Non
     assert served.post("topics/none/messages?create=true", {"body": "x"}).status == 200
 
 
+@pytest.mark.parametrize("raw", ['{"bod":1}', "", '{"body":"a"}\nnonsense'])
+def test_publish_that_is_refused_makes_no_topic(served: Served, raw: str) -> None:
+    assert served.post("topics/x/messages?create=true", raw=raw).status == 400
+    assert served.get("topics/x").status == 404
+
+
 def test_shard_is_named_or_follows_the_key_or_the_connection(served: Served) -> None:
     served.post("topics", {"name": "orders", "settings": {"shards": 4}})
     assert served.post(f"{MESSAGES}?shard=3", {"body": "x"}).json["ids"] == [f"{(3 << 48) + 1:016x}"]

@@ -29,6 +29,17 @@ def test_moving_or_reusing_a_bit_needs_force(served: Served) -> None:
     assert retired.json == {"traffic_types": {}, "retired": {"web": 1}}
 
 
+def test_a_mapping_made_of_another_one_than_there_is_by_now_changes_nothing(served: Served) -> None:
+    first = {"traffic_types": {"web": 0}, "before": {}}
+    assert served.ask("PUT", "routing", first).status == 200
+    answer = served.ask("PUT", "routing?force=true", {"traffic_types": {"bulk": 1}, "before": {}})
+    assert (answer.status, answer.code) == (409, "conflict")
+    assert "somebody else changed the routing mapping" in answer.message
+    assert served.get("routing").json["traffic_types"] == {"web": 0}
+    second = {"traffic_types": {"web": 0, "bulk": 1}, "before": {"web": 0}}
+    assert served.ask("PUT", "routing", second).json["traffic_types"] == {"web": 0, "bulk": 1}
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [

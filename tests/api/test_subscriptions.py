@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.delivery.source import Delivery
+from tests.nsq.caller import Caller
 from tests.served import Served
 
 ORDERS = "topics/orders/subscriptions"
@@ -195,3 +196,14 @@ def test_an_order_by_key_without_a_single_message_out_is_refused(served: Served)
     ):
         assert (answer.status, answer.code) == (400, "bad_request")
         assert "key_run is 0; it must be at least 1" in answer.message
+
+
+def test_tags_are_shown_as_what_is_in_force_once_a_consumer_asks_for_one(served: Served) -> None:
+    served.post("topics", {"name": "orders", "settings": {"dialects": {"nsq": {"extend": "on"}}}})
+    served.post("topics/orders/subscriptions", {"name": "audit"})
+    assert served.get("topics/orders/subscriptions/audit").json["policy"] == "shared"
+    with Caller(served.tcp_port) as consumer:
+        consumer.identify(extend_support=True, desired_tag="blue")
+        consumer.send(b"SUB orders audit\n")
+        assert consumer.told() == "OK"
+        assert served.get("topics/orders/subscriptions/audit").json["policy"] == "tagged"

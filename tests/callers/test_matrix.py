@@ -292,6 +292,13 @@ def test_the_nodes_own_topics_are_nobodys_to_write(flown: Flown, name: str) -> N
     assert ways[name](flown, TOKEN) == FORBIDDEN
 
 
+@pytest.mark.parametrize("create", ["", "?create=true"])
+def test_who_may_not_publish_learns_nothing_of_its_body(flown: Flown, create: str) -> None:
+    assert (
+        http("api.port", "POST", f"{API}/topics/t/messages{create}", b'{"bod":1}')(flown, f"eve:{SECRET}") == FORBIDDEN
+    )
+
+
 def test_refusals_are_in_the_metrics_with_their_reason(flown: Flown) -> None:
     assert WAYS["nsq PUB"](flown, "") == UNKNOWN
     assert WAYS["api show"](flown, f"eve:{SECRET}") == FORBIDDEN

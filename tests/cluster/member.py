@@ -26,6 +26,9 @@ class Member:
     def problems(self) -> list[str]:
         return ["slot 3: Kafka is away"]
 
+    def unreadable(self) -> list[str]:
+        return []
+
     def figures(self) -> Iterator[Figure]:
         return self.slots.figures()
 

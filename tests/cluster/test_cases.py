@@ -57,13 +57,13 @@ E2 = deal("rack", members("A1 A2 B2"), 12, E1)
 # --- dealers ----------------------------------------------------------------------------------------------------------
 
 
-def test_case_1_simple_ranges_are_rounded_and_nobody_is_idle() -> None:
+def test_timeline_case_1_simple_ranges_are_rounded_and_nobody_is_idle() -> None:
     assert owned(simple(3, 2048), 3) == ["0-682", "683-1364", "1365-2047"]
     assert owned(simple(3, 10), 3) == ["0-2", "3-6", "7-9"]
     assert all(owned(simple(8, 9), 8))
 
 
-def test_case_2_more_consumers_than_buckets_one_and_none() -> None:
+def test_timeline_case_2_more_consumers_than_buckets_one_and_none() -> None:
     assert owned(simple(3, 2), 3) == ["0", "1", ""]
     assert owned(simple(1, 2048), 1) == ["0-2047"]
     assert owned(simple(0, 4), 1) == [""]
@@ -71,7 +71,7 @@ def test_case_2_more_consumers_than_buckets_one_and_none() -> None:
     assert deal("simple", members("A B C"), 2).idle() == ["C"]
 
 
-def test_case_3_simple_ranges_are_disjoint_cover_everything_and_differ_by_one_at_most() -> None:
+def test_timeline_case_3_simple_ranges_are_disjoint_cover_everything_and_differ_by_one_at_most() -> None:
     for consumers in range(1, 201):
         for buckets in range(1, 201):
             owners = simple(consumers, buckets)
@@ -92,14 +92,14 @@ def test_case_3_simple_ranges_are_disjoint_cover_everything_and_differ_by_one_at
         (10, 1, ["0", *[""] * 9]),
     ],
 )
-def test_case_4_steps_rounded_up_are_those_of_the_other_implementation(
+def test_timeline_case_4_steps_rounded_up_are_those_of_the_other_implementation(
     consumers: int, buckets: int, expected: list[str]
 ) -> None:
     assert owned(simple_ceil(consumers, buckets), consumers) == expected
 
 
 @pytest.mark.parametrize("dealer", DEALERS)
-def test_case_5_the_order_in_which_consumers_are_told_changes_nothing(dealer: DealerName) -> None:
+def test_timeline_case_5_the_order_in_which_consumers_are_told_changes_nothing(dealer: DealerName) -> None:
     here = members("A1 A2 A10 B1 B2 C1 C2")
     before = deal(dealer, members("A1 B9 C1"), 28)
     expected = shown(deal(dealer, here, 28, before))
@@ -108,14 +108,14 @@ def test_case_5_the_order_in_which_consumers_are_told_changes_nothing(dealer: De
         assert shown(deal(dealer, here, 28, before)) == expected
 
 
-def test_case_6_racks_back_each_other_up_and_each_of_them_covers_everything_once() -> None:
+def test_timeline_case_6_racks_back_each_other_up_and_each_of_them_covers_everything_once() -> None:
     assert shown(E1) == {"A1": "0-2 | 6-8", "A2": "3-5 | 9-11", "B1": "6-8 | 0-2", "B2": "9-11 | 3-5"}
     for rack in "AB":
         covered = [each for name in (f"{rack}1", f"{rack}2") for part in E1.work(name) for each in part.tolist()]
         assert sorted(covered) == list(range(12))
 
 
-def test_case_7_joins_and_leaves_move_as_little_as_can_be() -> None:
+def test_timeline_case_7_joins_and_leaves_move_as_little_as_can_be() -> None:
     assert shown(E2) == {"A1": "0-2,6 | 8,11", "A2": "3-5,7 | 9-10", "B2": "8-11 | 0-7"}
     assert E2.work("B2").backups.tolist() == [6, 2, 1, 0, 7, 5, 4, 3]
     assert moves(E1, E2) == 3
@@ -143,7 +143,7 @@ def test_case_7_joins_and_leaves_move_as_little_as_can_be() -> None:
     assert moves(*ranges_) == 4
 
 
-def test_case_8_racks_of_different_sizes() -> None:
+def test_timeline_case_8_racks_of_different_sizes() -> None:
     here = members("A1 A2 A3 A4 B1 C1 C2")
     assert shown(deal("rack", here, 28)) == {
         "A1": "0-3 | 16-18",
@@ -165,12 +165,12 @@ def test_case_8_racks_of_different_sizes() -> None:
     }
 
 
-def test_case_10_without_racks_there_are_no_backups_and_the_first_deal_is_in_ranges() -> None:
+def test_timeline_case_10_without_racks_there_are_no_backups_and_the_first_deal_is_in_ranges() -> None:
     table = deal("rack", [Member("", name) for name in "abc"], 10)
     assert shown(table) == {"a": "0-3", "b": "4-6", "c": "7-9"}
 
 
-def test_case_11_a_consumer_works_upwards_on_its_own_and_downwards_on_others() -> None:
+def test_timeline_case_11_a_consumer_works_upwards_on_its_own_and_downwards_on_others() -> None:
     own, backups = E1.work("B2")
     assert [own.tolist(), backups.tolist()] == [[9, 10, 11], [5, 4, 3]]
 
@@ -190,7 +190,7 @@ def test_gladiators_cover_everything_the_next_one_first() -> None:
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def test_case_28_who_joins_before_a_deal_point_serves_in_the_next_window_and_who_joins_after_it_in_the_one_after() -> (
+def test_timeline_case_28_who_joins_before_a_deal_point_serves_in_the_next_window_and_who_comes_later_after_it() -> (
     None
 ):
     windows = Windows(1000)
@@ -230,7 +230,7 @@ def placed(names: str, clients: int) -> tuple[dict[str, int], list[bool]]:
     return counts, over
 
 
-def test_case_35_clients_of_a_topic_fill_brokers_up_and_then_spread() -> None:
+def test_timeline_case_35_clients_of_a_topic_fill_brokers_up_and_then_spread() -> None:
     assert placed("abcd", 8) == ({"a": 4, "b": 4, "c": 0, "d": 0}, [False] * 8)
     assert placed("a", 8) == ({"a": 8}, [*[False] * 7, True])
     assert placed("ab", 15)[0] == {"a": 8, "b": 7}
@@ -238,12 +238,12 @@ def test_case_35_clients_of_a_topic_fill_brokers_up_and_then_spread() -> None:
     assert choices([Broker(id="a", state="degraded")], "t")[0].broker == "a"
 
 
-def test_case_35_a_full_broker_that_is_healthy_comes_before_a_degraded_one() -> None:
+def test_timeline_case_35_a_full_broker_that_is_healthy_comes_before_a_degraded_one() -> None:
     brokers = [Broker(id="a", counts={"t": 9}), Broker(id="b", state="degraded")]
     assert choices(brokers, "t")[0] == ("a", 1, True)
 
 
-def test_case_35_a_strict_selector_refuses_whom_nobody_has_room_for() -> None:
+def test_timeline_case_35_a_strict_selector_refuses_whom_nobody_has_room_for() -> None:
     with pytest.raises(Refusal, match="every broker has 7 clients of t or more") as refused:
         choices([Broker(id="a", counts={"t": 7})], "t", strict=True)
     assert refused.value.reason.http == 429
@@ -266,7 +266,7 @@ def test_equal_brokers_go_by_topics_then_connections_then_names_and_one_each_spr
     assert sorted(counts.values()) == [2, 2, 3]
 
 
-def test_case_43_buckets_are_drawn_evenly_and_within_their_number() -> None:
+def test_timeline_case_43_buckets_are_drawn_evenly_and_within_their_number() -> None:
     found = drawn(100_000, 64, np.random.default_rng(18))
     counts = np.bincount(found)
     assert len(counts) == 64
@@ -274,7 +274,7 @@ def test_case_43_buckets_are_drawn_evenly_and_within_their_number() -> None:
     assert np.abs(counts - mean).max() <= 0.15 * mean
 
 
-def test_case_44_clients_move_until_no_broker_has_30_percent_more_and_none_is_asked_twice_in_a_minute() -> None:
+def test_timeline_case_44_clients_move_until_no_broker_has_30_percent_more_and_not_twice_in_a_minute() -> None:
     brokers = [Broker(id=name) for name in "abc"]
     where = {f"c{number:02}": "a" if number < 16 else "bc"[number % 2] for number in range(30)}  # a has 60 % more
     balance, asked = Balance(), dict[str, list[int]]()
@@ -292,7 +292,7 @@ def test_case_44_clients_move_until_no_broker_has_30_percent_more_and_none_is_as
         assert all(later - earlier >= PAUSE_MS / 1000 for earlier, later in pairwise(windows))
 
 
-def test_case_44_what_was_suggested_counts_as_done_until_its_minute_is_over() -> None:
+def test_timeline_case_44_what_was_suggested_counts_as_done_until_its_minute_is_over() -> None:
     brokers = [Broker(id=name) for name in "abc"]
     clients = [Client(f"c{number:02}", "t", "a" if number < 16 else "bc"[number % 2]) for number in range(30)]
     balance = Balance()

@@ -269,6 +269,18 @@ def test_partners_on_a_busy_machine_that_answer_late_do_not_make_this_clock_a_wr
     assert drift.self_offset_ms() == 1590
 
 
+def test_clients_of_one_user_or_machine_have_one_vote_on_how_far_this_clock_is_off() -> None:
+    drift = Drift()
+    for name in ("p1", "p2", "p3", "p4"):
+        drift.add("producer", "a", name, 0, 900, 0, voice="user mallory")
+    assert drift.self_offset_ms() is None
+    drift.add("consumer", "a", "c1", 0, 10, 0, voice="10.0.0.1")
+    drift.add("consumer", "b", "c1", 0, 20, 0, voice="10.0.0.2")
+    assert drift.self_offset_ms() == 20
+    drift.add("producer", "a", "p1", 0, 30, 0, voice="10.0.0.3")
+    assert drift.self_offset_ms() == 25, "who greets anew from elsewhere speaks for that"
+
+
 def test_clocks_that_are_off_are_told_by_kind_and_topic() -> None:
     drift = Drift()
     drift.add("consumer", "a", "c1", 0, 300, 20)

@@ -178,7 +178,7 @@ def test_who_has_no_kafka_is_told_what_to_set(store: FakeStore, tmp_path: Path) 
 def test_the_doctor_asks_kafka_and_a_registry_in_etcd_is_not_made_from_a_disk(
     owner: Owner, store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "etcd", lambda _: iter(()))
+    monkeypatch.setattr(doctor, "etcd", lambda *_: iter(()))
     found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
     assert [(each["verdict"], each["found"]) for each in found] == [("OK", "answers, holds 1 logs of cluster c")]
     store.is_away = True

@@ -40,7 +40,7 @@ def least_moves(before: Table, after: Table) -> int:
 
 @given(CHAIN, SIZES)
 @settings(deadline=None)
-def test_case_9_racks_cover_everything_evenly_and_as_little_moves_as_can(chain: list[list[Member]], size: int) -> None:
+def test_timeline_case_9_racks_cover_everything_evenly_and_little_moves(chain: list[list[Member]], size: int) -> None:
     before: Table | None = None
     for crowd in chain:
         table = deal("rack", crowd, size, before)
@@ -59,7 +59,7 @@ def test_case_9_racks_cover_everything_evenly_and_as_little_moves_as_can(chain: 
 
 @given(CROWD.filter(lambda crowd: len(crowd) > 1), SIZES)
 @settings(deadline=None)
-def test_case_9_who_leaves_moves_its_own_and_nothing_else(crowd: list[Member], size: int) -> None:
+def test_timeline_case_9_who_leaves_moves_its_own_and_nothing_else(crowd: list[Member], size: int) -> None:
     table = deal("rack", crowd, size)
     gone = crowd[0]
     after = deal("rack", crowd[1:], size, table)

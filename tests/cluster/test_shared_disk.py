@@ -407,6 +407,18 @@ def test_what_somebody_did_behind_its_back_is_said(
         taken(store, tmp_path, made=True)
 
 
+def test_topics_that_were_made_again_empty_are_no_new_topic(tmp_path: Path) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path)
+    put(disk, f"{tmp_path}/0.x", b"state")
+    disk.drop()
+    for name in (LOG, STATE):
+        store.make(name, 2)
+    with pytest.raises(CorruptionError, match="are empty in Kafka: somebody deleted them, and they were made again"):
+        taken(store, tmp_path, made=True)
+    assert taken(store, tmp_path).list(str(tmp_path)) == []  # one that was not made yet is new
+
+
 def test_records_of_others_are_passed_over_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = FakeStore()
     disk = taken(store, tmp_path)

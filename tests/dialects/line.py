@@ -39,10 +39,8 @@ class LineConfig(Section, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     port: Port = 7099
     http_port: Port = 7098
-    #: A unix socket besides; empty = none.
-    path: str = ""
-    #: A message that is not acked for so long goes to somebody else.
-    lease_ns: Duration = 60_000_000_000
+    path: str = ""  # of a unix socket besides; empty = none
+    lease_ns: Duration = 60_000_000_000  # what is not acked for so long goes to somebody else
 
 
 def check(config: Config) -> None:
@@ -95,8 +93,8 @@ class Server:
 
     def peers(self) -> Iterator[Peer]:
         for line in self.lines:
-            held = line.seat.in_flight if line.seat is not None else 0
-            yield Peer(line.caller.address, line.caller.listener, topic=line.topic, in_flight=held)
+            held = line.seat and line.seat.in_flight
+            yield Peer(line.caller.address, line.caller.listener, topic=line.topic, in_flight=held or 0)
 
 
 class Line(asyncio.Protocol):
@@ -107,7 +105,6 @@ class Line(asyncio.Protocol):
         self.seat: Seat | None = None
         self.topic, self._want, self._rest = "", 0, b""
         self._replies: deque[list[bytes]] = deque()
-        self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -131,10 +128,12 @@ class Line(asyncio.Protocol):
             self.seat.close()
 
     def pause_writing(self) -> None:
+        self._transport.pause_reading()  # who does not read is not answered without end
         if self.seat is not None:
             self.seat.block()
 
     def resume_writing(self) -> None:
+        self._transport.resume_reading()
         if self.seat is not None:
             self.seat.unblock()
 
@@ -145,15 +144,15 @@ class Line(asyncio.Protocol):
             self._keep(reply, b"OK\n" if error is None else _error("PUB", error))
 
         asked = self._node.obtain_for(self.caller, "publish", topic)
-        asked.then(
-            lambda found, error: publish(found, self.caller, rows, self, stored) if found else stored(None, error)
-        )
+        asked.then(lambda to, error: publish(to, self.caller, rows, self, stored) if to else stored(None, error))
 
     def sub(self, topic: str, name: str) -> None:
+        if self.topic:
+            raise Refusal("bad_request", f"this line has a subscription of {self.topic}")
         self.topic, reply, lease_ns = topic, self._promise(), self._server.lease_ns
 
         def join(there: Topic, found: Subscription) -> None:
-            if self in self._server.lines and self.seat is None:  # neither gone meanwhile nor asking twice
+            if self in self._server.lines:  # it may be gone meanwhile
                 self.seat = there.attach(found, self._deliver, lease_ns=lease_ns, evict=self.hang_up)
                 self._keep(reply, b"OK\n")
                 self.seat.set_credit(self._want)
@@ -175,15 +174,13 @@ class Line(asyncio.Protocol):
     COMMANDS: ClassVar[dict[str, Callable[..., None]]] = {"PUB": pub, "SUB": sub, "WANT": want, "ACK": ack}
 
     def hang_up(self) -> None:
-        """Close it once everything written has left."""
-        self._transport.close()
+        self._transport.close()  # once everything written has left
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             for id_, attempts, row in delivery.each():
-                body, time_ns = delivery.batch.row_body(row), delivery.batch.row_time(row)
-                text = body.replace(b"%", b"%25").replace(b"\r", b"%0D").replace(b"\n", b"%0A")
-                self._transport.write(b"MSG %016x %d %d %b\n" % (id_, attempts, time_ns, text))
+                text = delivery.batch.row_body(row).replace(b"%", b"%25").replace(b"\r", b"%0D").replace(b"\n", b"%0A")
+                self._transport.write(b"MSG %016x %d %d %b\n" % (id_, attempts, delivery.batch.row_time(row), text))
 
     def _promise(self) -> list[bytes]:
         self._replies.append([])

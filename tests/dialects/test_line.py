@@ -19,6 +19,7 @@ from penstock.cli.table import TABLE
 from penstock.config import Keys, endpoints, load
 from penstock.errors import ConfigError
 from tests.cli.program import PORTS
+from tests.dialects import line
 from tests.dialects.line import DIALECT
 from tests.dialects.speech import LINE
 from tests.served import PATIENCE_S
@@ -107,6 +108,24 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     errors = node.end()
     assert node.process.returncode == 0, errors
     assert "Traceback" not in errors
+
+
+def test_the_example_to_copy_is_as_short_as_its_page_says() -> None:
+    assert len(Path(line.__file__).read_text().splitlines()) <= 200
+
+
+def test_a_line_has_one_subscription(node: Node) -> None:
+    with node.line() as first:
+        assert first.ask("SUB once audit") == "OK"
+        assert first.ask("SUB once audit") == "ERR bad_request SUB this line has a subscription of once"
+        assert first.hear() == ""  # it was hung up on
+
+
+def test_a_line_that_does_not_read_is_not_read_either(node: Node) -> None:
+    with node.line() as deaf:
+        deaf.sock.settimeout(1)
+        with pytest.raises(TimeoutError):
+            deaf.sock.sendall(b"ACK 1\n" * 10_000_000)  # far more than its sockets hold
 
 
 def test_messages_go_through_and_come_again_to_another_line_unless_acked(node: Node) -> None:

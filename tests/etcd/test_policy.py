@@ -129,6 +129,9 @@ def test_a_policy_is_written_and_moving_a_bit_needs_force(one: Cluster, prefix: 
             assert refused.value.code == "conflict"
             await made.follower.write({**POLICY, "staging": 2}, force=True)
             assert made.mapping == {**POLICY, "staging": 2}
+            with pytest.raises(Refusal, match="somebody else changed"):
+                await made.follower.write({"lost": 9}, force=True, seen=entry.revision)
+            await made.follower.write({**made.mapping, "kept": 9}, seen=made.policy.revision)
             with pytest.raises(Refusal, match="bits are 0 to 63"):
                 await made.follower.write({"a": 64}, force=True)
             await ctl(one, "put", prefix, stdin=b"something else")
@@ -140,7 +143,7 @@ def test_a_policy_is_written_and_moving_a_bit_needs_force(one: Cluster, prefix: 
     asyncio.run(main())
 
 
-def test_case_44_a_policy_that_is_followed_no_more_stays_as_it_was(one: Cluster, prefix: str) -> None:
+def test_m3msg_case_44_a_policy_that_is_followed_no_more_stays_as_it_was(one: Cluster, prefix: str) -> None:
     async def main() -> None:
         async with following(one.zone(), prefix) as made:
             await made.follower.write(POLICY)

@@ -47,7 +47,7 @@ def test_batches_are_judged_as_the_documentation_says_row_by_row(seed: int) -> N
             assert rules.concerns(batch)
 
 
-def test_case_36_filters_are_anded_and_without_them_everything_is_taken_again() -> None:
+def test_m3msg_case_36_filters_are_anded_and_without_them_everything_is_taken_again() -> None:
     site = Site()
     site.node.catalog.set_mapping({"production": 0}).now()
     topic = site.node.create_topic("t").now()
@@ -64,7 +64,7 @@ def test_case_36_filters_are_anded_and_without_them_everything_is_taken_again() 
 
 
 @pytest.mark.parametrize("is_default", [False, True])
-def test_case_39_a_message_without_traffic_types_goes_by_default(is_default: bool) -> None:
+def test_m3msg_case_39_a_message_without_traffic_types_goes_by_default(is_default: bool) -> None:
     settings = filtered(traffic={"allowed": ["a"], "is_default": is_default})
     for upstream in (False, True):
         rule = TrafficFilter(("a",), is_default, upstream)
@@ -81,7 +81,7 @@ def judged(rule: TrafficFilter, bits: int, mapping: dict[str, int]) -> bool:
     return said
 
 
-def test_case_40_a_shared_bit_decides_and_an_unknown_name_leaves_it_to_the_default() -> None:
+def test_m3msg_case_40_a_shared_bit_decides_and_an_unknown_name_leaves_it_to_the_default() -> None:
     mapping = {"type1": 0, "type2": 1}
     known = TrafficFilter(("type1",))
     assert [judged(known, bits, mapping) for bits in (1, 2, 3)] == [True, False, True]
@@ -92,7 +92,7 @@ def test_case_40_a_shared_bit_decides_and_an_unknown_name_leaves_it_to_the_defau
         assert judged(upstream, 2, mapping) is False
 
 
-def test_case_41_where_nothing_can_be_matched_the_default_decides_but_not_for_an_empty_list() -> None:
+def test_m3msg_case_41_where_nothing_can_be_matched_the_default_decides_but_not_for_an_empty_list() -> None:
     assert judged(TrafficFilter(("a",), is_default=True), 1, {}) is True
     assert judged(TrafficFilter(("a",), is_default=True), 1, {"b": 0}) is True
     assert judged(TrafficFilter((), is_default=True), 1, {"b": 0}) is False
@@ -100,7 +100,7 @@ def test_case_41_where_nothing_can_be_matched_the_default_decides_but_not_for_an
     assert judged(TrafficFilter(("a",), is_default=True, upstream_filter=True), 1, {"b": 0}) is False
 
 
-def test_case_42_the_lowest_and_the_highest_bit_and_all_of_them() -> None:
+def test_m3msg_case_42_the_lowest_and_the_highest_bit_and_all_of_them() -> None:
     mapping = {"low": 0, "high": 63}
     low, high = TrafficFilter(("low",)), TrafficFilter(("high",))
     everything = (1 << 64) - 1
@@ -108,7 +108,7 @@ def test_case_42_the_lowest_and_the_highest_bit_and_all_of_them() -> None:
     assert [judged(high, bits, mapping) for bits in (1, 1 << 63, everything)] == [False, True, True]
 
 
-def test_case_43_a_type_that_moves_takes_its_filter_along_for_what_comes_then() -> None:
+def test_m3msg_case_43_a_type_that_moves_takes_its_filter_along_for_what_comes_then() -> None:
     site = Site()
     site.node.catalog.set_mapping({"type1": 0}).now()
     topic = site.node.create_topic("t").now()
@@ -124,7 +124,7 @@ def test_case_43_a_type_that_moves_takes_its_filter_along_for_what_comes_then() 
     assert got == [b"before", b"new"]
 
 
-def test_case_46_storage_policies_are_told_apart_by_window_and_retention_alone() -> None:
+def test_m3msg_case_46_storage_policies_are_told_apart_by_window_and_retention_alone() -> None:
     rule = StorageFilter(["1s:1m"])
     assert rule.verdict(policy("1s:1m")) is True
     assert rule.verdict(policy("1m:1h")) is False
@@ -153,7 +153,7 @@ def test_headers_are_judged_alike_in_a_list_and_in_arrow_whatever_is_remembered(
     assert expected.count(True) == 4
 
 
-def test_case_46_a_shard_set_has_both_its_ends() -> None:
+def test_m3msg_case_46_a_shard_set_has_both_its_ends() -> None:
     rule = ShardFilter("0..511")
     assert (rule.verdict(0), rule.verdict(511), rule.verdict(512)) == (True, True, False)
     assert rule.verdicts(pa.array([0, 511, 512, None, -1], pa.int64())).tolist() == [True, True, False, True, False]

@@ -54,6 +54,7 @@ class Places:
             "is_heir": lambda deleted: True,
             "cleared": lambda deleted: deleted,
             "slots": SimpleNamespace(places=SimpleNamespace(nodes={})),
+            "holdings": SimpleNamespace(is_stuck=lambda name: False, coming={}),
         }
         return made[name]
 

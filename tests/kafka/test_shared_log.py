@@ -102,6 +102,22 @@ def of_librdkafka() -> set[str]:
     return found
 
 
+def test_a_topic_that_gets_more_partitions_is_written_to_by_a_writer_that_knew_fewer(
+    one: Brokers, name: Callable[[str], str]
+) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    topic = f"{cluster}.1.log"
+    with closing(store):
+        store.make(topic, 1)
+        with closing(store.writer(name("slot"))) as writer:
+            record = Record(b"value", {})
+            writer.send(Partition(topic, 0), [record])
+            store.make(topic, 3)
+            assert len(writer.send(Partition(topic, 2), [record])) == 1
+            assert len(writer.send(Partition(topic, 0), [record])) == 1
+
+
 def test_topics_come_grow_are_cut_and_go(one: Brokers, name: Callable[[str], str]) -> None:
     cluster = name("c").replace(".", "-")
     store = KafkaStore(config(one), cluster)
@@ -256,6 +272,88 @@ def as_anybody_reads(brokers: str, topic: str) -> list[list[pa.RecordBatch]]:
     return [list(pa.ipc.open_stream(b"".join(each))) for each in values.values()]
 
 
+class Scripted:
+    """A consumer that says what it is told to, and then nothing."""
+
+    def __init__(self, *said: int | tuple[int, int]) -> None:
+        self._said = [Said(each) for each in said]
+
+    def poll(self, _: float) -> Said | None:
+        return self._said.pop(0) if self._said else None
+
+    def consume(self, _: int, timeout: float) -> list[Said]:
+        return []
+
+    def list_topics(self, _: str, timeout: float) -> None: ...
+
+    def assign(self, _: object) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Said:
+    """A record at an offset; or (offset, code) of an error."""
+
+    def __init__(self, what: int | tuple[int, int]) -> None:
+        self._offset, self._code = what if isinstance(what, tuple) else (what, 0)
+
+    def error(self) -> KafkaError | None:
+        return KafkaError(self._code) if self._code else None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return []
+
+
+def read_of(*said: int | tuple[int, int]) -> tuple[list[int], str]:
+    """Return the offsets that a store reads of records 0 to 9 from a consumer, and what it raises."""
+    store = KafkaStore(SharedLogConfig(brokers=("127.0.0.1:1",), patience_ns=10**8), "c")
+    store._idle.append(Scripted(*said))  # type: ignore[arg-type]
+    found: list[int] = []
+    try:
+        found += [each.offset for each in store.read(Partition("c.1.log", 0), 0, 10)]
+    except AwayError as error:
+        return found, str(error)
+    return found, ""
+
+
+def test_an_end_that_a_new_leader_does_not_know_yet_is_not_the_end() -> None:
+    end = KafkaError._PARTITION_EOF
+    assert read_of(*range(7), (7, end), 7, 8, (10, end)) == ([*range(9)], "")
+    found, error = read_of(*range(7), (7, end))
+    assert found == []
+    assert "c.1.log partition 0" in error
+    assert "to be read up to 10, and was shown up to 7" in error
+
+
+def test_marks_of_transactions_are_records_to_the_end_of_a_partition(one: Brokers, name: Callable[[str], str]) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    topic, slot = f"{cluster}.1.log", f"{cluster}.slot.1"
+    store.make(topic, 1)
+    place = Partition(topic, 0)
+    sent: list[int] = []
+    for is_committed in (True, False, False):
+        writer = store.writer(slot)
+        sent += writer.send(place, [Record(b"v", {})] * 3)
+        if is_committed:
+            writer.close()
+    store.writer(slot).close()
+    start, end = store.bounds(place)
+    assert end == sent[-1] + 2  # the mark of what was ended for its writer
+    assert [each.offset for each in store.read(place, start, end)] == sent
+    assert list(store.read(place, end - 1, end)) == []
+    store.drop(topic)
+    store.close()
+
+
 def test_what_is_done_behind_its_back_is_said_and_the_others_go_on(
     one: Brokers, name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -274,7 +372,7 @@ def test_what_is_done_behind_its_back_is_said_and_the_others_go_on(
     for each in ("log", "state"):
         stranger.produce(f"{cluster}.well.{each}", b"hello?")
     stranger.flush()
-    _set(one, f"{cluster}.small.log", "max.message.bytes", "1000")
+    one.configure(f"{cluster}.small.log", "max.message.bytes", "3000000")
 
     with pytest.raises(CorruptionError, match="somebody deleted records"):
         opened(store, tmp_path / "cut", f"{cluster}.cut", slot, made=True)
@@ -282,22 +380,13 @@ def test_what_is_done_behind_its_back_is_said_and_the_others_go_on(
         opened(store, tmp_path / "dropped", f"{cluster}.dropped", slot, made=True)
     with pytest.raises(CorruptionError, match="the CRC of the record at"):
         opened(store, tmp_path / "forged", f"{cluster}.forged", slot, made=True)
-    with pytest.raises(Refusal, match=r"max\.message\.bytes=1000.*Set max\.message\.bytes=100000000"):
+    with pytest.raises(Refusal, match=r"max\.message\.bytes=3000000.*Set max\.message\.bytes=100000000"):
         opened(store, tmp_path / "small", f"{cluster}.small", slot, made=True)
     disk, shard = opened(store, tmp_path / "well", f"{cluster}.well", slot, made=True)
     assert bodies(shard) == sent["well"]
     published(shard, 1)
     closed(disk, shard)
     store.close()
-
-
-def _set(brokers: Brokers, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-    from confluent_kafka.admin._resource import ResourceType
-
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    brokers.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 def test_a_kafka_that_is_away_is_not_waited_for_longer_than_was_said(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
@@ -12,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.client import Client
+from penstock.log.kafka.engine import topic_of
 from penstock.pipeline.stage import Line
 from penstock.pipeline.target import parsed
-from tests.cluster.trio import PATIENCE_S, Member, Trio
+from tests.cluster.trio import PATIENCE_S, Member, Trio, wait_for
 
 ROWS = [pa.record_batch({"body": [b"1", b"2"], "key": [b"a", b"b"]})]
 
@@ -117,3 +120,57 @@ def test_dynamiq_case_31_any_node_gives_what_another_has_and_goes_on_when_that_o
             seen[each["id"]] = each["body"]
             assert ask(second, "DELETE", f"{path}/message/{each['id']}")[0] == 200
     assert seen[one] == "one"
+
+
+def at(member: Member, port: str, method: str, path: str, body: bytes | None = None) -> int:
+    """Ask a node over HTTP, and return the status."""
+    request = urllib.request.Request(f"http://{member.host}:{member.ports[port]}{path}", body, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def said(member: Member) -> str:
+    """Return what a node says of itself."""
+    found = member.ready()
+    return str(found["text"]) if found is not None else ""
+
+
+def test_what_is_done_to_topics_in_kafka_costs_those_topics_alone_and_each_has_a_way_out(
+    trio: Trio, name: Callable[[str], str]
+) -> None:
+    gone, small, *well = [name(word) for word in ("gone", "small", *["well"] * 12)]
+    first, other = trio.members[:2]
+    with Client(first.url, patience=PATIENCE_S) as client:
+        in_kafka = {}
+        for topic in (gone, small, *well):
+            in_kafka[topic] = topic_of("trio", client.create_topic(topic).incarnation)
+            client.publish(topic, b"1")
+        assert trio.owner(gone) is trio.owner(small) is first
+        trio.kafka.delete(f"{in_kafka[gone]}.log")
+        trio.kafka.configure(f"{in_kafka[small]}.log", "max.message.bytes", "3000000")
+        large = b"\n".join([b"x" * 400_000] * 11)  # one record
+        assert at(first, "nsq.http_port", "POST", f"/mpub?topic={gone}", b"2") >= 500
+        wait_for(
+            lambda: at(first, "nsq.http_port", "POST", f"/mpub?topic={small}", large) >= 500,
+            "Kafka to know its new limit",
+        )
+        wait_for(lambda: "delete the topic in Penstock" in said(first), "the one to be missed")
+        wait_for(lambda: "Set max.message.bytes=100000000" in said(first), "the other to be refused")
+        for topic in well:
+            client.publish(topic, b"2")
+        trio.kafka.configure(f"{in_kafka[small]}.log", "max.message.bytes", "100000000")
+        client.publish(small, [b"2"])  # it heals by itself
+        found = bodies(client, small)
+        assert {b"1", b"2"} <= set(found) <= {b"1", b"2", b"x" * 400_000}
+        assert at(other, "api.port", "DELETE", f"/api/v1/topics/{gone}") == 204
+        wait_for(
+            lambda: f"{in_kafka[gone]}.state" not in trio.kafka.admin.list_topics(timeout=9).topics, "the rest to go"
+        )
+        trio.wait()
+        client.publish(gone, b"3")
+        assert bodies(client, gone) == [b"3"]
+        for topic in well:
+            assert bodies(client, topic) == [b"1", b"2"]

@@ -157,7 +157,7 @@ def test_what_waits_and_what_is_on_lease_goes_on_when_the_owner_is_killed(
         there.delete()
 
 
-def test_24_two_nodes_that_lease_at_once_never_lease_a_message_twice(trio: Trio, name: Callable[[str], str]) -> None:
+def test_timeline_case_24_two_nodes_never_lease_a_message_twice(trio: Trio, name: Callable[[str], str]) -> None:
     topic = name("contended")
     with timeline(trio, topic) as there:
         there.create(bucket_count=16, prefetch_max_ms=0)
@@ -213,7 +213,7 @@ def test_24_two_nodes_that_lease_at_once_never_lease_a_message_twice(trio: Trio,
         there.delete()
 
 
-def test_33_a_topic_whose_node_died_is_deleted_by_another_and_its_name_is_free(
+def test_timeline_case_33_a_topic_whose_node_died_is_deleted_by_another_and_its_name_is_free(
     trio: Trio, name: Callable[[str], str]
 ) -> None:
     topic = name("forgotten")

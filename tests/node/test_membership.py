@@ -115,7 +115,7 @@ def test_a_broker_alone_writes_nothing_while_nothing_happens(here: Here) -> None
     assert here.site.node.registry.revision - revision <= 8, "what changes all the time is said every ten seconds"
 
 
-def test_46_clocks_that_are_ahead_of_this_one_stop_creates_and_retention_until_they_are_not(
+def test_timeline_case_46_clocks_that_are_ahead_of_this_one_stop_creates_and_retention_until_they_are_not(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = here.site.node

@@ -54,7 +54,7 @@ def test_topic_whose_retention_fails_does_not_keep_the_others_from_theirs(
     assert len(looks) > 5
 
 
-def test_cursor_that_fails_when_a_row_is_due_does_not_silence_the_alarm(
+def test_cursor_that_fails_when_a_row_is_due_leaves_the_timer_armed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = site.node.create_topic("t").now()

@@ -45,7 +45,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> Heard:
     return Heard()
 
 
-def test_case_44_a_policy_is_loaded_replaced_and_replaced_again(heard: Heard) -> None:
+def test_m3msg_case_44_a_policy_is_loaded_replaced_and_replaced_again(heard: Heard) -> None:
     heard.policy.current({KEY: Entry(routing.encode(TYPES), 5)})
     heard.put({"production": 3}, 6)
     heard.put({"canary": 9}, 7)
@@ -53,7 +53,7 @@ def test_case_44_a_policy_is_loaded_replaced_and_replaced_again(heard: Heard) ->
     assert (heard.policy.key, heard.policy.revision, heard.counts) == (KEY, 7, {"put": 3})
 
 
-def test_case_45_bytes_that_are_no_policy_leave_the_mapping_as_it_was(
+def test_m3msg_case_45_bytes_that_are_no_policy_leave_the_mapping_as_it_was(
     heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard.put(TYPES, 1)
@@ -73,7 +73,7 @@ def test_a_zero_byte_value_empties_the_mapping(heard: Heard) -> None:
     assert heard.counts == {"put": 1, "empty": 1}
 
 
-def test_case_45_a_deleted_key_keeps_the_mapping_until_something_else_is_put(
+def test_m3msg_case_45_a_deleted_key_keeps_the_mapping_until_something_else_is_put(
     heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard.put(TYPES, 1)
@@ -85,7 +85,7 @@ def test_case_45_a_deleted_key_keeps_the_mapping_until_something_else_is_put(
     assert heard.mappings[-1] == {"a": 1}
 
 
-def test_case_45_bits_beyond_63_are_left_out_and_told(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
+def test_m3msg_case_45_bits_beyond_63_are_left_out_and_told(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
     heard.put({"good": 63, "bad": 64, "worse": (1 << 64) - 1})
     assert heard.mappings == [{"good": 63}]
     assert heard.counts == {"put": 1, "bad_bit": 2}
@@ -178,5 +178,5 @@ def test_a_node_whose_mapping_is_in_etcd_does_not_go_by_what_others_put_into_the
     assert site.node.routing.mapping == TYPES
 
 
-def test_case_45_without_a_key_nothing_of_etcd_is_asked_for() -> None:
+def test_m3msg_case_45_without_a_key_nothing_of_etcd_is_asked_for() -> None:
     assert Site(Config(data_dir="data")).node.routing.policy is None

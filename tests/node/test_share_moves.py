@@ -12,6 +12,7 @@ from penstock.cluster.deal import slot_of
 from penstock.cluster.places import SLOTS
 from penstock.errors import Elsewhere, Refusal
 from penstock.log.kafka.disk import SharedDisk
+from penstock.log.kafka.engine import topic_of
 from penstock.log.kafka.store import AwayError, Partition
 from penstock.message import Rows
 from penstock.moves.redrive import Redriven, redrive
@@ -286,3 +287,65 @@ def test_what_was_opened_of_a_topic_that_cannot_be_opened_holds_nothing(
     cluster.run()
     assert two.quota.used - before == sum(shard.stored_bytes() for shard in two.topic("t").shards)
     assert works(cluster, two.topic("t"))
+
+
+def test_a_topic_whose_log_is_gone_from_the_store_is_deleted_and_made_anew(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    names = [made(cluster, one, f"t{number}").name for number in range(12)]
+    slot = slot_of_topic(one, "t0")
+    gone = topic_of("c", one.topics["t0"].record.incarnation)
+    cluster.store.drop(f"{gone}.log")
+    publish(one.topic("t0"), b"lost")
+    cluster.run(10 * SECOND)
+    assert sorted(one.topics) == sorted(names[1:])
+    assert slot in share_of(one).holdings.ready
+    assert all(works(cluster, one.topic(name)) for name in names[1:])
+    with pytest.raises(Refusal, match="delete the topic in Penstock and make it anew"):
+        one.topic("t0")
+    deleted = one.delete_topic("t0")
+    cluster.run(30 * SECOND)
+    deleted.now()
+    assert share_of(one).problems() == []
+    assert f"{gone}.state" not in cluster.store.topics()
+    assert one.catalog.deleted() == []
+    assert works(cluster, made(cluster, one, "t0"))
+    assert one.bugs == 0
+
+
+def test_a_topic_that_is_deleted_while_another_try_to_open_it_is_under_way_is_gone(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    gone = topic_of("c", made(cluster, one, "t").record.incarnation)
+    cluster.store.drop(f"{gone}.log")
+    publish(one.topic("t"), b"lost")
+    cluster.run(10 * SECOND)
+    clock = cluster.clocks["one"]
+    clock.stalled.add("open")
+    cluster.run(2 * SECOND)
+    assert "t" in share_of(one).holdings.coming
+    deleted = one.delete_topic("t")
+    cluster.run()
+    assert not deleted.is_given
+    clock.let_threads_go()
+    cluster.run(30 * SECOND)
+    deleted.now()
+    assert cluster.store.topics() == []
+    assert one.catalog.topics() == []
+
+
+def test_a_topic_that_waits_for_its_slot_is_not_deleted_for_that(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    made(cluster, one, "t")
+    cluster.store.is_away = True
+    publish(one.topic("t"), b"a")
+    cluster.run(60 * SECOND)
+    assert "t" not in one.topics
+    refused: list[Exception | None] = []
+    one.delete_topic("t").then(lambda _, error: refused.append(error))
+    cluster.run()
+    assert isinstance(refused[0], Refusal)
+    cluster.store.heal()
+    cluster.run()
+    assert works(cluster, one.topic("t"))

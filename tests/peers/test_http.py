@@ -19,6 +19,7 @@ from penstock.callers.gate import Act
 from penstock.callers.rights import ALL, Right, Rule
 from penstock.clock import MILLISECOND
 from penstock.config import CallersConfig
+from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.sqs.codec.signature import signature_of, signed
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.errors import ConfigError
@@ -189,6 +190,21 @@ def test_dynamiq_answers_on_either_node(pair: Pair) -> None:
     assert [(each["name"], each["node"]) for each in shown] == [("chores", "n2")]
     assert queue_service(here, "DELETE", "/v1/queues/chores").json == {"Deleted": True}
     assert queue_service(there, "GET", "/v1/queues/chores").status == 404
+
+
+def test_dynamiq_case_24_nodes_of_a_cluster_have_ranges_that_meet_and_say_the_same_of_each_other(
+    tmp_path: Path,
+) -> None:
+    with Pair(tmp_path, dynamiq=DynamiqConfig(name="zz", port=0)) as pair:
+        for path in ("/v1", ""):
+            ranges = [queue_service(node, "GET", f"{path}/status/partitionrange").json for node in (pair.n1, pair.n2)]
+            assert ranges == [
+                {"bottom": "0", "top": "4611686018427387903"},
+                {"bottom": "4611686018427387903", "top": "9223372036854775807"},
+            ]
+            said = queue_service(pair.n1, "GET", f"{path}/status/servers").content.decode()
+            assert [line.split()[:2] for line in said.splitlines()] == [["Member:", "n1"], ["Member:", "n2"]]
+            assert said == queue_service(pair.n2, "GET", f"{path}/status/servers").content.decode()
 
 
 def test_nsq_over_http_answers_on_either_node(pair: Pair) -> None:

@@ -336,6 +336,8 @@ def kind_of(file: str) -> str:
     name = os.path.basename(file)
     if file.startswith("staging/"):
         return "staged rows"
+    if file.startswith("fanouts/"):
+        return "fan-out"
     found = parsed(name)
     if found:
         return {".arrows": "segment", ".index": "index of a segment"}.get(found[2], name)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.disk import LocalDisk
-from penstock.errors import CorruptionError, Refusal
+from penstock.errors import Refusal
 from penstock.m3 import routing
 from penstock.registry import Catalog, EmbeddedRegistry, RoutingMapping
 from penstock.registry.catalog import MAPPING, REMOVE_KEYS_MAX
@@ -260,8 +260,28 @@ def test_numbers_seen_on_disk_are_not_given_again(catalog: Catalog) -> None:
 
 def test_a_record_of_another_version_is_named(catalog: Catalog) -> None:
     put(catalog.registry, "topic/t", b"\x81\xa3new\x01")
-    with pytest.raises(CorruptionError, match="registry entry topic/t cannot be read"):
+    with pytest.raises(Refusal, match="registry entry topic/t cannot be read"):
         catalog.topic("t")
+    for change in (catalog.update_topic("t", is_made=True), catalog.delete_topic("t")):
+        with pytest.raises(Refusal, match="registry entry topic/t cannot be read"):
+            change.now()
+
+
+def test_what_cannot_be_read_is_passed_over_in_lists_and_told_until_it_is_right(catalog: Catalog) -> None:
+    made = catalog.create_topic("t", TopicSettings()).now()
+    entry = catalog.registry.get("topic/t")
+    assert entry is not None
+    put(catalog.registry, "topic/u", entry.value)
+    put(catalog.registry, "topic/v", b"garbage")
+    put(catalog.registry, "deleted/7", b"garbage")
+    assert (catalog.topics(), catalog.deleted(), catalog.known("v")) == ([made], [], None)
+    assert list(catalog.unreadable()) == ["deleted/7", "topic/u", "topic/v"]
+    assert "topic/u holds the record of another topic, t" in catalog.problems()[1]
+    catalog.remove(["topic/u", "deleted/7"]).now()
+    put(catalog.registry, "topic/v", b"other garbage")
+    assert list(catalog.unreadable()) == []
+    assert catalog.topics() == [made]
+    assert list(catalog.unreadable()) == ["topic/v"]
 
 
 # The routing mapping

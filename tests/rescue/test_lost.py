@@ -13,7 +13,9 @@ import pytest
 from penstock.config.tree import NodeConfig
 from penstock.errors import CorruptionError, Refusal
 from penstock.log import label
+from penstock.message import Rows
 from penstock.node.node import Node
+from penstock.rescue.rebuild import rebuild
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.simulation.disk import Died, Inode, SimDisk
 from tests.site import PLAIN, Site
@@ -271,3 +273,99 @@ def test_a_subscription_whose_journal_cannot_be_read_is_undone(site: Site, monke
 
 def too_many(*_: object) -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def grown(site: Site) -> bytes:
+    """Let a topic get more shards and messages in all of them; return the registry from before."""
+    topic = site.node.create_topic("a").now()
+    site.publish(topic, b"one")
+    older = saved(site)
+    topic.update(msgspec.structs.replace(topic.settings, shards=4)).now()
+    for number in range(40):
+        rows = Rows.of([b"later"], "test", {"key": [b"key %d" % number]})
+        topic.publish(rows, site, lambda _, __: None)
+    site.machine.run(1)
+    return older
+
+
+def test_a_registry_from_before_a_topic_got_more_shards_keeps_the_node_from_starting(site: Site) -> None:
+    put_back(site, grown(site))
+    before = label.read(site.machine.disk, "data/topics/1")
+    for _ in range(2):  # also when it is tried again
+        with pytest.raises(CorruptionError, match="data/registry knows 1 of the 4 shards of topic a that are on disk"):
+            site.start()
+        assert label.read(site.machine.disk, "data/topics/1") == before
+
+
+def test_shards_that_only_the_directories_tell_of_are_taken_back(site: Site) -> None:
+    put_back(site, grown(site))
+    found = label.read(site.machine.disk, "data/topics/1")
+    assert found is not None
+    assert found.record is not None
+    older = {**found.record, "settings": {**found.record["settings"], "shards": 1}, "orphan_from": [0], "grown": []}
+    label.write(site.machine.disk, "data/topics/1", msgspec.structs.replace(found, shards=1, record=older))
+    with pytest.raises(CorruptionError, match="of the 4 shards"):
+        site.start()
+    site.machine.start()
+    (made,) = rebuild(site.machine.disk, site.machine.clock, Random(1), "data", force=True).topics
+    assert (made.shards, made.remarks) == (
+        4,
+        ["it has 4 shards on disk, and its record knew 1: its keys may move"],
+    )
+    site.start()
+    assert sorted(bodies(site, "a")) == [b"later"] * 40 + [b"one"]
+
+
+@pytest.mark.parametrize("gone", ["data/topics/1", "data/topics/1/1"])
+def test_a_topic_whose_files_are_gone_is_not_served_as_a_new_one(site: Site, gone: str) -> None:
+    for name in ("a", "b"):
+        site.publish(site.node.create_topic(name, TopicSettings(shards=2)).now(), b"one")
+    site.node.close()
+    site.machine.start()
+    site.machine.disk.remove(gone)
+    site.start()
+    assert bodies(site, "b") == [b"one"]
+    (said,) = site.node.lost()
+    assert said.startswith("topic a is not open: ")
+    assert said.endswith(
+        "nobody deleted it. Put it back from a backup and start the node again, or delete the topic and make it anew"
+    )
+    for use in (site.node.topic, lambda name: site.node.obtain(name).now()):
+        with pytest.raises(Refusal, match="topic a is not open") as caught:
+            use("a")
+        assert caught.value.code == "unavailable"
+    with pytest.raises(Refusal, match="topic a exists already"):
+        site.node.create_topic("a").now()
+    site.node.delete_topic("a").now()
+    assert site.node.lost() == []
+    assert site.node.create_topic("a").now().record.number == 3
+
+
+def unflagged(site: Site) -> None:
+    """Let the record of topic a be as an earlier version wrote it."""
+    entry = site.node.registry.get("topic/a")
+    assert entry is not None
+    record = msgspec.msgpack.decode(entry.value)
+    del record["is_made"]
+    site.node.registry.propose({"topic/a": msgspec.msgpack.encode(record)}).now()
+
+
+def test_of_topics_of_an_earlier_version_it_is_written_down_at_the_first_start_that_they_are_there(site: Site) -> None:
+    site.publish(site.node.create_topic("a").now(), b"one")
+    site.node.lifecycle.absent.mark()
+    unflagged(site)
+    site.machine.start()  # it was killed
+    site.start()
+    assert [record.is_made for record in site.node.catalog.topics()] == [True]
+    site.machine.start()
+    site.machine.disk.remove("data/topics/1")
+    site.start()
+    assert site.node.lost()[0].startswith("topic a is not open: data/topics/1 is gone")
+
+
+def test_a_node_that_died_between_the_record_of_a_topic_and_its_files_makes_them(site: Site) -> None:
+    site.node.catalog.create_topic("a", TopicSettings()).now()
+    site.start()
+    site.publish(site.node.topic("a"), b"one")
+    assert bodies(site, "a") == [b"one"]
+    assert site.node.lost() == []

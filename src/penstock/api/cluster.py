@@ -24,6 +24,9 @@ class Member(Protocol):
     def problems(self) -> list[str]:
         """Return what keeps it from serving what is its own, one sentence each."""
 
+    def unreadable(self) -> list[str]:
+        """Return what the registry has of topics that cannot be read, one sentence each."""
+
 
 class ClusterNode(msgspec.Struct):
     """One node that is alive."""
@@ -112,7 +115,7 @@ def _share(call: Call[None, None] | Call[None, MoveBody] | Call[None, NodeBody])
 
 def _info(share: Member) -> ClusterInfo:
     slots = share.slots
-    places, problems = slots.places, share.problems()
+    places, problems = slots.places, share.problems() + share.unreadable()
     if places.unreadable:
         problems.append(f"{places.unreadable} keys below cluster/ in the registry say nothing that can be read")
     owners = {slot: owner for slot in range(slots.count) if (owner := slots.owner(slot)) is not None}

@@ -8,6 +8,7 @@ from zlib import crc32
 import penstock
 from penstock.config import Config
 from penstock.node.node import Node
+from penstock.node.polls import Polls
 from penstock.observe.lag import LoopLag
 
 #: Connections share this many publishers, so that each keeps its shard and all of them use every shard.
@@ -24,6 +25,7 @@ class Context:
     def __init__(self, node: Node, config: Config) -> None:
         self.node = node
         self.config = config
+        self.polls = Polls(node)
         self.lag = LoopLag(node.clock)
         self.version = penstock.__version__
         self.publish_bytes_max = min(config.node.request_bytes, node.budget.input.bytes_max)

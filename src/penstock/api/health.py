@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from penstock.api.endpoint import Call, Endpoint, Reply
+from penstock.dialect import Hindered
 from penstock.node.node import Node
 from penstock.observe.exposition import CONTENT_TYPE
 from penstock.observe.metrics import exposition
@@ -30,7 +31,7 @@ class Readiness(msgspec.Struct):
 
     ready: bool
     problems: list[str]
-    #: What of timelines is held back, and why; a topic's own trouble is not the node's.
+    #: What of timelines or a relay is held back, and why; a topic's own trouble is not the node's.
     degraded: list[str] = []
 
 
@@ -43,9 +44,16 @@ async def readyz(call: Call[None, None]) -> Reply:
     """Say whether the node can do its work, and what stands against it."""
     problems = await problems_of(call.node)
     shown = problems if call.caller.is_known else ["show who you are to see what is wrong"] * bool(problems)
-    degraded = call.node.health.sentences() if call.caller.is_known else []
+    degraded = _degraded(call.node) if call.caller.is_known else []
     answer = Readiness(not problems, shown, degraded)
     return Reply(msgspec.json.encode(answer), status=503 if problems else 200)
+
+
+def _degraded(node: Node) -> list[str]:
+    """Return what works less well than it should, while the node does its work."""
+    running = [served.running for served in node.served.values()]
+    hindrances = [text for each in running if isinstance(each, Hindered) for text in each.hindrances()]
+    return node.health.sentences() + hindrances
 
 
 async def problems_of(node: Node) -> list[str]:
@@ -54,6 +62,7 @@ async def problems_of(node: Node) -> list[str]:
     problems += node.read_only()
     problems += node.lost()
     problems += node.registry.problems()
+    problems += node.lifecycle.problems()
     problems += node.health.problems()
     problems += node.share.problems() if node.share is not None else []
     if node.membership is not None and node.membership.records.problem:

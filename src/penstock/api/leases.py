@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -33,9 +34,7 @@ WAIT_NS_MAX = 60 * times.SECOND_NS
 #: As long as a client may reasonably ask for; a message for next month has a due time instead.
 DELAY_NS_MAX = 24 * HOUR_NS
 RECEIPTS_MAX = 10_000
-#: Rows that are there but not in memory are worth this much waiting, also for a client that wants none.
-READ_S_MIN = 1.0
-#: ... and leases that are not kept yet, this much.
+#: Leases that are there and not written down yet are worth this much waiting, also for a client that wants none.
 KEEP_S_MAX = 60.0
 #: Ids have 63 bits; what is written with more was never one.
 ID_END = 1 << 63
@@ -151,24 +150,23 @@ async def lease(call: Call[Nothing, LeaseBody]) -> Leased:
         raise Refusal("bad_request", "a lease of 0 has ended before it begins")
     patience_ns = times.duration(body.wait, "wait", WAIT_NS_MAX)
     found: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
-    look = subscription.holder(HOLDER).look(body.max, lease_ns, found.set_result)
+    poll = call.context.polls.begin(topic, subscription, HOLDER, body.max, lease_ns, patience_ns)
+    poll.answer.then(partial(_settle, found))
     try:
-        least_s = READ_S_MIN if not settings.paused and subscription.depth() else 0.0
-        came = await call.wait(found, max(patience_ns / times.SECOND_NS, least_s))
-        if not came and look.unheard and not call.is_gone:  # they are there, and their leases will be kept in a moment
-            came = await call.wait(found, KEEP_S_MAX)
+        await call.wait(found, KEEP_S_MAX + patience_ns / times.SECOND_NS)
     finally:
-        look.close()
-    if topic.is_leaving and not (came and found.result()):
-        raise Refusal("unavailable", f"topic {topic.name} went to another node; try again", times.SECOND_NS)
-    if not topic.is_leaving and (topic.deleted or topic.subscriptions.get(subscription.name) is not subscription):
-        raise Refusal("gone", f"subscription {subscription.name} of topic {topic.name} was deleted")
-    if came and not found.result() and subscription.keeping.is_late:
-        raise Refusal("unavailable", "leases could not be kept; ask again")
-    messages = _messages(call, found.result()) if came else []
+        poll.give_up()
+    messages = _messages(call, found.result())
     if call.is_gone and messages:  # nobody will ever answer for these
         subscription.holder(HOLDER).release([read_id(message.id) for message in messages])
     return Leased(messages)
+
+
+def _settle(found: asyncio.Future[list[Delivery]], deliveries: list[Delivery] | None, error: Exception | None) -> None:
+    if error is not None:
+        found.set_exception(error)
+    else:
+        found.set_result(deliveries or [])
 
 
 def _messages(call: Call[Nothing, LeaseBody], deliveries: list[Delivery]) -> list[Shown]:

@@ -70,16 +70,18 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     """Publish messages, one JSON object a line: all of them, or none."""
     node, context = call.node, call.context
     name = call.names["topic"]
-    if call.query.create:
-        topic = await node.obtain_for(call.caller, "publish", name)
-    else:
-        topic = node.reach(call.caller, "publish", name)
     shard = call.query.shard
-    if shard is not None:
-        topic.shard(shard)
+    # Whoever may not publish here is told that and nothing of the body; and a body that is refused makes no topic.
+    if call.query.create:
+        node.check_obtainable(call.caller, "publish", name)
+    else:
+        _shard(node.reach(call.caller, "publish", name), shard)
     rows = await _read(call)
     if rows.count == 0:
         raise Refusal("bad_request", 'the body holds no message; send one JSON object a line, like {"body": "hello"}')
+    # Anew, as reading a large body takes a while.
+    topic = await node.make_for(call.caller, name) if call.query.create else node.topic(name)
+    _shard(topic, shard)
     stored: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
     def done(receipt: Receipt | None, error: BaseException | None) -> None:
@@ -98,6 +100,12 @@ async def publish(call: Call[PublishQuery, bytes]) -> Published:
     if not writing.step():
         await node.slices.do(writing.step)
     return Published(writing.count, receipt.repeated, writing.json())
+
+
+def _shard(topic: Topic, shard: int | None) -> None:
+    """Refuse a shard that the topic does not have."""
+    if shard is not None:
+        topic.shard(shard)
 
 
 async def _read(call: Call[PublishQuery, bytes]) -> Rows:

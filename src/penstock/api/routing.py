@@ -41,6 +41,8 @@ class MappingBody(msgspec.Struct):
     """The whole new mapping: the bit, 0 to 63, of each traffic type."""
 
     traffic_types: dict[str, int]
+    #: The mapping that it was made of; if there is another one by now, nothing changes.
+    before: dict[str, int] | None = None
 
 
 class ForceQuery(msgspec.Struct):
@@ -102,14 +104,18 @@ async def show_mapping(call: Call[Nothing, None]) -> Mapping:
 
 async def set_mapping(call: Call[ForceQuery, MappingBody]) -> Mapping:
     """Replace the mapping; it applies at once, without a restart."""
-    node, types = call.node, call.body.traffic_types
+    node, types, before = call.node, call.body.traffic_types, call.body.before
     policy = node.routing.policy
     if policy is None:
-        await node.catalog.set_mapping(types, force=call.query.force)
+        await node.catalog.set_mapping(types, force=call.query.force, before=before)
     elif policy.write is None:
         raise Refusal("unavailable", f"the routing mapping is in etcd, zone {policy.zone}: not connected yet")
     else:
-        await policy.write(types, force=call.query.force)
+        if before is not None and before != node.routing.in_force().traffic_types:
+            text = "somebody else changed the routing mapping at the same time; look at it and try again"
+            raise Refusal("conflict", text)
+        seen = policy.revision if before is not None and policy.key == policy.keys[0] else None
+        await policy.write(types, force=call.query.force, seen=seen)
     return _shown(node)
 
 

@@ -169,7 +169,9 @@ async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
 
 async def delete_topic(call: Call[Nothing, None]) -> None:
     """Drop a topic with everything in it."""
-    await call.node.delete_topic(call.topic().name)
+    name = call.names["topic"]
+    call.caller.check(call.action, name)
+    await call.node.delete_topic(name)
 
 
 async def pause_topic(call: Call[Nothing, None]) -> TopicInfo:

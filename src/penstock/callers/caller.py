@@ -58,6 +58,11 @@ class Caller:
         """The user it is, empty for one that did not say."""
         return self.identity.user
 
+    @property
+    def voice(self) -> str:
+        """Whose word it is: all that a user says is one word, and what comes from one machine without a name."""
+        return f"user {self.name}" if self.name else self.address.rpartition(":")[0]
+
     def __str__(self) -> str:
         """Return it as people name it."""
         return f"{self.name} at {self.address}" if self.name else self.address

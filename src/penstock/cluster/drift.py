@@ -33,7 +33,9 @@ class Sample(NamedTuple):
 class Samples:
     """The last samples of one clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, voice: str = "") -> None:
+        #: Those with the same one count once, where it is asked how many say something; empty for its own.
+        self.voice = voice
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
 
     def add(self, sent_ms: float, partner_ms: float, received_ms: float) -> None:
@@ -76,12 +78,19 @@ class Drift:
         self._partners: dict[tuple[Target, str, str], Samples] = {}
 
     def add(
-        self, target: Target, topic: str, partner: str, sent_ms: float, partner_ms: float, received_ms: float
+        self,
+        target: Target,
+        topic: str,
+        partner: str,
+        sent_ms: float,
+        partner_ms: float,
+        received_ms: float,
+        voice: str = "",
     ) -> float:
-        """Take a sample of a partner and return how far its clock is ahead."""
+        """Take a sample of a partner and return how far its clock is ahead; those of one voice have one vote."""
         samples = self._partners.get((target, topic, partner))
-        if samples is None:
-            samples = self._partners[target, topic, partner] = Samples()
+        if samples is None or samples.voice != voice:
+            samples = self._partners[target, topic, partner] = Samples(voice)
         samples.add(sent_ms, partner_ms, received_ms)
         return samples.offset_ms()
 
@@ -98,8 +107,12 @@ class Drift:
         """Return how far this clock is behind the others' at least, by most of them; None if too few say so.
 
         With fewer than three the registry's alone counts. A partner that answers late is not one whose clock is off.
+        Clients of one user, or of one machine, are one of these: nobody outvotes the others by coming more often.
         """
-        offsets = [samples.sure_ms() for samples in self._partners.values()]
+        votes: dict[object, list[float]] = {}
+        for key, samples in self._partners.items():
+            votes.setdefault(samples.voice or key, []).append(samples.sure_ms())
+        offsets = [median(said) for said in votes.values()]
         if len(offsets) < PARTNERS_MIN:
             offsets = [samples.sure_ms() for key, samples in self._partners.items() if key[0] == "sync"]
         return median(offsets) if offsets else None

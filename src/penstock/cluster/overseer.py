@@ -22,11 +22,11 @@ from penstock.cluster.denial import Denial
 from penstock.cluster.entries import Deletion, Entry, Settings
 from penstock.cluster.keys import TOPIC_ID_BYTES_MAX, Keys, check_id
 from penstock.cluster.presence import Presence
-from penstock.cluster.reader import Reader
 from penstock.cluster.records import Records
 from penstock.errors import Elsewhere, PenstockError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
+from penstock.registry.reader import Reader
 from penstock.registry.registry import Cancel, Event, Registry
 from penstock.registry.registry import Entry as Kept
 

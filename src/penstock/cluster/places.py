@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.cluster.reader import Reader
 from penstock.config import ClusterConfig
+from penstock.registry.reader import Reader
 from penstock.registry.registry import Entry, Event, Registry
 
 #: Nodes that agree on what stands under these keys, and in Kafka. Another number: they do not understand each other.

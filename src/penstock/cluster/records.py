@@ -17,9 +17,9 @@ from penstock.clock import MILLISECOND, Clock
 from penstock.cluster.broker import Broker, State
 from penstock.cluster.keys import Keys, topic_in
 from penstock.cluster.presence import Presence
-from penstock.cluster.reader import Reader
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft, attempt
+from penstock.registry.reader import Reader
 from penstock.registry.registry import Cancel, Entry, Event, Registry
 
 #: A broker that went without a word is taken for one that returns, for so long.

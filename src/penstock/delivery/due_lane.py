@@ -17,6 +17,9 @@ from penstock.message import Batch, int64s
 #: Runs do not grow together beyond this: a page of rows.
 RUN_ROWS_MAX = 1 << 16
 
+#: No row is due later.
+NEVER_NS = (1 << 63) - 1
+
 
 class _Run:
     """Rows by due time, then offset, that are taken from the front."""
@@ -33,6 +36,13 @@ class _Run:
 
     def __len__(self) -> int:
         return len(self.offsets) - self.at
+
+    def up_to(self, limit: int, until_ns: int) -> int:
+        """Return where the next rows end: `limit` of them, due by a time."""
+        end = min(self.at + limit, len(self.offsets))
+        if end > self.at and self.due_ns[end - 1] > until_ns:
+            end = self.at + int(np.searchsorted(self.due_ns[self.at : end], until_ns, side="right"))
+        return end
 
 
 class DueLane:
@@ -63,6 +73,11 @@ class DueLane:
         """Return the lowest row."""
         return min((int(run.offsets[run.at :].min()) for run in self._runs), default=0)
 
+    def next_ns(self, after_ns: int) -> int | None:
+        """Return when the next row is due after a time, None if there is none."""
+        ends = [(run, run.up_to(len(run), after_ns)) for run in self._runs]
+        return min((int(run.due_ns[end]) for run, end in ends if end < len(run.due_ns)), default=None)
+
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep what `keep` returns of ascending rows; tell whether anything went."""
         before = self.rows()
@@ -74,17 +89,21 @@ class DueLane:
         return True
 
 
-def earliest(lanes: Sequence[DueLane], limit: int) -> tuple[Offsets, Offsets]:
-    """Take the rows of some lanes that were due first, up to `limit`; return them, ascending, and when each was due."""
+def earliest(lanes: Sequence[DueLane], limit: int, until_ns: int = NEVER_NS) -> tuple[Offsets, Offsets]:
+    """Take the rows of some lanes that were due first, up to `limit`, none due after a time.
+
+    Return them, ascending, and when each was due.
+    """
     runs = [run for lane in lanes for run in lane._runs]
     if not runs:
         return _NONE, _NONE
-    offsets = np.concatenate([run.offsets[run.at : run.at + limit] for run in runs])
-    due_ns = np.concatenate([run.due_ns[run.at : run.at + limit] for run in runs])
+    ends = [run.up_to(limit, until_ns) for run in runs]
+    offsets = np.concatenate([run.offsets[run.at : end] for run, end in zip(runs, ends, strict=True)])
+    due_ns = np.concatenate([run.due_ns[run.at : end] for run, end in zip(runs, ends, strict=True)])
     if len(runs) == 1:
         runs[0].at += len(offsets)
     else:
-        whose = np.repeat(np.arange(len(runs)), [min(limit, len(run)) for run in runs])
+        whose = np.repeat(np.arange(len(runs)), [end - run.at for run, end in zip(runs, ends, strict=True)])
         first = np.lexsort((offsets, due_ns))[:limit]
         offsets, due_ns = offsets[first], due_ns[first]
         for run, count in zip(runs, np.bincount(whose[first], minlength=len(runs)).tolist(), strict=True):

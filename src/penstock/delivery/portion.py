@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.columns import Cuts, Offsets
-from penstock.delivery.due_lane import DueLane, earliest
+from penstock.delivery.due_lane import NEVER_NS, DueLane, earliest
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, REMOVED
 from penstock.delivery.policies.policy import Taker
@@ -142,18 +142,20 @@ class Portion:
         codes = list(ready.open_to(taker, rank, self._now, ordered=False))
         if self._cursor.rules.ordered:  # nothing goes before the first row of the shard, whosever that is
             codes = [code for code in ready.by_age()[:1] if code in codes]
+        # A look is answered with what it finds: it cannot keep a row until that is due, as a seat's owner can.
+        until_ns = self._now.wall_ns if taker.owner is not None and self._cursor.states.agenda.lead_ns else NEVER_NS
         for group in (codes,) if rank == 0 else [[code] for code in codes]:
-            more = self._take_due([lane for code in group if isinstance(lane := ready.lane(code), DueLane)])
+            more = self._take_due([lane for code in group if isinstance(lane := ready.lane(code), DueLane)], until_ns)
             for code in group:
                 ready.lane(code)  # nobody looks for rows in one that is empty
             if not more:
                 break
 
-    def _take_due(self, lanes: list[DueLane]) -> bool:
+    def _take_due(self, lanes: list[DueLane], until_ns: int) -> bool:
         """Take from some lanes; tell whether more may be taken elsewhere."""
         while self._left > 0 and self._bytes_left > 0:
             wanted = self._left
-            found, due_ns = earliest(lanes, wanted)
+            found, due_ns = earliest(lanes, wanted, until_ns)
             if len(found) == 0:
                 return True
             rows, due_ns = self._without_early(found, due_ns)

@@ -165,6 +165,11 @@ class Ready:
             lanes = self.policy.open_to(taker, self, rank, now)
         return sorted((lane for lane in lanes if self.lane(lane)), key=self._first) if ordered else lanes
 
+    def next_due_ns(self, after_ns: int) -> int | None:
+        """Return when the next row of all lanes is due after a time, where they go by that; None if there is none."""
+        times = [lane.next_ns(after_ns) for lane in self._lanes.values() if isinstance(lane, DueLane)]
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
     def _first(self, code: int) -> int:
         return self._lanes[code].first()
 

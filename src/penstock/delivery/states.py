@@ -349,8 +349,8 @@ class RowStates:
                 self.returning -= int((self.pages.attempts(offsets) > 0).sum())
             keeps_due = self.keeps_due or self.agenda.lead_ns
             self.pages.move(offsets, READY, self.pages.details(offsets)[2] if keeps_due else 0)
-            self.waiting -= len(offsets)
-            self.ready += len(offsets)
+            self.agenda.note_ahead(offsets, wall_ns)
+            self.ready, self.waiting = self.ready + len(offsets), self.waiting - len(offsets)
             self._queue(offsets)
 
     def wait_again(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:

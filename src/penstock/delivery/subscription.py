@@ -373,6 +373,8 @@ class Subscription:
         """Return when time brings something: a row of each cursor that is due, a lane that opens. On the wall clock."""
         opens_ns = self.policy.opens_ns(now)
         times: list[int | None] = [cursor.states.agenda.next_ns() for cursor in self.cursors]
+        if self.looks and self.policy.lead_ns:  # these get nothing ahead of its time
+            times += [cursor.ready.next_due_ns(now.wall_ns) for cursor in self.cursors]
         return times if opens_ns is None else [*times, opens_ns - now.monotonic_ns + now.wall_ns]
 
     # --- what others ask ------------------------------------------------------------------------------------------
@@ -398,6 +400,10 @@ class Subscription:
     def in_flight(self) -> int:
         """Return the rows out on lease."""
         return sum(cursor.states.leased for cursor in self.cursors)
+
+    def ahead(self, wall_ns: int) -> int:
+        """Return the rows that stand ready ahead of their time, for those who hold them until then."""
+        return sum(len(cursor.states.agenda.ahead(wall_ns)) for cursor in self.cursors if cursor.states.ready)
 
     def waiting(self) -> int:
         """Return the rows that wait for their time."""

@@ -102,7 +102,7 @@ class Changes:
 
     def follow(self) -> None:
         """Take the record as the registry has it: answers may come in another order than the changes were made."""
-        record = self._topic.node.catalog.topic(self._topic.name)
+        record = self._topic.node.catalog.known(self._topic.name)
         if record is not None and record.number == self._topic.record.number:
             kept = record.orphan_from
             if self._topic.settings.ephemeral:

@@ -24,9 +24,11 @@ from penstock.log.kafka.store import FencedError, Writer
 from penstock.moves.redrive import resume
 from penstock.node import making
 from penstock.node.ending import Ending
+from penstock.node.opening import check_subscriptions
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.registry.records import TopicRecord
+from penstock.rescue.directories import subscriptions
 from penstock.rescue.labels import label_of
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class Holdings:
         self.coming: dict[str, Answer[Topic]] = {}
         #: What cannot be used, and why.
         self.troubles: dict[str, str] = {}
+        #: Topics that are looked at again in a while, by name.
+        self._retries: set[str] = set()
         #: How many topics were opened: each has a directory of its own, whatever threads still do in an earlier one.
         self._openings = 0
         self._stopped = False
@@ -96,6 +100,11 @@ class Holdings:
     def why(self, record: TopicRecord) -> str:
         """Return what keeps a topic of these slots from being used, if that is known."""
         return self.troubles.get(_topic(record.name)) or self.troubles.get(_slot(self._slot(record)), "")
+
+    def is_stuck(self, name: str) -> bool:
+        """Tell whether a topic of these slots cannot be opened, by itself: not for its slot's trouble."""
+        record = self._node.catalog.known(name) if _topic(name) in self.troubles else None
+        return record is not None and record.settings.log == "kafka" and self._slot(record) in self.ready
 
     # --- slots come -----------------------------------------------------------------------------------------------
 
@@ -123,7 +132,7 @@ class Holdings:
             self.troubles.pop(what, None)
             held.writer = writer
             for record in self._node.catalog.topics():
-                self.heard(record)
+                self._node.guarded(f"topic {record.name}", partial(self.heard, record))
 
     def heard(self, record: TopicRecord) -> None:
         """Open a topic if it is in one of these slots and not open."""
@@ -132,8 +141,17 @@ class Holdings:
         if held is None or held.writer is None or name in self.coming:
             return
         if name not in node.topics and name not in node.lifecycle.coming and not node.stopping:
+            if node.lifecycle.is_going(name):
+                self._retry(name)
+                return
+            try:
+                work = self._opening(held, held.writer, record)
+            except PenstockError as error:  # something else of it cannot be read: a subscription
+                self._note(_topic(name), error)
+                self._retry(name)
+                return
             answer = self.coming[name] = Answer()
-            self._run(self._opening(held, held.writer, record), partial(self._opened, held, record, answer))
+            self._run(work, partial(self._opened, held, record, answer))
 
     def _opening(self, held: Held, writer: Writer, record: TopicRecord) -> Callable[[], Made]:
         """Return the blocking work that opens a topic of a slot."""
@@ -142,6 +160,7 @@ class Holdings:
         store, threads, cache = self._engine
         topic = topic_of(self._cluster, record.incarnation)
         quota, written = making.quota_of(node, record), label_of(node.catalog, record)
+        counted = node.catalog.subscriptions_counted()
 
         def work() -> Made:
             disk = SharedDisk(cache, store, writer, path, topic, threads, shards, self.kept)
@@ -149,6 +168,7 @@ class Holdings:
             made: Made | None = None
             try:
                 disk.open_all(made=record.is_made)
+                check_subscriptions(node.config, record, subscriptions(disk, path), counted)
                 made = making.opened(node, disk, record, path, quota, written)
                 _look_through(made, record, node.clock.now())
             except BaseException:
@@ -166,7 +186,7 @@ class Holdings:
     ) -> None:
         name = record.name
         self.coming.pop(name, None)
-        current = self._node.catalog.topic(name)
+        current = self._node.catalog.known(name)
         is_known = current is not None and current.incarnation == record.incarnation
         if made is not None and current is not None and is_known and self._has(held):
             try:
@@ -179,7 +199,7 @@ class Holdings:
             self._cut(made)
         if error is not None and is_known and self._has(held):
             self._note(_topic(name), error)
-            self._later(partial(self._look_again, name))
+            self._retry(name)
         else:  # the slot may be here again, or there is a new topic of the name
             self._look_again(name)
         answer.refuse(self._refusal(name) or Refusal("gone", f"topic {name} was deleted"))
@@ -201,8 +221,15 @@ class Holdings:
         _log.info("topic %s is here now", name)
         return topic
 
+    def _retry(self, name: str) -> None:
+        """Look at a topic again in a while; one look is enough, however often somebody asked for it."""
+        if name not in self._retries:
+            self._retries.add(name)
+            self._later(partial(self._look_again, name))
+
     def _look_again(self, name: str) -> None:
-        record = self._node.catalog.topic(name)
+        self._retries.discard(name)
+        record = self._node.catalog.known(name)
         if record is not None and not self._stopped:
             self.heard(record)
 
@@ -215,7 +242,7 @@ class Holdings:
 
         def refuse(error: BaseException | None) -> None:
             # It is recorded all the same: whoever has its slot makes it.
-            self._later(partial(self._look_again, record.name))
+            self._retry(record.name)
             if isinstance(error, OSError):
                 error = Refusal("unavailable", f"topic {record.name} cannot be made yet: {error}; try again", SECOND)
             answer.refuse(error if isinstance(error, Exception) else self._gone(record.name))
@@ -274,15 +301,18 @@ class Holdings:
         self._forget(held)
         self.lost += 1
         for topic in self._topics_of(held):
-            if isinstance(topic.disk, SharedDisk):
-                topic.disk.close()
-            self._let_go(topic)
-            topic.begin_leaving()
-            self._node.guarded(f"topic {topic.name}", topic.delete)
-            self._clear(topic.path)
-            self._node.tell("left", topic)
+            self._node.guarded(f"topic {topic.name}", partial(self._hang_up, topic))
         if held.writer is not None:
             self._run(held.writer.close, _unheard)
+
+    def _hang_up(self, topic: Topic) -> None:
+        if isinstance(topic.disk, SharedDisk):
+            topic.disk.close()
+        self._let_go(topic)
+        topic.begin_leaving()
+        self._node.guarded(f"topic {topic.name}", topic.delete)
+        self._clear(topic.path)
+        self._node.tell("left", topic)
 
     def _give_up(self, number: int) -> Answer[None]:
         """Close the topics of a slot; answered once another may have it."""
@@ -336,7 +366,7 @@ class Holdings:
                 self.troubles.pop(_topic(record.name), None)
 
     def vanished(self, name: str) -> None:
-        """Have nothing more to say of a topic that was deleted."""
+        """Have nothing more to say of a topic that was deleted, or of which the registry says nothing."""
         self.troubles.pop(_topic(name), None)
 
     def _cut(self, made: Made) -> None:

@@ -101,8 +101,13 @@ class Holds:
 
     def _is_elsewhere(self, record: HoldRecord) -> bool:
         """Tell whether it is for another node to say that a hold ran out, by its clock."""
-        topic = self._catalog.topic(record.topic)
-        return topic is not None and topic.incarnation == record.incarnation and not self._is_here(record.topic)
+        if self._is_here(record.topic):
+            return False
+        try:
+            topic = self._catalog.topic(record.topic)
+        except Refusal:
+            return True  # nobody can tell whose it is, or that it is gone
+        return topic is not None and topic.incarnation == record.incarnation
 
     def _drop(self, keys: list[str]) -> Answer[int]:
         def dropped(_: None) -> int:

@@ -30,11 +30,11 @@ class Known:
         return sorted(key[len(TOPICS) :] for key in node.registry.list(TOPICS))
 
     def record(self, name: str) -> TopicRecord | None:
-        """Return what is recorded of a topic, None if there is none."""
+        """Return what is recorded of a topic, None if there is none or it cannot be read."""
         topic = self._node.topics.get(name)
         if topic is not None:
             return topic.record
-        return self._node.catalog.topic(name) if self._node.places is not None else None
+        return self._node.catalog.known(name) if self._node.places is not None else None
 
     def chosen(self, name: str, kind: type[C]) -> C | None:
         """Return what a topic's settings say to a dialect, None if there is no such topic."""

@@ -8,21 +8,26 @@ had the name is gone from the registry.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.clock import SECOND
 from penstock.dialect import chosen, measure_of
 from penstock.disk import unmade
-from penstock.errors import ConfigError, Refusal
+from penstock.errors import ConfigError, CorruptionError, Refusal
 from penstock.log.kafka.disk import SharedDisk
+from penstock.moves.redrive import resume
 from penstock.node import making
+from penstock.node.absent import Absent
 from penstock.node.making import Made
 from penstock.node.opening import check_age
 from penstock.node.topic import Topic
 from penstock.node.turns import Turns
 from penstock.registry.answer import Answer, Underway
+from penstock.registry.catalog import SUBSCRIPTIONS, TOPICS
 from penstock.registry.records import TopicRecord
+from penstock.registry.registry import Cancel, Event
 from penstock.rescue.labels import label_of
 from penstock.settings import Measure, TopicSettings
 
@@ -50,28 +55,86 @@ class Lifecycle:
         #: How many shards each of the former will have.
         self._making: dict[str, int] = {}
         self._turns = Turns(node.clock)
+        #: Topics of this disk that are not open because the registry has something of them that cannot be read, by
+        #: name; and what of them cannot, where that is not their own record.
+        self._unread: set[str] = set()
+        self.troubles: dict[str, str] = {}
+        self._unwatch: list[Cancel] = []
+        self.absent = Absent(node)
 
     def open_all(self) -> None:
         """Open what the registry knows, at the start of the node; what it does not know is set aside."""
         numbers = self._directories.numbers()
         counted = self._catalog.subscriptions_counted()
         if numbers[1] > counted:
-            check_age(self._catalog, self._directories, self._config.data_dir, counted)
+            check_age(self._catalog, self._directories, self._config, counted)
         self._catalog.count_from(*numbers)
         known = set()
         for record in self._catalog.topics():
-            if not self._is_here(record):
-                continue
-            if record.settings.ephemeral:
-                self._going.add(record.name, self._catalog.delete_topic(record.name).settled())
-                continue
-            known.add(str(record.number))
-            topic = self._topics[record.name] = Topic(self._node, record, self._directories.of(record.number))
-            topic.forget_passing()
+            if self._is_here(record):
+                self.open_known(record)
+                if not record.settings.ephemeral:
+                    known.add(str(record.number))
+        self.absent.mark()
+        unread = {key.removeprefix(TOPICS) for key in self._catalog.unreadable() if key.startswith(TOPICS)}
+        self._unread |= unread
         self.remove_deleted()
         for name in self._disk.list(self._directories.topics):
-            if name not in known:
+            if name not in known and not (unread and self._directories.may_be_of(name, unread)):
                 self._directories.set_aside(name)
+        if self._unread:
+            registry = self._catalog.registry
+            self._unwatch = [registry.watch(each, registry.revision, self._heard) for each in (TOPICS, SUBSCRIPTIONS)]
+
+    def open_known(self, record: TopicRecord) -> Topic | None:
+        """Open a topic whose files are here; None where it went with the last life, or must wait for the registry."""
+        name = record.name
+        if record.settings.ephemeral:
+            self._going.add(name, self._catalog.delete_topic(name).settled())
+            return None
+        try:
+            self._catalog.subscriptions(record)
+        except CorruptionError as error:
+            self._unread.add(name)
+            self.troubles[name] = str(error)
+            _log.error("topic %s is not opened: %s", name, error)
+            return None
+        if not self.absent.has_files(record):
+            return None
+        topic = self._topics[name] = Topic(self._node, record, self._directories.of(record.number))
+        topic.forget_passing()
+        self.absent.opened(record)
+        return topic
+
+    def check_readable(self, name: str) -> None:
+        """Refuse a topic that is not open because the registry has something of it that cannot be read."""
+        if name in self.troubles:
+            raise Refusal("unavailable", f"topic {name} cannot be used now: {self.troubles[name]}", SECOND)
+        self._catalog.topic(name)
+
+    def _heard(self, _: Sequence[Event]) -> None:
+        """Open what could not be read, once it can."""
+        for name in sorted(self._unread):
+            self._node.guarded(f"topic {name}", partial(self._look_again, name))
+
+    def _look_again(self, name: str) -> None:
+        record = self._catalog.known(name)
+        if record is None and TOPICS + name in self._catalog.unreadable():
+            return
+        self._unread.discard(name)
+        self.troubles.pop(name, None)
+        if record is None or name in self._topics or name in self.coming or self._node.stopping:
+            return
+        if self._is_here(record) and self._disk.exists(self._directories.of(record.number)):
+            self.open_again(record)
+
+    def open_again(self, record: TopicRecord) -> None:
+        """Open a topic that the registry knows, or has in full, again."""
+        topic = self.open_known(record)
+        if topic is not None:
+            self._node.tell("created", topic)
+            resume(self._node, [topic])
+            _log.info("topic %s is open: the registry knows it again", record.name)
 
     def _is_here(self, record: TopicRecord) -> bool:
         """Tell whether a topic is on this node's own disk; what is on the shared log comes with its slot."""
@@ -99,6 +162,11 @@ class Lifecycle:
         """Make a topic of a name that is free; `in_turn` after those who wait for theirs, if the disk is busy."""
         if self._node.stopping:
             return Answer.refused(Refusal("stopping", "the node is stopping"))
+        try:  # first of all: one that is not open for it is no leftover that may give way to a new one
+            self.check_readable(name)
+            self.absent.check(name)
+        except Refusal as refusal:
+            return Answer.refused(refusal)
         if name in self._node.own:  # whoever asks for it first
             settings = self._node.own[name]()
         settings = settings or self._config.topic.settings()
@@ -209,22 +277,55 @@ class Lifecycle:
             topic = self._topics[name] = Topic(self._node, record, path, made)
         except Exception as error:
             raise self._unmade(name, error) from error
+        self.absent.opened(record)
         _log.info("topic %s created", name)
         self._node.tell("created", topic)
         return topic
 
     def vanished(self, topic: Topic) -> None:
-        """Drop a topic that somebody else deleted."""
-        self._drop(topic)
+        """Drop a topic that somebody else deleted; one that nobody deleted keeps its data."""
+        if self.absent.is_deleted(topic):
+            self._drop(topic)
+        else:
+            self.absent.let_go(topic)
+
+    def problems(self) -> list[str]:
+        """Return what the registry has of topics that cannot be read, one sentence each."""
+        return self._catalog.problems() + [f"topic {name}: {why}" for name, why in sorted(self.troubles.items())]
 
     def delete(self, topic: Topic) -> Answer[None]:
         """Drop a topic with everything in it."""
         name = topic.name
         return self._going.add(name, self._catalog.delete_topic(name).then_make(lambda _: self._drop(topic)))
 
+    def is_stuck(self, name: str) -> bool:
+        """Tell whether a topic is this node's, and was found to be such that it cannot be opened."""
+        share = self._node.share
+        is_held = share is not None and share.holdings.is_stuck(name)
+        return name not in self._topics and (is_held or name in self.troubles)
+
+    def is_going(self, name: str) -> bool:
+        """Tell whether a topic is being deleted."""
+        return name in self._going
+
+    def delete_unopened(self, name: str) -> Answer[None]:
+        """Drop a topic that cannot be opened: that is written down, and what there is of it goes with a sweep."""
+        share = self._node.share
+        coming = share.holdings.coming.get(name) if share is not None else None
+        if coming is not None:  # another try, which may bring it
+            return coming.settled().then_ask(lambda _: self._node.delete_topic(name))
+
+        def deleted(_: TopicRecord) -> None:
+            _log.info("topic %s deleted, which was not open", name)
+
+        return self._going.add(name, self._catalog.delete_topic(name).then_make(deleted))
+
     def stop(self) -> None:
         """Let nobody wait any longer for a topic to be made."""
+        self.absent.stop()
         self._turns.stop()
+        for cancel in self._unwatch:
+            cancel()
 
     def _drop(self, topic: Topic) -> None:
         if self._topics.get(topic.name) is not topic:

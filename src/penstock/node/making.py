@@ -19,6 +19,7 @@ from penstock.log.label import Label
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard, open_shard
 from penstock.log.weight import Measures
+from penstock.node.opening import check_shards
 from penstock.registry.answer import Answer
 from penstock.registry.records import TopicRecord
 from penstock.settings import TopicSettings
@@ -48,6 +49,7 @@ def quota_of(node: Node, record: TopicRecord) -> Quota:
 def opened(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota, written: Label) -> Made:
     """Return the files of a topic, opened, or made where they are not there; blocking. All of them, or none."""
     disk.make(path)
+    check_shards(disk, node.config, record, path)
     label.write(disk, path, written)
     numbers = range(record.settings.shards)
     made: list[Shard] = []

@@ -197,17 +197,22 @@ class Membership:
             for each in found
         ]
 
-    def ponged(self, target: Target, topic: str, ident: str, sent_ms: float, partner_ms: float) -> float:
-        """Take what time it is for a partner that was asked a while ago; return how far its clock is ahead."""
+    def ponged(
+        self, target: Target, topic: str, ident: str, sent_ms: float, partner_ms: float, voice: str = ""
+    ) -> float:
+        """Take what time it is for a partner that was asked a while ago; return how far its clock is ahead.
+
+        Those of one `voice` have one vote on how far this node's is off.
+        """
         now_ms = self._node.clock.now() / MILLISECOND
         if target in ("consumer", "producer"):
             self.figures.latency("consumer" if target == "consumer" else "producer", topic, (now_ms - sent_ms) / 1000)
-        return self.drift.add(target, topic, ident, sent_ms, partner_ms, now_ms)
+        return self.drift.add(target, topic, ident, sent_ms, partner_ms, now_ms, voice)
 
-    def told_time(self, target: Target, topic: str, ident: str, partner_ms: float) -> None:
+    def told_time(self, target: Target, topic: str, ident: str, partner_ms: float, voice: str) -> None:
         """Take what time it was for a partner when it said so; how long ago that was is not known."""
         now_ms = self._node.clock.now() / MILLISECOND
-        self.drift.add(target, topic, ident, now_ms, partner_ms, now_ms)
+        self.drift.add(target, topic, ident, now_ms, partner_ms, now_ms, voice)
 
     # --- once a second --------------------------------------------------------------------------------------------
 

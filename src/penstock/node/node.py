@@ -245,11 +245,16 @@ class Node:
         topic = self.topics.get(name)
         if topic is None and self.places is not None and (refusal := self.places.refusal(name)) is not None:
             raise refusal
+        if topic is None:
+            self.lifecycle.check_readable(name)
+            self.lifecycle.absent.check(name)
         return topic
 
     def is_known(self, name: str) -> bool:
         """Tell whether there is a topic of this name, here or elsewhere."""
-        return name in self.topics or (self.places is not None and self.places.refusal(name) is not None)
+        if name in self.topics or name in self.lifecycle.absent.missing:
+            return True
+        return self.places is not None and self.places.refusal(name) is not None
 
     def elsewhere(self, name: str) -> str | None:
         """Return which other node has a topic, None if none has."""
@@ -339,7 +344,11 @@ class Node:
         return self.lifecycle.make(name, settings, owner)
 
     def delete_topic(self, name: str) -> Answer[None]:
-        """Drop a topic with everything in it."""
+        """Drop a topic with everything in it, also one that is this node's and cannot be opened."""
+        if name in self.lifecycle.absent.missing:
+            return self.lifecycle.absent.delete(name)
+        if self.lifecycle.is_stuck(name):
+            return self.lifecycle.delete_unopened(name)
         try:
             return self.lifecycle.delete(self.topic(name))
         except Refusal as refusal:
@@ -423,8 +432,8 @@ class Node:
         ]
 
     def lost(self) -> list[str]:
-        """Return a sentence on each directory that the registry does not know."""
-        return self.directories.problems()
+        """Return a sentence on each directory that the registry does not know, and on each that is gone."""
+        return self.directories.problems() + list(self.lifecycle.absent.missing.values())
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -467,6 +476,7 @@ class Node:
 
     def close(self) -> None:
         """Write everything down; blocking. Nothing may use the node afterwards."""
+        self.guarded("marks", self.lifecycle.absent.mark)
         self.rest()
         histories = [self.own_name(name) for name in HISTORIES]
         for topic in self.topics.values():

@@ -34,9 +34,11 @@ HAPPENINGS: tuple[Happening, ...] = (
 
 
 class Write(Protocol):
-    """Puts another policy; moving a bit only with `force`. Raises Refusal."""
+    """Puts another policy, over the revision that was seen; moving a bit only with `force`. Raises Refusal."""
 
-    def __call__(self, traffic_types: Mapping[str, int], *, force: bool = False) -> Awaitable[None]:
+    def __call__(
+        self, traffic_types: Mapping[str, int], *, force: bool = False, seen: int | None = None
+    ) -> Awaitable[None]:
         """Put it, and come back when it is in force."""
 
 

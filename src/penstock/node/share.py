@@ -23,11 +23,13 @@ from penstock.log.shard import Shard
 from penstock.node.clearing import Clearing
 from penstock.node.holdings import Holdings
 from penstock.node.making import Made
+from penstock.node.strangers import Strangers
 from penstock.node.topic import Topic
 from penstock.registry.answer import Answer
 from penstock.registry.catalog import TOPICS
 from penstock.registry.records import DeletedTopic, TopicRecord
 from penstock.registry.registry import Event, Figure
+from penstock.rescue.directories import MEMBER
 from penstock.settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 LOOK_NS = SECOND // 4
 #: Where the files of topics are that live on the store: a cache, which a start removes.
 CACHE = "shared"
-#: The file that names the data directory.
-DISK = "cluster.disk"
 
 
 class ClusterShare:
@@ -50,10 +50,11 @@ class ClusterShare:
         cache = f"{node.config.data_dir}/{CACHE}"
         node.disk.remove(cache)
         # The texts tell this process from an earlier one of the same name, and that one had the same disk.
-        life, disk = random.randbytes(8).hex(), _disk_name(node.disk, f"{node.config.data_dir}/{DISK}", random)
+        life, disk = random.randbytes(8).hex(), _disk_name(node.disk, f"{node.config.data_dir}/{MEMBER}", random)
         self.holdings = Holdings(node, engine, life, disk, cache, self.refusal)
         self.slots = self.holdings.slots
         self._clearing = Clearing(node, engine)
+        self._strangers = Strangers(node, engine)
         #: Since when shards wait for the store; and topics that take nothing for it.
         self._waiting: dict[Shard, int] = {}
         self._stalling: set[Topic] = set()
@@ -71,7 +72,7 @@ class ClusterShare:
 
     def place(self, name: str) -> NodeRecord | None:
         """Return the node that has a topic, None where nobody has it or there is none."""
-        record = self._node.catalog.topic(name)
+        record = self._node.catalog.known(name)
         return self._place(record) if record is not None else None
 
     def _place(self, record: TopicRecord) -> NodeRecord | None:
@@ -81,7 +82,10 @@ class ClusterShare:
 
     def refusal(self, name: str) -> Refusal | None:
         """Return why a topic that is not open here cannot be had here; None if the cluster does not know it."""
-        record = self._node.catalog.topic(name)
+        try:
+            record = self._node.catalog.topic(name)
+        except Refusal as unreadable:
+            return unreadable
         if record is None:
             return None
         found = self._place(record)
@@ -90,8 +94,13 @@ class ClusterShare:
         if record.settings.log == "local" and record.home != self.name:
             text = f"topic {name} is on the disk of node {record.home}, which is not there"
             return Refusal("unavailable", text, SECOND)
-        why = "nobody has it yet" if found is None else self.holdings.why(record) or "it is being opened"
+        why = "nobody has it yet" if found is None else self._why(record) or "it is being opened"
         return Refusal("unavailable", f"topic {name} cannot be used now: {why}; try again", SECOND)
+
+    def _why(self, record: TopicRecord) -> str:
+        lifecycle = self._node.lifecycle
+        missing = lifecycle.absent.missing.get(record.name)
+        return missing or self.holdings.why(record) or lifecycle.troubles.get(record.name, "")
 
     def address(self, node: str) -> str | None:
         """Return HOST:PORT where other nodes reach this one, None if it is not there."""
@@ -141,7 +150,7 @@ class ClusterShare:
 
     def asked_again(self, name: str, settings: TopicSettings | None, owner: str) -> Answer[Topic] | None:
         """Answer with a topic whose making was answered with "try again"; None if this is not one."""
-        record = self._node.catalog.topic(name)
+        record = self._node.catalog.known(name)
         wanted = self.settled(settings or self._node.config.topic.settings())
         if record is None or record.is_told or record.settings != wanted or record.owner != owner:
             return None
@@ -191,16 +200,24 @@ class ClusterShare:
         return self.slots.start()
 
     def _changed(self, events: Sequence[Event]) -> None:
-        """Open what another node made in a slot of this one, and let go of what another node deleted."""
+        """Look at each topic of which the registry says something else; one that fails costs no other its turn."""
         for event in events:
             name = event.key[len(TOPICS) :]
-            record, topic = self._node.catalog.topic(name), self._node.topics.get(name)
-            if topic is not None and (record is None or record.incarnation != topic.incarnation):
-                self._node.lifecycle.vanished(topic)
-            if record is not None:
-                self.holdings.heard(record)
-            else:
-                self.holdings.vanished(name)
+            self._node.guarded(f"topic {name}", partial(self._heard, name))
+
+    def _heard(self, name: str) -> None:
+        """Open what another node made in a slot of this one, and let go of what another node deleted."""
+        catalog, topic = self._node.catalog, self._node.topics.get(name)
+        record = catalog.known(name)
+        if record is None:
+            self.holdings.vanished(name)
+            if f"{TOPICS}{name}" in catalog.unreadable():
+                return  # what is open stays open: nobody said that it was deleted
+        if topic is not None and (record is None or record.incarnation != topic.incarnation):
+            self._node.lifecycle.vanished(topic)
+        if record is not None:
+            self.holdings.heard(record)
+            self._node.lifecycle.absent.heard(record)
 
     def problems(self) -> list[str]:
         """Return what keeps topics from being open or taken, one sentence each."""
@@ -208,7 +225,12 @@ class ClusterShare:
         if self._is_new:
             found.append("this node has no part of the cluster yet")
         found += [f"{what}: {why}" for what, why in sorted(self.holdings.troubles.items())]
+        found += self._strangers.problems()
         return found + [f"topic {topic.name}: {why}" for topic, why in self._stalled()]
+
+    def unreadable(self) -> list[str]:
+        """Return what the registry has of topics that cannot be read, one sentence each."""
+        return self._node.lifecycle.problems()
 
     def figures(self) -> Iterator[Figure]:
         """Return what there is to measure."""
@@ -231,6 +253,7 @@ class ClusterShare:
     def _look(self) -> None:
         """Refuse publishers while the store takes nothing, and take them again when it does."""
         now_ns = self._node.clock.monotonic()
+        self._strangers.look_at_times(self.holdings.ready, self.slots.count)
         self._is_new = self._is_new and not self.holdings.ready and now_ns < self._new_until_ns
         for topic in list(self._node.topics.values()):
             for shard in topic.shards if topic.settings.log == "kafka" else ():

@@ -24,11 +24,11 @@ from penstock.log import label
 from penstock.log.shard import Shard
 from penstock.message import Batch, Done, int64s
 from penstock.node import making
-from penstock.node.alarm import Alarm
 from penstock.node.changes import Changes
 from penstock.node.making import Made
 from penstock.node.storage import Storage
 from penstock.node.subscriptions import Subscriptions
+from penstock.node.waking import Waking
 from penstock.registry.records import TopicRecord
 from penstock.rescue.labels import label_of
 from penstock.settings import TopicSettings
@@ -42,7 +42,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Backlog(NamedTuple):
-    """Messages of a subscription: those that could go out now, are out on lease, wait for their time."""
+    """Messages of a subscription: those that are due and could go out, are out on lease, wait for their time."""
 
     ready: int
     leased: int
@@ -56,12 +56,12 @@ class Topic:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_alarm",
         "_clock",
         "_followers",
         "_recorders",
         "_roster",
         "_timer",
+        "_waking",
         "apply_rules",
         "attach",
         "busy",
@@ -149,7 +149,7 @@ class Topic:
         #: Something happened since the last tick.
         self.busy = False
         #: Wakes it when it sleeps and time has something for it.
-        self._alarm = Alarm(self)
+        self._waking = Waking(self)
         self._recover()
         # It is looked after once. That it was opened is nothing that happened: thousands would be watched for a while.
         self.busy = False
@@ -329,16 +329,18 @@ class Topic:
     def backlog(self, subscription: Subscription) -> Backlog:
         """Return how many messages of a subscription are not finished, by where they are."""
         deferred = self.deferred(subscription)
-        ready = max(subscription.depth() - deferred, 0)
-        return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred)
+        ahead = subscription.ahead(self.wall())
+        ready = max(subscription.depth() - deferred - ahead, 0)
+        return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred + ahead)
 
     def coming(self, subscription: Subscription, until_ns: int) -> list[Offsets]:
-        """Return, shard by shard, when messages are due that wait for a time before this one."""
+        """Return, shard by shard, when messages are due that are not yet and are before a time."""
         found = []
         for cursor in subscription.cursors:
             due_ns, offsets = self._timer.coming(cursor.source.number, until_ns)
             ahead = offsets >= cursor.position.offset  # nobody came to those yet
-            found.append(np.concatenate((due_ns[ahead], cursor.states.agenda.coming(offsets[~ahead], until_ns))))
+            passed = cursor.states.agenda.coming(offsets[~ahead], until_ns, self.wall())
+            found.append(np.concatenate((due_ns[ahead], passed)))
         return found
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -359,7 +361,7 @@ class Topic:
 
     def tick(self, now: Instant) -> bool:
         """Write down acks, let the log do its chores, end leases; False once it sleeps, and wakes up by itself."""
-        self._alarm.stop()
+        self._waking.stop()
         happened, self.busy = self.busy, False
         waiting = False
         for subscription in self._roster.open:
@@ -369,10 +371,10 @@ class Topic:
         if waiting and not self._timer.is_set:
             self._timer.set()
         if happened:
-            self._alarm.active_ns = now.monotonic_ns
+            self._waking.active_ns = now.monotonic_ns
         if happened or self.busy or any(s.journals_suspect or s.journals_wait for s in self.shards):
             return True
-        self._alarm.set([each.next_end_ns() for each in self._roster.open], now.monotonic_ns)
+        self._waking.set([each.next_end_ns() for each in self._roster.open], now.monotonic_ns)
         return False
 
     def chores(self, now: Instant) -> None:
@@ -438,7 +440,7 @@ class Topic:
         self.intake.closed = self.intake.closed or "gone"
         self._tell_followers()
         self._timer.cancel()
-        self._alarm.stop()
+        self._waking.stop()
 
     def check_alive(self) -> None:
         """Refuse what nobody can ask of a topic that is gone."""

@@ -3,7 +3,7 @@
 Owns the names of the keys and what changes in one step, so that a crash leaves nothing half made that anybody could
 see. Knows nothing of logs or delivery.
 Invariants: a number is given to one topic, or one subscription, ever; the record of a topic goes in the step that says
-that it was deleted.
+that it was deleted; a record that cannot be read is never told as none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.m3 import routing
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Compose, Draft, attempt
+from penstock.registry.reader import Reader
 from penstock.registry.records import (
     DeletedTopic,
     Growth,
@@ -35,7 +36,7 @@ from penstock.registry.records import (
     mapping_clashes,
     replaced_mapping,
 )
-from penstock.registry.registry import Cancel, Event, Registry
+from penstock.registry.registry import Cancel, Entry, Event, Registry
 from penstock.settings import Measure, SubscriptionSettings, TopicSettings
 
 TOPICS = "topic/"
@@ -43,12 +44,22 @@ SUBSCRIPTIONS = "subscription/"
 #: Topics that are gone and whose data may not be, by number.
 DELETED = "deleted/"
 MAPPING = "routing/mapping"
+COUNTERS = "counter/"
 TOPIC_COUNTER = "counter/topic"
 SUBSCRIPTION_COUNTER = "counter/subscription"
 #: With the sign bit free, an incarnation fits every int64 column and offset document.
 INCARNATION_BITS = 63
+#: What is to be done about a record that cannot be read.
+WAY_OUT = (
+    "Run a version that understands it, or put back what was there: a snapshot of etcd has it, and on a node that is "
+    "alone `penstock registry rebuild --force` makes it from what is on disk; or remove the key, if what it stands for "
+    "is not wanted"
+)
+PASSED_OVER = f"It is passed over, and nothing is removed for it. {WAY_OUT}"
 #: Keys that one change removes at a time, well below what a registry takes.
 REMOVE_KEYS_MAX = 100
+#: Records that one change puts at a time: they are larger.
+EDITS_MAX = 50
 
 T = TypeVar("T")
 
@@ -62,17 +73,51 @@ class Catalog:
         self.registry = registry
         self._clock = clock
         self._random = random
-        #: The largest numbers that were seen elsewhere, by counter.
+        #: The largest numbers that were seen, by counter: what is put back from a backup has smaller ones.
         self._seen: dict[str, int] = {}
+        self._reader = Reader()
+        registry.watch(COUNTERS, registry.revision, self._counted)
 
     def topics(self) -> list[TopicRecord]:
-        """Return all topics, by name."""
-        return [decoded(entry.value, TopicRecord, key) for key, entry in self.registry.list(TOPICS).items()]
+        """Return all topics whose records can be read, by name."""
+        listed = self.registry.list(TOPICS).items()
+        return [record for key, entry in listed if (record := self._read(key, entry)) is not None]
 
     def topic(self, name: str) -> TopicRecord | None:
-        """Return the topic of this name, or None."""
-        entry = self.registry.get(TOPICS + name)
-        return decoded(entry.value, TopicRecord, TOPICS + name) if entry else None
+        """Return the topic of this name, None if there is none; Refusal if what there is cannot be read."""
+        key = TOPICS + name
+        entry = self.registry.get(key)
+        return self._readable(key, entry) if entry else None
+
+    def known(self, name: str) -> TopicRecord | None:
+        """Return the topic of this name, None if there is none or its record cannot be read.
+
+        For those who go on to nothing that a topic which is gone would allow.
+        """
+        key = TOPICS + name
+        entry = self.registry.get(key)
+        return self._read(key, entry) if entry else None
+
+    def unreadable(self) -> dict[str, str]:
+        """Return why each key cannot be read that was met here."""
+        return self._reader.unreadable(self.registry)
+
+    def problems(self) -> list[str]:
+        """Return what cannot be read, one sentence each."""
+        return [f"{why}. {PASSED_OVER}" for why in self.unreadable().values()]
+
+    def _read(self, key: str, entry: Entry) -> TopicRecord | None:
+        record = self._reader.read(key, entry, TopicRecord)
+        if record is not None and TOPICS + record.name != key:
+            self._reader.note(key, entry, f"registry entry {key} holds the record of another topic, {record.name}")
+            return None
+        return record
+
+    def _readable(self, key: str, entry: Entry) -> TopicRecord:
+        record = self._read(key, entry)
+        if record is None:
+            raise Refusal("unavailable", f"{self._reader.unreadable(self.registry)[key]}. {PASSED_OVER}")
+        return record
 
     def create_topic(
         self,
@@ -134,7 +179,7 @@ class Catalog:
             entry = self.registry.get(key)
             if entry is None:
                 raise Refusal("not_found", f"there is no topic {name}")
-            record = decoded(entry.value, TopicRecord, key)
+            record = self._readable(key, entry)
             if settings is not None:
                 check_topic_settings(settings)
                 record = _grown(record, settings.shards, grown) if grown is not None else record
@@ -157,6 +202,22 @@ class Catalog:
 
         return self.attempt(compose)
 
+    def mark_made(self, records: Sequence[TopicRecord]) -> Answer[None]:
+        """Write down of any number of topics, some at a time, that their files were made; some may be gone already."""
+        some, rest = records[:EDITS_MAX], records[EDITS_MAX:]
+
+        def compose() -> Draft[None]:
+            puts, guards = {}, {}
+            for each in some:
+                current, entry = self.topic(each.name), self.registry.get(TOPICS + each.name)
+                if current is not None and entry is not None and current.incarnation == each.incarnation:
+                    puts[TOPICS + each.name] = encoded(msgspec.structs.replace(current, is_made=True))
+                    guards[TOPICS + each.name] = entry.revision
+            return Draft(None, puts, (), guards)
+
+        marked = self.attempt(compose)
+        return marked.then_ask(lambda _: self.mark_made(rest)) if rest else marked
+
     def delete_topic(self, name: str) -> Answer[TopicRecord]:
         """Remove a topic with its subscriptions and answer with what it was."""
 
@@ -164,7 +225,7 @@ class Catalog:
             entry = self.registry.get(TOPICS + name)
             if entry is None:
                 raise Refusal("not_found", f"there is no topic {name}")
-            record = decoded(entry.value, TopicRecord, TOPICS + name)
+            record = self._readable(TOPICS + name, entry)
             gone = DeletedTopic(
                 name=name,
                 number=record.number,
@@ -186,7 +247,8 @@ class Catalog:
 
     def deleted(self) -> list[DeletedTopic]:
         """Return the topics that were deleted and are not forgotten yet."""
-        return [decoded(entry.value, DeletedTopic, key) for key, entry in self.registry.list(DELETED).items()]
+        listed = self.registry.list(DELETED).items()
+        return [gone for key, entry in listed if (gone := self._reader.read(key, entry, DeletedTopic)) is not None]
 
     def forget_deleted(self, numbers: Sequence[int]) -> Answer[None]:
         """Forget deleted topics of which nothing is left on disk, for good, and what is left of them here."""
@@ -200,12 +262,24 @@ class Catalog:
 
     def count_from(self, topic_number: int, subscription_number: int) -> None:
         """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
-        self._seen = {TOPIC_COUNTER: topic_number, SUBSCRIPTION_COUNTER: subscription_number}
+        for counter, number in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
+            self._seen[counter] = max(self._seen.get(counter, 0), number)
+
+    def _counted(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.value is not None and event.value.isdigit():
+                self._seen[event.key] = max(self._seen.get(event.key, 0), int(event.value))
 
     def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
-        """Return the subscriptions of a topic, by name."""
+        """Return the subscriptions of a topic, by name; CorruptionError if one cannot be read.
+
+        None is passed over: what a topic does without one of them it cannot take back.
+        """
         listed = self.registry.list(_subscriptions_of(topic))
-        return [decoded(entry.value, SubscriptionRecord, key) for key, entry in listed.items()]
+        try:
+            return [decoded(entry.value, SubscriptionRecord, key) for key, entry in listed.items()]
+        except CorruptionError as error:
+            raise CorruptionError(f"{error}. Topic {topic.name} is not opened without it. {WAY_OUT}") from None
 
     def subscription(self, topic: TopicRecord, name: str) -> SubscriptionRecord | None:
         """Return the subscription of this name, or None."""
@@ -272,7 +346,7 @@ class Catalog:
             puts, guards = {}, {key: entry.revision}
             current = self.registry.get(topic_key)
             if orphan_from is not None and current is not None:
-                record = decoded(current.value, TopicRecord, topic_key)
+                record = self._readable(topic_key, current)
                 record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
                 puts[topic_key], guards[topic_key] = encoded(record), current.revision
             return Draft(decoded(entry.value, SubscriptionRecord, key), puts, [key], guards, proof=(key,))
@@ -314,13 +388,19 @@ class Catalog:
         entry = self.registry.get(MAPPING)
         return decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
 
-    def set_mapping(self, traffic_types: Mapping[str, int], *, force: bool = False) -> Answer[RoutingMapping]:
-        """Replace the routing mapping; moving a type to another bit, or reusing a bit, only with `force`."""
+    def set_mapping(
+        self, traffic_types: Mapping[str, int], *, force: bool = False, before: Mapping[str, int] | None = None
+    ) -> Answer[RoutingMapping]:
+        """Replace the routing mapping, if it is what it was before; to move or reuse a bit only with `force`."""
 
         def compose() -> Draft[RoutingMapping]:
             if problems := routing.problems(traffic_types):
                 raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
             old = self.mapping()
+            if before is not None and before != old.traffic_types:
+                raise Refusal(
+                    "conflict", "somebody else changed the routing mapping at the same time; look at it and try again"
+                )
             if not force and (clashes := mapping_clashes(old, traffic_types)):
                 raise Refusal(
                     "conflict",

@@ -59,7 +59,7 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     owner: str = ""
     #: The node of a cluster whose disk holds it; empty where it is on Kafka, or there is no cluster.
     home: str = ""
-    #: Its log was made on Kafka: where it is not there any more, somebody took it away.
+    #: Its log was made, on Kafka or on disk: where it is not there any more, somebody took it away.
     is_made: bool = False
     #: Whoever asked for it has heard that it is there. Until then, asking again is no second topic of the name.
     is_told: bool = True

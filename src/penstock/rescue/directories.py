@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from penstock.disk import Disk
 from penstock.log import label
 from penstock.log.label import TOPICS
+from penstock.log.manifest import DATA_SUFFIX
 from penstock.registry.records import DeletedTopic
 
 LOST = "lost"
+#: The file that names the data directory of a cluster's member.
+MEMBER = "cluster.disk"
 #: `/readyz` and `doctor` name this many.
 SHOWN_MAX = 20
 
@@ -53,11 +56,7 @@ class Directories:
 
     def subscriptions(self, number: int) -> dict[int, str]:
         """Return the subscriptions of a topic that are seen on disk: number -> name, or how else to call it."""
-        found = {each: f"number {each}" for each in journals(self.disk, self.of(number))}
-        written = label.read(self.disk, self.of(number))
-        for each in written.subscriptions or () if written is not None else ():
-            found[each.get("number", 0)] = str(each.get("name"))
-        return found
+        return subscriptions(self.disk, self.of(number))
 
     def remove(self, deleted: DeletedTopic) -> None:
         """Remove what is left of a deleted topic; a directory that holds another one is not touched."""
@@ -85,6 +84,26 @@ class Directories:
         self.disk.sync_directory(self.topics)
         _log.error("%s", self._sentence(target))
 
+    def may_be_of(self, name: str, topics: Collection[str]) -> bool:
+        """Tell whether a directory may hold one of these topics: it says so, or does not say what it holds."""
+        found = label.read(self.disk, f"{self.topics}/{name}")
+        return found is None or found.name in topics
+
+    def take_back(self, number: int, incarnation: int) -> bool:
+        """Move a topic's directory back that was set aside, if there is one and its place is free."""
+        if self.disk.exists(self.of(number)):
+            return False
+        for name in self.disk.list(self.lost):
+            found = label.read(self.disk, f"{self.lost}/{name}")
+            if found is not None and (found.number, found.incarnation) == (number, incarnation):
+                self.disk.make(self.topics)
+                self.disk.rename(f"{self.lost}/{name}", self.of(number))
+                self.disk.sync_directory(self.topics)
+                self.disk.sync_directory(self.lost)
+                _log.warning("%s/%s is topic %s: the registry knows it again", self.lost, name, found.name)
+                return True
+        return False
+
     def problems(self) -> list[str]:
         """Return a sentence on each directory that was set aside."""
         names = self.disk.list(self.lost)
@@ -94,10 +113,26 @@ class Directories:
     def _sentence(self, name: str) -> str:
         found = label.read(self.disk, f"{self.lost}/{name}")
         what = f"topic {found.name!r}" if found is not None else "a directory without a label"
+        if self.disk.exists(f"{self._data_dir}/{MEMBER}"):
+            return (
+                f"{self.lost}/{name} holds {what}, which etcd does not know. It comes back by itself when a snapshot "
+                "of etcd is put back that does. To read it without one, copy it to NEW/lost, run `penstock registry "
+                "rebuild --data NEW`, and start a node on NEW that is in no cluster; if it is not wanted, "
+                "remove the directory"
+            )
         return (
             f"{self.lost}/{name} holds {what}, which the registry does not know. To take it back, stop the node and "
             f"run `penstock registry rebuild --data {self._data_dir}`; if it is not wanted, remove the directory"
         )
+
+
+def subscriptions(disk: Disk, directory: str) -> dict[int, str]:
+    """Return the subscriptions that are seen in a topic's directory: number -> name, or how else to call it."""
+    found = {each: f"number {each}" for each in journals(disk, directory)}
+    written = label.read(disk, directory)
+    for each in written.subscriptions or () if written is not None else ():
+        found[each.get("number", 0)] = str(each.get("name"))
+    return found
 
 
 def journals(disk: Disk, directory: str) -> set[int]:
@@ -112,6 +147,15 @@ def shards(disk: Disk, directory: str) -> list[int]:
         return sorted(int(name) for name in disk.list(directory) if name.isascii() and name.isdigit())
     except NotADirectoryError:
         return []
+
+
+def filled(disk: Disk, directory: str) -> list[int]:
+    """Return the numbers of the shards in which something was stored."""
+    return [
+        number
+        for number in shards(disk, directory)
+        if any(name.endswith(DATA_SUFFIX) for name in disk.list(f"{directory}/{number}"))
+    ]
 
 
 def number_in(name: str) -> int:

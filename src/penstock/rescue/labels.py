@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.errors import CorruptionError
 from penstock.log import label
 from penstock.log.label import Label
 from penstock.registry.catalog import SUBSCRIPTIONS, TOPICS, Catalog
@@ -54,7 +55,10 @@ class Labels:
     def _topic(self, key: str) -> Topic | None:
         if key.startswith(TOPICS):
             return self._node.topics.get(key[len(TOPICS) :])
-        number = int(key.split("/")[1])
+        text = key.split("/")[1]
+        if not (text.isascii() and text.isdigit()):  # nobody's
+            return None
+        number = int(text)
         found = self._by_number.get(number)
         if found is None or self._node.topics.get(found.name) is not found:  # it may have gone, and come again
             self._by_number = {topic.record.number: topic for topic in self._node.topics.values()}
@@ -65,11 +69,15 @@ class Labels:
         if topic in self._writing:
             self._writing[topic] = True
             return
-        record = self._node.catalog.topic(topic.name)
+        record = self._node.catalog.known(topic.name)
         if topic.deleted or record is None:
             return
+        try:
+            content = label_of(self._node.catalog, record)
+        except CorruptionError as error:  # a subscription's record: the label stays as it was until that is another
+            _log.warning("the label of topic %s is not written: %s", topic.name, error)
+            return
         self._writing[topic] = False
-        content = label_of(self._node.catalog, record)
         disk = topic.disk
         disk.submit("seal", partial(label.write, disk, topic.path, content), partial(self._written, topic))
 

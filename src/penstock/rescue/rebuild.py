@@ -32,7 +32,7 @@ from penstock.registry.catalog import (
 from penstock.registry.frames import HEADER, Change, frame, mark, salvage, scan
 from penstock.registry.records import DeletedTopic, SubscriptionRecord, TopicRecord, encoded, read
 from penstock.rescue import fanouts
-from penstock.rescue.directories import Directories, journals, number_in, shards, variants
+from penstock.rescue.directories import Directories, filled, journals, number_in, shards, variants
 from penstock.settings import SubscriptionSettings, TopicSettings
 
 REGISTRY = "registry"
@@ -182,11 +182,28 @@ class _Rebuild:
         record = _decoded(found.record, TopicRecord) if found is not None else None
         if record is None:
             record = self._guessed(path, name, found, remarks)
+        record = self._with_shards(path, record, found, remarks)
         free = next(each for each in variants(record.name) if each not in self._topics)
         if free != record.name:
             remarks.append(f"there is another topic {record.name!r}, so it is named {free!r} now")
         self._topic_counter = max(self._topic_counter, number)
-        return msgspec.structs.replace(record, name=free, number=number)
+        # It is for a node that is alone, also where its disk was that of a cluster's.
+        return msgspec.structs.replace(record, name=free, number=number, home="")
+
+    def _with_shards(self, path: str, record: TopicRecord, found: Label | None, remarks: list[str]) -> TopicRecord:
+        """Return the record with all shards that are there: it may be from before it got more of them."""
+        known = record.settings.shards
+        labelled = found.shards if found is not None else 0
+        more = max([known, labelled, *(shard + 1 for shard in filled(self._disk, path))]) - known
+        if not more:
+            return record
+        remarks.append(f"it has {known + more} shards on disk, and its record knew {known}: its keys may move")
+        return msgspec.structs.replace(
+            record,
+            settings=msgspec.structs.replace(record.settings, shards=known + more),
+            orphan_from=(*record.orphan_from, *(0,) * more),
+            gate=(*record.gate, *(0,) * more) if record.gate is not None else None,
+        )
 
     def _guessed(self, path: str, name: str, found: Label | None, remarks: list[str]) -> TopicRecord:
         """Return a record where no label has one: from the old registry, or from what can be seen."""

@@ -38,8 +38,9 @@ header nav{margin-left:auto;display:flex;flex-wrap:wrap;gap:4px 16px}
 a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
 .soft{color:var(--soft)}
 .good{color:var(--good)}.warn{color:var(--warn);font-weight:600}.bad{color:var(--bad);font-weight:600}.less{color:var(--faint)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(120px,1fr));gap:10px;margin:10px 0}
-.tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 14px}
+.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:10px 0}
+.tile{flex:1 1 110px;min-width:max-content;
+background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 14px}
 .tile b{display:block;white-space:nowrap;font-size:20px;font-weight:600;line-height:1.25;
 font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px}
@@ -73,7 +74,7 @@ details h3{font-size:13px;color:var(--soft);margin:12px 0 4px}
 .get{color:var(--good)}.post,.put,.patch{color:var(--warn)}.delete{color:var(--bad)}
 .index{display:flex;flex-wrap:wrap;gap:4px 14px;margin:6px 0}
 @media (max-width:600px){.wrap{padding:0 12px 30px}header nav{margin-left:0}th,td{padding:6px 9px}
-.tiles{grid-template-columns:repeat(2,1fr)}td.name{max-width:190px}
+.tiles{display:grid;grid-template-columns:repeat(2,1fr)}td.name{max-width:190px}
 summary .soft{margin-left:0;text-align:left;flex-basis:100%}}
 """
 

@@ -21,6 +21,8 @@ from penstock.wire.dial import Dialler, Dialling
 from penstock.wire.layers import LayerError
 from penstock.wire.tls import Tls
 
+#: Why a connection is over whose other side ended it in order.
+HUNG_UP = "it hung up"
 #: Who takes longer to accept, or to agree on keys, is not there.
 CONNECT_NS = 5 * SECOND
 HANDSHAKE_NS = 5 * SECOND
@@ -187,7 +189,7 @@ class Link(asyncio.Protocol):
         if data and self.is_open:
             self._speaker.received(data)
         if self._tls is not None and self._tls.ended:
-            self.drop("it hung up")
+            self.drop(HUNG_UP)
 
     def pause_writing(self) -> None:
         """Let the speaker wait until what it said has left."""
@@ -201,7 +203,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Come back later."""
-        why = self._dropped or (str(exc) or type(exc).__name__ if exc is not None else "it hung up")
+        why = self._dropped or (str(exc) or type(exc).__name__ if exc is not None else HUNG_UP)
         was_open, self._is_open = self._is_open, False
         self._transport = self._tls = None
         self._dropped = ""

@@ -276,7 +276,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_whoever_comes_and_goes(dealer: 
 # --- by due time ------------------------------------------------------------------------------------------------------
 
 
-def test_case_27_what_was_due_first_goes_first_across_buckets_and_batches() -> None:
+def test_timeline_case_27_what_was_due_first_goes_first_across_buckets_and_batches() -> None:
     bench = Bench(settings())
     now_ns = bench.instant.wall_ns
     one = Consumer(bench, "a", credit=0)
@@ -441,7 +441,7 @@ def members(names: str) -> list[Member]:
     return [Member(name[0], name) for name in names.split()]
 
 
-def test_case_12_a_rack_lost_within_a_window_is_served_by_the_other_before_the_next_deal() -> None:
+def test_timeline_case_12_a_rack_lost_within_a_window_is_served_by_the_other_before_the_next_deal() -> None:
     bench = Bench(settings("rack"))
     windows = Windows(1000)
     window = windows.at(bench.instant.wall_ns // MS)
@@ -478,7 +478,7 @@ def _acked(one: Consumer) -> list[int]:
     return ids
 
 
-def test_case_28_tables_hold_from_their_windows_on_and_nobody_is_served_before() -> None:
+def test_timeline_case_28_tables_hold_from_their_windows_on_and_nobody_is_served_before() -> None:
     site = Site()
     topic = site.node.create_topic("t").now()
     subscription = topic.create_subscription("q", settings()).now()

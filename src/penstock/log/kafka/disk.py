@@ -90,8 +90,14 @@ class SharedDisk:
         self._local.remove(self.root)
         self._local.make(self.root)
         self._local.open(os.path.join(self.root, CACHED), create=True).close()
-        for number, loaded in enumerate(self._threads.map(self._load_part, range(count))):
-            self._adopt(number, loaded)
+        loaded = self._threads.map(self._load_part, range(count))
+        if made and loaded[0].is_new:  # whoever opened it first wrote there
+            raise CorruptionError(
+                f"{self._log_topic} and {self._state_topic} are empty in Kafka: somebody deleted them, and they were "
+                "made again. Restore them there from a copy, or delete the topic in Penstock and make it anew."
+            )
+        for number, each in enumerate(loaded):
+            self._adopt(number, each)
         self._cache.add(self)
         part = self._parts[0]
         with part.mutex:

@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 #: Copies of each partition where there are as many brokers and nothing else was said.
 REPLICATION = 3
-#: A topic that takes no records of this size cannot hold a log.
-RECORD_BYTES_LEAST = 2 << 20
 #: Consumers that are kept for the next who reads.
 IDLE_MAX = 16
 #: Records taken in one go.
@@ -132,9 +130,10 @@ class KafkaStore:
             raise
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Stored]:
-        """Yield the records from `start` on, before `end`."""
+        """Yield the records from `start` on, before `end`; AwayError where Kafka shows fewer than it had."""
         if start >= end:
             return
+        shown = start
         with _Lent(self) as consumer:
             with suppress(KafkaException):
                 # One that had not met a topic was seen to wait up to a second for its leader; asked first, mostly not.
@@ -145,21 +144,29 @@ class KafkaStore:
                 first = consumer.poll(LOOK_S)  # which comes at once with what there is, other than the next
                 if first is None:
                     if time.monotonic() - heard > self._patience_s:
-                        raise AwayError(f"Kafka said nothing of {partition.topic} for {self._patience_s:.1f} s")
+                        where = f"{partition.topic} partition {partition.number}"
+                        raise AwayError(
+                            f"Kafka said nothing more of {where} for {self._patience_s:.1f} s: "
+                            f"it is to be read up to {end}, and was shown up to {shown}"
+                        )
                     continue
                 for message in (first, *consumer.consume(READ_RECORDS, timeout=0)):
                     error = message.error()
                     if error is None:
                         heard = time.monotonic()
                         offset = message.offset() or 0
+                        shown = offset + 1
                         if offset >= end:
                             return
                         headers: Any = message.headers() or ()
                         yield Stored(offset, message.value() or b"", {key: value or b"" for key, value in headers})
                         if offset == end - 1:
                             return
-                    elif error.code() == KafkaError._PARTITION_EOF:  # what is left are marks of transactions
-                        return
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        shown = message.offset() or shown  # which counts the marks of transactions, too
+                        if shown >= end:
+                            return
+                        # A broker that has just become the leader may not know yet how far the last one was.
                     elif is_unknown(error) and self.partitions(partition.topic) > partition.number:
                         continue  # that broker has not heard of it yet
                     elif not may_pass(error):
@@ -211,7 +218,8 @@ class KafkaStore:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         found: Any = self._asked(lambda: self._admin.describe_configs([resource])[resource], f"the settings of {topic}")
         values = {name: entry.value for name, entry in found.items()}
-        if int(values.get("max.message.bytes") or RECORD_BYTES_MAX) < RECORD_BYTES_LEAST:
+        # Less is enough for most records, and one that is larger would end the writer of all topics of a slot.
+        if int(values.get("max.message.bytes") or RECORD_BYTES_MAX) < RECORD_BYTES_MAX:
             wrong, right = "max.message.bytes", str(RECORD_BYTES_MAX)
         elif "compact" in (values.get("cleanup.policy") or ""):
             wrong, right = "cleanup.policy", "delete"

@@ -28,17 +28,19 @@ from penstock.settings import TopicSettings
 T = TypeVar("T")
 U = TypeVar("U")
 
-_STATE = ".state"
+#: What the topic is called after that holds what is no segment.
+STATE = ".state"
 
 
 def labels(store: Store) -> Iterator[tuple[str, Label | None]]:
     """Yield what each topic in Kafka is called after there, with its label, if that can be read; blocking."""
     for name in store.topics():
-        if name.endswith(_STATE) and store.partitions(name):
-            yield name.removesuffix(_STATE), _label(store, name)
+        if name.endswith(STATE) and store.partitions(name):
+            yield name.removesuffix(STATE), label_in(store, name)
 
 
-def _label(store: Store, state: str) -> Label | None:
+def label_in(store: Store, state: str) -> Label | None:
+    """Return the label of a topic in Kafka, None where none can be read; blocking."""
     try:
         files = replayed(store, Partition(state, 0))[0]
         return label.DECODER.decode(files.nodes[files.names[label.FILE]].content)

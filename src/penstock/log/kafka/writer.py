@@ -142,7 +142,15 @@ class KafkaWriter:
                     raise AwayError(f"Kafka takes less than is sent to {partition.topic}") from None
                 time.sleep(FULL_S)
             except KafkaException as error:
-                raise error_of(error, f"{partition.topic} partition {partition.number}") from error
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() >= deadline:
+                    raise error_of(error, f"{partition.topic} partition {partition.number}") from error
+                self._learn(partition.topic)
+
+    def _learn(self, topic: str) -> None:
+        """Ask how many partitions a topic has: it may have got more since this producer last heard of it."""
+        with suppress(KafkaException):  # whoever sends tries again, and knows until when
+            self._producer.list_topics(topic, AGAIN_S * 10)
+        time.sleep(AGAIN_S)
 
     def _end(self, error: OSError) -> OSError:
         """Send nothing more, and let nobody wait; return what to tell."""

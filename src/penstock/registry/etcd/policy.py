@@ -65,8 +65,8 @@ class Follower:
         else:
             self._tell_all()
 
-    async def write(self, traffic_types: Mapping[str, int], *, force: bool = False) -> None:
-        """Put another policy; moving a type to another bit, or reusing a bit, only with `force`."""
+    async def write(self, traffic_types: Mapping[str, int], *, force: bool = False, seen: int | None = None) -> None:
+        """Put another policy, over the revision that was seen; to move or reuse a bit only with `force`."""
         if found := routing.problems(traffic_types):
             raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(found))
         key = self._listener.keys[0].encode()
@@ -80,7 +80,9 @@ class Follower:
             if clashes := mapping_clashes(RoutingMapping(traffic_types=before), traffic_types):
                 text = "producers and consumers would disagree: " + "; ".join(clashes)
                 raise Refusal("conflict", text + ". Choose free bits, or force it")
-        guards = {key: entry.revision if entry is not None else 0}
+        # Where the key is gone, nobody's change is lost.
+        revision = 0 if entry is None else entry.revision if seen is None else seen
+        guards = {key: revision}
         outcome = await self._client.change({key: routing.encode(traffic_types)}, guards=guards)
         if outcome.conflicts:
             raise Refusal(

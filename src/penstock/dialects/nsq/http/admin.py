@@ -41,7 +41,12 @@ class Admin:
 
     def delete_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Drop a topic with its channels, and hang up on their clients."""
-        return self._node.delete_topic(self._known(caller, "delete", params).name).then_make(_said)
+        name = params.get("topic", "")
+        if self._node.lifecycle.is_stuck(name):
+            caller.check("delete", name)
+        else:
+            name = self._known(caller, "delete", params).name
+        return self._node.delete_topic(name).then_make(_said)
 
     def empty_topic(self, caller: Caller, params: Params) -> Answer[Response]:
         """Let go of what no channel has yet."""

@@ -16,8 +16,8 @@ CALM_NS = 100 * MILLISECOND
 QUIET_NS = 5 * SECOND
 
 
-class Alarm:
-    """The alarm of one topic."""
+class Waking:
+    """The next time one topic is woken."""
 
     __slots__ = ("_timer", "_topic", "active_ns")
 
