@@ -79,6 +79,22 @@ def test_value_that_does_not_fit_is_named(name: str, value: Any, text: str) -> N
         batches_of(b"a", Properties(**{name: value}))
 
 
+@pytest.mark.parametrize(
+    ("messages", "properties", "text"),
+    [
+        ("a\ud800", {}, "the body holds '\\ud800' at 1, half a character, which UTF-8 does not have; pass bytes"),
+        ([b"a", "\ud800"], {}, "the body of row 1 holds '\\ud800' at 0"),
+        ("a", {"key": "\ud800"}, "key holds"),
+        ("a", {"tag": "\ud800"}, "tag holds"),
+        ("a", {"headers": {"a": "\ud800"}}, "headers holds"),
+    ],
+)
+def test_text_that_is_no_unicode_is_named_with_its_row(messages: Any, properties: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match="half a character") as error:
+        sent(messages, **properties)
+    assert text in str(error.value)
+
+
 def test_every_type_that_is_right_is_taken() -> None:
     assert sent("a") == sent(b"a") == sent(bytearray(b"a")) == sent(memoryview(b"a")) == [{"body": b"a"}]
     assert sent(("a", b"b")) == [{"body": b"a"}, {"body": b"b"}]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.callers import Caller
 from penstock.client.timeline import wire
 from penstock.client.wire import encoded
 from penstock.cluster.records import BrokerRecord, ClientRecord
@@ -57,15 +58,23 @@ def pong(desk: Desk, *consumers: Consuming, ahead_ms: int, seconds: int) -> None
                     consumer.talk.received(None, encoded(wire.Up(pong=said)))
 
 
+def from_three_machines(desk: Desk) -> list[Consuming]:
+    consumers = []
+    for number in range(3):
+        desk.caller = Caller(desk.node.gate, f"127.0.0.{number + 1}:1", "flight.port")
+        consumers.append(desk.consumer(f"c{number}"))
+    return consumers
+
+
 def metrics(desk: Desk, *, seed_names: bool = False) -> str:
     out = Exposition()
     describe(out, desk.service.membership, seed_names=seed_names)
     return out.text()
 
 
-def test_36_a_clock_that_is_off_stops_creates_and_pushes_until_it_is_right(desk: Desk) -> None:
+def test_timeline_case_36_a_clock_that_is_off_stops_creates_and_pushes_until_it_is_right(desk: Desk) -> None:
     producer = desk.producer()
-    consumers = [desk.consumer(f"c{number}") for number in range(3)]
+    consumers = from_three_machines(desk)
     desk.made(producer, ("due", 8_000))
     held = desk.made(producer, ("held", 0))
     (holder,) = [each for each in consumers if each.ids() == held]
@@ -92,8 +101,10 @@ def test_36_a_clock_that_is_off_stops_creates_and_pushes_until_it_is_right(desk:
     desk.made(producer, ("yes", 0))
 
 
-def test_36_a_clock_that_was_off_by_those_who_left_is_right_once_nobody_says_otherwise(desk: Desk) -> None:
-    consumers = [desk.consumer(f"c{number}") for number in range(3)]
+def test_timeline_case_36_a_clock_that_was_off_is_right_once_nobody_says_otherwise(
+    desk: Desk,
+) -> None:
+    consumers = from_three_machines(desk)
     pong(desk, *consumers, ahead_ms=600, seconds=5)
     for consumer in consumers[1:]:
         consumer.close()
@@ -104,7 +115,23 @@ def test_36_a_clock_that_was_off_by_those_who_left_is_right_once_nobody_says_oth
     assert desk.node.health.reasons() == ()
 
 
-def test_37_a_storage_that_fails_gets_one_operation_in_ten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_machine_cannot_stop_others_by_a_false_clock_however_often_it_comes(desk: Desk) -> None:
+    desk.topic("other")
+    producer = desk.producer("other")
+    false = [desk.producer("t", name=f"p{number}") for number in range(5)]
+    for _ in range(10):
+        for session in false:
+            desk.act("ping", session_id=session, local_ts_ms=1)
+        desk.advance(1)
+    drifts = value(metrics(desk), "penstock_broker_active_timedrifts", target="producer", topic="t", cluster="penstock")
+    assert drifts == 5
+    assert desk.node.health.state == "healthy"
+    desk.made(producer, ("a", 0))
+
+
+def test_timeline_case_37_a_failing_storage_gets_one_operation_in_ten(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = desk.producer()
     tried: list[int] = []
     create = desk.service.topics.find("t").create
@@ -127,7 +154,7 @@ def test_37_a_storage_that_fails_gets_one_operation_in_ten(desk: Desk, monkeypat
     assert [refused(lambda: desk.create(producer, (None, 0)))[0] for _ in range(20)] == [0] * 20
 
 
-def test_38_a_producer_whose_requests_fail_is_made_to_wait_and_others_are_not(desk: Desk) -> None:
+def test_timeline_case_38_a_producer_whose_requests_fail_is_made_to_wait_and_others_are_not(desk: Desk) -> None:
     producer, other = desk.producer(name="p1"), desk.producer(name="p2")
     desk.made(producer, ("there", 60_000))
     for _ in range(9):
@@ -149,7 +176,7 @@ def test_38_a_producer_whose_requests_fail_is_made_to_wait_and_others_are_not(de
     assert value(metrics(desk), "penstock_broker_degradation_state", **labels) == 0
 
 
-def test_39_three_of_four_busy_consumers_stop_the_topic_until_one_of_four_is(desk: Desk) -> None:
+def test_timeline_case_39_three_of_four_busy_consumers_stop_the_topic_until_one_of_four_is(desk: Desk) -> None:
     desk.topic("g", dealer="gladiator")
     consumers = [desk.consumer(f"c{number}", topic="g") for number in range(4)]
     desk.advance(3)
@@ -168,7 +195,7 @@ def test_39_three_of_four_busy_consumers_stop_the_topic_until_one_of_four_is(des
     assert sum(len(each.ids()) for each in consumers) == 8
 
 
-def test_40_without_the_registry_nothing_is_leased_anew_and_holders_may_delete(
+def test_timeline_case_40_without_the_registry_nothing_is_leased_anew_and_holders_may_delete(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer, consumer = desk.producer(), desk.consumer(room=1)
@@ -203,7 +230,7 @@ def test_little_memory_lets_nobody_in(desk: Desk) -> None:
     assert desk.kind("consumer-handshake", **greeting) == 0
 
 
-def test_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(desk: Desk) -> None:
+def test_timeline_case_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(desk: Desk) -> None:
     consumers = {f"c{number}": desk.consumer(f"c{number}", room=1000) for number in range(8)}
     desk.advance(3)
     desk.made(desk.producer(), *((None, 0) for _ in range(800)))
@@ -231,6 +258,53 @@ def test_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(des
         assert held
         consumers[name].close()
         assert desk.kinds("delete", consumers[name].session, *held) == [0] * len(held)
+
+
+def test_what_is_ready_ahead_of_its_time_is_not_available(desk: Desk) -> None:
+    there = {"cluster": "penstock", "topic": "early"}
+    desk.topic("early", prefetch_max_ms=1200)
+    desk.advance((1000 - desk.now_ms % 1000) / 1000)
+    now_ms = desk.now_ms
+    desk.made(desk.producer("early"), *((None, 500 + 1000 * number) for number in range(1, 5)))
+    desk.made(desk.producer("early"), ("now", 0))
+
+    def levels() -> list[float]:
+        text = metrics(desk)
+        windows = [
+            value(text, "penstock_topic_waiting_messages", shard="0", window=str(n), **there) for n in (1, 2, 3, 4)
+        ]
+        return [value(text, "penstock_topic_available_messages", **there), *windows]
+
+    def counts(**range_: int) -> list[int]:
+        return [desk.count(status, topic="early", **range_) for status in ("available", "waiting", "processing")]
+
+    assert levels() == [1, 1, 1, 1, 1]
+    assert counts() == counts(from_ms=0) == [1, 4, 0]
+    desk.advance(0.4)  # the first of them is ready
+    assert desk.service.topics.find("early").subscription.ready() == 2
+    assert levels() == [1, 1, 1, 1, 1]
+    assert counts() == counts(from_ms=0) == [1, 4, 0]
+    assert counts(from_ms=now_ms + 1000, to_ms=now_ms + 2500) == [0, 1, 0]
+    desk.advance(1.2)
+    assert levels() == [2, 1, 1, 1, 0]
+    assert counts() == counts(from_ms=0) == [2, 3, 0]
+
+
+def test_a_count_between_times_lets_others_have_their_turns(desk: Desk) -> None:
+    producer = desk.producer()
+    for _ in range(20):
+        desk.made(producer, *((None, 60_000) for _ in range(10_000)))
+    desk.made(producer, ("soon", 1000))
+    asked = wire.Count(topic_id="t", status="waiting", from_ms=desk.now_ms, to_ms=desk.now_ms + 61_000)
+    answer = desk.service.act("count", desk.caller, encoded(asked))
+    turns = 0
+    while not answer.is_given:
+        turns += 1
+        desk.clock._soon.popleft()()
+    assert answer.now().n == 200_001
+    assert turns >= 4
+    assert desk.count("waiting", to_ms=desk.now_ms + 1001) == 1
+    assert desk.count("processing", from_ms=0) == 0
 
 
 def test_greetings_and_info_tell_the_brokers(desk: Desk) -> None:
@@ -271,7 +345,7 @@ def test_consumers_are_dealt_buckets_by_the_table_in_the_registry(desk: Desk) ->
     assert [member.name for member in table.members] == ["c2"]
 
 
-def test_41_metrics_tell_what_happened_and_promtool_reads_them(desk: Desk) -> None:
+def test_timeline_case_41_metrics_tell_what_happened_and_promtool_reads_them(desk: Desk) -> None:
     producer, consumer = desk.producer(), desk.consumer(lease_ms=5_000)
     desk.made(producer, ("a", 0, b"12345"), ("b", 1_500), ("c", 2_500), ("d", 2_600), ("e", 9_000))
     desk.create(producer, ("a", 0), ("f", 0))
@@ -312,7 +386,7 @@ def test_41_metrics_tell_what_happened_and_promtool_reads_them(desk: Desk) -> No
     }
 
 
-def test_32_a_large_topic_is_gone_at_once_and_its_name_is_free(desk: Desk) -> None:
+def test_timeline_case_32_a_large_topic_is_gone_at_once_and_its_name_is_free(desk: Desk) -> None:
     producer, consumer = desk.producer(), desk.consumer()
     for _ in range(10):
         desk.made(producer, *((None, 60_000) for _ in range(10_000)))
@@ -331,7 +405,7 @@ def test_32_a_large_topic_is_gone_at_once_and_its_name_is_free(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("step", ["before fencing", "after fencing"])
-def test_33_a_node_that_died_while_it_deleted_a_topic_goes_on_when_it_is_back(desk: Desk, step: str) -> None:
+def test_timeline_case_33_a_node_that_died_while_it_deleted_a_topic_goes_on_later(desk: Desk, step: str) -> None:
     desk.made(desk.producer(), ("a", 60_000))
     if step == "after fencing":
         desk.service.storage.purge = lambda *_: Answer()  # type: ignore[method-assign]
@@ -350,7 +424,7 @@ def test_33_a_node_that_died_while_it_deleted_a_topic_goes_on_when_it_is_back(de
     assert desk.count() == 0
 
 
-def test_34_a_node_that_died_while_it_made_a_topic_goes_on_when_it_is_back(desk: Desk) -> None:
+def test_timeline_case_34_a_node_that_died_while_it_made_a_topic_goes_on_when_it_is_back(desk: Desk) -> None:
     desk.service.storage.provision = lambda *_: Answer()  # type: ignore[method-assign]
     desk.service.act("create", desk.caller, encoded(wire.TimelineCreate(id="new", bucket_count=8)))
     assert desk.kind("count", topic_id="new") == 402

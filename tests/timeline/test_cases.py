@@ -21,7 +21,7 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_13_a_message_is_pushed_when_it_is_due_and_never_before(desk: Desk) -> None:
+def test_timeline_case_13_a_message_is_pushed_when_it_is_due_and_never_before(desk: Desk) -> None:
     desk.topic()
     consumer = desk.consumer()
     desk.made(desk.producer(), ("a", 500))
@@ -31,7 +31,7 @@ def test_13_a_message_is_pushed_when_it_is_due_and_never_before(desk: Desk) -> N
     assert consumer.ids() == ["a"]
 
 
-def test_14_a_message_is_pushed_ahead_of_its_time_and_its_lease_begins_when_it_is_due(desk: Desk) -> None:
+def test_timeline_case_14_a_message_is_pushed_ahead_of_its_time_and_its_lease_begins_when_it_is_due(desk: Desk) -> None:
     desk.topic(prefetch_max_ms=1200)
     consumer = desk.consumer(room=2)
     desk.made(desk.producer(), ("a", 5003), ("b", 5003))
@@ -51,7 +51,7 @@ def test_14_a_message_is_pushed_ahead_of_its_time_and_its_lease_begins_when_it_i
     assert second["expiration_ts_ms"] == desk.now_ms
 
 
-def test_15_versions_grow_with_every_change_of_a_lease(desk: Desk) -> None:
+def test_timeline_case_15_versions_grow_with_every_change_of_a_lease(desk: Desk) -> None:
     desk.topic()
     (told,) = desk.create(desk.producer(), ("a", 0))
     assert told["version"] == 1
@@ -65,7 +65,7 @@ def test_15_versions_grow_with_every_change_of_a_lease(desk: Desk) -> None:
     assert desk.count() == 0
 
 
-def test_16_a_lease_is_over_at_the_time_it_ends(desk: Desk) -> None:
+def test_timeline_case_16_a_lease_is_over_at_the_time_it_ends(desk: Desk) -> None:
     desk.topic()
     desk.made(desk.producer(), ("a", 0), ("b", 0))
     consumer = desk.consumer(room=2)
@@ -79,7 +79,7 @@ def test_16_a_lease_is_over_at_the_time_it_ends(desk: Desk) -> None:
     assert desk.kinds("extend-lease", consumer.session, ("a", 2), new_ms=1000) == [Kind.LEASE_EXPIRED]
 
 
-def test_17_an_expired_lease_goes_to_another_consumer_and_is_its(desk: Desk) -> None:
+def test_timeline_case_17_an_expired_lease_goes_to_another_consumer_and_is_its(desk: Desk) -> None:
     desk.topic(dealer="gladiator")
     desk.made(desk.producer(), ("a", 0))
     first = desk.consumer("first", room=1)
@@ -94,7 +94,7 @@ def test_17_an_expired_lease_goes_to_another_consumer_and_is_its(desk: Desk) -> 
     assert subscription.cursors[0].states.pages.attempts(np.zeros(1, np.int64))[0] == 2
 
 
-def test_18_leases_have_a_longest_time(desk: Desk) -> None:
+def test_timeline_case_18_leases_have_a_longest_time(desk: Desk) -> None:
     desk.topic()
     desk.made(desk.producer(), ("a", 0))
     consumer = desk.consumer()
@@ -107,7 +107,7 @@ def test_18_leases_have_a_longest_time(desk: Desk) -> None:
     assert desk.kind("consumer-handshake", lease_timeout_ms=0, **greeting) == Kind.PROTOCOL
 
 
-def test_19_a_released_message_waits_for_its_new_time(desk: Desk) -> None:
+def test_timeline_case_19_a_released_message_waits_for_its_new_time(desk: Desk) -> None:
     desk.topic()
     desk.made(desk.producer(), ("a", 0))
     consumer = desk.consumer()
@@ -126,7 +126,7 @@ def test_19_a_released_message_waits_for_its_new_time(desk: Desk) -> None:
     assert again["version"] not in (2, 3)
 
 
-def test_19_a_release_without_a_time_is_a_requeue(desk: Desk) -> None:
+def test_timeline_case_19_a_release_without_a_time_is_a_requeue(desk: Desk) -> None:
     desk.topic()
     desk.made(desk.producer(), ("a", 0))
     consumer = desk.consumer()
@@ -138,7 +138,7 @@ def test_19_a_release_without_a_time_is_a_requeue(desk: Desk) -> None:
     assert consumer.ids() == ["a"]
 
 
-def test_20_owners_delete_what_nobody_holds(desk: Desk) -> None:
+def test_timeline_case_20_owners_delete_what_nobody_holds(desk: Desk) -> None:
     desk.topic()
     owner, other = desk.producer(group="owner"), desk.producer(group="other", name="q")
     desk.made(owner, ("waiting", 60_000), ("available", 0), ("held", 0), ("theirs", 60_000))
@@ -154,7 +154,7 @@ def test_20_owners_delete_what_nobody_holds(desk: Desk) -> None:
     assert "waiting" not in consumer.ids()
 
 
-def test_21_an_id_is_there_once_whatever_the_bucket(desk: Desk) -> None:
+def test_timeline_case_21_an_id_is_there_once_whatever_the_bucket(desk: Desk) -> None:
     desk.topic()
     desk.topic("u")
     producer = desk.producer()
@@ -168,7 +168,7 @@ def test_21_an_id_is_there_once_whatever_the_bucket(desk: Desk) -> None:
     assert desk.made(producer, ("a", 0)) == ["a"]
 
 
-def test_22_a_message_without_an_id_gets_one(desk: Desk) -> None:
+def test_timeline_case_22_a_message_without_an_id_gets_one(desk: Desk) -> None:
     desk.topic()
     producer = desk.producer()
     told = desk.create(producer, (None, 0), ("mine", 0), ("", 0))
@@ -180,7 +180,7 @@ def test_22_a_message_without_an_id_gets_one(desk: Desk) -> None:
     assert [row["kind"] for row in desk.create(producer, (made[0], 0))] == [Kind.DUPLICATE_ID]
 
 
-def test_23_times_and_bodies_have_limits(desk: Desk) -> None:
+def test_timeline_case_23_times_and_bodies_have_limits(desk: Desk) -> None:
     desk.topic(max_body_size_bytes=1000)
     producer = desk.producer()
     year_ms = 365 * 24 * 3600 * 1000
@@ -198,7 +198,7 @@ def test_23_times_and_bodies_have_limits(desk: Desk) -> None:
     assert [row["kind"] for row in desk.create(producer, ("past", 0), relative=False)] == [0]
 
 
-def test_24_no_message_has_two_leases_whoever_asks(desk: Desk) -> None:
+def test_timeline_case_24_no_message_has_two_leases_whoever_asks(desk: Desk) -> None:
     desk.topic()
     consumers = [desk.consumer(f"c{number}", room=7) for number in range(20)]
     producer = desk.producer()
@@ -218,7 +218,7 @@ def test_24_no_message_has_two_leases_whoever_asks(desk: Desk) -> None:
     assert desk.count("processing") == 10_000
 
 
-def test_25_a_consumer_that_comes_back_resumes_what_it_holds(desk: Desk) -> None:
+def test_timeline_case_25_a_consumer_that_comes_back_resumes_what_it_holds(desk: Desk) -> None:
     desk.topic()
     producer = desk.producer()
     desk.made(producer, ("a", 0), ("b", 0))
@@ -237,7 +237,7 @@ def test_25_a_consumer_that_comes_back_resumes_what_it_holds(desk: Desk) -> None
     assert desk.consumer().take() == []
 
 
-def test_26_no_more_is_pushed_than_there_is_room_for(desk: Desk) -> None:
+def test_timeline_case_26_no_more_is_pushed_than_there_is_room_for(desk: Desk) -> None:
     desk.topic()
     desk.made(desk.producer(), *((f"m{number}", 0) for number in range(10)))
     consumer = desk.consumer(room=3)
@@ -253,7 +253,7 @@ def test_26_no_more_is_pushed_than_there_is_room_for(desk: Desk) -> None:
     assert consumer.take() == []
 
 
-def test_27_pushes_are_ordered_by_due_time_and_id_across_buckets(desk: Desk) -> None:
+def test_timeline_case_27_pushes_are_ordered_by_due_time_and_id_across_buckets(desk: Desk) -> None:
     desk.topic(bucket_count=2000)
     producer = desk.producer()
     desk.made(producer, *((f"m{number:03}", (number * 37) % 50) for number in range(200)))
@@ -265,7 +265,7 @@ def test_27_pushes_are_ordered_by_due_time_and_id_across_buckets(desk: Desk) -> 
     assert len({row["bucket_id"] for row in pushed}) > 100
 
 
-def test_27_what_was_due_first_goes_first_whatever_was_created_first(desk: Desk) -> None:
+def test_timeline_case_27_what_was_due_first_goes_first_whatever_was_created_first(desk: Desk) -> None:
     desk.topic()
     producer = desk.producer()
     for number in range(20):
@@ -280,7 +280,7 @@ def test_27_what_was_due_first_goes_first_whatever_was_created_first(desk: Desk)
     assert again.ids()[10:] == ["m09", "m08"]
 
 
-def test_29_a_second_greeting_ends_the_first(desk: Desk) -> None:
+def test_timeline_case_29_a_second_greeting_ends_the_first(desk: Desk) -> None:
     desk.topic()
     first = desk.consumer()
     second = desk.consumer()
@@ -296,7 +296,7 @@ def test_29_a_second_greeting_ends_the_first(desk: Desk) -> None:
     assert second.ids() == ["a"]
 
 
-def test_30_a_consumer_that_says_nothing_and_one_that_is_none(desk: Desk) -> None:
+def test_timeline_case_30_a_consumer_that_says_nothing_and_one_that_is_none(desk: Desk) -> None:
     desk.topic()
     silent = Consuming(desk, desk.greet())
     desk.made(desk.producer(), ("a", 0))
@@ -312,7 +312,7 @@ def test_30_a_consumer_that_says_nothing_and_one_that_is_none(desk: Desk) -> Non
     assert producer.ended is not None
 
 
-def test_31_greetings_for_what_is_not_here(tmp_path: Path) -> None:
+def test_timeline_case_31_greetings_for_what_is_not_here(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "strict", cluster="mine")
     desk.topic()
     consumer = {"consumer_id": "c"}
@@ -327,7 +327,7 @@ def test_31_greetings_for_what_is_not_here(tmp_path: Path) -> None:
     assert (topic["state"], topic["settings"]["bucket_count"]) == ("live", 1024)
 
 
-def test_42_ids_have_limits_and_are_whole(desk: Desk) -> None:
+def test_timeline_case_42_ids_have_limits_and_are_whole(desk: Desk) -> None:
     long = "x" * 1024
     desk.topic(long)
     assert desk.kind("create", id=long + "x") == Kind.PROTOCOL
@@ -343,7 +343,7 @@ def test_42_ids_have_limits_and_are_whole(desk: Desk) -> None:
     assert [row["kind"] for row in told] == [0, Kind.PROTOCOL, Kind.PROTOCOL, 0]
 
 
-def test_45_consumers_hear_how_their_topic_is(desk: Desk) -> None:
+def test_timeline_case_45_consumers_hear_how_their_topic_is(desk: Desk) -> None:
     desk.topic()
     consumer = desk.consumer(room=1)
     consumer.said()

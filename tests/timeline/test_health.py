@@ -25,7 +25,7 @@ def refused(desk: Desk, session: str) -> Denial:
     return told.value
 
 
-def test_36_a_clock_that_is_wrong_creates_and_pushes_nothing(desk: Desk) -> None:
+def test_timeline_case_36_a_clock_that_is_wrong_creates_and_pushes_nothing(desk: Desk) -> None:
     producer, consumer = desk.producer(), desk.consumer()
     desk.made(producer, ("a", 1000))
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_36_a_clock_that_is_wrong_creates_and_pushes_nothing(desk: Desk) -> None
     desk.made(producer, ("b", 0))
 
 
-def test_38_a_producer_whose_requests_fail_is_made_to_wait(desk: Desk) -> None:
+def test_timeline_case_38_a_producer_whose_requests_fail_is_made_to_wait(desk: Desk) -> None:
     producer = desk.producer()
     desk.made(producer, ("a", 0))
     for _ in range(10):
@@ -53,7 +53,7 @@ def test_38_a_producer_whose_requests_fail_is_made_to_wait(desk: Desk) -> None:
     assert desk.made(desk.producer(name="q"), ("b", 0)) == ["b"], "others do not wait"
 
 
-def test_39_most_consumers_without_room_stop_a_topic(desk: Desk) -> None:
+def test_timeline_case_39_most_consumers_without_room_stop_a_topic(desk: Desk) -> None:
     consumers = [desk.consumer(f"c{number}") for number in range(4)]
     for consumer in consumers[:3]:
         consumer.status(0)
@@ -65,7 +65,9 @@ def test_39_most_consumers_without_room_stop_a_topic(desk: Desk) -> None:
     assert [len(consumer.take()) > 0 for consumer in consumers] == [True, True, False, True]
 
 
-def test_40_without_the_registry_nothing_is_leased_and_what_is_on_lease_can_be_deleted(desk: Desk) -> None:
+def test_timeline_case_40_without_the_registry_nothing_is_leased_but_leases_can_be_deleted(
+    desk: Desk,
+) -> None:
     producer, consumer = desk.producer(), desk.consumer()
     desk.made(producer, ("a", 0), ("b", 2000))
     assert consumer.ids() == ["a"]

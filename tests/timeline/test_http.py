@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.client.timeline.wire import Kind
-from tests.timeline.desk import Desk
+from tests.http.line import Line
+from tests.timeline.desk import SECOND, Desk
 
 
 @pytest.fixture
@@ -68,6 +70,92 @@ def test_a_question_waits_for_a_message_to_be_due(desk: Desk) -> None:
     assert b'"message_id":"a"' in desk.line.out
 
 
+def poll(desk: Desk, session: str, wait_ms: int = 30_000, line: Line | None = None) -> Line:
+    """Begin to ask for messages, on a connection of its own."""
+    line = line or Line(desk.running.listener)
+    raw = msgspec.json.encode({"session_id": session, "wait_ms": wait_ms, "limit": 10})
+    line.send(b"POST /v1/lease HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+    desk.settle()
+    return line
+
+
+def answered(line: Line) -> list[str]:
+    """Return the ids of the messages that were answered with; nothing was answered yet where it raises."""
+    status, _, content = line.answer()
+    assert status == 200, content
+    return [each["message_id"] for each in msgspec.json.decode(content)["messages"]]
+
+
+def test_poll_whose_client_goes_leaves_nothing_that_is_answered_before_it_is_due(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    session = desk.greet()
+    desk.made(desk.producer(), ("a", 1150))
+    first = poll(desk, session)
+    desk.advance(0.15)
+    assert first.out == b""
+    first.close()
+    desk.advance(0.1)
+    second = poll(desk, session)
+    desk.advance(0.8)
+    assert second.out == b""
+    desk.advance(0.1)
+    assert answered(second) == ["a"]
+
+
+def test_poll_is_answered_at_once_with_what_is_due_of_a_topic_that_prefetches(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    desk.made(desk.producer(), ("now", 0), ("soon", 500), ("later", 1100))
+    session = desk.greet()
+    assert answered(poll(desk, session, wait_ms=0)) == ["now"]
+    desk.kinds("delete", session, ("now", 2))
+    line = poll(desk, session)
+    desk.advance(0.499)
+    assert line.out == b""
+    desk.advance(0.002)
+    assert answered(line) == ["soon"]
+
+
+def test_lease_of_a_poll_is_as_long_as_asked_for_where_it_is_shorter_than_the_prefetch(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    desk.made(desk.producer(), ("soon", 100), ("later", 1100))
+    first, second = desk.greet("first", lease_ms=300), desk.greet("second", lease_ms=300)
+    lines = poll(desk, first), poll(desk, second)
+    desk.advance(0.101)
+    assert answered(lines[0]) == ["soon"]
+    assert desk.kinds("delete", first, ("soon", 2)) == [0]
+    desk.advance(1)
+    assert answered(lines[1]) == ["later"]
+    desk.advance(0.25)
+    assert desk.kinds("delete", second, ("later", 2)) == [0]
+
+
+def test_what_a_stream_was_pushed_ahead_is_answered_to_a_poll_under_its_name_when_it_is_due(desk: Desk) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    consumer = desk.consumer()
+    producer = desk.producer()
+    desk.made(producer, ("late", 1000), ("soon", 600))
+    assert consumer.ids() == ["soon", "late"]
+    consumer.close()
+    line = poll(desk, consumer.session, wait_ms=100)
+    desk.advance(0.1)
+    assert answered(line) == []
+    poll(desk, consumer.session, line=line)
+    desk.advance(0.4)
+    assert line.out == b""
+    desk.advance(0.1)
+    assert answered(line) == ["soon"]
+    poll(desk, consumer.session, wait_ms=5000, line=line)
+    assert answered(line) == ["soon"]
+    assert desk.kinds("delete", consumer.session, ("soon", 2)) == [0]
+    poll(desk, consumer.session, wait_ms=5000, line=line)
+    desk.made(producer, ("now", 0))
+    assert answered(line) == ["now"], "what is held back holds nothing else back"
+    assert desk.kinds("delete", consumer.session, ("now", 2)) == [0]
+    poll(desk, consumer.session, wait_ms=5000, line=line)
+    desk.advance(0.5)
+    assert answered(line) == ["late"]
+
+
 def test_topics_are_described(desk: Desk) -> None:
     desk.topic(dealer="rack")
     desk.made(desk.producer(), ("a", 0), ("b", 99_000))
@@ -95,7 +183,7 @@ BAD: list[tuple[str, str, Any, int, int]] = [
     ("PUT", "/v1/topics/t", {"bucket_count": 5}, 409, Kind.TOPIC_EXISTS),
     ("PUT", "/v1/topics/u", {"bucket_count": 65536}, 400, Kind.PROTOCOL),
     ("PUT", "/v1/topics/u", {"dealer": "lucky"}, 400, Kind.PROTOCOL),
-    ("PUT", "/v1/topics/u", {"checksum_bodies": True}, 400, Kind.PROTOCOL),
+    ("PUT", "/v1/topics/u", {"checksum_bodies": True}, 501, Kind.UNSUPPORTED),
     ("PUT", "/v1/topics/%09", {}, 400, Kind.PROTOCOL),
     ("DELETE", "/v1/topics/none", None, 404, Kind.TOPIC_NOT_FOUND),
     ("GET", "/v1/topics/t/count?status=lost", None, 400, Kind.PROTOCOL),
@@ -112,6 +200,14 @@ def test_what_is_wrong_is_told_by_its_kind(
     assert (told[0], told[1]["error"]["kind"]) == (status, kind), told
     assert told[1]["error"]["message"]
     assert desk.node.bugs == 0
+
+
+def test_a_body_of_which_nothing_more_comes_is_answered_with_a_timeout(desk: Desk) -> None:
+    desk.topic()
+    desk.line.send(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    desk.advance(desk.config.limits.body_timeout_ns / SECOND + 1)
+    status, _, content = desk.line.answer()
+    assert (status, msgspec.json.decode(content)["error"]["kind"]) == (408, Kind.BROKER_TIMEOUT)
 
 
 def test_messages_that_say_a_thing_twice_are_refused(desk: Desk) -> None:

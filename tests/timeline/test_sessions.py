@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from penstock.callers import Caller
 from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
 from penstock.client.wire import decoded, encoded
 from penstock.dialects.timeline.errors import KINDS, Fault, of_refusal
+from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.errors import REASONS, Refusal
+from penstock.registry.answer import Answer
+from tests.fakes import FakeClock
 from tests.timeline.desk import Consuming, Desk, Stream
 
 
@@ -144,6 +148,28 @@ def test_a_topic_that_goes_by_another_dialects_way_is_no_timeline_any_more(desk:
     assert desk.node.bugs == 0
 
 
+def test_a_topic_on_its_way_to_another_node_takes_nothing_and_says_to_greet_again(desk: Desk) -> None:
+    producer = desk.producer()
+    desk.node.topics["t"].begin_leaving()
+    with pytest.raises(Refusal) as told:
+        desk.create(producer, ("a", 0))
+    error = of_refusal(told.value).error("create-messages")
+    assert (error.kind, error.should_retry, error.should_sync) == (Kind.CLUSTER_OFFLINE, True, True)
+
+
+def test_a_topic_whose_storage_is_not_here_is_offline_and_may_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.service.storage, "provision", lambda *_: Answer.of(None))
+    desk.topic("far")
+    error = desk.act("count", topic_id="far").error
+    assert (error.kind, error.should_retry) == (Kind.STORAGE_OFFLINE, True)
+
+
+def test_what_only_the_core_has_a_word_for_is_the_topics_refusal_with_that_word(desk: Desk) -> None:
+    desk.caller = Caller(desk.node.gate, "10.0.0.1:1", "flight.port")
+    error = desk.act("consumer-handshake", topic_id="t", consumer_id="c", lease_timeout_ms=1000).error
+    assert (error.kind, error.details) == (Kind.TOPIC, {"code": "unauthorized"})
+
+
 def test_every_kind_is_known_and_every_refusal_of_the_core_has_one() -> None:
     assert set(KINDS) == set(Kind) - {Kind.NONE}
     for kind, known in KINDS.items():
@@ -171,3 +197,24 @@ def test_consumer_that_answered_pings_and_fell_silent_makes_room_for_others(desk
     assert other.ids() == ["m"]
     desk.advance(120)
     assert other.ended is None  # it never answered any
+
+
+def test_sessions_of_a_topic_are_found_without_a_look_at_those_of_others() -> None:
+    looked: list[str] = []
+
+    class Watched(Session):
+        def __getattribute__(self, name: str) -> Any:
+            looked.append(name)
+            return super().__getattribute__(name)
+
+    sessions = Sessions(FakeClock(), 1000)
+    for number in range(100):
+        sessions.open(Watched("consumer", f"t{number}", "c"))
+    mine = [sessions.open(Session("producer", "mine", name)) for name in ("a", "b")]
+    looked.clear()
+    assert sessions.of("mine") == mine
+    assert looked == []
+    again = sessions.open(Session("producer", "mine", "a"))
+    assert sessions.of("mine") == [mine[1], again]
+    sessions.stop()
+    assert sessions.of("mine") == []

@@ -130,7 +130,10 @@ def _bodies(messages: list[Outgoing], first: int | None) -> list[bytes]:
         body = message.body
         if not isinstance(body, bytes | bytearray | memoryview | str):
             raise TypeError(f"{_where('the body', first, row)} is {_what(body)}; {_BODY}{_json(body)}")
-        bodies.append(_bytes(body))
+        try:
+            bodies.append(_bytes(body))
+        except UnicodeEncodeError as error:
+            raise _no_utf8(_where("the body", first, row), error) from None
     return bodies
 
 
@@ -152,6 +155,13 @@ def _json(value: object) -> str:
 _BODY = "a message is bytes or str"
 
 
+def _no_utf8(where: str, error: UnicodeEncodeError) -> ValueError:
+    wrong = error.object[error.start]
+    return ValueError(
+        f"{where} holds {wrong!r} at {error.start}, half a character, which UTF-8 does not have; pass bytes"
+    )
+
+
 def _value(name: str, where: str, value: Any, now_ns: int) -> int | str | bytes | None:
     """Return a value as its column holds it; `where` names it in errors."""
     match KINDS[name]:
@@ -167,13 +177,14 @@ def _value(name: str, where: str, value: Any, now_ns: int) -> int | str | bytes 
         case "text":
             if not isinstance(value, str):
                 raise TypeError(f"{where} is {_what(value)}; it takes a str")
+            _utf8(where, value)
             return str(value)
         case "json" if isinstance(value, Mapping):
             return _headers(where, value)
     if not isinstance(value, bytes | bytearray | memoryview | str):
         takes = "a mapping, or JSON as bytes or str" if name == "headers" else "bytes or str"
         raise TypeError(f"{where} is {_what(value)}; it takes {takes}")
-    return _bytes(value)
+    return _utf8(where, value) if isinstance(value, str) else bytes(value)
 
 
 def _number(where: str, value: object, least: int, most: int) -> int:
@@ -192,7 +203,14 @@ def _headers(where: str, headers: Mapping[str, Any]) -> bytes:
         text = json.dumps(dict(headers), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{where} is no JSON: {error}") from None
-    return text.encode()
+    return _utf8(where, text)
+
+
+def _utf8(where: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _no_utf8(where, error) from None
 
 
 def moment_ns(value: object, now_ns: int, where: str) -> int:

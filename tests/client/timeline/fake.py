@@ -32,13 +32,15 @@ class FakeTimelines:
         self.errors: list[wire.Error] = []
         #: The stream ends after the next request was carried out, and nobody is told of it.
         self.breaks = False
+        #: What those said who asked for the time.
+        self.pings: list[wire.Ping] = []
         self.talks: list[FakeConsume] = []
         self.batches: list[FakeBatches] = []
         actions = {
             "producer-handshake": self.greet(wire.ProducerHandshake),
             "consumer-handshake": self.greet(wire.ConsumerHandshake),
             "unsubscribe": lambda caller, raw: Answer.of(encoded(wire.Done())),
-            "ping": lambda caller, raw: Answer.of(encoded(wire.Pong(local_ts_ms=0, partner_ts_ms=self.now_ms))),
+            "ping": self._pinged,
         }
         exchanges = {
             "create-messages": Opening(wire.REPLIED, self._open(wire.CreateMessages)),
@@ -60,6 +62,10 @@ class FakeTimelines:
             return Answer.of(encoded(wire.Session(session_id=f"s{self.sessions}", brokers=self.brokers)))
 
         return answer
+
+    def _pinged(self, caller: Caller, raw: bytes) -> Answer[bytes]:
+        self.pings.append(decoded(raw, wire.Ping))
+        return Answer.of(encoded(wire.Pong(local_ts_ms=0, partner_ts_ms=self.now_ms)))
 
     def _open(self, kind: type[Any]) -> Callable[[Caller, bytes, Stream], FakeBatches]:
         def open_(caller: Caller, raw: bytes, stream: Stream) -> FakeBatches:

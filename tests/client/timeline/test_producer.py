@@ -57,6 +57,19 @@ def test_buffered_messages_go_when_a_batch_is_full_and_with_flush(fake: FakeTime
     assert [row[1] for row in fake.asked] == [3, 1, 1]
 
 
+def test_while_it_sends_the_node_is_told_what_time_it_is_here_about_every_second(
+    fake: FakeTimelines, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        producer.create(b"a")
+    assert len(fake.pings) == 1
+    assert fake.pings[0].session_id == "s1"
+    assert abs(fake.pings[0].local_ts_ms - time.time() * 1000) < 60_000
+    monkeypatch.setattr("penstock.client.timeline.producer.PING_S", 0)
+    producer.create(b"b")
+    assert len(fake.pings) == 2
+
+
 def test_what_was_sent_over_a_connection_that_broke_is_stored_once(fake: FakeTimelines, producer: Producer) -> None:
     fake.breaks = True
     ids = producer.create([b"a", b"b"])

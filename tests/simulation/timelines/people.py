@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -34,11 +35,12 @@ AGAIN_NS = 300 * MILLISECOND
 class Way:
     """One client's way to one life of the node, in both directions, each in order."""
 
-    def __init__(self, world: TimelineWorld, random: Random) -> None:
+    def __init__(self, world: TimelineWorld, random: Random, machine: str) -> None:
         service = world.service
         assert service is not None
         self.service: Service = service
-        self.caller = Caller(service.node.gate, "127.0.0.1:1", "flight.port")
+        address = f"127.0.0.{1 + crc32(machine.encode()) % 250}:1"
+        self.caller = Caller(service.node.gate, address, "flight.port")
         self.is_cut = False
         self._world = world
         self._random = random
@@ -100,7 +102,7 @@ class Producer:
         self._session, self._way = "", None
         if self._world.service is None:
             return
-        way = self._way = Way(self._world, self._random)
+        way = self._way = Way(self._world, self._random, "producer")
         asked = wire.ProducerHandshake(topic_id=TOPIC, producer_group_id="g", producer_id="p")
 
         def greet() -> None:
@@ -282,7 +284,7 @@ class Consumer:
         if self.world.service is None or (self._way is not None and self._way.is_open):
             return
         self._forget()
-        way = self._way = Way(self.world, self._random)
+        way = self._way = Way(self.world, self._random, self.person.name)
         person = self.person
         asked = wire.ConsumerHandshake(
             topic_id=TOPIC, consumer_id=person.name, lease_timeout_ms=person.lease_ms, rack_id=person.rack

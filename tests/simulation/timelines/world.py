@@ -181,7 +181,7 @@ class TimelineWorld:
         service = self.service
         if service is None or self._paused:
             return
-        way = Way(self, self._random)
+        way = Way(self, self._random, "operator")
         asked = encoded(wire.TimelineCreate(id=TOPIC, **self.plan.settings))
         service.act("create", way.caller, asked).then(self._made)
 

@@ -146,6 +146,16 @@ class Link:
         """Carry out an action with the session's token, for as long as patience lasts."""
         return self.patiently(lambda: act(self.connection(), name, document(self.session()), kind))
 
+    def ping(self, now_ms: int) -> None:
+        """Tell the node what time it is here, where there is a session; it does without if it does not hear it."""
+        with self._lock:
+            session, connection = self._session, self._connection
+        if session and connection is not None:
+            try:
+                act(connection, "ping", wire.Ping(session_id=session, local_ts_ms=now_ms), wire.Pong)
+            except PenstockError:
+                pass  # whatever is wrong, the next request finds out
+
     def patiently(self, call: Callable[[], Result]) -> Result:
         """Do something with the node until it works."""
         patience = Patience(self.patience_s)

@@ -7,6 +7,7 @@ of an id, which then means that the first is stored. Several threads may use one
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
@@ -24,6 +25,9 @@ from penstock.client.timeline.wire import Kind
 BATCH_MESSAGES = 3000
 BATCH_BYTES = 62_500
 
+#: While it sends, it tells the node so often what time it is here, so that somebody is warned of clocks that are off.
+PING_S = 1.0
+
 
 class Producer:
     """Creates messages for one producer group, which owns them."""
@@ -37,6 +41,7 @@ class Producer:
         self._lock = threading.Lock()
         self._buffer: list[Row] = []
         self._buffered_bytes = 0
+        self._pinged_s = -PING_S
 
     def __enter__(self) -> Producer:
         return self
@@ -122,10 +127,17 @@ class Producer:
     def _carry_out(self, pieces: Iterator[Piece], count: int) -> None:
         refused: list[RefusedRow] = []
         for piece, replies in self._creating.ask(pieces):
+            self._ping()
             done = (Kind.NONE, Kind.DUPLICATE_ID) if piece.unsure else (Kind.NONE,)
             refused += refused_in(piece, replies, done)
         if refused:
             raise RefusedRows("create", sorted(refused), count)
+
+    def _ping(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._pinged_s >= PING_S:
+            self._pinged_s = now_s
+            self._link.ping(int(time.time() * 1000))
 
     def _pieces(self, rows: list[Row]) -> Iterator[Piece]:
         """Cut rows into requests: so many, so many bytes, and all of them with one meaning of their times."""

@@ -37,25 +37,31 @@ def of_leases(
     return _ordered([_part(timeline, consumer, each, now) for each in found])
 
 
+def due_ms(timeline: Timeline, found: Found) -> Offsets:
+    """Return when rows are due: since their last release, where they had one."""
+    shard, batch, rows, _ = found
+    due = columns.due_ms(batch, rows)
+    if not timeline.released:
+        return due
+    ids = shard_ids(shard, batch.first + rows).tolist()
+    known = [timeline.released.get(id_, (first, 0))[0] for id_, first in zip(ids, due.tolist(), strict=True)]
+    return np.array(known, np.int64)
+
+
 def _part(timeline: Timeline, consumer: bytes, found: Found, now: Instant) -> tuple[pa.RecordBatch, Offsets]:
     shard, batch, rows, _ = found
     pages = timeline.subscription.cursors[shard].states.pages
     offsets = batch.first + rows
     _, attempts, ends_ns, _ = pages.details(offsets)
     ids = shard_ids(shard, offsets)
-    due_ms = columns.due_ms(batch, rows)
-    if timeline.released:
-        due_ms = np.array(
-            [timeline.released.get(id_, (due, 0))[0] for id_, due in zip(ids.tolist(), due_ms.tolist(), strict=True)],
-            np.int64,
-        )
+    due = due_ms(timeline, found)
     ends_ms = (ends_ns - now.monotonic_ns + now.wall_ns) // MS
     cells = [
         pa.array(ends_ms.view(np.uint64)),
         pa.repeat(pa.scalar(consumer, pa.binary()), len(rows)),
         columns.message_ids(batch, shard, rows),
         columns.bodies(batch, rows),
-        pa.array(np.maximum(due_ms, 0).view(np.uint64)),
+        pa.array(np.maximum(due, 0).view(np.uint64)),
         columns.groups(batch, rows),
         pa.array(columns.wire_versions(pages.versions(offsets), attempts).astype(np.uint16)),
         pa.array(columns.buckets(batch, shard, rows, timeline.choices.bucket_count).astype(np.uint16)),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.columns import OFFSET_BITS, Offsets
 from penstock.message import Batch
@@ -25,6 +26,10 @@ class Found(NamedTuple):
     rows: Offsets
     #: Where each of them stood in the question.
     at: Offsets
+
+    def picked(self, which: npt.NDArray[np.bool_]) -> Found:
+        """Return some of them."""
+        return self._replace(rows=self.rows[which], at=self.at[which])
 
 
 def read(topic: Topic, ids: Offsets, told: Callable[[list[Found]], None]) -> None:

@@ -193,7 +193,12 @@ class Reception:
         session = consumer.session
         if session is not None:
             self._membership.ponged(
-                "consumer", session.topic, session.member, pong.local_ts_ms, float(pong.partner_ts_ms)
+                "consumer",
+                session.topic,
+                session.member,
+                pong.local_ts_ms,
+                float(pong.partner_ts_ms),
+                consumer.caller.voice,
             )
 
     def _grant_all(self, topic: str = "") -> None:

@@ -27,6 +27,7 @@ from penstock.cluster.overseer import Overseer
 from penstock.cluster.places import name_of
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.config import TimelineConfig
+from penstock.dialects.timeline.counting import Status
 from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.names import check_cluster
 from penstock.dialects.timeline.reception import Reception
@@ -34,7 +35,7 @@ from penstock.dialects.timeline.report import Report
 from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.talks import change_talk, create_talk, replied, whole
-from penstock.dialects.timeline.timeline import Created, Status, Timeline
+from penstock.dialects.timeline.timeline import Created, Timeline
 from penstock.dialects.timeline.topics import Topics
 from penstock.errors import Elsewhere, Refusal
 from penstock.node.membership import Habits, Membership
@@ -211,14 +212,18 @@ class Service:
             raise Fault(
                 Kind.PROTOCOL, f"{asked.status!r} is no state; there are all, available, waiting, processing"
             ) from None
-        return Answer.of(wire.Counted(n=self.topics.find(asked.topic_id).count(status, asked.from_ms, asked.to_ms)))
+        timeline = self.topics.find(asked.topic_id)
+        if asked.from_ms is None and asked.to_ms is None:
+            return Answer.of(wire.Counted(n=timeline.count(status)))
+        counted = timeline.count_between(status, asked.from_ms, asked.to_ms)
+        return counted.then_make(lambda total: wire.Counted(n=total))
 
     def ping(self, caller: Caller, asked: wire.Ping) -> Answer[wire.Pong]:
         """Tell the time here."""
         if asked.session_id:
             session = self.sessions.find(asked.session_id)
             # How long it was on its way is not known.
-            self.membership.told_time(session.role, session.topic, session.member, asked.local_ts_ms)
+            self.membership.told_time(session.role, session.topic, session.member, asked.local_ts_ms, caller.voice)
         return Answer.of(wire.Pong(local_ts_ms=asked.local_ts_ms, partner_ts_ms=self.now_ms()))
 
     # --- messages -------------------------------------------------------------------------------------------------

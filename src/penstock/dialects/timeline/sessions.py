@@ -79,6 +79,8 @@ class Sessions:
         self._is_there = is_there
         self._by_token: dict[str, Session] = {}
         self._by_member: dict[tuple[str, Role, str], Session] = {}
+        #: Those of each topic, in the order in which they greeted.
+        self._by_topic: dict[str, dict[Session, None]] = {}
         #: Told of sessions that are over by themselves.
         self.on_over: Callable[[Session], None] | None = None
         self._timer: Timer | None = None
@@ -98,6 +100,7 @@ class Sessions:
         session.used_ns = self._clock.monotonic()
         session.token += self._node.encode().hex()
         self._by_token[session.token] = self._by_member[key] = session
+        self._by_topic.setdefault(session.topic, {})[session] = None
         if self._timer is None:
             self._timer = self._clock.call_at(session.used_ns + _SWEEP_NS, self._sweep)
         return session
@@ -134,13 +137,17 @@ class Sessions:
 
     def of(self, topic: str) -> list[Session]:
         """Return those of a topic."""
-        return [session for session in self._by_token.values() if session.topic == topic]
+        return list(self._by_topic.get(topic, ()))
 
     def close(self, session: Session, why: str, kind: Kind = Kind.UNKNOWN_SESSION) -> None:
         """End a session and its stream."""
         if self._by_token.pop(session.token, None) is None:
             return
         self._by_member.pop((session.topic, session.role, session.member), None)
+        here = self._by_topic[session.topic]
+        del here[session]
+        if not here:
+            del self._by_topic[session.topic]
         stream, session.stream = session.stream, None
         if stream is not None:
             stream.end(why, kind)

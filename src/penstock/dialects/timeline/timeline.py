@@ -8,7 +8,7 @@ Invariant: of messages that are not deleted, no two that were created here have 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,10 @@ from penstock.columns import OFFSET_BITS, Offsets
 from penstock.dealing.buckets import drawn
 from penstock.dealing.table import Table
 from penstock.dealing.windows import Windows
-from penstock.delivery.page import LEASED, READY, WAITING
 from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices
+from penstock.dialects.timeline.counting import Counting, Status
 from penstock.dialects.timeline.filling import Filling
 from penstock.dialects.timeline.index import ABSENT, COMING, Expected, Hashes, Index
 from penstock.dialects.timeline.names import are_message_ids
@@ -52,7 +52,6 @@ STATUS_NS = 20 * MS
 _DUE_MS_MAX = (1 << 63) // MS - 1
 
 Kinds: TypeAlias = npt.NDArray[np.int32]
-Status: TypeAlias = Literal["all", "available", "waiting", "processing"]
 
 
 class Created(NamedTuple):
@@ -293,30 +292,18 @@ class Timeline:
                 oldest.append(int(columns.due_ms(batch, np.array([offset - batch.first]))[0]))
         return max(self.now_ms() - min(oldest), 0) if oldest else 0
 
-    def count(self, status: Status, from_ms: int | None = None, to_ms: int | None = None) -> int:
-        """Return how many messages are in a state, of those whose position lies in a range of times if one is given.
-
-        The position of a message that is available is known where its due time was kept; else it counts as any time.
-        """
+    def count(self, status: Status) -> int:
+        """Return how many messages are in a state."""
         self.subscription.expire(self.node.now())
         backlog = self.topic.backlog(self.subscription)
-        if from_ms is None and to_ms is None:
-            by_status = {"available": backlog.ready, "waiting": backlog.waiting, "processing": backlog.leased}
-            return sum(by_status.values()) if status == "all" else by_status[status]
-        now = self.node.now()
-        low = -(1 << 62) if from_ms is None else from_ms * MS
-        high = 1 << 62 if to_ms is None else to_ms * MS
-        states = {"available": (READY,), "waiting": (WAITING,), "processing": (LEASED,)}.get(
-            status, (READY, WAITING, LEASED)
-        )
-        total = 0
-        for cursor in self.subscription.cursors:
-            rows = cursor.states.pages.held()
-            state, _, times_ns, _ = cursor.states.pages.details(rows)
-            position = np.where(state == LEASED, times_ns - now.monotonic_ns + now.wall_ns, times_ns)
-            inside = (position >= low) & (position < high)
-            total += int((np.isin(state, states) & inside).sum())
-        return total
+        by_status = {"available": backlog.ready, "waiting": backlog.waiting, "processing": backlog.leased}
+        return sum(by_status.values()) if status == "all" else by_status[status]
+
+    def count_between(self, status: Status, from_ms: int | None, to_ms: int | None) -> Answer[int]:
+        """Answer how many messages are in a state, of those whose position lies in a range of times."""
+        self.subscription.expire(self.node.now())
+        counting = Counting(self.subscription, status, from_ms, to_ms)
+        return self.node.slices.do(counting.step).then_make(lambda _: counting.total)
 
 
 class Rates:

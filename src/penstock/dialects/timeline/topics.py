@@ -219,6 +219,9 @@ class Topics:
 
 
 def _choices_of(asked: wire.TimelineCreate) -> TimelineChoices:
+    if asked.checksum_bodies:
+        text = "checksum_bodies is not offered: every message keeps its own body; leave it out"
+        raise Fault(Kind.UNSUPPORTED, text)
     given = {name: getattr(asked, said) for said, name in _SETTINGS.items()
              if getattr(asked, said) or (said in _MAY_BE_0 and getattr(asked, said) is not None)}  # fmt: skip
     try:
