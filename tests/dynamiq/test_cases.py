@@ -1,15 +1,17 @@
 """The acceptance cases of Dynamiq's contract, each under its number.
 
-25 is in tests/test_shown.py, 38 in tests/cli/test_config_import.py; 24 and 31 are here as far as one node goes, 34 is
-SQS's, 37 is a measurement.
+25 is in tests/test_shown.py, 38 in tests/cli/test_config_import.py, 34 in tests/sqs/test_queues.py; 24 and 31 are here
+as far as one node goes. How long 37 takes is a row of the benchmark (queue-depth); here its calls are counted.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+import sys
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import pytest
@@ -26,31 +28,31 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_01_a_queue_is_made_once(desk: Desk) -> None:
+def test_dynamiq_case_1_a_queue_is_made_once(desk: Desk) -> None:
     assert desk.ask("PUT", "/v1/queues/a") == (201, J, b'"created"')
     assert desk.ask("PUT", "/v1/queues/a") == (422, J, b'{"error":"Queue already exists."}')
     assert desk.ask("GET", "/v1/queues") == (200, J, b'{"queues":["a"]}')
 
 
-def test_02_a_topic_is_made_once(desk: Desk) -> None:
+def test_dynamiq_case_2_a_topic_is_made_once(desk: Desk) -> None:
     assert desk.ask("PUT", "/v1/topics/t") == (201, J, b'{"Queues":[]}')
     assert desk.ask("PUT", "/v1/topics/t") == (422, J, b'{"error":"Topic already exists."}')
     assert desk.ask("GET", "/v1/topics") == (200, J, b'{"topics":["t"]}')
 
 
-def test_03_a_queue_that_is_not_there(desk: Desk) -> None:
+def test_dynamiq_case_3_a_queue_that_is_not_there(desk: Desk) -> None:
     assert desk.ask("GET", "/v1/queues/none") == (404, J, b'"There is no queue named none"')
     assert desk.ask("GET", "/v1/queues/none/messages/5") == (404, J, b'"There is no queue named none"')
 
 
-def test_04_a_topic_that_is_not_there(desk: Desk) -> None:
+def test_dynamiq_case_4_a_topic_that_is_not_there(desk: Desk) -> None:
     for method in ("DELETE", "GET"):
         assert desk.ask(method, "/v1/topics/none") == (404, J, b'{"error":"Topic did not exist."}')
     assert desk.ask("DELETE", "/v1/topics/none/queues/q") == (404, J, b'{"error":"Topic did not exist."}')
     assert desk.ask("GET", "/v1/topics").json == {"topics": []}
 
 
-def test_05_an_id_is_a_number_below_the_range(desk: Desk) -> None:
+def test_dynamiq_case_5_an_id_is_a_number_below_the_range(desk: Desk) -> None:
     desk.queue("a")
     for _ in range(50):
         answer = desk.ask("PUT", "/v1/queues/a/message", b"x")
@@ -59,13 +61,13 @@ def test_05_an_id_is_a_number_below_the_range(desk: Desk) -> None:
         assert int(answer.content) < SPACE
 
 
-def test_06_a_message_to_a_queue_that_is_not_there_has_no_id(desk: Desk) -> None:
+def test_dynamiq_case_6_a_message_to_a_queue_that_is_not_there_has_no_id(desk: Desk) -> None:
     assert desk.ask("PUT", "/v1/queues/none/message", b"x") == (200, T, b"")
     assert desk.ask("PUT", "/queues/none/message", b"x") == (200, J, b'""')
     assert desk.ask("GET", "/v1/queues").json == {"queues": []}
 
 
-def test_07_a_partition_that_gave_messages_is_locked_with_those_it_kept(desk: Desk) -> None:
+def test_dynamiq_case_7_a_partition_that_gave_messages_is_locked_with_those_it_kept(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     for number in range(5):
         desk.send("a", b"%d" % number)
@@ -75,7 +77,7 @@ def test_07_a_partition_that_gave_messages_is_locked_with_those_it_kept(desk: De
     assert desk.ask("GET", "/v1/queues/a/messages/3") == (200, J, b"[]")
 
 
-def test_08_the_lock_ends_just_after_the_visibility_timeout(desk: Desk) -> None:
+def test_dynamiq_case_8_the_lock_ends_just_after_the_visibility_timeout(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     desk.advance(0.0037)  # leases end in steps of 10 ms, locks do not
     for _ in range(5):
@@ -88,7 +90,7 @@ def test_08_the_lock_ends_just_after_the_visibility_timeout(desk: Desk) -> None:
     assert desk.ids("a", 3) == got
 
 
-def test_09_empty_polls_do_not_lock(desk: Desk) -> None:
+def test_dynamiq_case_9_empty_polls_do_not_lock(desk: Desk) -> None:
     desk.queue("a", min_partitions=3)
     for _ in range(100):
         assert desk.ask("GET", "/v1/queues/a/messages/10") == (200, J, b"[]")
@@ -96,7 +98,7 @@ def test_09_empty_polls_do_not_lock(desk: Desk) -> None:
     assert desk.ids("a") == [id_]
 
 
-def test_10_one_message_in_each_partition(desk: Desk) -> None:
+def test_dynamiq_case_10_one_message_in_each_partition(desk: Desk) -> None:
     desk.queue("a", min_partitions=4, max_partitions=4)
     kept: dict[int, str] = {}
     while len(kept) < 4:
@@ -108,7 +110,7 @@ def test_10_one_message_in_each_partition(desk: Desk) -> None:
     assert desk.ids("a") == []
 
 
-def test_11_partitions_grow_one_at_a_time_and_repeat_no_message(desk: Desk) -> None:
+def test_dynamiq_case_11_partitions_grow_one_at_a_time_and_repeat_no_message(desk: Desk) -> None:
     desk.queue("a", max_partitions=3)
     for _ in range(100):
         desk.send("a")
@@ -123,7 +125,7 @@ def test_11_partitions_grow_one_at_a_time_and_repeat_no_message(desk: Desk) -> N
     assert len(set(got)) == len(got)
 
 
-def test_12_deleting_does_not_unlock(desk: Desk) -> None:
+def test_dynamiq_case_12_deleting_does_not_unlock(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     for _ in range(5):
         desk.send("a")
@@ -134,7 +136,7 @@ def test_12_deleting_does_not_unlock(desk: Desk) -> None:
     assert desk.ids("a") == [later]
 
 
-def test_13_a_bad_batch_size_is_told_once_and_does_nothing(desk: Desk) -> None:
+def test_dynamiq_case_13_a_bad_batch_size_is_told_once_and_does_nothing(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     id_ = desk.send("a")
     for bad in ("abc", "1.5", "%20", "0x10", "-"):
@@ -145,7 +147,7 @@ def test_13_a_bad_batch_size_is_told_once_and_does_nothing(desk: Desk) -> None:
     assert desk.ids("a") == [id_]
 
 
-def test_14_a_large_batch_is_clamped(desk: Desk) -> None:
+def test_dynamiq_case_14_a_large_batch_is_clamped(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     for _ in range(1500):
         desk.send("a")
@@ -154,7 +156,7 @@ def test_14_a_large_batch_is_clamped(desk: Desk) -> None:
     assert len(set(desk.ids("a", 99999999999999999999999))) == 1000
 
 
-def test_15_deleting_one_tells_whether_it_was_there(desk: Desk) -> None:
+def test_dynamiq_case_15_deleting_one_tells_whether_it_was_there(desk: Desk) -> None:
     desk.queue("a")
     id_ = desk.send("a")
     assert desk.ask("DELETE", f"/v1/queues/a/message/{id_}") == (200, J, b"true")
@@ -165,7 +167,7 @@ def test_15_deleting_one_tells_whether_it_was_there(desk: Desk) -> None:
     assert desk.ask("GET", "/v1/queues").json == {"queues": ["a"]}
 
 
-def test_16_deleting_many_tells_how_many_there_were(desk: Desk) -> None:
+def test_dynamiq_case_16_deleting_many_tells_how_many_there_were(desk: Desk) -> None:
     desk.queue("a")
     one, two, three = (desk.send("a") for _ in range(3))
     assert desk.ask("DELETE", f"/v1/queues/a/messages/{one},{two},bogus") == (200, J, b'{"deleted":2}')
@@ -177,7 +179,7 @@ def test_16_deleting_many_tells_how_many_there_were(desk: Desk) -> None:
     assert desk.ask("DELETE", f"/v1/queues/a/messages/{many}").status == 422
 
 
-def test_17_settings_are_in_force_after_the_next_sync(desk: Desk) -> None:
+def test_dynamiq_case_17_settings_are_in_force_after_the_next_sync(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     desk.send("a")
     desk.patch("a", visibility_timeout=2)
@@ -191,7 +193,7 @@ def test_17_settings_are_in_force_after_the_next_sync(desk: Desk) -> None:
     assert len(desk.ids("a")) == 1
 
 
-def test_18_settings_of_the_wrong_type_or_out_of_bounds(desk: Desk) -> None:
+def test_dynamiq_case_18_settings_of_the_wrong_type_or_out_of_bounds(desk: Desk) -> None:
     desk.queue("a", max_partitions="7")
     assert desk.ask("GET", "/v1/queues/a").json["MaxPartitions"] == 10
     desk.patch("a", max_partitions=7)
@@ -216,7 +218,7 @@ def test_18_settings_of_the_wrong_type_or_out_of_bounds(desk: Desk) -> None:
     assert desk.ask("GET", "/v1/queues/a") == shown
 
 
-def test_19_settings_of_a_queue_that_is_not_there_and_no_json(desk: Desk) -> None:
+def test_dynamiq_case_19_settings_of_a_queue_that_is_not_there_and_no_json(desk: Desk) -> None:
     answer = desk.ask("PATCH", "/v1/queues/none", b'{"max_partitions":7}')
     assert answer == (404, J, b'{"error":"Queue did not exist."}')
     desk.queue("a")
@@ -226,7 +228,7 @@ def test_19_settings_of_a_queue_that_is_not_there_and_no_json(desk: Desk) -> Non
         assert "error" in answer.json
 
 
-def test_20_a_topic_feeds_its_queues(desk: Desk) -> None:
+def test_dynamiq_case_20_a_topic_feeds_its_queues(desk: Desk) -> None:
     for name in ("q1", "q2"):
         desk.queue(name)
     desk.ask("PUT", "/v1/topics/t")
@@ -248,7 +250,7 @@ def test_20_a_topic_feeds_its_queues(desk: Desk) -> None:
     assert desk.ask("GET", "/v1/topics/new") == (200, J, b'{"Queues":[]}')
 
 
-def test_21_subscribing_what_is_not_there(desk: Desk) -> None:
+def test_dynamiq_case_21_subscribing_what_is_not_there(desk: Desk) -> None:
     answer = desk.ask("PUT", "/v1/topics/t/queues/q")
     assert answer == (422, J, b'{"error":"Topic does not exist. Please create it first."}')
     desk.ask("PUT", "/v1/topics/t")
@@ -256,7 +258,7 @@ def test_21_subscribing_what_is_not_there(desk: Desk) -> None:
     assert answer == (422, J, b'{"error":"Queue does not exist. Please create it first"}')
 
 
-def test_22_a_deleted_queue_is_fed_no_more_and_one_of_its_name_is_empty(desk: Desk) -> None:
+def test_dynamiq_case_22_a_deleted_queue_is_fed_no_more_and_one_of_its_name_is_empty(desk: Desk) -> None:
     for name in ("q1", "q2"):
         desk.queue(name)
         desk.ask("PUT", "/v1/topics/t")
@@ -271,7 +273,7 @@ def test_22_a_deleted_queue_is_fed_no_more_and_one_of_its_name_is_empty(desk: De
     assert list(desk.ask("PUT", "/v1/topics/t/message", b"x").json) == ["q1"]
 
 
-def test_23_compression_is_of_segments_and_no_reader_minds(tmp_path: Path) -> None:
+def test_dynamiq_case_23_compression_is_of_segments_and_no_reader_minds(tmp_path: Path) -> None:
     desk = Desk(tmp_path, TopicConfig(segment_bytes=64 << 10))
     sizes = {}
     for name in ("plain", "dense"):
@@ -289,12 +291,12 @@ def test_23_compression_is_of_segments_and_no_reader_minds(tmp_path: Path) -> No
     assert sorted(bodies) == [f"{number:04d}" * 1000 for number in range(100)]
 
 
-def test_24_one_node_has_all_ids(desk: Desk) -> None:
+def test_dynamiq_case_24_one_node_has_all_ids(desk: Desk) -> None:
     answer = desk.ask("GET", "/v1/status/partitionrange")
     assert answer == (200, J, b'{"bottom":"0","top":"9223372036854775807"}')
 
 
-def test_24_ranges_of_several_members_are_contiguous_and_cover_all_ids() -> None:
+def test_dynamiq_case_24_ranges_of_several_members_are_contiguous_and_cover_all_ids() -> None:
     assert [key_range(at, 3) for at in range(3)] == [
         (0, 3074457345618258602),
         (3074457345618258602, 6148914691236517204),
@@ -306,7 +308,7 @@ def test_24_ranges_of_several_members_are_contiguous_and_cover_all_ids() -> None
         assert all(first[1] == second[0] for first, second in pairwise(ranges))
 
 
-def test_26_a_lower_maximum_merges_partitions_and_loses_no_message(desk: Desk) -> None:
+def test_dynamiq_case_26_a_lower_maximum_merges_partitions_and_loses_no_message(desk: Desk) -> None:
     desk.queue("a", min_partitions=5, max_partitions=5, visibility_timeout=1)
     sent = {desk.send("a") for _ in range(60)}
     desk.patch("a", min_partitions=1, max_partitions=2)
@@ -317,7 +319,7 @@ def test_26_a_lower_maximum_merges_partitions_and_loses_no_message(desk: Desk) -
     assert got[2] == set()
 
 
-def test_27_partitions_that_nobody_polls_go(tmp_path: Path) -> None:
+def test_dynamiq_case_27_partitions_that_nobody_polls_go(tmp_path: Path) -> None:
     desk = Desk(tmp_path, sync_interval_ns=1_000_000_000)
     desk.queue("a", max_partitions=6, max_partition_age=10, visibility_timeout=3)
     for _ in range(200):
@@ -334,7 +336,7 @@ def test_27_partitions_that_nobody_polls_go(tmp_path: Path) -> None:
     assert desk.partitions("a") == 1
 
 
-def test_28_statsd_hears_it_under_dynamiqs_names(tmp_path: Path) -> None:
+def test_dynamiq_case_28_statsd_hears_it_under_dynamiqs_names(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
         ear.bind(("127.0.0.1", 0))
         ear.settimeout(60)
@@ -356,7 +358,7 @@ def test_28_statsd_hears_it_under_dynamiqs_names(tmp_path: Path) -> None:
         ]
 
 
-def test_29_bytes_that_are_no_text_and_no_bytes_at_all(desk: Desk) -> None:
+def test_dynamiq_case_29_bytes_that_are_no_text_and_no_bytes_at_all(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     binary = desk.send("a", b"\xff\xfe")
     empty = desk.send("a", b"")
@@ -368,7 +370,7 @@ def test_29_bytes_that_are_no_text_and_no_bytes_at_all(desk: Desk) -> None:
     ]
 
 
-def test_30_many_polls_at_once_get_ten_partitions(desk: Desk) -> None:
+def test_dynamiq_case_30_many_polls_at_once_get_ten_partitions(desk: Desk) -> None:
     desk.queue("a", min_partitions=10, max_partitions=10)
     for _ in range(300):
         desk.send("a")
@@ -382,7 +384,7 @@ def test_30_many_polls_at_once_get_ten_partitions(desk: Desk) -> None:
     assert len(ids) == len(set(ids)) >= 10
 
 
-def test_32_a_failed_store_is_told_and_leaves_no_lock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamiq_case_32_a_failed_store_is_told_and_leaves_no_lock(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.queue("a", max_partitions=1)
     sent = [desk.send("a") for _ in range(3)]
     (shard,) = desk.node.topics["a"].shards
@@ -399,7 +401,7 @@ def test_32_a_failed_store_is_told_and_leaves_no_lock(desk: Desk, monkeypatch: p
     assert desk.ids("a", 2) == sent[:2]
 
 
-def test_33_peeking_locks_nothing(desk: Desk) -> None:
+def test_dynamiq_case_33_peeking_locks_nothing(desk: Desk) -> None:
     desk.queue("a", max_partitions=1)
     one, two = desk.send("a", b"one"), desk.send("a", b"two")
     answer = desk.ask("GET", f"/v1/queues/a/message/{two}")
@@ -416,7 +418,7 @@ def test_33_peeking_locks_nothing(desk: Desk) -> None:
     assert desk.ask("GET", f"/v1/queues/a/message/{one}").status == 404
 
 
-def test_35_bare_paths_answer_as_the_manual_and_v1_as_the_service(desk: Desk) -> None:
+def test_dynamiq_case_35_bare_paths_answer_as_the_manual_and_v1_as_the_service(desk: Desk) -> None:
     desk.queue("q1", max_partitions=1)
     assert desk.ask("PUT", "/topics/t") == (201, J, b'"created"')
     assert desk.ask("PUT", "/topics/t/queues/q1") == (200, J, b'{"Queues":["q1"]}')
@@ -437,7 +439,7 @@ def test_35_bare_paths_answer_as_the_manual_and_v1_as_the_service(desk: Desk) ->
     assert desk.ask("DELETE", "/queue/q1") == (200, J, b'{"Deleted":true}')
 
 
-def test_36_a_topic_and_a_queue_of_one_name_are_two_things(desk: Desk) -> None:
+def test_dynamiq_case_36_a_topic_and_a_queue_of_one_name_are_two_things(desk: Desk) -> None:
     desk.queue("a")
     desk.queue("b")
     assert desk.ask("PUT", "/v1/topics/a") == (201, J, b'{"Queues":[]}')
@@ -448,8 +450,40 @@ def test_36_a_topic_and_a_queue_of_one_name_are_two_things(desk: Desk) -> None:
     assert desk.ask("GET", "/v1/queues").json == {"queues": ["a", "b"]}
 
 
-def test_31_one_node_serves_every_id_it_took(desk: Desk) -> None:
+def test_dynamiq_case_31_one_node_serves_every_id_it_took(desk: Desk) -> None:
     desk.queue("a", min_partitions=7, max_partitions=7)
     sent = sorted(int(desk.send("a")) for _ in range(200))
     got = sorted(int(id_) for _ in range(7) for id_ in desk.ids("a", 1000))
     assert got == sent
+
+
+def test_dynamiq_case_37_a_deep_queue_costs_a_receive_and_a_delete_no_more_than_a_shallow_one(desk: Desk) -> None:
+    def calls() -> int:
+        count = 0
+
+        def called(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            got = desk.ids("a", 10)
+            desk.said("DELETE", f"/queues/a/messages/{','.join(got)}")
+        finally:
+            sys.setprofile(None)
+        assert len(got) == 10
+        return count
+
+    desk.queue("a", min_partitions=1, max_partitions=1)
+
+    def deepen(messages: int) -> None:
+        for _ in range(messages):
+            desk.send("a")
+        desk.advance(31)
+
+    deepen(100)
+    calls()  # what the first use alone makes
+    desk.advance(31)
+    shallow = calls()
+    deepen(4_000)
+    assert calls() <= 2 * shallow

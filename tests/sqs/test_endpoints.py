@@ -233,6 +233,67 @@ def test_what_an_endpoint_does_not_take_goes_to_the_dead_letters(boto: Boto, nam
     assert len(hook.of(NOTIFICATION)) == 3
 
 
+def test_what_waits_for_two_hours_at_an_endpoint_that_fails_is_undelivered(
+    node: Served, boto: Boto, name: str, hook: Hook
+) -> None:
+    name = name[-50:]
+    subscription = subscribed(boto, name, hook)
+    outbox = OUTBOX + subscription.rpartition(":")[2]
+    waiting = node.node.topics[outbox].subscriptions["endpoint"]
+    hook.statuses[:] = [500] * 60
+    publish(boto, name, *(f"{number:02}" for number in range(30)))
+    hook.wait(NOTIFICATION, 30)  # each is tried once, and waits for its next turn
+    node.until(lambda: waiting.waiting() == 30)
+    node.advance(2 * 3600 - 600)
+    hook.wait(NOTIFICATION, 60)  # not yet
+    node.until(lambda: waiting.waiting() == 30)
+    assert node.node.ledger.total("undelivered", outbox) == 0
+    node.advance(601)
+    node.until(lambda: node.node.ledger.total("undelivered", outbox) == 30)
+    assert waiting.depth() == waiting.in_flight() == waiting.waiting() == 0
+    assert len(hook.of(NOTIFICATION)) == 60
+
+
+def test_the_old_at_an_endpoint_that_fails_go_at_once_and_the_fresh_are_still_tried(
+    node: Served, boto: Boto, name: str, hook: Hook
+) -> None:
+    name = name[-50:]
+    letters = boto.queue(f"{name}-dead")
+    redrive = json.dumps({"deadLetterTargetArn": arn(f"{name}-dead")})
+    subscription = subscribed(boto, name, hook, RedrivePolicy=redrive)
+    outbox = OUTBOX + subscription.rpartition(":")[2]
+    waiting = node.node.topics[outbox].subscriptions["endpoint"]
+    hook.statuses[:] = [500] * 31
+    texts = [f"{number:02}" for number in range(30)]
+    publish(boto, name, *texts)
+    hook.wait(NOTIFICATION, 30)
+    node.until(lambda: waiting.waiting() == 30)
+    node.advance(2 * 3600 + 1)
+    publish(boto, name, "fresh")
+    assert hook.wait(NOTIFICATION, 31)[-1].json["Message"] == "fresh"
+    node.until(lambda: node.node.ledger.total("dead_letter", outbox) == 30)
+    node.until(lambda: waiting.waiting() == 1)
+    got = [each for _ in range(6) for each in boto.receive(letters)]
+    assert sorted(json.loads(each["Body"])["Message"] for each in got) == texts
+    node.advance(20)
+    assert hook.wait(NOTIFICATION, 32)[-1].json["Message"] == "fresh"
+
+
+def test_what_waited_while_the_node_was_away_comes_however_old_it_is(tmp_path: Path, hook: Hook) -> None:
+    sqs = SqsConfig(port=0)
+    with Served(tmp_path / "data", sqs=sqs) as node, Boto(node.ports["sqs.port"]) as boto:
+        topic(boto, "t")
+        subscribed(boto, "t", hook)
+        hook.statuses[:] = [500] * 20
+        publish(boto, "t", *(f"{number:02}" for number in range(20)))
+        hook.wait(NOTIFICATION, 20)
+        copy = node.crash_copy(tmp_path / "copy")
+    hook.posted.clear()
+    hook.statuses.clear()
+    with Served(copy, sqs=sqs, ahead_s=3 * 3600):
+        assert told(hook.wait(NOTIFICATION, 20)) == [f"{number:02}" for number in range(20)]
+
+
 def test_an_endpoint_that_is_subscribed_no_more_is_told_and_may_take_it_back(
     node: Served, boto: Boto, name: str, hook: Hook
 ) -> None:

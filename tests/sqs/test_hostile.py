@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,17 +15,35 @@ import pytest
 
 from penstock.callers.book import AccessKey, User
 from penstock.callers.rights import Rule
+from penstock.config import CallersConfig
+from penstock.dialects.sqs.codec.signature import signed
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.running import Sqs
 from penstock.dialects.sqs.sns import policy
+from penstock.dialects.sqs.sns.conditions import EFFORT_MAX, Effort
 from tests.callers.parts import users_in
 from tests.served import PATIENCE_S, Served
 from tests.sqs.boto import Boto
 from tests.sqs.test_query import FORM
 from tests.sqs.test_sns import arn, subscribed, topic
 
-JUNK: tuple[Any, ...] = ("", "x", "é\0", "9" * 400, -1, None, True, [], {}, [[]], {"a": {"b": []}}, ["x"] * 2000)
+#: Addresses and texts among them that something takes apart.
+TEXTS = (
+    "",
+    "x",
+    "é\0",
+    "9" * 400,
+    "²",
+    "http://[::1/kk",
+    "http://[",
+    "://",
+    "http://x:y/%ff",
+    "arn:aws:sqs:::",
+    "{",
+    "[]",
+)
+JUNK: tuple[Any, ...] = (*TEXTS, -1, None, True, [], {}, [[]], {"a": {"b": []}}, ["x"] * 2000)
 
 
 def table(node: Served) -> dict[str, list[str]]:
@@ -51,6 +71,75 @@ def test_no_operation_fails_inside_whatever_it_is_told(node: Served) -> None:
     assert node.node.bugs == bugs
 
 
+KEY = AccessKey("PKBOB000000000000001", "bob's own secret")
+
+NOW = datetime.now(UTC)
+
+#: What is said of a signature, by the name it has in an address; here it is one that is only wrong.
+SAID = {
+    "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+    "X-Amz-Credential": f"{KEY.id}/{NOW:%Y%m%d}/us-east-1/sqs/aws4_request",
+    "X-Amz-Date": f"{NOW:%Y%m%dT%H%M%SZ}",
+    "X-Amz-Expires": "60",
+    "X-Amz-SignedHeaders": "host",
+    "X-Amz-Signature": "0",
+}
+
+
+def odd_queries() -> Iterator[str]:
+    """Return queries that say odd things of a signature."""
+    yield urlencode(SAID)
+    yield urlencode(SAID) + "&a" * 2100
+    yield urlencode(SAID) + "&a=%ff;%zz&=&=="
+    yield "a=X-Amz-Signature="
+    yield "aX-Amz-Signature=1"
+    for name in SAID:
+        yield urlencode({known: value for known, value in SAID.items() if known != name})
+        for junk in (*TEXTS, "host;é", "host;☃", "-1", "99999999", f"{KEY.id}/²/é/☃/aws4_request"):
+            yield urlencode({**SAID, name: junk})
+        yield urlencode(SAID) + f"&{name}=%ed%a0%80"
+
+
+def test_no_request_fails_inside_whatever_its_signature_says(tmp_path: Path) -> None:
+    users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(KEY,))])
+    form = {**FORM, "X-Amz-Date": SAID["X-Amz-Date"]}
+    asked = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
+    with Served(tmp_path, sqs=SqsConfig(port=0), callers=CallersConfig(anonymous="off", audit="off")) as node:
+        port = node.ports["sqs.port"]
+        for query in odd_queries():
+            for headers, body in ((asked, "{}"), (form, "Action=ListQueues")):
+                told = node.ask("POST", f"/?{query}", raw=body, headers=headers, port=port)
+                assert 400 <= told.status < 500, (query, told)
+        for name in ("Credential", "SignedHeaders", "Signature"):
+            for junk in (*TEXTS, "host;é"):
+                parts = {"Credential": SAID["X-Amz-Credential"], "SignedHeaders": "host", "Signature": "0", name: junk}
+                shown = SAID["X-Amz-Algorithm"] + " " + ", ".join(f"{key}={value}" for key, value in parts.items())
+                signed = {"Authorization": shown.encode().decode("latin-1"), "X-Amz-Date": SAID["X-Amz-Date"]}
+                told = node.ask("POST", "/?a" + "&a" * 2100, raw="{}", headers={**asked, **signed}, port=port)
+                assert 400 <= told.status < 500, (junk, told)
+        assert node.node.bugs == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"X-Amz-Expires": "²"}, "IncompleteSignature"),
+        ({"X-Amz-SignedHeaders": "host;☃"}, "IncompleteSignature"),
+        ({f"a{at}": "" for at in range(2100)}, "MalformedQueryString"),
+    ],
+)
+def test_what_cannot_be_said_of_a_signature_is_refused_by_amazons_name(said: dict[str, str], name: str) -> None:
+    with pytest.raises(Fault) as refused:
+        signed(b"", urlencode({**SAID, **said}).encode(), [])
+    assert refused.value.name == name
+
+
+def test_an_address_that_is_none_is_refused_by_amazons_name(boto: Boto) -> None:
+    for url in ("http://[::1/kk", "http://[", "http://x/"):
+        error = boto.refused("get_queue_attributes", QueueUrl=url)
+        assert (error.type, error.status) == ("InvalidAddress", 404), url
+
+
 def test_a_batch_of_ten_thousand_is_refused_and_stores_nothing(node: Served, boto: Boto, name: str) -> None:
     url = boto.queue(name)
     entries = [{"Id": str(at), "MessageBody": "x"} for at in range(10_000)]
@@ -60,11 +149,10 @@ def test_a_batch_of_ten_thousand_is_refused_and_stores_nothing(node: Served, bot
 
 
 def test_a_signature_that_is_replayed_a_quarter_of_an_hour_later_is_refused(tmp_path: Path) -> None:
-    key = AccessKey("PKBOB000000000000001", "bob's own secret")
-    users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(key,))])
+    users_in(tmp_path, [User("bob", (Rule("admin", "*"),), keys=(KEY,))])
     with (
         Served(tmp_path, sqs=SqsConfig(port=0), ahead_s=16 * 60) as late,
-        Boto(late.ports["sqs.port"], key.id, key.secret) as bob,
+        Boto(late.ports["sqs.port"], KEY.id, KEY.secret) as bob,
     ):
         error = bob.refused("list_queues")
         assert (error.code, error.status) == ("SignatureDoesNotMatch", 403)
@@ -114,6 +202,72 @@ def test_a_message_that_filters_would_take_too_long_with_is_refused(node: Served
     boto("publish", "sns", TopicArn=topic_arn, Message='{"a": ["x", "p7"]}')
     assert [each["Body"] for each in boto.receive(url)] == ['{"a": ["x", "p7"]}']
     assert boto.refused("publish", "sns", TopicArn=arn("none", "sns"), Message="x").code == "NotFound"
+
+
+def test_a_long_anything_but_stops_nobody_however_many_values_a_message_has(
+    node: Served, boto: Boto, name: str
+) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    rule = json.dumps({"a": [{"anything-but": [*range(2, 151), 1]}]})
+    url, _ = subscribed(
+        boto, name, f"{name}-q", FilterPolicy=rule, FilterPolicyScope="MessageBody", RawMessageDelivery="true"
+    )
+    many = json.dumps({"a": [1] * 120_000}, separators=(",", ":"))
+    error = boto.refused("publish", "sns", TopicArn=topic_arn, Message=many)
+    assert (error.code, error.status) == ("InvalidParameter", 400)
+    boto("publish", "sns", TopicArn=topic_arn, Message='{"a": [150, 151]}')
+    assert [each["Body"] for each in boto.receive(url)] == ['{"a": [150, 151]}']
+
+
+class Counted(int):
+    """A number that counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize(("wanted", "taken"), [([{"anything-but": [*range(150)]}], False), ([*range(150)], True)])
+def test_literals_of_a_policy_are_looked_up_and_not_compared_one_by_one(wanted: Any, taken: bool) -> None:
+    Counted.compared = 0
+    document = {"a": [*[Counted(149)] * 1000, 149]}
+    assert policy.takes(policy.read(json.dumps({"a": wanted}), of_body=True), document) is taken
+    assert Counted.compared <= 1000
+
+
+def effort(wanted: Any, document: Any) -> int:
+    """Return what it takes to look at a document, whatever that is."""
+    spent = Effort(1000)
+    policy.takes(policy.read(json.dumps(wanted), of_body=True), document, spent)
+    return 1000 * EFFORT_MAX - spent.left
+
+
+LONG = "Y" * 250_000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "document"),
+    [
+        pytest.param([{"anything-but": ["x"] * 150}], [1] * 120_000, id="literals"),
+        pytest.param([{"anything-but": [{"prefix": "x" * at} for at in range(1, 151)]}], ["x"] * 2000, id="prefixes"),
+        pytest.param([{"numeric": [">", at]} for at in range(150)], [0] * 2000, id="bounds"),
+        pytest.param([{"equals-ignore-case": LONG}], ["Ÿ" * 125_000] * 30, id="case"),
+        pytest.param([{"prefix": "Y" * 1_000 + str(at)} for at in range(150)], [LONG] * 400, id="lengths"),
+        pytest.param([{"cidr": "10.0.0.0/8"}], ["1::"] * 43_000, id="addresses"),
+        pytest.param([{"cidr": f"10.0.{at}.0/24"} for at in range(150)], ["10.1.0.0"] * 2_000, id="networks"),
+    ],
+)
+def test_what_takes_long_counts_for_what_it_takes(wanted: Any, document: Any) -> None:
+    assert effort({"a": wanted}, {"a": document}) > EFFORT_MAX
+
+
+def test_a_long_value_is_not_brought_to_lower_case_for_shorter_ones() -> None:
+    assert effort({"a": [{"equals-ignore-case": f"x{at}"} for at in range(150)]}, {"a": LONG}) < 10
 
 
 def nested(levels: int) -> str:

@@ -13,7 +13,7 @@ from tests.served import Served
 from tests.sqs.boto import Boto
 
 
-def test_a_message_goes_round_trip_and_a_queue_that_is_not_there_is_told_so_case_34(boto: Boto, name: str) -> None:
+def test_dynamiq_case_34_a_message_goes_round_trip_and_a_missing_queue_is_told_so(boto: Boto, name: str) -> None:
     url = boto.queue(name)
     sent = boto.send(url, "hello", MessageAttributes={"n": {"DataType": "Number", "StringValue": "7"}})
     assert sent["MD5OfMessageBody"] == md5(b"hello").hexdigest()

@@ -6,15 +6,38 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from penstock.callers.book import AccessKey, User
 from penstock.callers.quota import NO_QUOTA, UserQuota
 from penstock.callers.rights import Rule
+from penstock.dialects.sqs import receiver
 from penstock.dialects.sqs.config import SqsConfig
 from tests.callers.parts import users_in
 from tests.served import Served
 from tests.sqs.boto import Boto
 
 KEY = AccessKey("PKBOB000000000000001", "bob's own secret")
+
+
+@pytest.mark.parametrize("wait_s", [0, 20])
+def test_a_queue_with_too_many_messages_in_flight_gives_no_more_until_some_are_deleted(
+    node: Served, boto: Boto, name: str, monkeypatch: pytest.MonkeyPatch, wait_s: int
+) -> None:
+    assert receiver.IN_FLIGHT_MAX == 120_000
+    monkeypatch.setattr(receiver, "IN_FLIGHT_MAX", 10)
+    standard, fifo = boto.queue(name), boto.queue(f"{name}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    for number in range(12):
+        boto.send(standard, str(number))
+        boto.send(fifo, str(number), MessageGroupId=f"g{number}")
+    got = {url: boto.receive(url) for url in (standard, fifo)}
+    assert [len(each) for each in got.values()] == [10, 10]
+    error = boto.refused("receive_message", QueueUrl=standard, WaitTimeSeconds=wait_s)
+    assert (error.type, error.code, error.status) == ("OverLimit", "OverLimit", 403)
+    assert boto.receive(fifo, WaitTimeSeconds=wait_s) == []  # Amazon returns no error here
+    for url, found in got.items():
+        boto("delete_message", QueueUrl=url, ReceiptHandle=found[0]["ReceiptHandle"])
+        assert [each["Body"] for each in boto.receive(url, 1, WaitTimeSeconds=wait_s)] == ["10"]
 
 
 def test_a_signer_is_kept_to_its_quota(tmp_path: Path) -> None:

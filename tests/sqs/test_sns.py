@@ -196,6 +196,29 @@ def test_a_fifo_topic_keeps_groups_and_forgets_what_repeats(boto: Boto, name: st
     assert boto.refused("publish", "sns", TopicArn=topic_arn, Message="x").code == "InvalidParameter"
 
 
+@pytest.mark.parametrize("wrong", ["", " ", "a b", "é", "x" * 129])
+def test_ids_of_groups_and_duplicates_that_amazon_would_refuse_are_refused(boto: Boto, name: str, wrong: str) -> None:
+    name = name[-50:] + ".fifo"
+    topic_arn = topic(boto, name, FifoTopic="true", ContentBasedDeduplication="true")
+    url, _ = subscribed(boto, name, f"q-{name}", RawMessageDelivery="true")
+    good = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    for field in good:
+        error = boto.refused("publish", "sns", TopicArn=topic_arn, Message="x", **{**good, field: wrong})
+        assert (error.code, error.status) == ("InvalidParameter", 400), field
+        assert field in error.message
+    entries = [
+        {"Id": "1", "Message": "x", **good, "MessageDeduplicationId": wrong},
+        {"Id": "2", "Message": "x", **good, "MessageGroupId": wrong},
+        {"Id": "3", "Message": "good", **good},
+    ]
+    done = boto("publish_batch", "sns", TopicArn=topic_arn, PublishBatchRequestEntries=entries)
+    assert [(each["Id"], each["Code"]) for each in done["Failed"]] == [
+        ("1", "InvalidParameter"),
+        ("2", "InvalidParameter"),
+    ]
+    assert [each["Body"] for each in boto.receive(url)] == ["good"]
+
+
 def test_topics_and_their_subscriptions_outlive_the_node(node: Served, boto: Boto, name: str) -> None:
     name = name[-50:]
     topic(boto, name)

@@ -18,7 +18,7 @@ class DynamiqConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     address: str = "127.0.0.1"
     port: Port = 8081
-    #: What status/servers calls this node; empty = this machine's name.
+    #: What status/servers calls this node; empty = this machine's name. In a cluster it is called by cluster.node.
     name: str = ""
     #: Changed settings of queues are in force after this at most, and partitions nobody looks into go.
     sync_interval_ns: Annotated[int, Meta(ge=10 * MILLISECOND_NS, extra={"kind": "duration"})] = 30 * SECOND_NS

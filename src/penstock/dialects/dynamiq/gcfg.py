@@ -14,11 +14,11 @@ _SECTION = re.compile(r'\[\s*([\w-]+)\s*("[^"]*")?\s*\]\s*(?:[;#].*)?').fullmatc
 _VALUE = re.compile(r'([\w-]+)\s*(?:=\s*(?:"((?:[^"\\]|\\.)*)"|([^";#]*?)))?\s*(?:[;#].*)?').fullmatch
 
 _LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
-_ALONE = "one node keeps everything by itself"
+_NO_GOSSIP = "there is no gossip: a node works by itself, or in a [cluster] that etcd keeps together"
 _LEFT = {
-    "core.port": f"there is no gossip: {_ALONE}",
-    "core.seedserver": f"there is no gossip: {_ALONE}",
-    "core.seedport": f"there is no gossip: {_ALONE}",
+    "core.port": _NO_GOSSIP,
+    "core.seedserver": _NO_GOSSIP,
+    "core.seedport": _NO_GOSSIP,
     "core.riaknodes": "messages are in data_dir; what is in Riak stays there",
     "core.backendconnectionpool": "messages are in data_dir; what is in Riak stays there",
 }

@@ -192,14 +192,16 @@ class Http(App):
         return document({"bottom": str(bottom), "top": str(top)})
 
     def _name(self) -> str:
-        return self._config.name or name_of(self._node.config.cluster)
+        """Return what this node is called, in a cluster as the others call it: all must sort alike."""
+        cluster = self._node.config.cluster
+        return name_of(cluster) if self._node.share is not None else self._config.name or name_of(cluster)
 
     def _members(self) -> list[tuple[str, str]]:
         """Return names and addresses of all nodes, by name."""
         share = self._node.share
-        others = [] if share is None else [node for node in share.slots.nodes() if node.name != share.name]
-        found = [(node.name, node.listeners.get("dynamiq.port", node.address)) for node in others]
-        return sorted([*found, (self._name(), self._config.address)])
+        known = share.slots.nodes() if share is not None else []
+        found = {node.name: node.listeners.get("dynamiq.port", node.address) for node in known}
+        return sorted({self._name(): self._config.address, **found}.items())
 
     # --- topics ---------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ _UNSPEAKABLE = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
     "#x10000 to #x10FFFF"
 )
-_PLAIN = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
+#: What groups and duplicates may be called.
+is_id = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,./:;<=>?@\[\\\]^_`{|}~-]{1,128}""").fullmatch
 
 
 class Draft(NamedTuple):
@@ -133,7 +134,7 @@ def _group(group: str | None, *, is_fifo: bool) -> bytes | None:
         if is_fifo:
             raise missing("MessageGroupId")
         return None
-    if _PLAIN(group) is None:
+    if is_id(group) is None:
         reason = "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length."
         raise invalid("MessageGroupId", group[:128], reason)
     return group.encode()
@@ -146,7 +147,7 @@ def _dedup(queue: Queue, asked: Sending, body: bytes) -> bytes | None:
             reason = "The request include parameter that is not valid for this queue type."
             raise invalid("MessageDeduplicationId", given[:128], reason)
         return None
-    if given is not None and _PLAIN(given) is None:
+    if given is not None and is_id(given) is None:
         reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length."
         raise invalid("MessageDeduplicationId", given[:128], reason)
     if given is None:

@@ -71,7 +71,10 @@ class Names(NamedTuple):
 
 
 def _of_url(url: str) -> str:
-    path = urlsplit(url).path if "://" in url else url
+    try:
+        path = urlsplit(url).path if "://" in url else url
+    except ValueError:  # there is half an IPv6 address in it
+        path = ""
     name = unquote(path.rstrip("/").rpartition("/")[2])
     if not name:
         raise Fault("InvalidAddress", f"The address {url[:200]} is not valid for this endpoint.")

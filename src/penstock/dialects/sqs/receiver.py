@@ -30,7 +30,7 @@ from penstock.node.polls import Polls
 from penstock.registry.answer import Answer
 
 HOLDER = "sqs"
-#: More on lease is refused, as Amazon does.
+#: No more are on lease, as at Amazon's.
 IN_FLIGHT_MAX = 120_000
 
 
@@ -45,6 +45,8 @@ class Receiver:
     def receive(self, caller: Caller, asked: shapes.ReceiveMessage, request: Request) -> Answer[shapes.Received]:
         """Lease messages, waiting for the first if told to."""
         queue, limit, lease_ns, wait_ns = self._wanted(caller, asked)
+        if _is_full(queue):
+            return Answer.of(shapes.Received(messages=[]))
         poll = self.polls.begin(queue.topic, queue.subscription, HOLDER, limit, lease_ns, wait_ns)
         if not poll.answer.is_given:
             request.on_gone(poll.give_up)
@@ -53,6 +55,8 @@ class Receiver:
     def receive_now(self, caller: Caller, asked: shapes.ReceiveMessage) -> shapes.Received | None:
         """Lease messages that are there; None if there are none at this moment."""
         queue, limit, lease_ns, _ = self._wanted(caller, asked)
+        if _is_full(queue):
+            return shapes.Received(messages=[])
         subscription = queue.subscription
         subscription.expire(self._node.now())
         if subscription.keeping.is_late or subscription.is_busy() or not subscription.dealer.can_give():
@@ -74,10 +78,6 @@ class Receiver:
             raise invalid("MaxNumberOfMessages", limit, "Must be between 1 and 10, if provided.")
         wait_s = within("WaitTimeSeconds", asked.wait_time_seconds, 0, 20)
         hidden_s = within("VisibilityTimeout", asked.visibility_timeout, 0, VISIBILITY_S_MAX)
-        if queue.subscription.in_flight() >= IN_FLIGHT_MAX:
-            raise Fault(
-                "OverLimit", f"Too many messages in flight: at most {IN_FLIGHT_MAX} are received and not deleted."
-            )
         wait_ns = (queue.choices.wait_s if wait_s is None else wait_s) * SECOND
         lease_ns = queue.subscription.settings.lease_ns if hidden_s is None else max(hidden_s * SECOND, 1)
         return queue, limit or 1, lease_ns, wait_ns
@@ -164,6 +164,15 @@ class Receiver:
         if source := told.get(f"{DEAD}topic"):
             known["DeadLetterQueueSourceArn"] = self._queues.names.arn(source)
         return known
+
+
+def _is_full(queue: Queue) -> bool:
+    """Tell whether a FIFO queue gives no more at this moment; refuse to go on with a standard queue that does not."""
+    if queue.subscription.in_flight() < IN_FLIGHT_MAX:
+        return False
+    if queue.choices.fifo:  # of these Amazon says that no error is returned
+        return True
+    raise Fault("OverLimit", f"Too many messages in flight: at most {IN_FLIGHT_MAX} are received and not deleted.")
 
 
 def _speakable(body: bytes) -> str | None:

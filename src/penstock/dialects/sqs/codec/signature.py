@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
+from penstock.dialects.sqs.codec.query import PARAMETERS_MAX
 from penstock.dialects.sqs.faults import Fault
 
 ALGORITHM = "AWS4-HMAC-SHA256"
@@ -74,13 +75,15 @@ def signed(authorization: bytes, query: bytes, headers: Headers) -> Signed | Non
         time = _header(headers, b"x-amz-date")
         return _signed(parts["Credential"], parts["SignedHeaders"], parts["Signature"], time)
     if b"X-Amz-Signature=" in query:
-        given = dict(parse_qsl(query.decode("latin-1"), True, max_num_fields=2000))
-        expires = given.get("X-Amz-Expires", "0")
-        expires_s = int(expires) if expires.isdigit() and len(expires) < 8 else 0
-        if given.get("X-Amz-Algorithm") != ALGORITHM or expires_s > EXPIRES_S_MAX:
-            raise Fault("IncompleteSignature", f"X-Amz-Algorithm must be {ALGORITHM}, X-Amz-Expires at most a week.")
+        given = dict(_pairs(query, "replace"))
+        expires_s = _expires_s(given.get("X-Amz-Expires", "0"))
+        if given.get("X-Amz-Algorithm") != ALGORITHM or expires_s is None:
+            raise Fault(
+                "IncompleteSignature",
+                f"X-Amz-Algorithm must be {ALGORITHM}, X-Amz-Expires a number of seconds, at most a week.",
+            )
         names, date = given.get("X-Amz-SignedHeaders", ""), given.get("X-Amz-Date", "")
-        found = _signed(given.get("X-Amz-Credential", ""), names, given["X-Amz-Signature"], date)
+        found = _signed(given.get("X-Amz-Credential", ""), names, given.get("X-Amz-Signature", ""), date)
         return found._replace(expires_s=expires_s, presigned=True)
     return None
 
@@ -95,7 +98,7 @@ def signature_of(
             method,
             _canonical_path(path),
             _canonical_query(query, presigned=asked.presigned),
-            *(f"{name}:{_header(headers, name.encode('latin-1'))}" for name in asked.headers),
+            *(f"{name}:{_header(headers, name.encode())}" for name in asked.headers),
             "",
             ";".join(asked.headers),
             told,
@@ -110,10 +113,18 @@ def _signed(credential: str, names: str, signature: str, time: str) -> Signed:
     parts = credential.split("/")
     if len(parts) != 5 or parts[4] != "aws4_request":
         raise Fault("IncompleteSignature", "Credential must be key/date/region/service/aws4_request.")
+    if not names.isascii():  # as the names of headers are
+        raise Fault("IncompleteSignature", f"{names[:100]} are no names of headers.")
     headers = tuple(names.split(";"))
     if "host" not in headers:
         raise Fault("SignatureDoesNotMatch", "'Host' must be a signed header.")
     return Signed(parts[0], parts[1], parts[2], parts[3], headers, signature, time)
+
+
+def _expires_s(text: str) -> int | None:
+    """Return how long a presigned address holds; None if that cannot be."""
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else -1
+    return seconds if 0 <= seconds <= EXPIRES_S_MAX else None
 
 
 @lru_cache(256)
@@ -135,11 +146,19 @@ def _canonical_path(path: str) -> str:
 
 
 def _canonical_query(query: bytes, *, presigned: bool) -> str:
-    pairs = parse_qsl(query.decode("latin-1"), True, max_num_fields=2000, encoding="utf-8", errors="surrogateescape")
     coded = sorted(
-        (_coded(name), _coded(value)) for name, value in pairs if not (presigned and name == "X-Amz-Signature")
+        (_coded(name), _coded(value))
+        for name, value in _pairs(query, "surrogateescape")
+        if not (presigned and name == "X-Amz-Signature")
     )
     return "&".join(f"{name}={value}" for name, value in coded)
+
+
+def _pairs(query: bytes, errors: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("latin-1"), True, max_num_fields=PARAMETERS_MAX, errors=errors)
+    except ValueError as error:
+        raise Fault("MalformedQueryString", f"The parameters cannot be read: {error}") from None
 
 
 def _coded(text: str) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import groupby
 from ssl import SSLContext
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ REQUESTS_MAX = 8
 ALL_REQUESTS_MAX = 256
 #: Longer than a request takes, and than one waits for its turn.
 LEASE_NS = 120 * SECOND
+#: While an endpoint fails, what is older than this is given up, or its outbox would grow without end. It is longer than
+#: any policy takes: an hour of pauses, Amazon's limit, and a hundred requests that are not answered.
+WAIT_NS = 2 * 3600 * SECOND
+#: Rows that are given up together.
+OLD_MAX = 256
 #: Subscriptions that nobody confirmed, and outboxes that nobody needs, are looked for this often.
 SWEEP_NS = 3600 * SECOND
 
@@ -218,6 +224,8 @@ class Courier:
         self._topic = topic
         self._subscription = subscription
         self._trouble = ""
+        #: What is to be given up in a moment.
+        self._old: list[Parcel] = []
         self._seat = topic.attach(subscription, self._take, name=endpoint, evict=self.close)
         self._seat.set_credit(REQUESTS_MAX)
 
@@ -245,7 +253,7 @@ class Courier:
             if self._trouble:
                 _log.info("SNS endpoint %s takes messages again", self.endpoint)
             self._trouble = ""
-            self._finish(parcel)
+            self._finish([parcel])
             return
         couriers.failed += 1
         if not self._trouble:  # said once, not at every attempt
@@ -259,13 +267,33 @@ class Courier:
         if delay_s is not None:
             self._seat.release([parcel.id], int(delay_s * SECOND))
         else:
-            node.clock.call_soon(partial(self._give_up, parcel, f"{parcel.attempts} attempts failed, the last: {why}"))
+            why = f"{parcel.attempts} attempts failed, the last: {why}"
+            node.clock.call_soon(partial(self._give_up, [parcel], why))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _take(self, deliveries: list[Delivery]) -> None:
+        oldest_ns = self._couriers.node.clock.now() - WAIT_NS
         for parcel in _parcels(deliveries):
-            self._couriers.send(self, parcel)
+            # Not before an attempt has failed: after the node was away for long, all it has is old.
+            if self._trouble and parcel.batch.row_time(parcel.row) <= oldest_ns:
+                self._set_aside(parcel)
+            else:
+                self._couriers.send(self, parcel)
+
+    def _set_aside(self, parcel: Parcel) -> None:
+        """Give a row up in a moment, with those behind it: there is room for one more until one is not old."""
+        if not self._old:
+            self._couriers.node.clock.call_soon(self._give_up_old)
+        self._old.append(parcel._replace(attempts=parcel.attempts - 1))
+        if self._seat.in_flight < OLD_MAX:
+            self._seat.set_credit(self._seat.in_flight + 1)
+
+    def _give_up_old(self) -> None:
+        old, self._old = self._old, []
+        why = f"it waited for more than {WAIT_NS // (3600 * SECOND)} hours while the endpoint failed: {self._trouble}"
+        for _, parcels in groupby(old, lambda parcel: id(parcel.batch)):
+            self._give_up(list(parcels), why)
 
     def _member(self) -> Member | None:
         return self._couriers.topics.record(self._name).members.get(self._id)
@@ -276,40 +304,45 @@ class Courier:
         own = member.attributes.get("DeliveryPolicy", "") if member is not None else ""
         return retries.effective(record.attributes.get("DeliveryPolicy", ""), own)
 
-    def _finish(self, parcel: Parcel) -> None:
-        if not self.has(parcel):
+    def _finish(self, parcels: Sequence[Parcel]) -> None:
+        done = [parcel.id for parcel in parcels if self.has(parcel)]
+        if not done:
             return
-        if not self._trouble:
-            self._seat.set_credit(REQUESTS_MAX)
-        self._seat.ack([parcel.id])
+        self._seat.set_credit(1 if self._trouble else REQUESTS_MAX)
+        self._seat.ack(done)
         member, subscription = self._member(), self._subscription
         if (member is None or member.state == "left") and not any(
             (subscription.depth(), subscription.in_flight(), subscription.waiting())
         ):
             self._couriers.dismiss(self._id)
 
-    def _give_up(self, parcel: Parcel, why: str) -> None:
-        """Take a row to the dead letters of its subscription; where there are none, it is gone."""
+    def _give_up(self, parcels: Sequence[Parcel], why: str) -> None:
+        """Take rows of a batch to the dead letters of their subscription; where there are none, they are gone."""
         node, member = self._couriers.node, self._member()
         queue = dead_letters(member.attributes, self._couriers.topics.queues.names) if member is not None else None
         found = self._couriers.topics.queues.known(queue) if queue is not None else None
-        if not self.has(parcel):
-            return
-        if found is None or _own_headers(parcel).get(TYPE) != NOTIFICATION:
-            node.ledger.add("undelivered", self._topic.name, 1, node.clock.now(), why)
-            self._finish(parcel)
+        kept: list[Parcel] = []
+        lost: list[Parcel] = []
+        for parcel in [each for each in parcels if self.has(each)]:
+            is_kept = found is not None and _own_headers(parcel).get(TYPE) == NOTIFICATION
+            (kept if is_kept else lost).append(parcel)
+        if lost:
+            node.ledger.add("undelivered", self._topic.name, len(lost), node.clock.now(), why)
+            self._finish(lost)
+        if not kept or found is None:
             return
         origin = Origin(self._topic.name, self._topic.incarnation, ENDPOINT)
-        piece = Piece(origin, parcel.shard, parcel.batch, [parcel.row])
-        letters = piece.copies(as_letters(piece, [parcel.attempts], why), LEFT_BEHIND)
+        piece = Piece(origin, kept[0].shard, kept[0].batch, [parcel.row for parcel in kept])
+        letters = piece.copies(as_letters(piece, [parcel.attempts for parcel in kept], why), LEFT_BEHIND)
 
         def finish() -> None:
-            node.ledger.add("dead_letter", self._topic.name, 1, node.clock.now(), why)
-            self._finish(parcel)
+            node.ledger.add("dead_letter", self._topic.name, len(kept), node.clock.now(), why)
+            self._finish(kept)
 
         def done(error: BaseException | None) -> None:
-            if error is not None and self.has(parcel):  # the queue refuses it: it waits, and nothing is lost
-                self._seat.release([parcel.id], 20 * SECOND)
+            again = [parcel.id for parcel in kept if self.has(parcel)]
+            if error is not None and again:  # the queue refuses them: they wait, and nothing is lost
+                self._seat.release(again, 20 * SECOND)
 
         move(letters, [found.topic], node, finish, done)
 

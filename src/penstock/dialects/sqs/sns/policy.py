@@ -1,19 +1,21 @@
 """Filter policies: which messages a subscription takes, by their attributes or by their body.
 
 Pure. Only what Amazon documents, no patterns: nothing here looks back, so a policy costs at most its length for each
-value of a message. An `Effort` bounds that, because both may be long.
+value of a message. An `Effort` bounds that, because both may be long; what one key asks is in `conditions`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.dialects.sqs.codec.shapes import Values
 from penstock.dialects.sqs.faults import Fault
+from penstock.dialects.sqs.sns.conditions import ABSENT, OPERATORS, Conditions, Effort
 
 #: Amazon's limits on a policy: keys, and combinations of values; and how deep one may be.
 KEYS_MAX = 5
@@ -22,41 +24,40 @@ VALUES_MAX = 150
 DEPTH_MAX = 5
 #: Policies within policies by "$or"; Amazon names no number.
 OR_DEPTH_MAX = 5
-#: Comparisons for one message, of all subscriptions together: some 50 ms.
-EFFORT_MAX = 200_000
 POLICY_BYTES_MAX = 256 * 1024
 
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    "=": lambda a, b: a == b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+#: Publishers need the same policies again and again; longer ones than these are not remembered.
+REMEMBERED_MAX = 4096
+
 _TEXTS = ("prefix", "suffix", "equals-ignore-case")
-_ABSENT = object()
 
 
-class Effort:
-    """What may be spent on comparing."""
+class Policy(NamedTuple):
+    """A policy that was checked, and what it asks of each key."""
 
-    __slots__ = ("_left",)
+    keys: tuple[tuple[str, Conditions | Policy], ...]
+    #: Of each of these at least one must take the message.
+    ors: tuple[tuple[Policy, ...], ...]
 
-    def __init__(self, messages: int = 1) -> None:
-        self._left = messages * EFFORT_MAX
+    @classmethod
+    def of(cls, policy: Mapping[str, Any]) -> Policy:
+        """Put what was checked in order."""
+        keys: list[tuple[str, Conditions | Policy]] = []
+        ors = []
+        for key, wanted in policy.items():
+            if key == "$or" and _is_or(wanted):
+                ors.append(tuple([cls.of(one) for one in wanted]))
+            else:
+                keys.append((key, cls.of(wanted) if isinstance(wanted, dict) else Conditions(wanted)))
+        return cls(tuple(keys), tuple(ors))
 
-    def spend(self, count: int) -> None:
-        """Spend some; refuse a message that would take too much."""
-        self._left -= count
-        if self._left < 0:
-            raise Fault(
-                "InvalidParameter",
-                f"Invalid parameter: Message Reason: filter policies would compare more than {EFFORT_MAX} values of it",
-            )
 
-
-def read(text: str, *, of_body: bool) -> dict[str, Any]:
+def read(text: str, *, of_body: bool) -> Policy:
     """Return a policy; refuse one that cannot be."""
+    return _remembered(text, of_body) if len(text) <= REMEMBERED_MAX else _read(text, of_body)
+
+
+def _read(text: str, of_body: bool) -> Policy:
     try:
         policy = msgspec.json.decode(text) if len(text) <= POLICY_BYTES_MAX else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -66,7 +67,10 @@ def read(text: str, *, of_body: bool) -> dict[str, Any]:
     count = _check(policy, DEPTH_MAX if of_body else 1)
     if len(policy) > (BODY_KEYS_MAX if of_body else KEYS_MAX) or count > VALUES_MAX:
         raise Fault("FilterPolicyLimitExceeded", "Filter policy has too many keys or values.")
-    return policy
+    return Policy.of(policy)
+
+
+_remembered = lru_cache(maxsize=1024)(_read)
 
 
 def of_attributes(values: Values) -> dict[str, list[Any]]:
@@ -90,65 +94,24 @@ def of_attributes(values: Values) -> dict[str, list[Any]]:
     return found
 
 
-def takes(policy: Mapping[str, Any], document: Mapping[str, Any], effort: Effort | None = None) -> bool:
+def takes(policy: Policy, document: Mapping[str, Any], effort: Effort | None = None) -> bool:
     """Tell whether a message passes: every key of the policy has a value that one of its conditions takes."""
     effort = effort or Effort()
-    for key, wanted in policy.items():
-        if key == "$or" and _is_or(wanted):
-            if not any(takes(one, document, effort) for one in wanted):
+    for key, wanted in policy.keys:
+        held = document.get(key, ABSENT)
+        if isinstance(wanted, Conditions):
+            if not wanted.met_by(held, effort):
                 return False
             continue
-        held = document.get(key, _ABSENT)
-        if isinstance(wanted, dict):
-            items = held if isinstance(held, list) else [held]
-            effort.spend(len(items))
-            if not any(isinstance(item, dict) and takes(wanted, item, effort) for item in items):
-                return False
-        elif not any(_passes(condition, held, effort) for condition in wanted):
+        items = held if isinstance(held, list) else [held]
+        effort.spend(len(items))
+        if not any(isinstance(item, dict) and takes(wanted, item, effort) for item in items):
             return False
-    return True
+    return all(any(takes(one, document, effort) for one in either) for either in policy.ors)
 
 
 def _is_or(wanted: Any) -> bool:
     return isinstance(wanted, list) and all(isinstance(one, dict) for one in wanted)
-
-
-def _passes(condition: Any, held: Any, effort: Effort) -> bool:
-    effort.spend(len(held) if isinstance(held, list) else 1)
-    if isinstance(condition, dict) and "exists" in condition:
-        return bool((held is not _ABSENT) == condition["exists"])
-    if held is _ABSENT:
-        return False
-    return any(_takes(condition, value) for value in (held if isinstance(held, list) else [held]))
-
-
-def _takes(condition: Any, value: Any) -> bool:
-    if not isinstance(condition, dict):
-        return _equal(condition, value)
-    (name, operand), *_ = condition.items()
-    if name == "anything-but":
-        others = operand if isinstance(operand, list) else [operand]
-        return not any(_takes(other, value) for other in others)
-    if name == "numeric":
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        pairs = zip(operand[::2], operand[1::2], strict=True)
-        return is_number and all(_OPERATORS[operator](value, bound) for operator, bound in pairs)
-    if not isinstance(value, str):
-        return False
-    if name == "prefix":
-        return value.startswith(operand)
-    if name == "suffix":
-        return value.endswith(operand)
-    if name == "equals-ignore-case":
-        return bool(value.lower() == operand.lower())
-    try:
-        return ipaddress.ip_address(value) in ipaddress.ip_network(operand, strict=False)
-    except ValueError:
-        return False
-
-
-def _equal(wanted: Any, value: Any) -> bool:
-    return bool(wanted == value) and (type(wanted) is type(value) or (_is_number(wanted) and _is_number(value)))
 
 
 def _is_number(value: Any) -> bool:
@@ -201,13 +164,13 @@ def _check_condition(condition: Any) -> int:
         good = (
             isinstance(operand, list)
             and len(operand) in (2, 4)
-            and all(operator in _OPERATORS for operator in operand[::2] if isinstance(operator, str))
+            and all(operator in OPERATORS for operator in operand[::2] if isinstance(operator, str))
             and all(isinstance(operator, str) for operator in operand[::2])
             and all(_is_number(bound) for bound in operand[1::2])
         )
     elif name == "cidr":
         try:
-            good = isinstance(operand, str) and bool(ipaddress.ip_network(operand, strict=False))
+            good = isinstance(operand, str) and bool(ip_network(operand, strict=False))
         except ValueError:
             good = False
     else:

@@ -19,10 +19,11 @@ from penstock.columns import HEADERS_BYTES_MAX, Column
 from penstock.dialects.sqs import values
 from penstock.dialects.sqs.batch import check_batch, failed
 from penstock.dialects.sqs.codec.shapes import Values
-from penstock.dialects.sqs.drafts import SOURCE
+from penstock.dialects.sqs.drafts import SOURCE, is_id
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.names import FIFO
 from penstock.dialects.sqs.sns import envelope, policy, shapes
+from penstock.dialects.sqs.sns.conditions import Effort
 from penstock.dialects.sqs.sns.couriers import NOTIFICATION, TYPE
 from penstock.dialects.sqs.sns.record import OUTBOX, Member, Record
 from penstock.dialects.sqs.sns.seals import Sealed, Seals
@@ -256,28 +257,31 @@ class Sieve:
     """The filters of subscribers, for the messages of one request: each is read once, and all of it is bounded."""
 
     def __init__(self, messages: int) -> None:
-        self._effort = policy.Effort(messages)
-        self._bodies: dict[tuple[str, str], Any] = {}
+        self._effort = Effort(messages)
+        self._policies: dict[tuple[str, bool], policy.Policy] = {}
+        #: What policies look at, by message: its attributes, or what it says to some.
+        self._documents: dict[tuple[str, str | None], Any] = {}
 
     def takes(self, member: Member, draft: Draft) -> bool:
         """Tell whether a subscriber gets a message."""
         text = member.attributes.get("FilterPolicy")
         if not text:
             return True
-        wanted = policy.read(text, of_body=member.of_body)
-        if not member.of_body:
-            return policy.takes(wanted, policy.of_attributes(draft.values), self._effort)
-        document = self._body(draft, draft.said_to(member))
+        wanted = self._policies.get((text, member.of_body))
+        if wanted is None:
+            wanted = self._policies[text, member.of_body] = policy.read(text, of_body=member.of_body)
+        document = self._document(draft, draft.said_to(member) if member.of_body else None)
         return isinstance(document, dict) and policy.takes(wanted, document, self._effort)
 
-    def _body(self, draft: Draft, text: str) -> Any:
+    def _document(self, draft: Draft, text: str | None) -> Any:
         key = (draft.id, text)
-        if key not in self._bodies:
+        if key not in self._documents:
             try:
-                self._bodies[key] = msgspec.json.decode(text)
+                found = policy.of_attributes(draft.values) if text is None else msgspec.json.decode(text)
             except (msgspec.MsgspecError, RecursionError):
-                self._bodies[key] = None
-        return self._bodies[key]
+                found = None
+            self._documents[key] = found
+        return self._documents[key]
 
 
 def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
@@ -301,7 +305,7 @@ def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
         )
     if asked.subject is not None and not (0 < len(asked.subject) <= SUBJECT_MAX and "\n" not in asked.subject):
         raise Fault("InvalidParameter", "Invalid parameter: Subject")
-    group, dedup = asked.message_group_id, asked.message_deduplication_id
+    group, dedup = _id("MessageGroupId", asked.message_group_id or None), asked.message_deduplication_id
     if name.endswith(FIFO):
         if not group:
             raise Fault(
@@ -314,6 +318,7 @@ def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
                 )
                 raise Fault("InvalidParameter", f"Invalid parameter: {why} explicitly")
             dedup = sha256(text.encode()).hexdigest()
+        _id("MessageDeduplicationId", dedup)
     elif dedup is not None:
         raise Fault("InvalidParameter", "Invalid parameter: MessageDeduplicationId Reason: only for FIFO topics")
     return Draft(
@@ -322,9 +327,17 @@ def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
         forms,
         asked.subject,
         asked.message_attributes,
-        group.encode() if group else None,
+        group.encode() if group is not None else None,
         dedup.encode() if dedup is not None else None,
     )
+
+
+def _id(name: str, given: str | None) -> str | None:
+    """Return the id of a group or of duplicates; refuse one that no queue would take."""
+    if given is not None and is_id(given) is None:
+        reason = f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length"
+        raise Fault("InvalidParameter", f"Invalid parameter: {name} Reason: {reason}")
+    return given
 
 
 def _forms(text: str) -> dict[str, str]:
