@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,27 +77,6 @@ def test_the_order_of_instances_makes_no_difference() -> None:
 @given(placements)
 def test_what_is_written_is_read_back(said: Placement) -> None:
     assert placement.decode(placement.encode(said)) == said
-    assert placement.decode_snapshots(placement.encode_snapshots(said)) == said
-
-
-def test_of_staged_placements_the_last_counts_packed_or_not() -> None:
-    other = placement.encode_snapshots(Placement(shards=7))
-    assert placement.decode_snapshots(other + placement.encode_snapshots(SAID)) == SAID
-    packed = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(packed, "zstd") as stream:
-        stream.write(VECTOR)
-    value = number_field(2, 1) + bytes_field(3, packed.getvalue().to_pybytes())
-    assert placement.decode_snapshots(other + value) == SAID
-
-
-@pytest.mark.parametrize(
-    "value",
-    [b"", number_field(2, 1) + bytes_field(3, b"nonsense"), number_field(2, 9) + bytes_field(1, VECTOR)],
-    ids=["nothing", "not zstd", "another mode"],
-)
-def test_staged_placements_that_are_none_are_refused(value: bytes) -> None:
-    with pytest.raises(BadMessage):
-        placement.decode_snapshots(value)
 
 
 def test_a_shard_in_a_state_that_there_is_not_is_refused() -> None:
@@ -109,8 +87,7 @@ def test_a_shard_in_a_state_that_there_is_not_is_refused() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_placement_or_refused(value: bytes) -> None:
-    for decode in (placement.decode, placement.decode_snapshots):
-        try:
-            decode(value)
-        except BadMessage:
-            pass
+    try:
+        placement.decode(value)
+    except BadMessage:
+        pass

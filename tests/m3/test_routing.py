@@ -13,12 +13,12 @@ from tests.m3.vectors import POLICY, POLICY_BYTES
 MAPPINGS = st.dictionaries(st.text(max_size=20), st.integers(0, (1 << 64) - 1), max_size=8)
 
 
-def test_case_1_the_vector_is_read_and_written() -> None:
+def test_m3msg_case_1_the_vector_is_read_and_written() -> None:
     assert routing.decode(POLICY_BYTES) == POLICY
     assert routing.encode(POLICY) == POLICY_BYTES
 
 
-def test_case_1_the_order_of_entries_does_not_matter() -> None:
+def test_m3msg_case_1_the_order_of_entries_does_not_matter() -> None:
     entries = [POLICY_BYTES[:11], POLICY_BYTES[11:27], POLICY_BYTES[27:]]
     assert routing.decode(b"".join(reversed(entries))) == POLICY
 

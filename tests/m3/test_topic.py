@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.m3 import topic
-from penstock.m3.topic import ConsumerService, Filters, RoutingFilter, ServiceId, Topic
+from penstock.m3.topic import SHARDS_MAX, ConsumerService, Filters, RoutingFilter, ServiceId, Topic
 from penstock.m3.wire import BadMessage, bytes_field, number_field, text_field
 from tests.m3.vectors import TOPIC, TOPIC_BYTES
 
@@ -31,12 +31,12 @@ SERVICES = st.builds(
 TOPICS = st.builds(
     Topic,
     name=SOME,
-    shards=st.integers(1, (1 << 32) - 1),
+    shards=st.integers(1, SHARDS_MAX),
     services=st.lists(SERVICES, max_size=4, unique_by=lambda service: service.service_id).map(tuple),
 )
 
 
-def test_case_1_the_vector_is_read_and_written() -> None:
+def test_m3msg_case_1_the_vector_is_read_and_written() -> None:
     assert topic.decode(TOPIC_BYTES) == TOPIC
     assert topic.encode(TOPIC) == TOPIC_BYTES
 
@@ -69,6 +69,7 @@ def service(filters: Filters) -> Topic:
     [
         (msgspec.structs.replace(TOPIC, name=""), "has no name"),
         (msgspec.structs.replace(TOPIC, shards=0), "has no shards"),
+        (msgspec.structs.replace(TOPIC, shards=20_000_000), "20,000,000 shards; there may be 65,536"),
         (msgspec.structs.replace(TOPIC, services=(TOPIC.services[0],) * 2), "embedded/default_env/m3coordinator twice"),
         (service(Filters(percentage=99999)), "99999 is not between 0 and 100"),
         (service(Filters(percentage=0)), "not between"),
@@ -79,7 +80,7 @@ def service(filters: Filters) -> Topic:
         (service(Filters(shard_set="0..1,5")), "one range is allowed"),
     ],
 )
-def test_case_37_a_topic_that_cannot_be_used_is_refused_with_the_reason(given: Topic, told: str) -> None:
+def test_m3msg_case_37_a_topic_that_cannot_be_used_is_refused_with_the_reason(given: Topic, told: str) -> None:
     with pytest.raises(BadMessage, match=told.replace("[", r"\[")):
         topic.decode(topic.encode(given))
 

@@ -105,6 +105,8 @@ class Told:
     """A topology that says what a test says."""
 
     def __init__(self) -> None:
+        self.refused = self.losses = 0
+        self.away = ""
         self.topic: Topic | None = None
         self.placements: dict[str, Placement] = {}
         self._on_topic: OnTopic | None = None

@@ -5,17 +5,22 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Self, TypeAlias
 
 from penstock.m3.acks import acks
 from penstock.m3.messages import MessageReader
+
+Keep: TypeAlias = Callable[[list[bytes]], None]
 
 
 class Receiver:
     """One instance of a consumer service, in threads of its own."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, keep: Keep = lambda values: None) -> None:
+        #: Is given what came, before it is acked.
+        self._keep = keep
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self.endpoint = f"127.0.0.1:{self.port}"
@@ -63,8 +68,9 @@ class Receiver:
                 assert not reader.frames.fault
                 if found is None:
                     continue
-                values = memoryview(found.values)
+                body = memoryview(found.values)
+                values = [bytes(body[int(found.cuts[row]) : int(found.cuts[row + 1])]) for row in range(found.count)]
                 with self._lock:
-                    for row in range(found.count):
-                        self.got[bytes(values[int(found.cuts[row]) : int(found.cuts[row + 1])])] += 1
+                    self._keep(values)
+                    self.got.update(values)
                 taken.sendall(acks([found.entries]).wire)

@@ -17,6 +17,8 @@ from tests.etcd.servers import Cluster, wait_for
 from tests.m3msg.receiver import Receiver
 
 BODIES = [b"metric %d" % number for number in range(2000)]
+#: A topology that needs but a placement.
+ONE = '[topics.metrics]\nshards = 1\n[[topics.metrics.services]]\nname = "s"\n'
 
 
 def published(node: Node, topic: str, bodies: list[bytes]) -> None:
@@ -108,6 +110,8 @@ def _open(node: Node) -> int:
 def test_what_etcd_holds_is_shown_and_what_cannot_be_is_refused_with_a_reason(relayed: Relayed) -> None:
     assert "there is no" in relayed.m3("topic", "show", "metrics").error
     assert "`penstock m3 topic init metrics` makes it" in relayed.m3("topic", "add", "metrics", "s").error
+    assert "65,537 shards; there may be 65,536" in relayed.m3("topic", "init", "metrics", "--shards", "65537").error
+    assert "shards; there may be" in relayed.m3("placement", "init", "s", "a=h:1", "--shards", "99999999999").error
     relayed.ok("topic", "init", "metrics", "--shards", "4")
     assert "is in etcd already" in relayed.m3("topic", "init", "metrics").error
     assert relayed.m3("topic", "add", "metrics", "s", "--consumption", "both").code == 2
@@ -116,17 +120,20 @@ def test_what_etcd_holds_is_shown_and_what_cannot_be_is_refused_with_a_reason(re
     assert "s" in shown
     assert "5m" in shown
     assert "consumes metrics already" in relayed.m3("topic", "add", "metrics", "s").error
+    done = relayed.m3("placement", "init", "s", "a=nonsense", "--shards", "4")
+    assert (done.code != 0, '"nonsense" is no address; write HOST:PORT' in done.error) == (True, True)
     done = relayed.m3("placement", "init", "s", "a=h:1", "--shards", "4", "--replicas", "2")
     assert "2 replicas need as many instances" in done.error
     relayed.ok("placement", "init", "s", "a=h:1", "b=h:2", "--shards", "4")
     assert "0..1" in relayed.ok("placement", "show", "s") or "0, 2" in relayed.ok("placement", "show", "s")
+    assert "is no address" in relayed.m3("placement", "add", "s", "c=h").error
     assert "there is no instance c" in relayed.m3("placement", "remove", "s", "c").error
     assert "0..3" in relayed.ok("placement", "remove", "s", "b")
     relayed.ok("topic", "remove", "metrics", "s")
     assert "has no services" in relayed.ok("topic", "show", "metrics")
 
 
-def test_case_47_a_topic_is_changed_only_as_it_was_seen_and_its_end_is_told(relayed: Relayed, one: Cluster) -> None:
+def test_m3msg_case_47_a_topic_is_changed_as_it_was_seen_and_its_end_is_told(relayed: Relayed, one: Cluster) -> None:
     key = f"/topic/{relayed.environment}/metrics"
 
     def version() -> int:
@@ -184,8 +191,14 @@ def test_a_file_may_say_what_etcd_would(tmp_path: Path) -> None:
     [
         ("[topics.metrics]\n", "shards"),
         ("[topics.metrics]\nshards = 0\n", "has no shards"),
-        ('[topics.metrics]\nshards = 1\n[[topics.metrics.services]]\nname = "s"\n', "there is no [placements.s]"),
+        (ONE, "there is no [placements.s]"),
         ("[topics.other]\nshards = 1\n", "names metrics, which is not in"),
+        (f'{ONE}[placements.s.instances.a]\nendpoint = "nonsense"\n', "instance a: "),
+        ("[topics.metrics]\nshards = 65537\n", "topic metrics has 65,537 shards; there may be 65,536"),
+        (
+            f'{ONE}[placements.s.instances.a]\nendpoint = "h:1"\nshards = "0..4294967295"\n',
+            "instance a: shard 4294967295 is above the last one there may be, 65535",
+        ),
         ("nonsense", "m3.toml"),
     ],
 )

@@ -40,7 +40,7 @@ THREE = (b"1", b"2", b"3")
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_case_10_above_the_spill_limit_the_oldest_are_dropped_before_the_new_one_is_in(stored: bool) -> None:
+def test_m3msg_case_10_above_the_spill_limit_the_oldest_are_dropped_before_the_new_one_is_in(stored: bool) -> None:
     chain = away(room(0.2))
     chain.produce(*THREE, size=100)
     if stored:
@@ -52,7 +52,7 @@ def test_case_10_above_the_spill_limit_the_oldest_are_dropped_before_the_new_one
     assert chain.producer.relayed.stream.subscriptions["m3msg.one"].depth() == 2
 
 
-def test_case_11_below_it_they_are_dropped_at_the_next_interval() -> None:
+def test_m3msg_case_11_below_it_they_are_dropped_at_the_next_interval() -> None:
     chain = away(room(0.8))
     chain.produce(*THREE, size=100)
     chain.run()
@@ -65,7 +65,7 @@ def test_case_11_below_it_they_are_dropped_at_the_next_interval() -> None:
     assert chain.producer.buffer.total == 300
 
 
-def test_case_12_where_nothing_is_dropped_the_new_one_is_refused() -> None:
+def test_m3msg_case_12_where_nothing_is_dropped_the_new_one_is_refused() -> None:
     chain = away(room(refuse=True))
     chain.produce(*THREE, size=100)
     with pytest.raises(BufferFull):
@@ -73,7 +73,7 @@ def test_case_12_where_nothing_is_dropped_the_new_one_is_refused() -> None:
     assert (chain.fates, chain.producer.buffer.total) == ([], 300)
 
 
-def test_case_13_a_message_above_the_limit_is_refused_and_a_limit_above_the_buffer_is_none() -> None:
+def test_m3msg_case_13_a_message_above_the_limit_is_refused_and_a_limit_above_the_buffer_is_none() -> None:
     chain = away(room())
     with pytest.raises(MessageTooLarge):
         chain.produce(b"4", size=201)
@@ -82,7 +82,7 @@ def test_case_13_a_message_above_the_limit_is_refused_and_a_limit_above_the_buff
         Chain(Limits(bytes_max=300, message_bytes_max=301))
 
 
-def test_case_14_who_closes_without_waiting_drops_everything() -> None:
+def test_m3msg_case_14_who_closes_without_waiting_drops_everything() -> None:
     chain = away()
     chain.produce(*THREE)
     chain.run()
@@ -93,7 +93,7 @@ def test_case_14_who_closes_without_waiting_drops_everything() -> None:
     chain.run()
 
 
-def test_case_15_a_message_is_consumed_once_when_the_last_service_has_acked_it() -> None:
+def test_m3msg_case_15_a_message_is_consumed_once_when_the_last_service_has_acked_it() -> None:
     chain = Chain()
     one, other = chain.consumer(), chain.consumer()
     other.acks = False
@@ -125,7 +125,7 @@ def test_a_message_that_no_service_takes_is_consumed_at_once() -> None:
     assert chain.fates[1:] == [(b"for nobody", "consumed")]
 
 
-def test_case_16_a_shard_that_there_is_not_and_whatever_comes_after_the_end_are_refused() -> None:
+def test_m3msg_case_16_a_shard_that_there_is_not_and_whatever_comes_after_the_end_are_refused() -> None:
     chain = away()
     with pytest.raises(Refusal, match="no shard 4"):
         chain.produce(b"1", shard=4)
@@ -135,7 +135,7 @@ def test_case_16_a_shard_that_there_is_not_and_whatever_comes_after_the_end_are_
         chain.produce(b"1")
 
 
-def test_case_18_a_topic_or_a_placement_that_is_not_there_fails_the_start_after_its_time() -> None:
+def test_m3msg_case_18_a_topic_or_a_placement_that_is_not_there_fails_the_start_after_its_time() -> None:
     chain = Chain()
     begun = chain.producer.begin()
     chain.run(1.9)
@@ -154,7 +154,7 @@ def test_case_18_a_topic_or_a_placement_that_is_not_there_fails_the_start_after_
     begun.now()
 
 
-def test_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
+def test_m3msg_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
     chain = away()
     chain.produce(*THREE)
     chain.run()
@@ -168,7 +168,7 @@ def test_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
     assert len(chain.producer.buffer) == 1
 
 
-def test_case_23_new_messages_go_out_before_those_that_go_out_again() -> None:
+def test_m3msg_case_23_new_messages_go_out_before_those_that_go_out_again() -> None:
     chain = Chain()
     one = chain.consumer()
     one.acks = False
@@ -187,7 +187,7 @@ def test_case_23_new_messages_go_out_before_those_that_go_out_again() -> None:
     assert list(again.got) == [b"3", b"4", b"1", b"2"]
 
 
-def test_case_28_a_service_that_leaves_lets_go_at_once_or_is_waited_for_until_that_is_switched_off() -> None:
+def test_m3msg_case_28_a_service_that_leaves_lets_go_at_once_or_is_waited_for_until_that_is_switched_off() -> None:
     for graceful in (False, True):
         chain = Chain(config=RelayConfig(graceful_close=graceful, graceful_close_key="grace"))
         one = chain.consumer()
@@ -211,7 +211,7 @@ def test_case_28_a_service_that_leaves_lets_go_at_once_or_is_waited_for_until_th
         assert not one.got[b"later"]
 
 
-def test_case_28_a_service_that_leaves_and_is_waited_for_goes_when_it_has_acked_all() -> None:
+def test_m3msg_case_28_a_service_that_leaves_and_is_waited_for_goes_when_it_has_acked_all() -> None:
     chain = Chain(config=RelayConfig(graceful_close=True))
     one = chain.consumer()
     one.acks = False

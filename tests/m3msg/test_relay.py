@@ -43,7 +43,7 @@ def once(bodies: list[bytes]) -> Counter[bytes]:
     return Counter(bodies)
 
 
-def test_case_15_a_message_is_finished_for_each_service_once_that_service_has_acked_it() -> None:
+def test_m3msg_case_15_a_message_is_finished_for_each_service_once_that_service_has_acked_it() -> None:
     way = Way()
     one, other = way.consumer(), way.consumer()
     other.acks = False
@@ -77,7 +77,7 @@ def test_a_topic_that_was_deleted_is_relayed_again_once_it_is_made_anew() -> Non
     way.until(lambda: set(consumer.got) == {b"before", b"after"})
 
 
-def test_case_17_a_change_of_the_number_of_shards_changes_nothing() -> None:
+def test_m3msg_case_17_a_change_of_the_number_of_shards_changes_nothing() -> None:
     way = Way()
     one = way.consumer()
     way.topology.placements = {"one": placed({one: ALL}), "other": placed({one: ALL})}
@@ -89,7 +89,7 @@ def test_case_17_a_change_of_the_number_of_shards_changes_nothing() -> None:
     assert way.relay.topics["aggregated_metrics"].refused == 1
 
 
-def test_case_19_services_in_another_order_keep_their_connections() -> None:
+def test_m3msg_case_19_services_in_another_order_keep_their_connections() -> None:
     way = Way()
     one, other = way.consumer(), way.consumer()
     way.topology.placements = {"one": placed({one: ALL}), "other": placed({other: ALL})}
@@ -102,7 +102,7 @@ def test_case_19_services_in_another_order_keep_their_connections() -> None:
     assert [*one.sessions, *other.sessions] == before
 
 
-def test_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
+def test_m3msg_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
     way = Way()
     gone = way.consumer()
     gone.die()
@@ -123,7 +123,7 @@ def test_case_20_a_time_to_live_lets_go_of_what_nobody_takes() -> None:
     assert new.got == once([b"young"])
 
 
-def test_case_21_a_message_without_an_ack_goes_to_an_instance_that_comes_later() -> None:
+def test_m3msg_case_21_a_message_without_an_ack_goes_to_an_instance_that_comes_later() -> None:
     way = Way()
     silent = way.consumer()
     silent.acks = False
@@ -140,7 +140,7 @@ def test_case_21_a_message_without_an_ack_goes_to_an_instance_that_comes_later()
     assert way.topic.subscription("m3msg.one").depth() == 0
 
 
-def test_case_22_an_owner_gets_messages_from_its_cutover_until_its_cutoff() -> None:
+def test_m3msg_case_22_an_owner_gets_messages_from_its_cutover_until_its_cutoff() -> None:
     way = Way()
     old, new = way.consumer(), way.consumer()
     now_ns = way.site.machine.clock.now()
@@ -165,14 +165,14 @@ def test_case_22_an_owner_gets_messages_from_its_cutover_until_its_cutoff() -> N
 
 
 @pytest.mark.parametrize(("draw", "expected"), [(0.0, [30, 60, 120, 120]), (0.999999, [60, 120, 120, 120])])
-def test_case_24_pauses_double_up_to_the_longest_with_half_of_them_by_chance(draw: float, expected: list[int]) -> None:
+def test_m3msg_case_24_pauses_double_up_to_the_longest_half_of_them_by_chance(draw: float, expected: list[int]) -> None:
     retry = Retry(60 * SECOND, 120 * SECOND, Draw(draw))
     assert [round(retry.after_ns(attempt) / SECOND) for attempt in (1, 2, 3, 4)] == expected
     listed = Retry(1, 0, Draw(draw), pauses_ns=[60, 10, 5])
     assert [listed.after_ns(attempt) for attempt in (1, 2, 3, 4)] == [60, 10, 5, 5]
 
 
-def test_case_25_replicas_have_shards_of_their_own() -> None:
+def test_m3msg_case_25_replicas_have_shards_of_their_own() -> None:
     way = Way()
     one, two, three = way.consumer(), way.consumer(), way.consumer()
     way.topology.placements = {"r": placed({one: [1], two: [1]})}
@@ -195,7 +195,7 @@ def test_case_25_replicas_have_shards_of_their_own() -> None:
     assert sorted((four.shards[b"c"], five.shards[b"c"])) == [401, 601]
 
 
-def test_case_26_what_waits_for_a_replica_goes_to_the_instance_that_takes_its_place_also_after_a_kill() -> None:
+def test_m3msg_case_26_what_waits_for_a_replica_goes_to_the_instance_that_takes_its_place_also_after_a_kill() -> None:
     way = Way()
     one, two, three = way.consumer(), way.consumer(), way.consumer()
     way.topology.placements = {"r": placed({one: ALL, three: ALL})}
@@ -216,7 +216,9 @@ def test_case_26_what_waits_for_a_replica_goes_to_the_instance_that_takes_its_pl
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-def test_case_27_of_two_instances_the_one_that_does_not_read_gets_no_more_and_holds_nothing_up(sharded: bool) -> None:
+def test_m3msg_case_27_of_two_instances_the_one_that_does_not_read_holds_nothing_up(
+    sharded: bool,
+) -> None:
     way = Way()
     slow, fast = way.consumer(), way.consumer()
     way.topology.placements = {"one": placed({slow: ALL, fast: ALL}, sharded=sharded)}
@@ -238,7 +240,7 @@ def test_case_27_of_two_instances_the_one_that_does_not_read_gets_no_more_and_ho
     assert way.counts("one").resets >= 4
 
 
-def test_case_28_a_service_that_leaves_a_topic_of_a_node_gets_what_was_stored_before_if_that_is_asked_for() -> None:
+def test_m3msg_case_28_a_service_that_leaves_a_topic_of_a_node_gets_what_was_stored_before_if_asked_for() -> None:
     way = Way()
     one = way.consumer()
     way.topology.placements = {"one": placed({one: ALL})}
@@ -286,7 +288,7 @@ def test_a_service_that_comes_back_before_it_has_gone_stays() -> None:
     assert one.got[b"meanwhile"] == 1
 
 
-def test_case_29_a_replicated_service_needs_a_placement_with_shards() -> None:
+def test_m3msg_case_29_a_replicated_service_needs_a_placement_with_shards() -> None:
     way = Way()
     one = way.consumer()
     way.topology.placements = {"r": placed({one: ()}, sharded=False)}
@@ -299,7 +301,7 @@ def test_case_29_a_replicated_service_needs_a_placement_with_shards() -> None:
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-def test_case_30_a_shared_service_gets_every_message(sharded: bool) -> None:
+def test_m3msg_case_30_a_shared_service_gets_every_message(sharded: bool) -> None:
     way = Way()
     one, two = way.consumer(), way.consumer()
     owners = {one: (0, 1), two: (2, 3)} if sharded else {one: (), two: ()}
@@ -315,7 +317,7 @@ def test_case_30_a_shared_service_gets_every_message(sharded: bool) -> None:
         assert set(one.shards.values()) <= {0, 1}
 
 
-def test_case_31_a_replicated_service_gets_every_message_as_often_as_it_has_owners() -> None:
+def test_m3msg_case_31_a_replicated_service_gets_every_message_as_often_as_it_has_owners() -> None:
     way = Way()
     consumers = [way.consumer() for _ in range(3)]
     one, two, three = consumers
@@ -327,7 +329,7 @@ def test_case_31_a_replicated_service_gets_every_message_as_often_as_it_has_owne
     assert one.got + two.got + three.got == once(BODIES + BODIES)
 
 
-def test_case_32_nothing_is_lost_when_an_instance_dies() -> None:
+def test_m3msg_case_32_nothing_is_lost_when_an_instance_dies() -> None:
     way = Way()
     one, two = way.consumer(), way.consumer()
     way.topology.placements = {"one": placed({one: ALL, two: ALL})}
@@ -345,7 +347,7 @@ def test_case_32_nothing_is_lost_when_an_instance_dies() -> None:
     assert set(two.got) >= set(BODIES[50:])
 
 
-def test_case_33_nothing_is_lost_when_connections_break() -> None:
+def test_m3msg_case_33_nothing_is_lost_when_connections_break() -> None:
     way = Way()
     one = way.consumer()
     way.topology.placements = {"one": placed({one: ALL})}
@@ -360,7 +362,7 @@ def test_case_33_nothing_is_lost_when_connections_break() -> None:
     assert set(one.got) == set(BODIES)
 
 
-def test_case_34_instances_come_go_and_replace_each_other_and_nothing_is_lost() -> None:
+def test_m3msg_case_34_instances_come_go_and_replace_each_other_and_nothing_is_lost() -> None:
     way = Way()
     one, two, three = way.consumer(), way.consumer(), way.consumer()
     places = [{one: ALL}, {one: [0, 1], two: [2, 3]}, {two: ALL}, {three: ALL}]
@@ -375,7 +377,7 @@ def test_case_34_instances_come_go_and_replace_each_other_and_nothing_is_lost() 
     assert set(one.got) | set(two.got) | set(three.got) == set(BODIES)
 
 
-def test_case_35_a_service_that_goes_keeps_nothing_and_one_that_comes_begins_now() -> None:
+def test_m3msg_case_35_a_service_that_goes_keeps_nothing_and_one_that_comes_begins_now() -> None:
     way = Way()
     one, two = way.consumer(), way.consumer()
     two.acks = False
@@ -428,7 +430,7 @@ def test_filters_of_a_topic_replace_those_of_a_subscription_and_without_any_thos
     assert (settings.shard_set, settings.percentage, settings.storage_policies) == ("", 0.5, ("10s:2d",))
 
 
-def test_case_37_filters_of_a_topic_replace_those_of_the_file_which_come_back_without_them() -> None:
+def test_m3msg_case_37_filters_of_a_topic_replace_those_of_the_file_which_come_back_without_them() -> None:
     static = FilterConfig(topic=NAME, subscription="m3msg.one", allowed_traffic_types=("production",), shard_set="0..9")
     way = Way(msgspec.structs.replace(PLAIN, routing=RoutingConfig(filters=(static,))))
     for answer in declare(way.site.node):
@@ -457,7 +459,7 @@ def test_case_37_filters_of_a_topic_replace_those_of_the_file_which_come_back_wi
     assert filters("two") == (None, "", ())
 
 
-def test_case_38_a_routing_filter_needs_no_mapping_without_which_its_default_decides() -> None:
+def test_m3msg_case_38_a_routing_filter_needs_no_mapping_without_which_its_default_decides() -> None:
     way = Way()
     one, two = way.consumer(), way.consumer()
     way.topology.placements = {"one": placed({one: ALL}), "two": placed({two: ALL})}
@@ -474,7 +476,7 @@ def test_case_38_a_routing_filter_needs_no_mapping_without_which_its_default_dec
     assert (one.got, two.got) == (once([]), once([b"p", b"none"]))
 
 
-def test_case_49_a_connection_that_is_not_read_delays_its_own_shards_only() -> None:
+def test_m3msg_case_49_a_connection_that_is_not_read_delays_its_own_shards_only() -> None:
     way = Way()
     one = way.consumer()
     way.topology.placements = {"one": placed({one: ALL})}

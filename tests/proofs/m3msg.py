@@ -4,7 +4,9 @@ Upstream's producer (v1.5.0, in Go: its buffer, writers, retries and connections
 `kill -9` and started again on the same port, several times while it sends. The producer must end by itself, which it
 does with the last ack, and each value must be in the topic, at least once.
 
-    python -m tests.proofs.m3msg [--messages 500000] [--kills 3]
+The second part is in m3msg_relay.py: out, to consumer services, with node, consumers and etcd's leader killed.
+
+    python -m tests.proofs.m3msg [--messages 500000] [--kills 3] [--rounds 4]    (0 leaves a part out)
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from pathlib import Path
 from bench import supply
 from bench.ports import free_port
 from penstock.client import Client
+from tests.proofs import m3msg_relay
 from tests.proofs.checks import Checks
 from tests.proofs.process import Process
 
-MESSAGES, KILLS, SHARDS, SIZE = 500_000, 3, 64, 64
+MESSAGES, KILLS, ROUNDS, SHARDS, SIZE = 500_000, 3, 4, 64, 64
 TOPIC = "proof"
 #: Between two kills; the producer needs some of it to find the node again.
 STEP_S = 1.5
@@ -35,26 +38,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
-    program = supply.m3msg()
     checks = Checks()
+    if options.messages:
+        received(options.messages, options.kills, checks)
+    if options.rounds:
+        with tempfile.TemporaryDirectory(prefix="penstock-m3msg-") as folder:
+            m3msg_relay.prove(Path(folder), checks, options.rounds)
+    return checks.code()
+
+
+def received(messages: int, kills: int, checks: Checks) -> None:
+    """Let upstream's producer send to a node that is killed meanwhile."""
+    program = supply.m3msg()
     with tempfile.TemporaryDirectory(prefix="penstock-m3msg-") as folder:
         port = free_port()
         settings = (f"m3msg.port={port}", f"m3msg.topic={TOPIC}", "m3msg.payload=opaque")
         node = Process(Path(folder) / "data", *settings)
         node.start()
         try:
-            said = produced(node, program, port, options.messages, options.kills)
-            acked = f'{{"messages":{options.messages},'
-            checks.check(said.startswith(acked), f"the producer, {options.kills} kills: {said}")
+            said = produced(node, program, port, messages, kills)
+            acked = f'{{"messages":{messages},'
+            checks.check(said.startswith(acked), f"the producer, {kills} kills: {said}")
             found = stored(node)
         finally:
             node.abandon()
-    missing = [f"value {number}" for number in range(options.messages) if not found[b"%08d" % number]]
-    checks.check(not missing, f"all {options.messages} values are stored", *missing)
+    missing = [f"value {number}" for number in range(messages) if not found[b"%08d" % number]]
+    checks.check(not missing, f"all {messages} values are stored", *missing)
     again = sum(found.values()) - len(found)
-    checks.check(len(found) == options.messages, f"and no other; {again} came again, as at-least-once has it")
-    return checks.code()
+    checks.check(len(found) == messages, f"and no other; {again} came again, as at-least-once has it")
 
 
 def produced(node: Process, program: Path, port: int, messages: int, kills: int) -> str:

@@ -174,6 +174,8 @@ def fill(path: Path) -> tuple[Yard, Truth]:
     node.create_topic("empty").now()
     node.create_topic("copies", TopicSettings(segment_bytes=small)).now()
     node.catalog.set_mapping({"canary": 3, "batch": 7})
+    node.fanouts.create("news").now()
+    node.fanouts.add("news", orders).now()
     for topic, names in ((orders, ("audit", "ship")), (ledger, ("books",)), (later, ("alarm",))):
         for name in names:
             topic.create_subscription(name, earliest=True).now()

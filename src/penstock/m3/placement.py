@@ -1,11 +1,10 @@
-"""M3's placement, the value in etcd that says which instance of a service has which shards, and its snapshots.
+"""M3's placement, the value in etcd that says which instance of a service has which shards.
 
 | Message | Fields |
 |---|---|
 | Placement | 1 instances, map by id; 2 replica_factor; 3 num_shards; 4 is_sharded; 5 cutover_time; 6 is_mirrored; 7 max_shard_set_id; 8 is_subclustered; 9 instances_per_subcluster |
 | Instance | 1 id; 2 isolation_group; 3 zone; 4 weight; 5 endpoint; 6 shards, repeated; 7 shard_set_id; 8 hostname; 9 port; 10 metadata {1 debug_port}; 11 subcluster_id |
 | Shard | 1 id; 2 state; 3 source_id; 4 cutover_nanos; 5 cutoff_nanos; 6 redirect_to_shard_id {1 value} |
-| PlacementSnapshots | 1 snapshots, repeated; 2 compress_mode; 3 compressed_placement |
 
 Invariant: the order in which instances were written makes no difference.
 """  # noqa: E501
@@ -16,12 +15,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
-import pyarrow as pa
 
 from penstock.m3.wire import BadMessage, Field, bytes_field, fields, number_field, text_field
-
-#: A placement that is larger when it is unpacked is none: one of 10,000 instances and 100,000 shards has 3 MB.
-PLACEMENT_BYTES_MAX = 64 * 1024 * 1024
 
 State = Literal["initializing", "available", "leaving"]
 _STATES: tuple[State, ...] = ("initializing", "available", "leaving")
@@ -112,42 +107,6 @@ def encode(placement: Placement, *, metadata: bool = True) -> bytes:
         placement.instances_per_subcluster,
     )
     return b"".join(entries) + b"".join(number_field(no, value) for no, value in enumerate(numbers, 2))
-
-
-def decode_snapshots(value: bytes) -> Placement:
-    """Return the last placement of staged ones; raises BadMessage, also where there is none."""
-    last: bytes | None = None
-    packed, mode = b"", 0
-    for field in fields(value):
-        if field.number == 1:
-            last = field.data()
-        elif field.number == 2:
-            mode = field.whole()
-        elif field.number == 3:
-            packed = field.data()
-    if mode > 1:
-        raise BadMessage(f"a staged placement is compressed in mode {mode}; it is 0 (not) or 1 (zstd)")
-    if mode:
-        last = _unpacked(packed)
-    if last is None:
-        raise BadMessage("a staged placement has no snapshot")
-    return decode(last)
-
-
-def encode_snapshots(placement: Placement) -> bytes:
-    """Return the value of a staged placement that has this one alone."""
-    return bytes_field(1, encode(placement))
-
-
-def _unpacked(packed: bytes) -> bytes:
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            data: bytes = stream.read(PLACEMENT_BYTES_MAX + 1)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BadMessage(f"a compressed placement cannot be read: {error}") from None
-    if len(data) > PLACEMENT_BYTES_MAX:
-        raise BadMessage(f"a compressed placement has more than {PLACEMENT_BYTES_MAX} bytes")
-    return data
 
 
 def _entry(data: bytes) -> tuple[str, Instance]:

@@ -21,6 +21,9 @@ import msgspec
 from penstock.m3.shardset import BadShardSet, ranges
 from penstock.m3.wire import BadMessage, bytes_field, double_field, fields, number_field, text_field
 
+#: Whoever deals shards keeps something for each: with as many as this and three replicas that takes a second or two.
+SHARDS_MAX = 65_536
+
 Consumption = Literal["shared", "replicated"]
 _CONSUMPTIONS: tuple[Literal["", "shared", "replicated"], ...] = ("", "shared", "replicated")
 
@@ -99,6 +102,8 @@ def check(topic: Topic) -> None:
         raise BadMessage("the topic has no name")
     if topic.shards <= 0:
         raise BadMessage(f"topic {topic.name} has no shards")
+    if topic.shards > SHARDS_MAX:
+        raise BadMessage(f"topic {topic.name} has {topic.shards:,} shards; there may be {SHARDS_MAX:,}")
     seen = set()
     for service in topic.services:
         if service.service_id in seen:

@@ -43,4 +43,5 @@ RELAY = Dialect(
     lambda config: (),
     start,
     is_on=lambda config: bool(config.of(RelayConfig).topics),
+    is_way_out=True,
 )

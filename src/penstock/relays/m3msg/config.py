@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from penstock.config import Config, Section
+from penstock.config import Config, Section, parse_duration
 from penstock.config.tree import Duration, Named, NamedList, SomeSize
 from penstock.errors import ConfigError
 
@@ -34,6 +34,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     #: limit). Up to half of it is left off by chance.
     retry_initial_ns: Duration = 5 * SECOND_NS
     retry_max_ns: Duration = 0
+    #: These pauses instead, of which the last one repeats, like ["1s", "10s"].
+    retry_pauses: NamedList = ()
     #: An instance that does not accept a connection, or does not read, for so long is given up, and dialled again.
     dial_timeout_ns: Duration = 5 * SECOND_NS
     write_timeout_ns: Duration = 5 * SECOND_NS
@@ -41,6 +43,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     graceful_close: bool = False
     #: The key of a flag in etcd that says so instead, and may change its mind.
     graceful_close_key: str = ""
+    #: Owners of replicated shards get messages from before their cutover and after their cutoff, too.
+    ignore_cutover_cutoff: bool = False
     #: A larger message is not sent, and counted.
     frame_bytes: SomeSize = 4 << 20
 
@@ -51,6 +55,13 @@ def check(config: Config) -> None:
     for name, value in (("retry_initial", relay.retry_initial_ns), ("write_timeout", relay.write_timeout_ns)):
         if not value:
             raise ConfigError(f'm3msg_relay.{name} is 0; write a duration, like "5s"')
+    for pause in relay.retry_pauses:
+        try:
+            is_none = parse_duration(pause) <= 0
+        except ConfigError:
+            is_none = True
+        if is_none:
+            raise ConfigError(f'm3msg_relay.retry_pauses: "{pause}" is no pause; write durations, like ["1s", "10s"]')
     if relay.topics and relay.topology:
         from penstock.relays.m3msg.topology import read
 

@@ -53,6 +53,8 @@ class Manner(Protocol):
     write_timeout_ns: int
     frame_bytes: int
     is_graceful: bool
+    #: Whether cutover and cutoff are not looked at.
+    ignores_times: bool
 
     def backoff(self) -> Backoff:
         """Return when to dial again."""

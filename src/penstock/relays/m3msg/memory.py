@@ -280,6 +280,11 @@ class MemoryTopic:
         self._remembered[key] = value
         return Answer.of(None)
 
+    def forget(self, key: str) -> Answer[None]:
+        """Remember nothing under a key any more."""
+        self._remembered.pop(key, None)
+        return Answer.of(None)
+
     def _apply_rules(self) -> None:
         settings = {name: each.settings for name, each in self.subscriptions.items()}
         refused = {name: each.refused for name, each in self.subscriptions.items()}

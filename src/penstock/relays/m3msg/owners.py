@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
+from penstock.config import host_and_port
 from penstock.delivery.page import Slots
+from penstock.errors import ConfigError
 from penstock.m3.placement import Placement
 
 #: The taker of what nobody has.
@@ -31,12 +34,23 @@ class Owner(NamedTuple):
 Owners: TypeAlias = "Mapping[int, Sequence[Owner]]"
 
 
+def usable(placement: Placement) -> tuple[Placement, list[str]]:
+    """Return a placement without the instances that cannot be dialled, and for each of those why not."""
+    found, problems = {}, []
+    for name, instance in sorted(placement.instances.items()):
+        try:
+            host_and_port(instance.endpoint)
+        except ConfigError as error:
+            problems.append(f"{name}: {error}")
+        else:
+            found[name] = instance
+    return (msgspec.structs.replace(placement, instances=found) if problems else placement), problems
+
+
 def shared(placement: Placement, shards: int) -> Owners:
     """Return who may get the messages of each shard; without shards in the placement, everybody of every shard."""
     found: dict[int, list[Owner]] = {}
     for _, instance in sorted(placement.instances.items()):
-        if not instance.endpoint:
-            continue
         owned = [shard.id for shard in instance.shards] if placement.is_sharded else range(shards)
         for shard in owned:
             if shard < shards:
@@ -48,7 +62,7 @@ def replicas(placement: Placement, shards: int, before: Sequence[Mapping[int, st
     """Return the owner of each shard in each replica; `before` are the endpoints that had them until now."""
     owners: dict[int, list[Owner]] = {}
     for _, instance in sorted(placement.instances.items()):
-        for shard in instance.shards if instance.endpoint else ():
+        for shard in instance.shards:
             if shard.id < shards:
                 owners.setdefault(shard.id, []).append(Owner(instance.endpoint, shard.cutover_ns, shard.cutoff_ns))
     found: list[dict[int, Owner]] = []

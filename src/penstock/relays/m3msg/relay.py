@@ -51,6 +51,10 @@ class NodeStream:
         """Put something into the registry."""
         return self._topic.node.catalog.put(key, value)
 
+    def forget(self, key: str) -> Answer[None]:
+        """Take something out of the registry."""
+        return self._topic.node.catalog.remove([key])
+
 
 async def _nothing() -> None:
     pass
@@ -124,8 +128,20 @@ class Relay:
         await self._topology.close()
         await self._end()
 
+    def hindrances(self) -> list[str]:
+        """Return why what goes out may not go where it should."""
+        away = self._topology.away
+        return [f"M3's topics and placements are as etcd last said, for it cannot be read: {away}"] if away else []
+
     def samples(self) -> Iterator[Sample]:
-        """Return the figures of each service."""
+        """Return the figures of the topology, and of each service."""
+        told = self._topology
+        text = "1 while M3's topics and placements are known to be current."
+        yield Sample("topology_current", "gauge", text, int(not told.away))
+        text = "Times at which etcd ceased to say what M3's topics and placements are."
+        yield Sample("topology_losses_total", "counter", text, told.losses)
+        text = "Values of topics, placements and flags that could not be used."
+        yield Sample("unreadable_values_total", "counter", text, told.refused)
         for topic, relayed in self.topics.items():
             yield Sample(
                 "refused_changes_total",
@@ -148,6 +164,10 @@ class Relay:
                     ("resets_total", "Connections that broke.", counts.resets),
                 ):
                     yield Sample(name, "counter", text, value, labels)
+                text = "Placements, or changes of the service, that could not be followed."
+                yield Sample("refused_placements_total", "counter", text, service.refused, labels)
+                text = "Instances of the placement that have no address that can be used."
+                yield Sample("unusable_instances", "gauge", text, service.unusable, labels)
                 yield Sample("lag", "gauge", "Messages that wait to be sent.", service.lag, labels)
                 connections = list(service.connections)
                 open_ = sum(connection.is_open for connection in connections)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from penstock.clock import SECOND, Clock
-from penstock.m3.topic import ServiceId, Topic
+from penstock.config import parse_duration
+from penstock.m3.topic import ConsumerService, ServiceId, Topic
+from penstock.registry.answer import Answer
 from penstock.relays.m3msg.config import RelayConfig
+from penstock.relays.m3msg.members import Members
 from penstock.relays.m3msg.retry import Retry
 from penstock.relays.m3msg.service import Service
 from penstock.relays.m3msg.stream import Stream
 from penstock.relays.m3msg.topology import Topology
+from penstock.settings import SubscriptionSettings
 from penstock.wire.dial import Dialler
 from penstock.wire.link import Backoff
 
@@ -22,6 +26,9 @@ _log = logging.getLogger("penstock.m3msg")
 DIAL_NS_MIN = SECOND
 DIAL_NS_MAX = 15 * SECOND
 
+#: A service that left while nobody looked is let go of so long after the topic is known.
+FLAG_NS = SECOND
+
 
 class Way:
     """How messages are sent, the same for all connections of a relay."""
@@ -29,11 +36,13 @@ class Way:
     def __init__(self, clock: Clock, config: RelayConfig, dialler: Dialler, random: Random) -> None:
         self.clock = clock
         self.dialler = dialler
-        self.retry = Retry(config.retry_initial_ns, config.retry_max_ns, random)
+        pauses_ns = [parse_duration(pause) for pause in config.retry_pauses]
+        self.retry = Retry(config.retry_initial_ns, config.retry_max_ns, random, pauses_ns=pauses_ns)
         self.in_flight = config.in_flight
         self.dial_timeout_ns = config.dial_timeout_ns
         self.write_timeout_ns = config.write_timeout_ns
         self.frame_bytes = config.frame_bytes
+        self.ignores_times = config.ignore_cutover_cutoff
         #: A service that leaves its topic gets what was published for it before.
         self.is_graceful = config.graceful_close
         self._random = random
@@ -68,6 +77,7 @@ class Relayed:
         self._topology = topology
         self._way = way
         self._connections = connections
+        self._members = Members(stream)
         self._cancels: dict[ServiceId, Callable[[], None]] = {}
         self._is_draining = False
         self._cancel = topology.watch_topic(stream.name, self._heard)
@@ -90,10 +100,13 @@ class Relayed:
                 said.shards,
             )
             return
-        self.shards = said.shards
+        is_first, self.shards = not self.shards, said.shards
         now = {service.service_id: service for service in said.services}
         for gone in [each for each in self.services if each not in now]:
             self._leave(gone)
+        if is_first:
+            self._leave_absent(now)
+        known = self._members.add(said.services)
         for key, service in now.items():
             back = self.leaving.pop(key, None)
             if back is not None:
@@ -102,19 +115,41 @@ class Relayed:
             if key in self.services:
                 self.services[key].become(service)
             else:
-                new = self.services[key] = Service(self.stream, service, said.shards, self._way, self._connections)
-                new.begin()
-                self._cancels[key] = self._topology.watch_placement(key, new.place)
+                self._made(service).begin(known)
+                self._cancels[key] = self._topology.watch_placement(key, self.services[key].place)
 
-    def _leave(self, key: ServiceId) -> None:
+    def _made(self, said: ConsumerService) -> Service:
+        made = self.services[said.service_id] = Service(self.stream, said, self.shards, self._way, self._connections)
+        return made
+
+    def _leave_absent(self, now: Mapping[ServiceId, ConsumerService]) -> None:
+        """Let go of those that left the topic while it was not relayed here."""
+        for said in self._members.absent(now):
+            if self._made(said).has_subscription:
+                self._cancels[said.service_id] = self._topology.watch_placement(
+                    said.service_id, self.services[said.service_id].place
+                )
+                # The flag that says how services leave may come a moment after the topic.
+                self._leave(said.service_id, FLAG_NS)
+            else:
+                self._forget(self.services.pop(said.service_id))
+
+    def _leave(self, key: ServiceId, after_ns: int = 0) -> None:
         service = self.leaving[key] = self.services.pop(key)
         cancel = self._cancels[key]
 
-        def left() -> None:
+        def left(removed: Answer[None]) -> None:
             cancel()
             del self._cancels[key], self.leaving[key]
+            removed.then(lambda _, error: self._forget(service) if error is None else None)
 
-        service.leave(left)
+        service.leave(left, after_ns)
+
+    def _forget(self, gone: Service) -> None:
+        """Remember a service no more, but while the file has filters for it: each start makes its subscription anew."""
+        key = gone.said.service_id
+        if key not in self.services and self.stream.declared(gone.name, SubscriptionSettings()) is None:
+            self._members.remove(key)
 
     def drain(self) -> None:
         """Send nothing more, and follow no change: a node that stops gives no seats."""

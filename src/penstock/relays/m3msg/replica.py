@@ -118,8 +118,10 @@ class Replica:
         return np.zeros(count, np.bool_)
 
     def _timely(self, owners: Mapping[int, Sequence[Owner]]) -> Keep | None:
-        """Return what judges rows by the times of their owners; None where no owner has any."""
-        if not any(owner.cutover_ns or owner.cutoff_ns for some in owners.values() for owner in some):
+        """Return what judges rows by the times of their owners; None where no owner has any that counts."""
+        if self._manner.ignores_times or not any(
+            owner.cutover_ns or owner.cutoff_ns for some in owners.values() for owner in some
+        ):
             return None
         froms = np.zeros(self._shards, np.int64)
         untils = np.full(self._shards, np.iinfo(np.int64).max, np.int64)

@@ -15,7 +15,8 @@ from penstock.m3.placement import Placement
 from penstock.m3.topic import ConsumerService, Filters
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
-from penstock.relays.m3msg.owners import Owner, replicas, shared
+from penstock.relays.m3msg.members import REMEMBERED
+from penstock.relays.m3msg.owners import Owner, replicas, shared, usable
 from penstock.relays.m3msg.replica import Replica
 from penstock.relays.m3msg.stream import Stream
 from penstock.settings import HOUR_NS, SubscriptionSettings, TrafficSettings
@@ -28,9 +29,6 @@ LEASE_NS_MAX = 24 * HOUR_NS
 #: How often it is looked whether a service that is about to go has acked everything, as upstream does.
 CLOSE_CHECK_NS = SECOND
 
-#: Where the registry keeps who has which replica.
-PLACES = "m3msg/"
-
 
 class Service:
     """Keeps the subscriptions of a service, and their connections, as its placement is."""
@@ -38,6 +36,8 @@ class Service:
     def __init__(self, stream: Stream, said: ConsumerService, shards: int, manner: Manner, connections: int) -> None:
         self.said = said
         self.counts = Counts()
+        #: Placements that could not be followed, and instances of the one in force that cannot be dialled.
+        self.refused = self.unusable = 0
         self._stream = stream
         self._shards = shards
         self._manner = manner
@@ -46,7 +46,7 @@ class Service:
         self._placement: Placement | None = None
         self._closed = self._is_draining = False
         #: Hears when it has gone, while it is about to.
-        self._left: Callable[[], None] | None = None
+        self._left: Callable[[Answer[None]], None] | None = None
         #: Its topic had filters for it, so what its subscriptions have are not somebody else's.
         self._was_filtered = False
         #: Changes are made one after the other.
@@ -57,6 +57,11 @@ class Service:
         """The name of its first subscription; those of further replicas have a number behind it."""
         parts = (self.said.service_id.zone, self.said.service_id.environment, self.said.service_id.name)
         return "m3msg." + ".".join(part for part in parts if part)
+
+    @property
+    def has_subscription(self) -> bool:
+        """Whether there is a subscription of its own already."""
+        return bool(self._subscriptions())
 
     @property
     def connections(self) -> Iterator[Connection]:
@@ -75,9 +80,9 @@ class Service:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """See to it that nothing is missed from now on, whatever the placement is."""
-        self._then(lambda: self._subscribed(0).then_make(lambda _: None))
+    def begin(self, known: Answer[None]) -> None:
+        """See to it that nothing is missed once it is remembered, whatever the placement is."""
+        self._then(lambda: known.then_ask(lambda _: self._subscribed(0)).then_make(lambda _: None))
 
     def become(self, said: ConsumerService) -> None:
         """Take over what a topic says of it now, but how it is consumed, which stays."""
@@ -94,9 +99,13 @@ class Service:
     def place(self, placement: Placement) -> None:
         """Send to these instances from now on."""
         if self.said.consumption == "replicated" and not placement.is_sharded:
+            self.refused += 1
             _log.warning("service %s is replicated, and its placement has no shards: it changes nothing", self.name)
             return
-        self._placement = placement
+        self._placement, problems = usable(placement)
+        self.unusable = len(problems)
+        for problem in problems:
+            _log.warning("service %s does without an instance of its placement: %s", self.name, problem)
         self._then(self._place)
 
     def drain(self) -> None:
@@ -111,56 +120,70 @@ class Service:
         for replica in self._replicas:
             replica.close()
 
-    def leave(self, left: Callable[[], None]) -> None:
-        """Go: at once, or, where that is asked for, when everything that was published until now is acked."""
+    def leave(self, left: Callable[[Answer[None]], None], after_ns: int = 0) -> None:
+        """Go: at once, or, where that is asked for, when everything that was published until now is acked.
+
+        `left` hears when it goes, with the answer that comes when its subscriptions are gone.
+        """
         self._left = left
-        if self._manner.is_graceful:
-            for replica in self._replicas:
-                replica.subscription.gate([cursor.source.readable_end for cursor in replica.subscription.cursors])
-        self._look_around()
+        for subscription in self._subscriptions():
+            subscription.gate([cursor.source.readable_end for cursor in subscription.cursors])
+        if after_ns:
+            self._look_later(after_ns)
+        else:
+            self._look_around()
 
     def stay(self) -> None:
         """Do not go after all."""
         self._left = None
-        for replica in self._replicas:
-            replica.subscription.gate(None)
-            replica.subscription.pump()
+        for subscription in self._subscriptions():
+            subscription.gate(None)
+            subscription.pump()
 
     def _look_around(self) -> None:
         """Go if nothing is waited for any more."""
         if self._closed or self._left is None:
             return
         if self._manner.is_graceful and self._has_more():
-            clock = self._manner.clock
-            clock.call_at(clock.monotonic() + CLOSE_CHECK_NS, self._look_around)
-            return
-        self._remove()
-        self._left()
+            self._look_later(CLOSE_CHECK_NS)
+        else:
+            self._left(self._remove())
+
+    def _look_later(self, after_ns: int) -> None:
+        clock = self._manner.clock
+        clock.call_at(clock.monotonic() + after_ns, self._look_around)
 
     def _has_more(self) -> bool:
-        subscriptions = [replica.subscription for replica in self._replicas]
-        return any(each.depth() or each.in_flight() or each.waiting() for each in subscriptions)
+        return any(each.depth() or each.in_flight() or each.waiting() for each in self._subscriptions())
 
-    def _remove(self) -> None:
-        """Hang up, and keep nothing for it any more."""
+    def _remove(self) -> Answer[None]:
+        """Hang up, and keep nothing for it any more, nor for a replica that it once had."""
         self.close()
-        names = [replica.subscription.name for replica in self._replicas] or [self.name]
-        for name in names:
-            if name in self._stream.subscriptions:
-                self._stream.delete_subscription(name).then(partial(_failed, f"subscription {name} cannot be removed"))
+        removed: Answer[None] = Answer.of(None)
+        for name in [each.name for each in self._subscriptions()]:
+            one = self._stream.delete_subscription(name)
+            one.then(partial(_failed, f"subscription {name} cannot be removed"))
+            removed = removed.then_ask(lambda _, one=one: one)  # type: ignore[misc]
+        return removed.then_ask(lambda _: self._forget_places())
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _then(self, ask: Callable[[], Answer[None]]) -> None:
         """Make a change after those before it."""
         self._changing = self._changing.settled().then_ask(lambda _: Answer.of(None) if self._closed else ask())
-        self._changing.then(partial(_failed, f"service {self.name} cannot follow its placement"))
+        self._changing.then(self._changed)
+
+    def _changed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self.refused += 1
+            _failed(f"service {self.name} cannot follow its placement", None, error)
 
     def _settings(self, before: SubscriptionSettings | None = None) -> SubscriptionSettings:
         """Return the settings of a subscription; without filters in the topic, those of the file, or those it has."""
         settings = msgspec.structs.replace(
             before or SubscriptionSettings(),
-            ttl_ns=self.said.ttl_ns,
+            # To M3, a time to live below nothing is none.
+            ttl_ns=max(self.said.ttl_ns, 0),
             lease_ns=self._manner.retry.after_ns(1),
             lease_max_ns=LEASE_NS_MAX,
             policy="routed",
@@ -184,8 +207,16 @@ class Service:
             )
         return answer
 
+    def _name_of(self, number: int) -> str:
+        return self.name if number == 0 else f"{self.name}.{number}"
+
+    def _subscriptions(self) -> list[Subscription]:
+        """Return those it has, also where their replicas are nobody's any more."""
+        names = map(self._name_of, range(max(len(self._replicas), len(self._places()), 1)))
+        return [self._stream.subscriptions[name] for name in names if name in self._stream.subscriptions]
+
     def _subscribed(self, number: int) -> Answer[Subscription]:
-        name = self.name if number == 0 else f"{self.name}.{number}"
+        name = self._name_of(number)
         there = self._stream.subscriptions.get(name)
         if there is None:
             return self._stream.subscribe(name, self._settings())
@@ -200,7 +231,10 @@ class Service:
         if self.said.consumption == "shared":
             owners = {shard: tuple(some) for shard, some in shared(placement, self._shards).items()}
             return self._grown(1).then_make(lambda _: self._replicas[0].place(owners, discards=False))
-        tables = replicas(placement, self._shards, self._places())
+        before = self._places()
+        tables = replicas(placement, self._shards, before)
+        # A replica that has no owner any more, as every one in a placement without instances, keeps nothing.
+        tables += [{}] * (max(len(before), 1) - len(tables))
         kept = self._grown(len(tables)).then_ask(lambda _: self._keep_places(tables))
         return kept.then_make(lambda _: self._deal(tables))
 
@@ -230,7 +264,7 @@ class Service:
 
     @property
     def _key(self) -> str:
-        return f"{PLACES}{self._stream.name}/{self.name}"
+        return f"{REMEMBERED}{self._stream.name}/{self.name}"
 
     def _places(self) -> list[dict[int, str]]:
         value = self._stream.remembered(self._key)
@@ -241,6 +275,9 @@ class Service:
         if places == self._places():
             return Answer.of(None)
         return self._stream.remember(self._key, msgspec.json.encode(places))
+
+    def _forget_places(self) -> Answer[None]:
+        return Answer.of(None) if self._stream.remembered(self._key) is None else self._stream.forget(self._key)
 
 
 def _filtered(settings: SubscriptionSettings, filters: Filters) -> SubscriptionSettings:

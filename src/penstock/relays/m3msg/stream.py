@@ -57,3 +57,6 @@ class Stream(Protocol):
 
     def remember(self, key: str, value: bytes) -> Answer[None]:
         """Remember something, also over a restart where anything survives that."""
+
+    def forget(self, key: str) -> Answer[None]:
+        """Remember nothing under a key any more."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import msgspec
 
-from penstock.config import parse_duration
+from penstock.config import host_and_port, parse_duration
 from penstock.errors import ConfigError
 from penstock.m3 import placement as placements
 from penstock.m3 import topic as topics
 from penstock.m3.placement import Instance, Placement, Shard
 from penstock.m3.shardset import BadShardSet, ranges
-from penstock.m3.topic import ConsumerService, Filters, RoutingFilter, ServiceId, Topic
+from penstock.m3.topic import SHARDS_MAX, ConsumerService, Filters, RoutingFilter, ServiceId, Topic
 from penstock.m3.wire import BadMessage, fields
 from penstock.relays.m3msg.config import RelayConfig
 
@@ -29,6 +29,9 @@ _log = logging.getLogger("penstock.m3msg")
 
 T = TypeVar("T")
 
+#: Etcd that says nothing for so long after a start is away.
+START_S = 2.0
+
 OnTopic = Callable[[Topic], None]
 OnPlacement = Callable[[Placement], None]
 OnFlag = Callable[[bool], None]
@@ -37,6 +40,12 @@ Cancel = Callable[[], None]
 
 class Topology(Protocol):
     """Tells what there is, and whatever changes; not from inside the call that asks."""
+
+    #: Values that could not be used, which changed nothing.
+    refused: int
+    #: Why what it told may be old, empty while it is not; and how often that began.
+    away: str
+    losses: int
 
     def watch_topic(self, name: str, told: OnTopic) -> Cancel:
         """Tell of a topic as it is and as it becomes; one that is deleted stays as it was."""
@@ -136,12 +145,17 @@ def _placement(said: _Placement) -> Placement:
     instances = {}
     most = 0
     for name, instance in said.instances.items():
-        owned = (
-            [shard for first, last in ranges(instance.shards) for shard in range(first, last + 1)]
-            if (instance.shards)
-            else []
-        )
+        pieces = ranges(instance.shards) if instance.shards else ()
+        if pieces and pieces[-1][1] >= SHARDS_MAX:
+            raise ConfigError(
+                f"instance {name}: shard {pieces[-1][1]} is above the last one there may be, {SHARDS_MAX - 1}"
+            )
+        owned = [shard for first, last in pieces for shard in range(first, last + 1)]
         shards = tuple(Shard(shard, "available") for shard in owned)
+        try:
+            host_and_port(instance.endpoint)
+        except ConfigError as error:
+            raise ConfigError(f"instance {name}: {error}") from None
         instances[name] = Instance(id=name, endpoint=instance.endpoint, shards=shards)
         most = max(most, *owned, 0)
     sharded = any(instance.shards for instance in instances.values())
@@ -150,6 +164,9 @@ def _placement(said: _Placement) -> Placement:
 
 class FileTopology:
     """What a file says, once."""
+
+    refused = losses = 0
+    away = ""
 
     def __init__(self, known: Known) -> None:
         self._known = known
@@ -189,8 +206,8 @@ class EtcdTopology:
         self._topics = config.topic_namespace
         self._placements = config.placement_namespace
         self._mirrors: list[tuple[Mirror, asyncio.Task[None]]] = []
-        #: Values that could not be used, which changed nothing.
-        self.refused = 0
+        self.refused = self.losses = 0
+        self.away = ""
 
     def topic_key(self, name: str) -> str:
         """Return where a topic is."""
@@ -226,7 +243,9 @@ class EtcdTopology:
     def _watch(self, key: str, told: Callable[[str, bytes], None]) -> Cancel:
         from penstock.registry.etcd.mirror import Mirror
 
-        mirror = Mirror(self._client, key.encode(), partial(self._changed, key, told), is_prefix=False)
+        mirror = Mirror(
+            self._client, key.encode(), partial(self._changed, key, told), is_prefix=False, on_state=self._state
+        )
         first = asyncio.get_running_loop().create_task(self._first(mirror, key, told))
         self._mirrors.append((mirror, first))
         return partial(self._unwatch, mirror, first)
@@ -235,10 +254,16 @@ class EtcdTopology:
         if (mirror, first) in self._mirrors:
             self._mirrors.remove((mirror, first))
             first.cancel()
+            self._state(True)
             self._ending = asyncio.get_running_loop().create_task(mirror.close())
 
     async def _first(self, mirror: Mirror, key: str, told: Callable[[str, bytes], None]) -> None:
-        await mirror.is_ready.wait()
+        try:
+            async with asyncio.timeout(START_S):
+                await mirror.is_ready.wait()
+        except TimeoutError:
+            self._state(False)
+            await mirror.is_ready.wait()
         entry = mirror.entries.get(key.encode())
         if entry is not None:
             told(key, entry.value)
@@ -249,6 +274,17 @@ class EtcdTopology:
             _log.warning("%s was deleted in etcd; what it said holds until it is put again", key)
         else:
             told(key, value)
+
+    def _state(self, is_current: bool) -> None:
+        """Say once that etcd is away, whatever is watched there, and once that all of it is current again."""
+        why = next((mirror.why for mirror, _ in self._mirrors if not mirror.is_current), "")
+        if not is_current and why and not self.away:
+            self.losses += 1
+            _log.warning("M3's topics and placements cannot be read from etcd: %s; what was known holds", why)
+            self.away = why
+        elif self.away and not why:
+            _log.info("M3's topics and placements are read from etcd again")
+            self.away = ""
 
     def _told(self, decode: Callable[[bytes], T], told: Callable[[T], None], key: str, value: bytes) -> None:
         try:
