@@ -25,10 +25,18 @@ def wrong(dice: random.Random) -> bytes:
     return bytes(wire)
 
 
+def numbered(dice: random.Random) -> bytes:
+    """Return messages of API keys and versions that nobody knows, all different."""
+    numbers = dice.sample(range(1, 32768), 1000)
+    return b"".join(
+        struct.pack(">ihh", 8, *((number, 0) if dice.random() < 0.5 else (256, number))) for number in numbers
+    )
+
+
 def flood(family: int, kind: int, place: object, seed: int) -> None:
     """Connect, send, and begin again."""
     dice = random.Random(seed)
-    wires = [wrong(dice) for _ in range(1000)]
+    wires = [*(wrong(dice) for _ in range(1000)), *(numbered(dice) for _ in range(20))]
     while True:
         with socket.socket(family, kind) as sock:
             try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.columns import SMALL
-from penstock.dialects.dory.codec import Decoded, Fault, Stream, decode
+from penstock.dialects.dory.codec import MALFORMED, Decoded, Fault, Stream, decode
 from penstock.dory import TooLong, encode
 
 NOW_MS = 1_700_000_000_000
@@ -111,6 +112,39 @@ def test_messages_of_one_size_are_read_as_each_by_itself_wherever_one_differs(
             found = at_once(wires)
             assert (rows(found), found.faults) == one_by_one(wires), (row, place)
     assert rows(at_once(alike)) == one_by_one(alike)[0]
+
+
+class Looked(np.ndarray[Any, Any]):
+    """Places of a read that count how many of them are looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, picks: Any) -> Any:
+        found = super().__getitem__(picks)
+        Looked.lookups += np.size(picks if isinstance(picks, np.ndarray) else found)
+        return found
+
+
+@pytest.mark.parametrize("place", [4, 6], ids=["API key", "version"])
+def test_bad_messages_are_looked_at_as_often_whatever_is_in_them(place: int) -> None:
+    def lookups(numbers: Sequence[int]) -> int:
+        wires = [bytearray(struct.pack(">ihh", 8, 256, 0)) for _ in numbers]
+        for wire, number in zip(wires, numbers, strict=True):
+            struct.pack_into(">h", wire, place, number)
+        stops = np.cumsum([8] * len(wires))
+        Looked.lookups = 0
+        found = decode(b"".join(wires), (stops - 8).view(Looked), stops.view(Looked), NOW_MS)
+        assert [len(contents) for contents in found.faults.values()] == [
+            numbers.count(number) for number in dict.fromkeys(numbers)
+        ]
+        return Looked.lookups
+
+    assert lookups(range(1000, 3000)) <= 2 * lookups([1000] * 2000)
+
+
+def test_empty_datagrams_are_malformed_however_many_come_at_once() -> None:
+    for count in (1, SMALL, SMALL + 1, 100):
+        assert at_once([b""] * count) == Decoded([], {MALFORMED: [b""] * count})
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli import table
 from penstock.cli.import_dory import imported
+from penstock.clock import SECOND
 from penstock.dialects.dory.config import DoryConfig
 from penstock.errors import ConfigError
 from penstock.relays.kafka.config import KafkaRelayConfig
@@ -70,7 +71,9 @@ def test_every_element_of_a_complete_file_is_a_setting_or_is_named(tmp_path: Pat
         "combined_bytes": "256KiB",
         "compression": "snappy",
         "compression_min_bytes": "1KiB",
+        "compression_level": 0,
         "compression_percent": 75,
+        "rate_interval": "0",
         "rate_count": 0,
     }
     assert per_topic == {
@@ -180,12 +183,12 @@ def test_the_least_file_starts_with_sane_defaults() -> None:
         ),
     ],
 )
-def test_case_37_what_dory_refuses_is_refused_with_the_place_and_the_reason(text: str, reason: str) -> None:
+def test_dory_case_37_what_dory_refuses_is_refused_with_the_place_and_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         imported(text)
 
 
-def test_case_37_lz4_is_no_error_here() -> None:
+def test_dory_case_37_lz4_is_no_error_here() -> None:
     settings, _ = imported(
         section(
             '<compression><namedConfigs><config name="a" type="lz4" minSize="1"/></namedConfigs>'
@@ -193,3 +196,67 @@ def test_case_37_lz4_is_no_error_here() -> None:
         )
     )
     assert settings["kafka_relay.compression"] == "lz4"
+
+
+def rates(most: str) -> KafkaRelayConfig:
+    """Return the relay of a file with a default rate, and a topic with another one."""
+    settings, left = imported(
+        section(
+            '<topicRateLimiting><namedConfigs><config name="some" interval="10000" maxCount="500"/>'
+            f'<config name="other" interval="1000" maxCount="{most}"/></namedConfigs><defaultTopic config="some"/>'
+            '<topicConfigs><topic name="vip" config="other"/></topicConfigs></topicRateLimiting>'
+        )
+    )
+    assert not [name for name in left if "rate" in name]
+    return table.load(os.devnull, settings, {}).config.of(KafkaRelayConfig)
+
+
+def test_a_topic_without_a_rate_is_not_held_to_that_of_the_others() -> None:
+    relay = rates("unlimited")
+    assert (relay.manner("vip").rate_interval_ns, relay.manner("vip").rate_count) == (0, 0)
+    assert (relay.manner("t").rate_interval_ns, relay.manner("t").rate_count) == (10 * SECOND, 500)
+
+
+def test_a_rate_of_nothing_throws_everything_away_as_in_dory() -> None:
+    relay = rates("0")
+    assert (relay.manner("vip").rate_interval_ns, relay.manner("vip").rate_count) == (SECOND, 0)
+
+
+def packed(config: str, topic: str = "") -> tuple[KafkaRelayConfig, list[str]]:
+    """Return the relay of a file with a default compression, and what could not be carried of that."""
+    settings, left = imported(
+        section(
+            f'<compression><namedConfigs><config name="c" {config}/><config name="own" type="gzip" minSize="1"/>'
+            f'</namedConfigs><defaultTopic config="c"/><topicConfigs>{topic}</topicConfigs></compression>'
+        )
+    )
+    told = [f"{name}: {why}" for name, why in left.items() if "compression" in name]
+    return table.load(os.devnull, settings, {}).config.of(KafkaRelayConfig), told
+
+
+@pytest.mark.parametrize(
+    ("config", "codec", "level", "told"),
+    [
+        ('type="gzip" minSize="1" level="9"', "gzip", 9, ""),
+        ('type="gzip" minSize="1" level="-1"', "gzip", None, ""),
+        ('type="gzip" minSize="1"', "gzip", None, ""),
+        ('type="gzip" minSize="1" level="10"', "gzip", None, "compression config c: gzip has no level 10"),
+        ('type="gzip" minSize="1" level="-2"', "gzip", None, "compression config c: gzip has no level -2"),
+        # Nothing gets smaller by it, so Dory sends everything as it is.
+        ('type="gzip" minSize="1" level="0"', "none", None, "compression config c: level 0 makes nothing smaller"),
+        ('type="snappy" minSize="1" level="99"', "snappy", None, ""),  # which has no levels, in Dory either
+        ('type="zstd" minSize="1" level="22"', "zstd", 22, ""),
+        ('type="zstd" minSize="1" level="23"', "zstd", None, "compression config c: zstd has no level 23"),
+    ],
+)
+def test_a_level_of_compression_is_carried_or_it_is_the_codecs_own(
+    config: str, codec: str, level: int | None, told: str
+) -> None:
+    relay, left = packed(config)
+    assert (relay.manner("t").compression, relay.manner("t").compression_level) == (codec, level)
+    assert [text.startswith(told) for text in left] == ([True] if told else [])
+
+
+def test_a_topic_without_a_level_has_not_that_of_the_others() -> None:
+    relay, _ = packed('type="gzip" minSize="1" level="9"', '<topic name="t" config="own"/>')
+    assert (relay.manner("t").compression_level, relay.manner("u").compression_level) == (None, 9)

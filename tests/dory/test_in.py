@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 
 from penstock.config import CallersConfig, Config, LimitsConfig, MemoryConfig, NodeConfig, TopicConfig
+from penstock.dialect import Peer, Sample
 from penstock.dialects.dory.config import DATAGRAM, HTTP, STREAM, TCP, DoryConfig, check, endpoints
 from penstock.dialects.dory.datagrams import BURST_MAX, TURN_BYTES_MAX
 from penstock.dory import encode
 from penstock.errors import ConfigError
+from penstock.node.node import Served as NodeServed
 from penstock.registry.answer import Answer
 from tests.dory.senders import TIME_MS, M, Sockets, dory
 
@@ -153,6 +156,25 @@ def test_what_waits_for_its_topic_counts_as_input_and_when_that_is_full_the_newe
         assert node.served.do(lambda: node_.budget.input.used) == 64_000
 
 
+def test_messages_of_nothing_that_wait_for_their_topic_have_an_end_too(tmp_path: Path) -> None:
+    empty, full = encode("t", b"", timestamp_ms=TIME_MS), encode("t", b"x", timestamp_ms=TIME_MS)
+    with dory(tmp_path, {"memory": MemoryConfig(input_bytes=64_000)}) as node, node.open("stream") as line:
+        budget, asked = node.served.node.budget.input, []
+
+        def later() -> Answer[None]:
+            asked.append(Answer[None]())
+            return asked[-1]
+
+        turns = node.served.node.lifecycle._turns
+        node.served.do(lambda: setattr(turns, "next", later))
+        line.say(full, full, *[empty] * 300)
+        node.until_thrown(no_memory=52)  # half of it, at a block each
+        assert node.served.do(lambda: (budget.used, node.running.pool.used)) == (32_000, 2)
+        node.served.do(lambda: asked[0].give(None))
+        assert [body for body, _ in node.until_stored(250)].count(b"") == 248
+        node.served.until(lambda: (budget.used, node.running.pool.used) == (0, 0))
+
+
 def test_rows_of_a_memory_topic_count_once_as_what_they_are(tmp_path: Path) -> None:
     with dory(tmp_path, {"topic": TopicConfig(durability="memory")}) as node, node.open("stream") as line:
         line.say(*[encode("t", b"x" * 1200, timestamp_ms=TIME_MS)] * 5)
@@ -242,6 +264,45 @@ def test_what_was_sent_before_the_node_stops_is_stored(tmp_path: Path) -> None:
         line.say(*[M] * 200)
         node.served.stop()
         assert node.served.node.topics["t"].intake.published == 200
+
+
+class Relay:
+    """Something that takes messages elsewhere, and looks at the inputs when it is told to come to an end."""
+
+    def __init__(self, node: Sockets) -> None:
+        self.node = node
+        self.refused: list[str] = []
+        self.published = 0
+        self.seen = 0
+
+    async def drain(self) -> None:
+        self.published = self.node.served.node.topics["t"].intake.published
+        for transport in TRANSPORTS:
+            try:
+                self.node.open(transport).sock.close()
+            except OSError:
+                self.refused.append(transport)
+        # How far it is can be seen until the end.
+        self.seen = (await asyncio.to_thread(self.node.served.ask, "GET", "topics")).status
+
+    async def close(self) -> None:
+        pass
+
+    def samples(self) -> list[Sample]:
+        return []
+
+    def peers(self) -> list[Peer]:
+        return []
+
+
+def test_inputs_are_closed_and_what_they_took_is_stored_before_a_relay_comes_to_its_end(tmp_path: Path) -> None:
+    with dory(tmp_path) as node, node.open("datagram") as line:
+        relay = Relay(node)
+        node.served.do(lambda: node.served.node.served.__setitem__("kafka_relay", NodeServed(relay, [])))
+        line.say(*[M] * 200)
+        node.served.stop()
+        assert relay.refused == list(TRANSPORTS)
+        assert (relay.published, relay.seen) == (200, 200)
 
 
 def test_a_socket_file_that_a_dead_node_left_is_replaced(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def counters(node: Sockets) -> dict[str, int]:
     return {each["name"]: each["value"] for each in found}
 
 
-def test_case_36_what_is_not_known_is_answered_as_dory_did(node: Sockets) -> None:
+def test_dory_case_36_what_is_not_known_is_answered_as_dory_did(node: Sockets) -> None:
     index = ask(node, "/nosuch")
     assert (index.status, index.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert index.content == ask(node, "/").content
@@ -188,7 +188,7 @@ def test_discards_tell_of_every_category_plain_and_in_json(node: Sockets) -> Non
         assert line_of_text in text.splitlines()
 
 
-def test_case_31_a_finished_report_holds_what_the_interval_before_lost(node: Sockets) -> None:
+def test_dory_case_31_a_finished_report_holds_what_the_interval_before_lost(node: Sockets) -> None:
     node.served.do(lambda: node.served.node.discards.add("error_ack", "t", [1]))
     node.served.advance(3600)
     report = document(node, "/discards/json")
@@ -228,6 +228,9 @@ def test_the_monitoring_script_finds_every_counter_it_looks_up(node: Sockets, re
     relay.figures = [
         Sample("acked_total", "counter", "", 1),
         Sample("metadata_fetches_total", "counter", "", 2),
+        Sample("connection_failures_total", "counter", "", 5, {"kind": "connect"}),
+        Sample("connection_failures_total", "counter", "", 6, {"kind": "silent"}),
+        Sample("metadata_unchanged_total", "counter", "", 7),
         Sample("errors_total", "counter", "", 3, {"code": "6"}),
         Sample("errors_total", "counter", "", 4, {"code": "99"}),
     ]
@@ -239,6 +242,8 @@ def test_the_monitoring_script_finds_every_counter_it_looks_up(node: Sockets, re
     assert (after["AckOk"], after["GetMetadataSuccess"]) == (1, 2)
     assert (after["AckErrorNotLeaderForPartition"], after["AckErrorUndocumented"]) == (3, 4)
     assert after["TopicHasNoAvailablePartitions"] == 2
+    assert (after["ConnectorConnectFail"], after["ConnectorSocketTimeout"], after["ConnectorSocketError"]) == (5, 6, 0)
+    assert after["MetadataUnchangedOnRefresh"] == 7
     assert after["NewTcpClient"] == 1
     relay.new = 100  # what came before the start, or from elsewhere, is nothing that scripts know of
     assert counters(node)["MsgDestroy"] == 1

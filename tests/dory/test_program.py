@@ -122,7 +122,7 @@ def test_dory_says_its_version_and_how_it_is_used(tmp_path: Path) -> None:
     assert "--config-path FILE" in ran("--help", cwd=tmp_path).stdout
 
 
-def test_case_37_a_file_that_cannot_be_used_ends_it_with_status_1(tmp_path: Path) -> None:
+def test_dory_case_37_a_file_that_cannot_be_used_ends_it_with_status_1(tmp_path: Path) -> None:
     path = tmp_path / "dory.xml"
     path.write_text(FILE.format(directory="relative", port=9))
     for arguments, reason in (

@@ -42,7 +42,7 @@ def keyed(said: Cluster, keys: Sequence[int], mode: str = "dory") -> list[int]:
 USUAL = known((0, 1, 0), (1, 2, 0), (2, 1, 0))
 
 
-def test_17_a_partition_key_goes_where_the_formula_says() -> None:
+def test_dory_case_17_a_partition_key_goes_where_the_formula_says() -> None:
     assert keyed(USUAL, [0, 1, 2, 3, 12345, 0xFFFFFFFF]) == [0, 1, 2, 0, 0, 0]
 
 
@@ -51,7 +51,7 @@ def test_a_key_counts_without_a_sign_whatever_the_column_has() -> None:
     assert keyed(said, [0, 1, 2, 0xFFFFFFFF, -1, 0x80000000, -(1 << 31)]) == [0, 5, 9, 0, 0, 9, 9]
 
 
-def test_18_a_key_walks_on_from_a_broker_that_is_out_of_service() -> None:
+def test_dory_case_18_a_key_walks_on_from_a_broker_that_is_out_of_service() -> None:
     assert keyed(known((0, 1, 0), (1, 3, 5), (2, 1, 0)), [0, 1, 2]) == [0, 2, 2]
 
 
@@ -81,7 +81,7 @@ def test_a_stable_key_changes_its_partition_only_if_that_one_cannot_be_had(
     assert partitions[got][1] in found.in_service
 
 
-def test_19_batches_are_spread_as_brokers_lead_partitions_and_each_cycles_its_own() -> None:
+def test_dory_case_19_batches_are_spread_as_brokers_lead_partitions_and_each_cycles_its_own() -> None:
     said = known(*((number, 1 if number < 3 else 2, 0) for number in range(10)))
     spread = Spread(said.topics["t"], Random(7))
     assert Counter(spread.next() for _ in range(40)) == {1: 12, 2: 28}
@@ -164,7 +164,7 @@ def flat(batches: list[list[Plain]]) -> list[list[tuple[int, int]]]:
     return [[row for group in batch for row in group.rows] for batch in batches]
 
 
-def test_27_a_batch_is_complete_with_its_number_or_with_its_time() -> None:
+def test_dory_case_27_a_batch_is_complete_with_its_number_or_with_its_time() -> None:
     batcher: Batcher[Plain] = Batcher(BatchLimits(time_ns=SECOND, messages=3))
     rows = tuple((5, 100 * SECOND) for _ in range(7))
     assert [len(batch) for batch in flat(batcher.add(Plain(rows), 100 * SECOND))] == [3, 3]
@@ -173,7 +173,7 @@ def test_27_a_batch_is_complete_with_its_number_or_with_its_time() -> None:
     assert batcher.deadline_ns is None
 
 
-def test_28_bytes_cut_batches_as_dory_cuts_them() -> None:
+def test_dory_case_28_bytes_cut_batches_as_dory_cuts_them() -> None:
     batcher: Batcher[Plain] = Batcher(BatchLimits(bytes=10))
     done = batcher.add(sized(4, 4, 3, 0, 10, 5, 5), 0)
     assert [[size for size, _ in batch] for batch in flat(done)] == [[4, 4], [3, 0], [10], [5, 5]]
@@ -323,7 +323,7 @@ def test_the_table_can_be_changed_by_code_and_says_what_it_cannot_use() -> None:
             changes(wrong)
 
 
-def test_21_a_window_admits_so_many_and_the_next_begins_a_multiple_later() -> None:
+def test_dory_case_21_a_window_admits_so_many_and_the_next_begins_a_multiple_later() -> None:
     window = Window(1000, 3)
     assert window.admit(10, 500) == 3
     assert window.admit(1, 1499) == 0

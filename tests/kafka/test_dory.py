@@ -54,37 +54,60 @@ def times(node: Node) -> tuple[int, int]:
     return found["last_updated"], found["last_modified"]
 
 
-def test_1_2_3_34_a_message_becomes_a_record_and_one_of_a_topic_that_kafka_lacks_is_told(
-    tmp_path: Path, one: Brokers, name: Callable[[str], str]
-) -> None:
-    one.create(TOPIC, 1)
-    with between(tmp_path, one) as (node, stream):
+@pytest.fixture(scope="module", autouse=True)
+def _orders(shared_one: Brokers) -> None:
+    shared_one.create(TOPIC)
+
+
+def test_dory_case_1_a_message_with_a_partition_key_becomes_a_record(tmp_path: Path, one: Brokers) -> None:
+    seen = len(one.read(TOPIC))
+    with between(tmp_path, one) as (node, _):
         with socket.create_connection(("127.0.0.1", node.port("dory.tcp_port"))) as tcp:
             tcp.sendall(V[4])
-            wait_for(lambda: len(one.read(TOPIC)) == 1, "case 1's record")
-            assert counted(node, "TcpInputForwardMsg") == 1
-        with socket.socket(socket.AF_UNIX) as line:
-            line.connect(stream)
-            line.sendall(V[6])
-            wait_for(lambda: len(one.read(TOPIC)) == 2, "case 2's record")
-            first, second = one.read(TOPIC)
-            assert (first.key(), first.value(), second.key(), second.value()) == (b"k1", b"hi", None, None)
-            line.sendall(V[3])
-            report: dict[str, Any] = {}
+            wait_for(lambda: len(one.read(TOPIC)) == seen + 1, "its record")
+        assert counted(node, "TcpInputForwardMsg") == 1
+        record = one.read(TOPIC)[-1]
+        assert (record.key(), record.value()) == (b"k1", b"hi")
 
-            def is_told() -> bool:
-                report.update(asked(node, "/discards/json")["unfinished_report"])
-                return bool(report["bad_topic_msg_count"] == 2)
 
-            wait_for(is_told, "case 3's report")
-            assert report["recent_bad_topic"] == ["some topic"]
-            line.settimeout(0.2)
-            with pytest.raises(TimeoutError):  # it is open, and nothing is said on it
-                line.recv(1)
+def test_dory_case_2_a_message_without_key_and_value_becomes_a_record_without(tmp_path: Path, one: Brokers) -> None:
+    seen = len(one.read(TOPIC))
+    with between(tmp_path, one) as (_, stream), socket.socket(socket.AF_UNIX) as line:
+        line.connect(stream)
+        line.sendall(V[6])
+        wait_for(lambda: len(one.read(TOPIC)) == seen + 1, "its record")
+        record = one.read(TOPIC)[-1]
+        assert (record.key(), record.value()) == (None, None)
+
+
+def test_dory_case_3_messages_of_a_topic_that_kafka_lacks_are_told_and_nothing_is_said(
+    tmp_path: Path, one: Brokers
+) -> None:
+    with between(tmp_path, one) as (node, stream), socket.socket(socket.AF_UNIX) as line:
+        line.connect(stream)
+        line.sendall(V[3])
+        report: dict[str, Any] = {}
+
+        def is_told() -> bool:
+            report.update(asked(node, "/discards/json")["unfinished_report"])
+            return bool(report["bad_topic_msg_count"] == 2)
+
+        wait_for(is_told, "its report")
+        assert report["recent_bad_topic"] == ["some topic"]
+        line.settimeout(0.2)
+        with pytest.raises(TimeoutError):  # it is open, and nothing is said on it
+            line.recv(1)
+
+
+def test_dory_case_34_a_new_topic_is_known_after_an_update_and_the_next_one_changes_nothing(
+    tmp_path: Path, one: Brokers, name: Callable[[str], str]
+) -> None:
+    with between(tmp_path, one) as (node, _):
+        wait_for(lambda: times(node)[1] > 0, "what Kafka has at the start")
         before = times(node)
         made = one.create(name("made"), 1)
         asked(node, "/metadata_update", b"")
-        wait_for(lambda: times(node)[1] > before[1], "case 34's topic")
+        wait_for(lambda: times(node)[1] > before[1], "the topic")
         changed = times(node)
         asked(node, "/metadata_update", b"")
         wait_for(lambda: times(node)[0] > changed[0], "an update")

@@ -93,9 +93,51 @@ def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
     assert (counts.taken, counts.acked, counts.discarded) == (len(sent), len(sent), 0)
 
 
-def test_29_30_a_set_is_compressed_from_a_size_on_and_only_if_that_makes_it_smaller() -> None:
+KINDS = {
+    "hangs up": "closed",
+    "answers another question": "answer",
+    "answers nothing": "answer",
+    "claims a huge answer": "answer",
+    "leaves the end off": "answer",
+    "is silent": "silent",
+}
+
+
+@pytest.mark.parametrize(("fault", "kind"), KINDS.items())
+def test_connections_that_fail_are_counted_by_how(fault: str, kind: str) -> None:
+    way = Way()
+    way.broker.faults[Api.PRODUCE].append(FAULTS[fault])
+    assert way.site.offer(way.topic, b"x") == [None]
+    way.until_stored(1)
+    failures = way.relay.router.books.counts.connection_failures
+    assert {name: count for name, count in failures.items() if count} == {kind: 1}
+    said = [each for each in way.relay.samples() if each.name == "connection_failures_total" and each.value]
+    assert [(each.labels, each.value) for each in said] == [({"kind": kind}, 1)]
+
+
+def test_a_broker_that_cannot_be_connected_to_is_counted_as_that() -> None:
+    way = Way()
+    way.broker.port = 9093  # where it says that it is, and nobody listens
+    way.relay.update_metadata()
+    way.run(5)
+    failures = way.relay.router.books.counts.connection_failures
+    assert failures["connect"] > 0
+    assert sum(failures.values()) == failures["connect"]
+    assert way.relay.router.books.counts.metadata_changed == 1
+
+
+def codecs(*bodies: bytes) -> list[str]:
+    """Send these one by one where sets from 128 bytes on are compressed, and return how each of them went."""
     way = Way(replace(PLAIN, compression="gzip", compression_min_bytes=128, compression_percent=75))
-    for count, body in enumerate((b"A" * 101, b"A" * 102, Random(1).randbytes(500)), 1):
+    for count, body in enumerate(bodies, 1):
         assert way.site.offer(way.topic, body) == [None]
         way.until_stored(count)
-    assert way.broker.codecs == ["none", "gzip", "none"]
+    return list(way.broker.codecs)
+
+
+def test_dory_case_29_a_set_is_compressed_from_a_size_on() -> None:
+    assert codecs(b"A" * 101, b"A" * 102) == ["none", "gzip"]
+
+
+def test_dory_case_30_a_set_that_would_hardly_be_smaller_goes_plain() -> None:
+    assert codecs(Random(1).randbytes(500)) == ["none"]

@@ -42,7 +42,7 @@ def checked(**fields: object) -> None:
         ({"per_topic": (PerTopic(topic="a", batching="per_topic"),)}, "per_topic of a"),
     ],
 )
-def test_37_what_cannot_work_is_refused_with_a_reason(wrong: dict[str, object], words: str) -> None:
+def test_dory_case_37_what_cannot_work_is_refused_with_a_reason(wrong: dict[str, object], words: str) -> None:
     checked()
     with pytest.raises(ConfigError, match=words):
         checked(**wrong)

@@ -46,7 +46,7 @@ def test_the_status_pages_of_dory_can_ask_the_relay_what_it_holds() -> None:
     assert relay.metadata_times()[0] > 0
 
 
-def test_17_keys_go_to_their_partitions() -> None:
+def test_dory_case_17_keys_go_to_their_partitions() -> None:
     way = Way(PLAIN)
     keys = [0, 1, 2, 3, 12345, 0xFFFFFFFF]
     way.publish(*(b"%d" % key for key in keys), route=list(keys))
@@ -58,7 +58,7 @@ def test_17_keys_go_to_their_partitions() -> None:
     }
 
 
-def test_19_single_messages_are_spread_as_brokers_lead() -> None:
+def test_dory_case_19_single_messages_are_spread_as_brokers_lead() -> None:
     way = Way(PLAIN, starts=False)
     way.kafka.have("t", *((number, 1 if number < 3 else 2, 0) for number in range(10)))
     way.start()
@@ -71,7 +71,7 @@ def test_19_single_messages_are_spread_as_brokers_lead() -> None:
     assert other == [3, 4, 5, 6, 7, 8, 9] * 4
 
 
-def test_20_a_message_that_is_too_long_is_thrown_away() -> None:
+def test_dory_case_20_a_message_that_is_too_long_is_thrown_away() -> None:
     way = Way(replace(PLAIN, message_max_bytes=1000))
     way.publish(b"x" * 974, b"y" * 975)
     way.until(lambda: not way.left())
@@ -81,7 +81,7 @@ def test_20_a_message_that_is_too_long_is_thrown_away() -> None:
     assert [sample[:3] for sample in report.too_long] == [b"t y"]
 
 
-def test_21_beyond_the_rate_messages_are_thrown_away() -> None:
+def test_dory_case_21_beyond_the_rate_messages_are_thrown_away() -> None:
     way = Way(replace(PLAIN, rate_interval_ns=SECOND, rate_count=3))
     way.publish(*BODIES[:10])
     way.until(lambda: not way.left())
@@ -91,7 +91,19 @@ def test_21_beyond_the_rate_messages_are_thrown_away() -> None:
     assert (report.rate_limited, report.discarded["t"].count) == ({"t": 7}, 7)
 
 
-def test_22_while_kafka_is_away_messages_wait_unseen_and_arrive_when_it_comes() -> None:
+def test_a_topic_without_a_rate_goes_whole_and_one_with_a_rate_of_nothing_not_at_all() -> None:
+    without, nothing = PerTopic(topic="t", rate_interval="0", rate_count=0), PerTopic(topic="n", rate_count=0)
+    way = Way(replace(PLAIN, rate_interval_ns=SECOND, rate_count=3, per_topic=(without, nothing)), starts=False)
+    way.kafka.have("n", (0, 1, 0))
+    way.start()
+    way.publish(*BODIES[:10])
+    way.publish(*BODIES[10:15], to="n")
+    way.until(lambda: not way.left() and not way.left("n"))
+    assert sorted(way.kafka.bodies) == BODIES[:10]
+    assert way.discarded("rate_limit") == 5
+
+
+def test_dory_case_22_while_kafka_is_away_messages_wait_unseen_and_arrive_when_it_comes() -> None:
     way = Way(PLAIN, starts=False)
     way.kafka.is_away = True
     way.start()
@@ -104,7 +116,7 @@ def test_22_while_kafka_is_away_messages_wait_unseen_and_arrive_when_it_comes() 
 
 
 @EITHER
-def test_23_a_message_that_is_refused_too_often_is_thrown_away(config: KafkaRelayConfig) -> None:
+def test_dory_case_23_a_message_that_is_refused_too_often_is_thrown_away(config: KafkaRelayConfig) -> None:
     way = Way(replace(config, failed_attempts_max=2))
     fetches = way.kafka.fetches
     way.kafka.fate = 2
@@ -120,7 +132,9 @@ def test_23_a_message_that_is_refused_too_often_is_thrown_away(config: KafkaRela
 
 
 @EITHER
-def test_24_a_leader_that_moved_is_asked_for_once_and_nothing_is_lost_or_doubtful(config: KafkaRelayConfig) -> None:
+def test_dory_case_24_a_leader_that_moved_is_asked_for_once_and_nothing_is_lost(
+    config: KafkaRelayConfig,
+) -> None:
     way = Way(config)
     fetches = way.kafka.fetches
     way.kafka.script.append(6)
@@ -133,7 +147,7 @@ def test_24_a_leader_that_moved_is_asked_for_once_and_nothing_is_lost_or_doubtfu
 
 
 @EITHER
-def test_25_other_errors_cost_the_messages_and_no_pause(config: KafkaRelayConfig) -> None:
+def test_dory_case_25_other_errors_cost_the_messages_and_no_pause(config: KafkaRelayConfig) -> None:
     way = Way(config)
     way.kafka.script.extend((10, 99))
     way.publish(b"x")
@@ -148,7 +162,7 @@ def test_25_other_errors_cost_the_messages_and_no_pause(config: KafkaRelayConfig
     assert sorted(way.kafka.bodies) == sorted(BODIES[:100])
 
 
-def test_26_a_connection_that_breaks_before_the_answer_counts_no_attempt_and_makes_duplicates() -> None:
+def test_dory_case_26_a_connection_that_breaks_before_the_answer_counts_no_attempt_and_makes_duplicates() -> None:
     way = Way(replace(PLAIN, failed_attempts_max=0))
     way.kafka.script.append(CUT_AFTER)
     way.publish(b"x")
@@ -158,7 +172,7 @@ def test_26_a_connection_that_breaks_before_the_answer_counts_no_attempt_and_mak
     assert way.site.node.discards.total() == 0
 
 
-def test_26_with_numbers_there_are_none() -> None:
+def test_dory_case_26_with_numbers_there_are_none() -> None:
     way = Way(replace(NUMBERED, failed_attempts_max=0))
     way.kafka.script.extend((0, 0, CUT_AFTER, CUT, CUT_AFTER))
     for start in range(0, 3000, 300):
@@ -169,7 +183,7 @@ def test_26_with_numbers_there_are_none() -> None:
     assert way.site.node.discards.duplicates == {}
 
 
-def test_27_batches_of_a_topic_go_to_brokers_in_turn_and_the_rest_when_its_time_has_come() -> None:
+def test_dory_case_27_batches_of_a_topic_go_to_brokers_in_turn_and_the_rest_when_its_time_has_come() -> None:
     way = Way(replace(PLAIN, batching="per_topic", batch_messages=3, batch_time_ns=SECOND), starts=False)
     way.kafka.have("t", (0, 1, 0), (1, 2, 0))
     way.start()
@@ -182,7 +196,7 @@ def test_27_batches_of_a_topic_go_to_brokers_in_turn_and_the_rest_when_its_time_
     assert [len(request) for request in way.requests] == [3, 3, 1]
 
 
-def test_28_bytes_cut_batches_and_those_that_are_complete_together_share_a_request() -> None:
+def test_dory_case_28_bytes_cut_batches_and_those_that_are_complete_together_share_a_request() -> None:
     way = Way(replace(PLAIN, batching="per_topic", batch_bytes=10), starts=False)
     way.kafka.have("t", (0, 1, 0))
     way.start()
@@ -209,7 +223,7 @@ def test_a_combined_batch_has_messages_of_several_topics_keyed_or_not() -> None:
     assert way.kafka.got[1].sets == {("t", 0): [b"a", b"d"], ("u", 1): [b"b"]}
 
 
-def test_33_what_waits_for_company_is_sent_when_the_node_stops() -> None:
+def test_dory_case_33_what_waits_for_company_is_sent_when_the_node_stops() -> None:
     way = Way(replace(PLAIN, batching="combined", combined_time_ns=60 * SECOND))
     way.publish(b"x", b"y")
     way.run(0.5)
@@ -221,7 +235,9 @@ def test_33_what_waits_for_company_is_sent_when_the_node_stops() -> None:
 
 
 @pytest.mark.parametrize("durability", ["memory", "os"])
-def test_32_what_is_never_acked_is_doubtful_at_the_end_and_lost_only_where_nothing_is_stored(durability: str) -> None:
+def test_dory_case_32_what_is_never_acked_is_doubtful_and_lost_only_where_nothing_is_stored(
+    durability: str,
+) -> None:
     way = Way(PLAIN)
     way.kafka.fate = SILENT
     way.topic("t", TopicSettings(durability=durability))  # type: ignore[arg-type]
@@ -236,7 +252,51 @@ def test_32_what_is_never_acked_is_doubtful_at_the_end_and_lost_only_where_nothi
     assert thrown == [("duplicate", None), *lost]
 
 
-def test_34_a_new_topic_is_known_after_an_update_and_the_next_one_changes_nothing() -> None:
+@pytest.mark.parametrize("knows", [True, False], ids=["kafka is silent", "kafka was never found"])
+def test_what_still_waits_in_a_memory_topic_is_told_when_the_node_stops(knows: bool) -> None:
+    way = Way(replace(PLAIN, in_flight=1), starts=False)
+    way.kafka.is_away, way.kafka.fate = not knows, SILENT
+    way.kafka.have("kept", (0, 1, 0))
+    way.start()
+    way.topic("t", TopicSettings(durability="memory"))
+    way.run(0.5)
+    for number in range(10):  # each by itself, and more than one turn hands out
+        way.publish(b"%d" % number, to="kept")
+        way.publish(b"%d" % number)
+    way.publish(*[b"9"] * 40_000)
+    way.run(0.5)
+    lost: list[bytes | bytearray | memoryview] = []
+    way.site.node.discards.listeners.append(
+        lambda told: lost.extend(told.bodies) if (told.topic, told.reason) == ("t", "shutdown") else None
+    )
+    ended: list[bool] = []
+    way.router.drain(lambda: None)
+    way.run(1)
+    way.router.leftovers.take(lambda: ended.append(True))
+    way.run(1)
+    assert ended
+    way.router.close()
+    assert sorted(map(bytes, lost)) == [b"%d" % number for number in [*range(10), *[9] * 40_000]]
+    assert way.discarded("shutdown") == 40_010
+
+
+def test_a_node_that_stops_does_not_wait_for_what_a_paused_subscription_holds_back() -> None:
+    way = Way(PLAIN)
+    topic = way.topic("t", TopicSettings(durability="memory"))
+    way.run(0.5)
+    settings = topic.subscription("kafka").settings
+    topic.update_subscription("kafka", replace(settings, paused=True))
+    way.run(0.5)
+    way.publish(b"x")
+    assert way.relay.waiting() == 1
+    ended: list[bool] = []
+    way.router.drain(lambda: None)
+    way.router.leftovers.take(lambda: ended.append(True))
+    way.run(1)
+    assert ended
+
+
+def test_dory_case_34_a_new_topic_is_known_after_an_update_and_the_next_one_changes_nothing() -> None:
     way = Way(PLAIN)
     way.publish(b"early", to="new")
     way.run(0.5)
@@ -257,7 +317,7 @@ def test_34_a_new_topic_is_known_after_an_update_and_the_next_one_changes_nothin
     assert third.modified_ms == second.modified_ms
 
 
-def test_35_a_topic_that_cannot_be_made_costs_its_messages_for_that_reason() -> None:
+def test_dory_case_35_a_topic_that_cannot_be_made_costs_its_messages_for_that_reason() -> None:
     way = Way(replace(PLAIN, topic_autocreate=True))
     way.kafka.creations.append(17)
     way.publish(b"x", to="new")

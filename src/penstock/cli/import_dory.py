@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from xml.etree import ElementTree
 
 from penstock.errors import ConfigError, hint
+from penstock.kafka.compression import LEVELS
 from penstock.units.quantity import format_duration, format_size
 
 #: Where Dory shows its pages, and looks for brokers, unless it is told otherwise.
@@ -128,8 +129,8 @@ def imported(text: str) -> tuple[Settings, dict[str, str]]:
     _delivery(root.part("msgDelivery"), settings)
     _kafka(root, settings, left)
     _batching(root.part("batching"), settings, topics, left)
-    _compression(root.part("compression"), settings, topics)
-    _rates(root.part("topicRateLimiting"), settings, topics, left)
+    _compression(root.part("compression"), settings, topics, left)
+    _rates(root.part("topicRateLimiting"), settings, topics)
     _pages(root.part("httpInterface"), settings, left)
     _discards(root.part("discardLogging"), settings)
     _debug(root.part("msgDebug"), settings)
@@ -269,7 +270,7 @@ def _batched(each: Element, named: dict[str, Settings], combined: bool) -> tuple
     return ("none" if action == "combinedTopics" and not combined else _ACTIONS[action]), {}
 
 
-def _compression(section: Element, settings: Settings, topics: dict[str, Settings]) -> None:
+def _compression(section: Element, settings: Settings, topics: dict[str, Settings], left: dict[str, str]) -> None:
     named: dict[str, Settings] = {}
     for each in section.part("namedConfigs").every("config"):
         codec = each.required("type").lower()
@@ -281,9 +282,17 @@ def _compression(section: Element, settings: Settings, topics: dict[str, Setting
             found["compression_min_bytes"] = each.read(_sized(_size_k), "", "minSize")
         elif codec != "none":
             raise ConfigError(f"{each.path} {each.required('name')} has no minSize; write one")
-        if each.text("level") is not None:
-            level = each.read(int, -1, "level")
-            found["compression_level"] = level if 0 <= level <= 9 or codec != "gzip" else -1
+        level = each.read(int, -1, "level") if each.text("level") is not None else -1
+        if codec in LEVELS and level == 0:
+            found["compression"] = "none"
+            left[f"compression config {each.required('name')}"] = (
+                "level 0 makes nothing smaller, and what is not smaller is sent as it is: none was written"
+            )
+        elif codec in LEVELS and level not in (-1, *LEVELS[codec]):
+            left[f"compression config {each.required('name')}"] = f"{codec} has no level {level}: its own is used"
+        if codec != "none":
+            # 0 is the codec's own; said, too, so that a topic does not take the default's.
+            found["compression_level"] = level if level in LEVELS.get(codec, ()) else 0
         _name(named, each, found)
     _take(section.part("sizeThresholdPercent"), settings, "kafka_relay.compression_percent", _percent)
     default = section.part("defaultTopic")
@@ -294,22 +303,16 @@ def _compression(section: Element, settings: Settings, topics: dict[str, Setting
         _topic(topics, each, "compression", _known(named, each.required("config"), each))
 
 
-def _rates(section: Element, settings: Settings, topics: dict[str, Settings], left: dict[str, str]) -> None:
+def _rates(section: Element, settings: Settings, topics: dict[str, Settings]) -> None:
     named: dict[str, Settings] = {}
     for each in section.part("namedConfigs").every("config"):
-        name = each.required("name")
-        most = each.required("maxCount")
-        if most == "unlimited":
+        if each.required("maxCount") == "unlimited":
             each.text("interval")
-            _name(named, each, {"rate_count": 0})
+            # Said whole: a topic that has this must not take the default's interval.
+            _name(named, each, {"rate_interval": "0", "rate_count": 0})
             continue
         interval = each.read(_interval, "", "interval")
-        count = each.read(_count_k, 0, "maxCount")
-        if not count:
-            left[f"rate limit {name}"] = (
-                "maxCount 0 throws everything away; here it would be no limit, so 1 was written"
-            )
-        _name(named, each, {"rate_interval": interval, "rate_count": count or 1})
+        _name(named, each, {"rate_interval": interval, "rate_count": each.read(_count_k, 0, "maxCount")})
     default = section.part("defaultTopic")
     if default.is_there:
         found = _known(named, default.required("config"), default)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -244,6 +245,10 @@ class _Found(NamedTuple):
         """Return some of them."""
         return _Found(*(column[rows] for column in self))
 
+    def between(self, start: int, stop: int) -> _Found:
+        """Return those from one place to another."""
+        return _Found(*(column[start:stop] for column in self))
+
 
 def _many(data: bytes, starts: Longs, stops: Longs, now_ms: int) -> Decoded:
     alike = _alike(data, starts, stops, now_ms) if len(starts) > SMALL else None
@@ -262,6 +267,8 @@ def _alike(data: bytes, starts: Longs, stops: Longs, now_ms: int) -> Group | Non
     One program that sends one kind of message is the common case, and a third of the work that way.
     """
     count, begin, size = len(starts), int(starts[0]), int(stops[0] - starts[0])
+    if not size:  # a datagram of nothing
+        return None
     if int(stops[-1]) - begin != count * size or not (starts == np.arange(begin, begin + count * size, size)).all():
         return None
     first = message(data[begin : begin + size])
@@ -295,19 +302,29 @@ def _faults(data: bytes, starts: Longs, stops: Longs) -> dict[Fault, list[bytes]
         heads[says] = np.stack([ints[begins], shorts[begins + 4], shorts[begins + 6]], 1)
     known = (heads[:, 1] == ANY_PARTITION) | (heads[:, 1] == PARTITION_KEY)
     malformed = (heads[:, 0] != sizes) | (known & (heads[:, 2] == 0))
-    kinds: list[tuple[Fault, npt.NDArray[np.bool_]]] = [(MALFORMED, malformed)]
-    for api_key in set(heads[~malformed & ~known, 1].tolist()):  # whose version is not looked at
-        fault = Fault("unsupported_api_key", api_key, api_key)
-        kinds.append((fault, ~malformed & (heads[:, 1] == api_key)))
-    for api_key, version in set(map(tuple, heads[~malformed & known, 1:].tolist())):
-        same = (heads[:, 1] == api_key) & (heads[:, 2] == version)
-        kinds.append((Fault("unsupported_version", version, api_key), ~malformed & same))
+    # As one number each, to be sorted once however many there are; the version of an unknown key is nothing.
+    kinds = (heads[:, 1] & 0xFFFF) << 16 | np.where(known, heads[:, 2] & 0xFFFF, 0)
+    order, edges = _sorted(np.where(malformed, -1, kinds))
+    begins, ends = starts[order].tolist(), stops[order].tolist()
+    firsts = order[edges[:-1]]
     faults: dict[Fault, list[bytes]] = {}
-    for fault, rows in kinds:
-        pieces = zip(starts[rows].tolist(), stops[rows].tolist(), strict=True)
-        if contents := [data[start:stop] for start, stop in pieces]:
-            faults[fault] = contents
+    for is_malformed, is_known, (_, api_key, version), (at, end) in zip(
+        malformed[firsts].tolist(), known[firsts].tolist(), heads[firsts].tolist(), pairwise(edges), strict=True
+    ):
+        if is_malformed:
+            fault = MALFORMED
+        elif is_known:
+            fault = Fault("unsupported_version", version, api_key)
+        else:
+            fault = Fault("unsupported_api_key", api_key, api_key)
+        faults[fault] = [data[start:stop] for start, stop in zip(begins[at:end], ends[at:end], strict=True)]
     return faults
+
+
+def _sorted(kinds: Longs) -> tuple[npt.NDArray[np.intp], list[int]]:
+    """Return rows by their kind, each in its order, and where in that the kinds begin; last of all where it ends."""
+    order = np.argsort(kinds, kind="stable")
+    return order, [0, *(np.flatnonzero(np.diff(kinds[order])) + 1).tolist(), len(order)]
 
 
 def _places(data: bytes, starts: Longs, stops: Longs) -> tuple[_Found, npt.NDArray[np.intp]]:
@@ -351,10 +368,12 @@ def _by_topic(data: bytes, found: _Found) -> list[tuple[bytes, _Found]]:
             return [(first, found)]
     encoded = _slices(data, found.topic_at, found.topic_end).dictionary_encode()
     codes = np.asarray(encoded.indices)
-    order = np.argsort(codes, kind="stable")
-    edges = np.flatnonzero(np.diff(codes[order])) + 1
-    groups = np.split(order, edges)
-    return [(encoded.dictionary[int(codes[rows[0]])].as_py(), found.picked(rows)) for rows in groups]
+    order, edges = _sorted(codes)
+    topics, found = encoded.dictionary.to_pylist(), found.picked(order)
+    return [
+        (topics[code], found.between(at, end))
+        for code, (at, end) in zip(codes[order[edges[:-1]]].tolist(), pairwise(edges), strict=True)
+    ]
 
 
 def _group(data: bytes, topic: bytes, found: _Found, now_ms: int) -> Group:

@@ -115,14 +115,26 @@ class Door:
             group, sizes = self._without_room(group, sizes, found_room)
             if not group.rows.count:
                 return
+        topic = self._topics.get(group.topic)
+        is_known = topic is not None and not topic.deleted
+        if not is_known:
+            group, sizes = self._held(group, sizes)
         count = group.rows.count
         self._counters[f"{self.prefix}ForwardMsg"] += count
         self._counters["MsgCreate"] += count
-        topic = self._topics.get(group.topic)
-        if topic is not None and not topic.deleted:
+        if topic is not None and is_known:
             self._publish(topic, group, blocks, sizes, publisher)
-        else:
+        elif count:
             self._ask((group, blocks, sizes, publisher))
+
+    def _held(self, group: Group, sizes: Sizes) -> tuple[Group, Sizes]:
+        """Count messages of nothing, which have no block, while they wait for their topic; return what has room."""
+        empty = np.flatnonzero(np.asarray(sizes) == 0)
+        room = self._service.pool.hold(len(empty))
+        if room == len(empty):
+            return group, sizes
+        lost = set(empty[room:].tolist())
+        return self._without_room(group, sizes, [row for row in range(group.rows.count) if row not in lost])
 
     def _ask(self, waiting: Waiting) -> None:
         """Have a topic for messages, made if there is none."""
@@ -155,6 +167,7 @@ class Door:
             self._topics.clear()
         self._topics[name] = topic
         for group, blocks, sizes, publisher in self._early.pop(name):
+            self._service.pool.let_go(_empty(sizes))
             self._publish(topic, group, blocks, sizes, publisher)
 
     def _no_topic(self, name: bytes, why: Exception) -> None:
@@ -165,7 +178,8 @@ class Door:
                 self._refused.clear()
             self._refused[name] = (why, self._clock.monotonic() + REFUSED_NS)
         shown = name.decode("utf-8", "surrogateescape")
-        for group, blocks, _, _ in self._early.pop(name):
+        for group, blocks, sizes, _ in self._early.pop(name):
+            self._service.pool.let_go(_empty(sizes))
             self._service.pool.give(blocks)
             self._node.ledger.add(f"dory:{code}", "", group.rows.count, self._clock.now(), f"{self.caller}: {why}")
             self._lose("bad_topic", shown, group, None)
@@ -301,6 +315,11 @@ def _sizes(rows: Rows) -> Sizes:
         edges = np.frombuffer(keys.buffers()[1], np.int32, rows.count + 1)
         lengths += edges[1:] - edges[:-1]
     return lengths
+
+
+def _empty(sizes: Sizes) -> int:
+    """Return how many messages have neither key nor value."""
+    return sizes.count(0) if isinstance(sizes, list) else int(np.count_nonzero(sizes == 0))
 
 
 def _some(group: Group, sizes: Sizes, kept: list[int]) -> tuple[Group, Sizes]:

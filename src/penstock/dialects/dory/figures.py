@@ -132,9 +132,18 @@ SAMPLES = {
     "pauses_total": "PauseStarted",
     "metadata_fetches_total": "GetMetadataSuccess",
     "metadata_failures_total": "GetMetadataFail",
-    "connection_failures_total": "ConnectorSocketError",
+    "metadata_changed_total": "MetadataChangedOnRefresh",
+    "metadata_unchanged_total": "MetadataUnchangedOnRefresh",
     "compressed_sets_total": "MsgSetCompressionYes",
     "plain_sets_total": "MsgSetCompressionNo",
+}
+#: Connections that failed, by the relay's kinds.
+FAILURES = {
+    "connect": "ConnectorConnectFail",
+    "closed": "ConnectorSocketBrokerClose",
+    "silent": "ConnectorSocketTimeout",
+    "answer": "BadProduceResponse",
+    "error": "ConnectorSocketError",
 }
 OWN = (
     "MsgDestroy",
@@ -210,6 +219,8 @@ def _named(samples: Iterable[Sample]) -> Iterable[tuple[str, int]]:
         if sample.name == "errors_total":
             code = sample.labels["code"]
             name = f"AckError{ACK_ERRORS.get(int(code), 'Undocumented')}"
+        elif sample.name == "connection_failures_total":
+            name = FAILURES.get(sample.labels.get("kind", ""), FAILURES["error"])
         if name:
             yield name, int(sample.value)
 

@@ -78,15 +78,36 @@ class Pool:
         self._unstored -= blocks
         self._memory.used -= blocks * BLOCK_BYTES
 
+    def hold(self, count: int) -> int:
+        """Count messages without blocks that wait for their topic as one block of input each; return how many may."""
+        kept = min(count, self._input_room())
+        self._memory.refused += kept < count
+        self._unstored += kept
+        self._memory.used += kept * BLOCK_BYTES
+        return kept
+
+    def let_go(self, count: int) -> None:
+        """Count them no more: what they are published to counts them now."""
+        self._unstored -= count
+        self._memory.used -= count * BLOCK_BYTES
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether something was taken in and is not stored."""
+        return self._unstored > 0
+
     @property
     def bound(self) -> str:
         """What leaves the least room."""
         return BUFFER if self._room() == self.blocks_max - self.used else INPUT
 
     def _room(self) -> int:
+        return min(self.blocks_max - self.used, self._input_room())
+
+    def _input_room(self) -> int:
         memory = self._memory
         of_input = min(self._unstored_max - self._unstored, (memory.bytes_max - memory.used) // BLOCK_BYTES)
-        return min(self.blocks_max - self.used, max(of_input, 0))
+        return max(of_input, 0)
 
     def keep(self, keeper: Keeper, first: int, sizes: list[int] | npt.NDArray[np.int64]) -> None:
         """Leave the blocks of rows that were stored with them, until their shard says that nobody needs them."""

@@ -28,6 +28,10 @@ from penstock.wire.crowd import Crowd, files_left
 BACKLOG = 1024
 UNIX_BACKLOG = 16
 
+#: How long a stopping node waits for what its inputs took to be stored, and how often it looks.
+END_S = 2.0
+END_STEP_S = 0.01
+
 
 class Dory:
     """The dialect of one node. Without `start` it needs no loop: somebody else calls `connect` and `receive`."""
@@ -115,18 +119,22 @@ class Dory:
             self.crowd.leave(door.listener)
 
     async def drain(self) -> None:
-        """Take nothing more in: connections first, datagrams last."""
+        """Take nothing more in, connections first, datagrams last, and see what was taken stored."""
         for server in reversed(self._servers):
             server.close()
         for connection in list(self.connections):
             connection.hang_up()
         if self._datagrams is not None:
             self._datagrams.end()
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + END_S
+        while self.pool.is_storing and loop.time() < end_s:
+            await asyncio.sleep(END_STEP_S)
 
     async def close(self) -> None:
         """Be gone."""
         await self.drain()
-        await asyncio.sleep(0)
         for door in self.doors.values():
             door.close()
         if self.pages is not None:

@@ -53,4 +53,5 @@ RELAY = Dialect(
     lambda config: (),
     start,
     is_on=lambda config: bool(config.of(KafkaRelayConfig).topics),
+    is_way_out=True,
 )

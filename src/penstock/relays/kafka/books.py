@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from penstock.budget import Share
 from penstock.clock import Clock
@@ -15,6 +15,7 @@ from penstock.delivery.source import Delivery
 from penstock.discards import Discards, Reason
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.lane import Lane
+from penstock.relays.kafka.line import Trouble
 from penstock.relays.kafka.sets import MessageSet, Request
 
 Stage = Literal["receive", "send", "got_ack"]
@@ -36,7 +37,10 @@ class Counts:
         self.pauses = 0
         self.metadata_fetched = 0
         self.metadata_failed = 0
-        self.connection_failures = 0
+        #: Of those that were asked again while all was well.
+        self.metadata_changed = 0
+        self.metadata_unchanged = 0
+        self.connection_failures: dict[Trouble, int] = dict.fromkeys(get_args(Trouble), 0)
         #: Answers with an error, by its code.
         self.errors: dict[int, int] = {}
 

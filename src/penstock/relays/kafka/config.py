@@ -48,6 +48,7 @@ class TopicManner(msgspec.Struct, frozen=True):
     compression_min_bytes: int
     #: 0 = no limit.
     rate_interval_ns: int
+    #: 0 in an interval = none may go.
     rate_count: int
 
 
@@ -99,7 +100,7 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     compression_min_bytes: Size = 128
     #: ... and if that leaves at most so many percent of them.
     compression_percent: Annotated[int, Meta(ge=0, le=100)] = 100
-    #: So many messages of a topic may go in each interval, the others are thrown away; 0 = no limit.
+    #: So many messages of a topic may go in each interval, the others are thrown away; an interval of 0 = no limit.
     rate_interval_ns: Duration = 0
     rate_count: Annotated[int, Meta(ge=0)] = 0
     #: What is different for single topics, each as [[kafka_relay.per_topic]] with its topic.

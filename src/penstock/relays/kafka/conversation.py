@@ -18,13 +18,16 @@ from penstock.kafka.exchange import Api, Exchange
 from penstock.kafka.opening import Opening
 from penstock.kafka.sasl import Login
 from penstock.kafka.wire import Reader
+from penstock.relays.kafka.line import Trouble
 from penstock.wire.dial import Dialler
-from penstock.wire.link import Backoff, Link
+from penstock.wire.link import HUNG_UP, Backoff, Link
 
 _log = logging.getLogger("penstock.kafka")
 
 BEAT_NS = SECOND
 
+#: Told why a connection is over, and of what kind that is.
+Failed = Callable[[str, Trouble], None]
 #: Told an answer, and in which version it is.
 Told = Callable[[Reader, int], None]
 
@@ -62,7 +65,7 @@ class Conversation:
         manner: Manner,
         *,
         ready: Callable[[], None],
-        failed: Callable[[str], None],
+        failed: Failed,
         hold: Callable[[bool], None] | None = None,
     ) -> None:
         self._manner = manner
@@ -76,6 +79,7 @@ class Conversation:
         #: When something was last heard, or asked where nothing was waited for.
         self._alive_ns = 0
         self._is_over = False
+        self._is_connected = False
         self.is_ready = False
         self.link = Link(
             "broker",
@@ -87,7 +91,7 @@ class Conversation:
             beat_ns=BEAT_NS,
             log=_log,
             tls=manner.tls,
-            lost=self._end,
+            lost=self._lost,
         )
         self.link.connect()
 
@@ -108,16 +112,17 @@ class Conversation:
         self.is_ready = False
         self.link.close()
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, kind: Trouble = "error") -> None:
         """Hang up, and say why."""
         self.link.close()
-        self._end(why)
+        self._end(why, kind)
 
     # --- the link calls these -------------------------------------------------------------------------------------
 
     def opened(self) -> None:
         """Ask what the broker understands, and say who we are."""
         self._alive_ns = self._manner.clock.monotonic()
+        self._is_connected = True
         if self._manner.login is not None:
             try:
                 self._opening = Opening(self._exchange, self._manner.login())
@@ -136,17 +141,17 @@ class Conversation:
                 else:
                     self._open(self._opening.answered(asked, reader))
             except PenstockError as error:
-                self.fail(f"the answer to {asked.api.name}: {error}")
+                self.fail(f"the answer to {asked.api.name}: {error}", "answer" if self.is_ready else "error")
             if self._is_over:
                 return
         if self._exchange.fault:
-            self.fail(self._exchange.fault)
+            self.fail(self._exchange.fault, "answer")
 
     def beat(self) -> None:
         """Give up on who says nothing."""
         silent_ns = self._manner.clock.monotonic() - self._alive_ns
         if self._exchange.waiting and silent_ns >= self._manner.timeout_ns:
-            self.fail(f"it said nothing for {silent_ns / SECOND:.0f} s")
+            self.fail(f"it said nothing for {silent_ns / SECOND:.0f} s", "silent")
 
     def hold(self, full: bool) -> None:
         """Say nothing more while what was said does not leave."""
@@ -171,8 +176,14 @@ class Conversation:
             self.is_ready = True
             self._ready()
 
-    def _end(self, why: str) -> None:
+    def _lost(self, why: str) -> None:
+        if not self._is_connected:
+            self._end(why, "connect")
+        else:
+            self._end(why, "closed" if why == HUNG_UP else "error")
+
+    def _end(self, why: str, kind: Trouble) -> None:
         if not self._is_over:
             self._is_over = True
             self.is_ready = False
-            self._failed(why)
+            self._failed(why, kind)

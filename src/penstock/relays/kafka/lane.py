@@ -62,6 +62,11 @@ class Lane:
         return self._seat is not None
 
     @property
+    def is_fleeting(self) -> bool:
+        """Whether its messages end with the process."""
+        return self.topic.settings.durability == "memory"
+
+    @property
     def waiting(self) -> int:
         """How many messages nobody has looked at yet."""
         return self._subscription.depth() if self.is_open else 0
@@ -87,6 +92,12 @@ class Lane:
         """Take nothing more at all; what is in hand may still be finished."""
         if self._seat is not None:
             self._seat.set_credit(0)
+
+    def take_rest(self) -> None:
+        """Take what there is, however much is in hand."""
+        if self._seat is not None:
+            self._seat.unblock()
+            self._seat.set_credit(self._seat.in_flight + self.waiting)
 
     def finish(self, groups: Sequence[Group]) -> None:
         """Be done with messages: Kafka has them, or they are given up."""

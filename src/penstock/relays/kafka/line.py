@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from penstock.clock import Clock
 from penstock.relays.kafka.assembly import assemble
@@ -19,6 +19,9 @@ from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.sequences import Place
 from penstock.relays.kafka.sets import MessageSet, Request
+
+#: How a connection fails: it cannot be had, it ends, it is silent, its answers are wrong, or it breaks.
+Trouble: TypeAlias = Literal["connect", "closed", "silent", "answer", "error"]
 
 
 class Wire(Protocol):
@@ -47,7 +50,7 @@ class Judge(Protocol):
     def answered(self, line: Line, part: MessageSet, code: int) -> None:
         """Hear what a broker says of one set."""
 
-    def trouble(self, line: Line, why: str) -> None:
+    def trouble(self, line: Line, why: str, kind: Trouble) -> None:
         """Hear that a broker cannot be spoken to."""
 
     def settled(self, line: Line) -> None:
@@ -188,7 +191,7 @@ class Line:
         """Take the answer to the oldest request."""
         request = self.out[0]
         if codes.keys() != request.sets.keys():
-            self.failed("it answered for other partitions than it was asked for")
+            self.failed("it answered for other partitions than it was asked for", "answer")
             return
         self.out.popleft()
         if not self.out:
@@ -199,13 +202,13 @@ class Line:
             self._judge.settled(self)
         self.wake()
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, kind: Trouble = "error") -> None:
         """Give the connection up; what is out may have arrived or not."""
         self.stop()
         wire, self.wire = self.wire, None
         if wire is not None:
             wire.close()
-        self._judge.trouble(self, why)
+        self._judge.trouble(self, why, kind)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

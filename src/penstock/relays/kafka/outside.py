@@ -15,7 +15,7 @@ from penstock.relays.kafka.cluster import Broker, SaidTopic, cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.conversation import Conversation, Manner
 from penstock.relays.kafka.learning import Learning, beside
-from penstock.relays.kafka.line import Line, Wire
+from penstock.relays.kafka.line import Line, Trouble, Wire
 from penstock.relays.kafka.records import Packer
 from penstock.relays.kafka.sequences import Sequences
 from penstock.relays.kafka.sets import Request
@@ -98,7 +98,7 @@ class _Inquiry:
             failed=partial(self._missed, address),
         )
 
-    def _missed(self, address: tuple[str, int], why: str) -> None:
+    def _missed(self, address: tuple[str, int], why: str, _: Trouble) -> None:
         self._why = f"{address[0]}:{address[1]}: {why}"
         self._manner.clock.call_soon(self._next)
 

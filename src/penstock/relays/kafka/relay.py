@@ -155,6 +155,9 @@ class Relay:
         timer = clock.call_at(clock.monotonic() + self._config.shutdown_max_delay_ns, ended.set)
         await ended.wait()
         timer.cancel()
+        taken = asyncio.Event()
+        self.router.leftovers.take(taken.set)
+        await taken.wait()
         self._close()
 
     async def close(self) -> None:
@@ -182,9 +185,13 @@ class Relay:
             ("pauses_total", "Times that sending stopped because of trouble.", counts.pauses),
             ("metadata_fetches_total", "Times that Kafka said what it has.", counts.metadata_fetched),
             ("metadata_failures_total", "Times that it did not.", counts.metadata_failed),
-            ("connection_failures_total", "Connections to brokers that failed or broke.", counts.connection_failures),
+            ("metadata_changed_total", "Times that it was asked again, and had news.", counts.metadata_changed),
+            ("metadata_unchanged_total", "Times that it was, and had none.", counts.metadata_unchanged),
         ):
             yield Sample(name, "counter", text, value)
+        for kind, value in counts.connection_failures.items():
+            text = "Connections to brokers that could not be had, ended, fell silent, answered wrongly, or broke."
+            yield Sample("connection_failures_total", "counter", text, value, {"kind": kind})
         for code, value in sorted(counts.errors.items()):
             yield Sample("errors_total", "counter", "Answers with an error.", value, {"code": str(code)})
         if self._learning is not None:

@@ -23,7 +23,8 @@ from penstock.relays.kafka.creation import Creation
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.knowledge import Knowledge
 from penstock.relays.kafka.lane import LEASE_NS, Lane
-from penstock.relays.kafka.line import Line
+from penstock.relays.kafka.leftovers import Leftovers
+from penstock.relays.kafka.line import Line, Trouble
 from penstock.relays.kafka.numbering import Numbering
 from penstock.relays.kafka.pauses import Pauses
 from penstock.relays.kafka.recall import Recall
@@ -67,6 +68,7 @@ class Router:
         )
         self.verdicts = Verdicts(config, self.books, self.numbering, self.lines, self._pause)
         self._admission = Admission(config.message_max_bytes, self.books, clock)
+        self.leftovers = Leftovers(self.lanes, clock)
         self._recall = Recall(self.books, self.numbering, self.lines)
         self._pauses = Pauses(config.pause_initial_ns, config.pause_doublings, config.pause_min_ns, random)
         self._creation: Creation | None = None
@@ -119,7 +121,9 @@ class Router:
         """Route what was handed out."""
         for delivery in deliveries:
             group = self.books.take(lane, delivery)
-            if self._state == "running":
+            if self.leftovers.are_lost:
+                self.books.discard(group, "shutdown")
+            elif self._state == "running":
                 self._receive(lane, group)
             else:
                 self._late.append((lane, group))
@@ -145,7 +149,7 @@ class Router:
         """Take nothing more, let nothing wait for company, and tell when nothing is in hand."""
         self._is_draining = True
         for lane in self.lanes.values():
-            if lane.topic.settings.durability != "memory":
+            if not lane.is_fleeting:
                 lane.end()
         if self.knowledge.cluster is None:  # nobody to send to, and nothing in hand
             self._clock.call_soon(idle)
@@ -192,9 +196,9 @@ class Router:
 
     # --- lines tell these -----------------------------------------------------------------------------------------
 
-    def trouble_of(self, line: Line, why: str) -> None:
+    def trouble_of(self, line: Line, why: str, kind: Trouble) -> None:
         """Stop, because a broker cannot be spoken to."""
-        self.books.counts.connection_failures += 1
+        self.books.counts.connection_failures[kind] += 1
         self._pause(f"broker {line.broker.id} at {line.broker.host}:{line.broker.port}: {why}")
         self._if_settled()
 
@@ -260,8 +264,10 @@ class Router:
                 self._restart(found)
             return
         if found.cluster == self.knowledge.cluster and self._config.metadata_compare and not self._recall.stranded:
+            self.books.counts.metadata_unchanged += 1
             self.knowledge.arm(self.refresh)
             return
+        self.books.counts.metadata_changed += found.cluster != self.knowledge.cluster
         self._found = found
         self._stop_lines()
 
@@ -389,11 +395,7 @@ class Router:
             self._unblock()
 
     def _tell_idle(self) -> None:
-        if (
-            self._idle is not None
-            and not self.held
-            and not any(lane.waiting for lane in self.lanes.values() if lane.topic.settings.durability == "memory")
-        ):
+        if self._idle is not None and not self.held and not self.leftovers.waiting:
             idle, self._idle = self._idle, None
             idle()
 
@@ -405,7 +407,7 @@ class Router:
             *(group for _, group in self._late),
         ]
         for group in groups:
-            if group.lane.topic.settings.durability == "memory":
+            if group.lane.is_fleeting:
                 self.books.discard(group, "shutdown")
 
     # --- small things ---------------------------------------------------------------------------------------------
