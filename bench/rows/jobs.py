@@ -35,10 +35,10 @@ REPORTED = "topic,shard,offset,timestamp,source,key,tag,bucket,due,body"
 REPORT_ROWS, REPORT_S_MAX = 10_000_000, 60
 MEMORY_MB_MAX = 1_200
 #: The default pipeline has all its processes, and Java most of its memory, after so many batches.
-BATCHES = 12
+BATCHES = 4
 #: What it may take at the shop's twenty messages a second, of one core and of the disk; measured over so many batches,
 #: among which files are merged once, and those that were merged before removed.
-CPU_PERCENT_MAX, DISK_MB_MAX, MEASURED_BATCHES = 5, 50, 10
+CPU_PERCENT_MAX, DISK_MB_MAX, MEASURED_BATCHES = 5, 50, 5
 DAY_S = 24 * 3600
 PATIENCE_S = 900.0
 

@@ -36,7 +36,7 @@ prefix = "dynamiq."
 """
 
 
-def test_38_dynamiqs_file_starts_a_node_on_its_port_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_dynamiq_case_38_dynamiqs_file_starts_a_node_on_its_port_and_the_rest_is_told(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -57,6 +57,7 @@ def test_the_token_of_a_context_stays_in_its_file_and_goes_to_its_node(tmp_path:
         (["context", "use", "prd"], "there is no context 'prd'; did you mean prod?"),
         (["--context", "prd", "topic", "list"], "there is no context 'prd'; did you mean prod?"),
         (["context", "add", "x", "--url", "ftp://x"], "is no address"),
+        (["context", "add", "x", "--url", "nonsense"], "write one like http://127.0.0.1:7070"),
         (["context", "add", "x", "--url", "http://x", "--token-file", "none"], "cannot be read"),
     ],
 )

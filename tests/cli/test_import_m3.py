@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -23,7 +24,7 @@ TOPIC = "aggregated_metrics"
 PREFIX = "m3msg.embedded.default_env."
 
 
-def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Path) -> None:
+def test_m3msg_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Path) -> None:
     made = inside("config", "import", COMPLETE, cwd=tmp_path)
     assert made.code == 0, made.error
     tree = tomllib.loads(made.out)
@@ -53,7 +54,7 @@ def test_case_50_the_complete_example_becomes_a_file_that_is_clean(tmp_path: Pat
     assert (checked.code, checked.error) == (0, "")
 
 
-def test_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: Path) -> None:
+def test_m3msg_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: Path) -> None:
     with closing(Cluster(tmp_path / "etcd")) as cluster, ExitStack() as stack:
         (tmp_path / "penstock.toml").write_text(inside("config", "import", COMPLETE, cwd=tmp_path).out)
         chosen = ("--config", "penstock.toml", f"--set=etcd.zones.embedded.endpoints={','.join(cluster.endpoints)}")
@@ -188,3 +189,11 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(text: str, told: s
     with pytest.raises(ConfigError) as refused:
         imported(text)
     assert told in str(refused.value)
+
+
+def test_that_cutover_and_cutoff_are_ignored_and_pauses_that_are_listed_are_taken_over() -> None:
+    writer = {"topicName": TOPIC, "ignoreCutoffCutover": True, "staticMessageRetry": {"backoff": ["60s", "10s"]}}
+    backend = {"dynamicBackend": {"name": "n", "producer": {"writer": writer}}}
+    settings, _ = imported(json.dumps({"aggregator": {"flush": {"handlers": [backend]}}}))
+    assert settings["m3msg_relay.ignore_cutover_cutoff"] is True
+    assert settings["m3msg_relay.retry_pauses"] == ["60s", "10s"]

@@ -78,6 +78,15 @@ def test_what_an_older_registry_does_not_know_is_set_aside_reported_and_taken_ba
         assert node.ok("sub", "young", "new").out == "message of young\n"
 
 
+def test_no_registry_is_made_where_a_member_of_a_cluster_has_its_data(tmp_path: Path, data: Path) -> None:
+    (data / "registry").unlink()
+    (data / "cluster.disk").write_text("0123456789abcdef")
+    done = inside("registry", "rebuild", "--data", "data", cwd=tmp_path)
+    assert done.code == 2
+    assert "data is the disk of a cluster's node, and what the cluster remembers is in its etcd" in done.error
+    assert not (data / "registry").exists()
+
+
 def test_a_node_out_of_files_refuses_a_topic_and_takes_it_later(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)

@@ -108,6 +108,12 @@ def test_what_is_refused_says_why(node: Node, arguments: list[str], code: int, t
     assert done.error.count("\n") == 1
 
 
+def test_redrive_of_what_are_no_dead_letters_says_messages(node: Node, topic: str) -> None:
+    node.ok("pub", topic, "a")
+    node.ok("topic", "create", f"{topic}-too")
+    assert node.ok("redrive", topic, "--to", f"{topic}-too").out == f"1 message moved: 1 to {topic}-too; 0 left\n"
+
+
 def test_redrive_of_a_topic_that_is_not_there_is_refused(node: Node) -> None:
     done = node.call("redrive", "nowhere.dead")
     assert (done.code, done.error) == (1, "penstock: there is no topic 'nowhere.dead'\n")

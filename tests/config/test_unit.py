@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.budget import OF_MEMORY
-from penstock.config import LimitsConfig
+from penstock.clock import SECOND
+from penstock.config import LimitsConfig, NodeConfig, parse_duration
 from penstock.dialects.flight.config import FlightConfig
+from penstock.relays.kafka.config import KafkaRelayConfig
 
 UNIT = Path(__file__).parents[2] / "deploy" / "penstock.service"
 
@@ -31,6 +33,15 @@ def test_the_unit_has_as_many_tasks_as_streams_may_take_threads_and_not_more_tha
 
 def test_the_unit_has_an_open_file_for_each_connection_of_a_listener(unit: dict[str, str]) -> None:
     assert int(unit["LimitNOFILE"]) > LimitsConfig().connections
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "deploy/cluster/compose.yaml"])
+def test_a_node_that_stops_is_not_killed_while_its_relay_still_sends(unit: dict[str, str], file: str) -> None:
+    text = (UNIT.parents[1] / file).read_text()
+    grace = next(line for line in text.splitlines() if "stop_grace_period:" in line).split(":")[1]
+    node = KafkaRelayConfig().shutdown_max_delay_ns + NodeConfig().drain_timeout_ns
+    assert parse_duration(grace.strip()) >= node + 10 * SECOND
+    assert int(unit["TimeoutStopSec"]) * SECOND >= node + 10 * SECOND
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,14 @@ def _top(
     if show_version:
         Printer().line(f"penstock {__version__}")
         raise typer.Exit(OK)
+    sources = {each: called.get_parameter_source(each) for each in ("url", "name")}
+    given = [each for each, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if url and name:
         # What stands here is nearer than what the environment says.
-        sources = {each: called.get_parameter_source(each) for each in ("url", "name")}
-        given = [each for each, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
         if len(given) != 1:
             raise Failure("--url and --context both say which node is meant; choose one", USAGE)
         url, name = (url, None) if given == ["url"] else (None, name)
-    called.obj = Target(url, token, name)
+    called.obj = Target(url, token, name, bool(given))
 
 
 def run(arguments: list[str]) -> int:

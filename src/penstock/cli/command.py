@@ -85,6 +85,8 @@ class Target(NamedTuple):
     url: str | None = None
     token: str | None = None
     name: str | None = None
+    #: On this command line, and not by the environment.
+    said: bool = False
 
 
 CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)

@@ -91,7 +91,10 @@ def add(
     json: Json = False,
 ) -> None:
     """Name a node; the first one is in use at once."""
-    Client(url).close()  # refuses what is no address
+    if "://" not in url:
+        # A word without a port is more often a slip than a host, and would be found out much later.
+        raise Failure(f'--url "{url}" is no address; write one like http://127.0.0.1:7070', USAGE)
+    Client(url).close()  # refuses what else is no address
     if token_file is not None:
         token_file = os.path.abspath(token_file)
         if not os.access(token_file, os.R_OK):

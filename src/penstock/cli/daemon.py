@@ -197,6 +197,7 @@ class Daemon:
 
         self.config = config
         self._table = [dialect for dialect in table if dialect.starts(config)]
+        self._ways_out = {dialect.name for dialect in table if dialect.is_way_out}
         self._listeners = listeners if listeners is not None else Listeners(config, endpoints(config, table))
         self._loop = loop
         self._disk: LocalDisk = LocalDisk(loop, group=config.data_mode == "group")
@@ -244,10 +245,11 @@ class Daemon:
         if self.node.share is not None:
             say("  cluster: other nodes take over")
             await self._hand_over(self.node.share)
-        say(f"  {', '.join(reversed(self.node.served))}: taking nothing more in")
-        running = [served.running for served in reversed(self.node.served.values())]
-        for each in running:
-            await each.drain()
+        last_first = list(reversed(self.node.served))
+        names = sorted(last_first, key=self._ways_out.__contains__)
+        say(f"  {', '.join(names)}: taking nothing more in")
+        for name in names:
+            await self.node.served[name].running.drain()
         self.node.stop()
         if held := self.node.held():
             patience = format_duration(self.config.node.drain_timeout_ns)
@@ -256,8 +258,8 @@ class Daemon:
         end = self._loop.time() + self.config.node.drain_timeout_ns / 1e9
         while self.node.held() and self._loop.time() < end:
             await asyncio.sleep(DRAIN_STEP_S)
-        for each in running:
-            await each.close()
+        for served in reversed(self.node.served.values()):
+            await served.running.close()
         self._listeners.close()
         self._resident.stop()
         await self._routing.close()

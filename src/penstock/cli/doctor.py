@@ -112,8 +112,8 @@ def examine(file: str | None, chosen: dict[str, object]) -> Iterator[Finding]:
     yield from found
     if any(RUNNING in finding.found for finding in found):
         yield node(loaded)
-    if config.registry.kind == "etcd":
-        yield from etcd(config)
+    for zone, holds in zones(config).items():
+        yield from etcd(config, zone, " and ".join(holds))
     if config.cluster.name:
         yield kafka(config)
     yield from directory(config.data_dir)
@@ -235,13 +235,30 @@ def node(loaded: Loaded) -> Finding:
     return Finding("OK", "node", f"ready at {client.url}")
 
 
-def etcd(config: Config) -> Iterator[Finding]:
-    """Ask every member of the etcd that holds the registry how it is."""
+def zones(config: Config) -> dict[str, list[str]]:
+    """Return the zones of etcd that are in use, and what each holds."""
+    from penstock.relays.m3msg.config import RelayConfig
+
+    relay = config.of(RelayConfig)
+    found: dict[str, list[str]] = {}
+    if config.registry.kind == "etcd":
+        found.setdefault(config.registry.zone, []).append(config.registry.prefix)
+    if config.routing.key:
+        found.setdefault(config.routing.zone, []).append("the routing policy")
+    if relay.topics and not relay.topology:
+        found.setdefault(relay.zone, []).append("M3's topics and placements")
+    return found
+
+
+def etcd(config: Config, zone: str, holds: str) -> Iterator[Finding]:
+    """Ask every member of an etcd how it is."""
     import asyncio
 
     from penstock.registry.etcd.client import Client, Health
 
-    zone = config.registry.zone
+    if zone not in config.etcd.zones:
+        yield Finding("FAIL", f"etcd zone {zone}", f"is to hold {holds}, and is not there", f"add [etcd.zones.{zone}]")
+        return
 
     async def asked() -> list[Health]:
         client = Client(zone, config.etcd.zones[zone])
@@ -256,7 +273,7 @@ def etcd(config: Config) -> Iterator[Finding]:
         what = f"etcd {health.endpoint}"
         if not health.problem:
             leads = ", leads" if health.is_leader else ""
-            yield Finding("OK", what, f"version {health.version}{leads}, holds {config.registry.prefix}")
+            yield Finding("OK", what, f"version {health.version}{leads}, holds {holds}")
         elif 2 * well > len(healths):
             yield Finding("WARN", what, health.problem, "the others do without it; start it again")
         else:

@@ -30,8 +30,10 @@ _WRITER = {
     "connection.numConnections": "connections",
     "connection.dialTimeout": "dial_timeout",
     "connection.writeTimeout": "write_timeout",
+    "ignoreCutoffCutover": "ignore_cutover_cutoff",
     "messageRetry.initialBackoff": "retry_initial",
     "messageRetry.maxBackoff": "retry_max",
+    "staticMessageRetry.backoff": "retry_pauses",
     "encoder.maxMessageSize": "frame_bytes",
 }
 _NOT_OURS = "nothing here is set by it"

@@ -11,13 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.command import Json, Token
-from penstock.cli.pipeline import Data, Master, Plain, Url, carry_out, needs_spark, place_of
+from penstock.cli.pipeline import Master, Plain, carry_out, needs_spark
+from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer, size
 
 Format = Annotated[str, typer.Option(help="What the table is: delta or parquet.")]
 
 
 def archive(
+    context: typer.Context,
     topics: Annotated[list[str], typer.Argument(help="Topics to archive.", metavar="TOPIC...")],
     table: Annotated[str, typer.Option(help="Directory of the table.", metavar="DIR")],
     format: Format = "delta",
@@ -44,7 +46,7 @@ def archive(
     from penstock.pipeline.lake.table import table as table_at
     from penstock.pipeline.plan.document import at, parsed
 
-    place = place_of(data, url, token)
+    place = place_of(context, data, url, token)
     sink = {"from": "topics", "table": table, "format": format, "compression": compression}
     values: dict[str, Any] = {
         "name": name or f"archive-{_digest(*topics, table)}",

@@ -44,9 +44,10 @@ def topic_init(
     json: Json = False,
 ) -> None:
     """Make a topic without services."""
-    from penstock.m3.topic import Topic
+    from penstock.m3.topic import Topic, check
 
     made = Topic(name=name, shards=shards)
+    check(made)
     _ask(lambda client, where: _put_topic(client, where, made, 0), file, settings)
     Printer(json=json).done(
         made, f"{name} is made with {count(shards, 'shard')}; `penstock m3 topic add` adds services"
@@ -121,8 +122,11 @@ def placement_init(
 ) -> None:
     """Place a service: deal shards to its instances."""
     from penstock.m3.balance import made
+    from penstock.m3.topic import SHARDS_MAX
 
-    new = made(pairs("placement init", instances), shards, replicas)
+    if shards > SHARDS_MAX:
+        raise Failure(f"--shards {shards}: {shards:,} shards; there may be {SHARDS_MAX:,}", USAGE)
+    new = made(_endpoints("placement init", instances), shards, replicas)
     _ask(lambda client, where: _put_placement(client, where, service, new, 0), file, settings)
     _show_placement(Printer(json=json), new)
 
@@ -136,7 +140,7 @@ def placement_add(
 
     async def add(client: Client, where: EtcdTopology) -> Placement:
         found, revision = await _placement(client, where, service)
-        for name, endpoint in pairs("placement add", instances).items():
+        for name, endpoint in _endpoints("placement add", instances).items():
             found = added(found, name, endpoint)
         return await _put_placement(client, where, service, found, revision)
 
@@ -235,6 +239,20 @@ async def _put(client: Client, key: str, value: bytes, revision: int) -> None:
         raise Failure(f"{key} is in etcd already" if revision == 0 else f"{key} was changed meanwhile; try again")
 
 
+def _endpoints(command: str, texts: list[str]) -> dict[str, str]:
+    """Return the addresses of instances; a relay could not dial one that is none."""
+    from penstock.config import host_and_port
+    from penstock.errors import ConfigError
+
+    found = pairs(command, texts)
+    for name, endpoint in found.items():
+        try:
+            host_and_port(endpoint)
+        except ConfigError as error:
+            raise Failure(f"instance {name}: {error}", USAGE) from None
+    return found
+
+
 # --- people ---------------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +260,7 @@ def _show_topic(out: Printer, topic: Topic) -> None:
     from penstock.config import format_duration
 
     rows = [
-        (str(each.service_id), each.consumption, format_duration(each.ttl_ns) if each.ttl_ns else "for ever")
+        (str(each.service_id), each.consumption, format_duration(each.ttl_ns) if each.ttl_ns > 0 else "for ever")
         for each in topic.services
     ]
     out.table(topic, ("service", "consumption", "sent for"), rows, f"{topic.name} has no services")

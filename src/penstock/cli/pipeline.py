@@ -13,24 +13,22 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from penstock.cli.command import Json, Token
 from penstock.cli.failure import USAGE, Failure
+from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer
 
 if TYPE_CHECKING:
     from penstock.client.wire import PipelineReport
-    from penstock.pipeline.plan.document import Document, Place
+    from penstock.pipeline.plan.document import Document
     from penstock.pipeline.run.home import Home
     from penstock.pipeline.run.runner import Runner
 
 app = typer.Typer(help="Run declared pipelines on Spark, and the jobs that need no declaration.", no_args_is_help=True)
 
 File = Annotated[str, typer.Argument(help="A pipeline in TOML.", metavar="FILE")]
-Data = Annotated[str | None, typer.Option("--data", help="The node's data directory, on this machine.", metavar="DIR")]
-Url = Annotated[str | None, typer.Option("--url", help="The node's Flight address.", metavar="grpc://HOST:7071")]
 Master = Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:port or sc://host:port.")]
 #: For commands on a file, which may say it as well.
 FilesMaster = Annotated[
@@ -47,6 +45,7 @@ Name = Annotated[str, typer.Argument(help="The pipeline's name.", metavar="NAME"
 
 @app.command()
 def check(
+    context: typer.Context,
     file: File,
     data: Data = None,
     url: Url = None,
@@ -62,7 +61,7 @@ def check(
     from penstock.pipeline.run.delays import delays
     from penstock.pipeline.run.runner import home_of, prepared
 
-    document = read(file, data, url, token)
+    document = read(context, file, data, url, token)
     found = prepared(document)
     home_of(document).check()
     notes = delays(document, found)
@@ -82,6 +81,7 @@ def check(
 
 @app.command()
 def run(
+    context: typer.Context,
     file: File,
     data: Data = None,
     url: Url = None,
@@ -95,12 +95,13 @@ def run(
 ) -> None:
     """Run a pipeline until it is stopped; it goes on where it was."""
     needs_spark()
-    document = read(file, data, url, token)
+    document = read(context, file, data, url, token)
     carry_out(document, master=master or document.master, once=once, plain=plain, json=json)
 
 
 @app.command()
 def explain(
+    context: typer.Context,
     file: File,
     data: Data = None,
     url: Url = None,
@@ -112,7 +113,7 @@ def explain(
     needs_spark()
     from penstock.pipeline.run.runner import prepared
 
-    document = read(file, data, url, token)
+    document = read(context, file, data, url, token)
     prepared(document)
     printer, explained = Printer(json=json), _explained(document, master)
     if json:
@@ -147,7 +148,7 @@ def _show(printer: Printer, explained: list[dict[str, Any]]) -> None:
 
 @app.command("list")
 def list_(data: Data = None, json: Json = False) -> None:
-    """List the pipelines of a data directory, or of this directory."""
+    """List the pipelines of a data directory, or of those that run in this directory."""
     found = [(home, _report(home)) for home in _homes(data)]
     rows = [
         (
@@ -212,28 +213,12 @@ def needs_spark() -> None:
         raise Failure(f"{' and '.join(missing)} not installed: pip install 'penstock[spark]' (here: make spark)", USAGE)
 
 
-def place_of(data: str | None, url: str | None, token: str | None, declared: Place | None = None) -> Place:
-    """Return the node that is meant: options first, then the file, then the configuration."""
-    from penstock.pipeline.plan.document import Place
-
-    if data and url:
-        raise Failure("--data and --url both say which node: give one", USAGE)
-    place = declared or Place()
-    if data or url:
-        place = msgspec.structs.replace(place, path=data or "", url=url or "")
-    elif not (place.path or place.url):
-        from penstock.cli.table import load
-
-        place = msgspec.structs.replace(place, path=load().config.data_dir)
-    return msgspec.structs.replace(place, token=token or place.token)
-
-
-def read(file: str, data: str | None, url: str | None, token: str | None) -> Document:
+def read(context: typer.Context, file: str, data: str | None, url: str | None, token: str | None) -> Document:
     """Return the pipeline of a file, with the node that is meant."""
     from penstock.pipeline.plan.document import at, loaded
 
     document = loaded(file)
-    return at(document, place_of(data, url, token, document.node))
+    return at(document, place_of(context, data, url, token, document.node))
 
 
 def carry_out(document: Document, *, master: str, once: bool, plain: bool, json: bool = False) -> None:
@@ -286,13 +271,19 @@ def _signals(runner: Runner) -> Iterator[None]:
 
 
 def _homes(data: str | None) -> list[Home]:
+    """Return the pipelines of a data directory; of the one here and of nodes elsewhere, if none was named."""
+    from penstock.cli.table import load
+    from penstock.pipeline.plan.document import Place
     from penstock.pipeline.run.home import base_of, homes
 
-    return homes(base_of(place_of(data, None, None)))
+    if data:
+        return homes(base_of(Place(path=data)))
+    return homes(base_of(Place())) + homes(base_of(Place(path=load().config.data_dir)))
 
 
 def _home(name: str, data: str | None) -> Home:
-    found = {home.name: home for home in _homes(data)}
+    # Where two have the name, the one that runs is meant.
+    found = {home.name: home for home in sorted(_homes(data), key=lambda home: home.owner() is not None)}
     if name not in found:
         there = ", ".join(found) or "none"
         raise Failure(f"there is no pipeline {name} here; there are: {there}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from random import SystemRandom
 from typing import Annotated
 
@@ -39,14 +40,17 @@ def rebuild(
     from penstock.cli.table import load
     from penstock.disk import LocalDisk
     from penstock.errors import ConfigError
+    from penstock.rescue.directories import MEMBER
     from penstock.rescue.rebuild import rebuild as make
 
     path = data_directory(data)
     config = load(flags={"data_dir": path}).config
-    if config.cluster.name:
+    if config.cluster.name or os.path.exists(os.path.join(path, MEMBER)):
+        which = f"cluster {config.cluster.name}" if config.cluster.name else "the cluster"
         raise ConfigError(
-            f"what cluster {config.cluster.name} remembers is in its etcd, not in {path}: put a snapshot of that back "
-            "(etcdctl snapshot restore), and start the nodes; what they have on disk and on Kafka stays as it is"
+            f"{path} is the disk of a cluster's node, and what {which} remembers is in its etcd: put a snapshot of "
+            "that back (etcdctl snapshot restore), and start the nodes; what they have on disk and on Kafka stays as "
+            "it is. To read what stands in lost/ without one, copy that to NEW/lost and use --data NEW"
         )
     with claimed(config):
         disk = LocalDisk(group=config.data_mode == "group")

@@ -11,7 +11,8 @@ import typer
 
 from penstock.cli.command import Json, Token
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.pipeline import Data, Url, needs_spark, one_line, place_of
+from penstock.cli.pipeline import needs_spark, one_line
+from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer, count, size
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def replay(
+    context: typer.Context,
     to: Annotated[str, typer.Option(help="The topic that gets them; {topic} stands for their own.", metavar="TOPIC")],
     topics: Annotated[
         list[str] | None,
@@ -62,7 +64,7 @@ def replay(
 
     if times not in ("original", "shift", "none"):
         raise Failure(f"--times {times}: original, shift or none", USAGE)
-    place = place_of(data, url, token)
+    place = place_of(context, data, url, token)
     chosen: Any = times
     options = Replay(
         node=place,

@@ -11,7 +11,8 @@ import typer
 
 from penstock.cli.command import Json, Token
 from penstock.cli.failure import USAGE, Failure
-from penstock.cli.pipeline import Data, Url, needs_spark, one_line, place_of
+from penstock.cli.pipeline import needs_spark, one_line
+from penstock.cli.place import Data, Url, before_of, place_of
 from penstock.cli.printer import Printer, count
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ INTERVAL_NS = 10_000_000_000
 
 
 def report(
+    context: typer.Context,
     topics: Annotated[
         list[str] | None, typer.Argument(help="Only these topics; all but the node's own if none.", metavar="TOPIC...")
     ] = None,
@@ -63,8 +65,9 @@ def report(
         top=top,
     )
     # An archive may outlive its node: then there is none to ask for events.
-    alone = bool(table) and not (data or url)
-    place = None if alone else place_of(data, url, token)
+    before = before_of(context)
+    alone = bool(table) and not (data or url or before.url or before.name)
+    place = None if alone else place_of(context, data, url, token)
     began = time.monotonic()
     little = None
     if table:

@@ -114,8 +114,11 @@ def set_(
     said, documents = [], {}
     if types or replace:
         named = {name: _bit(name, text) for name, text in pairs("routing set", types).items()}
-        before = {} if replace else client.get("/routing").read(Mapping).traffic_types
-        answer = client.call("PUT", "/routing", {"traffic_types": {**before, **named}}, query={"force": force})
+        body: dict[str, object] = {"traffic_types": named}
+        if not replace:
+            before = client.get("/routing").read(Mapping).traffic_types
+            body = {"traffic_types": {**before, **named}, "before": before}
+        answer = client.call("PUT", "/routing", body, query={"force": force})
         known = answer.read(Mapping).traffic_types
         names = ", ".join(f"{name}={bit}" for name, bit in known.items())
         said.append(f"{count(len(known), 'traffic type')} known: {names}")

@@ -401,6 +401,8 @@ def redrive(
     answer = client.call("POST", f"/topics/{part(topic)}/redrive", chosen(to=to, max=most), wait_s=WAIT_S)
     done = answer.read(Redriven)
     where = ", ".join(f"{number} to {name}" for name, number in done.topics.items())
-    out.done(answer.raw, f"{count(done.moved, 'dead letter')} moved{f': {where}' if where else ''}; {done.left} left")
+    # Other messages can be moved, too: those of any topic, with --to.
+    noun = "dead letter" if topic.endswith(".dead") else "message"
+    out.done(answer.raw, f"{count(done.moved, noun)} moved{f': {where}' if where else ''}; {done.left} left")
     if done.problem:
         raise Failure(done.problem, REFUSED)

@@ -81,6 +81,8 @@ def test_a_file_without_a_name_is_called_as_the_file(tmp_path: Path) -> None:
         ('path = "penstock-data"', 'pth = "x"', "node has no key pth; did you mean path?"),
         ('trigger = "5s"', 'trigger = "often"', "trigger is 'often': write how often"),
         ('from = "2h"', 'from = "2h"\nhold = "30d"', "hold is '30d': 1s to 7d"),
+        ('from = "2h"', 'from = "2h"\nmin_rows = 10\nmax_wait = "0s"', "max_wait is '0s': 1s to 7d"),
+        ('from = "2h"', 'from = "2h"\nmin_rows = 10\nmax_rows = 9', "min_rows is 10: 0 to 9, as max_rows has it"),
         ('table = "lake/minutes"', 'table = "x"\ntopic = "y"', "sinks.lake needs topic or table, one of both"),
         ('topic = "minutes"', 'topic = "minutes"\nformat = "delta"', "sinks.out has no key format: it is a topic"),
         ('name = "shop"', 'name = "a/b"', "name is 'a/b': letters, digits"),

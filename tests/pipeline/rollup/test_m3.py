@@ -77,7 +77,7 @@ def test_a_metric_asks_for_what_was_in_force_when_it_was_taken() -> None:
     assert [row["bits"] for row in found] == [1, 2, 2]
 
 
-def test_case_48_a_timer_of_1_to_100_has_the_aggregates_of_upstreams_test(spark: SparkSession, data: Data) -> None:
+def test_m3msg_case_48_a_timer_of_1_to_100_has_upstreams_aggregates(spark: SparkSession, data: Data) -> None:
     topic = data.topic("t")
     for first in range(1, 101, 20):
         topic.append(timer(b"t", *range(first, first + 20), traffic=1 << first % 3))

@@ -73,6 +73,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     buckets: str = ""
     max_rows: int = 1_000_000
     max_bytes: int = 0
+    #: Fewer rows than this wait for company, for so long at most; 0: nothing waits.
+    min_rows: int = 0
+    max_wait: str = "15m"
     tasks: int = 0
     fail_on_data_loss: bool = True
     #: How long the node keeps what this pipeline has not read yet while it does not run.
@@ -211,12 +214,15 @@ def _source(values: Mapping[str, Any], where: str) -> Source:
         raise ConfigError(f"{where} needs one of topic, topics and pattern")
     if source.max_rows < 1 or source.max_bytes < 0 or source.tasks < 0:
         raise ConfigError(f"{where}: max_rows, max_bytes and tasks are numbers above 0")
-    try:
-        length_ns = parse_duration(source.hold)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: hold: {error}") from None
-    if not SECOND_NS <= length_ns <= HOLD_NS_MAX:
-        raise ConfigError(f"{where}: hold is {source.hold!r}: 1s to 7d")
+    if not 0 <= source.min_rows <= source.max_rows:
+        raise ConfigError(f"{where}: min_rows is {source.min_rows}: 0 to {source.max_rows}, as max_rows has it")
+    for name, text in (("hold", source.hold), ("max_wait", source.max_wait)):
+        try:
+            length_ns = parse_duration(text)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {name}: {error}") from None
+        if not SECOND_NS <= length_ns <= HOLD_NS_MAX:
+            raise ConfigError(f"{where}: {name} is {text!r}: 1s to 7d")
     return source
 
 

@@ -28,21 +28,31 @@ class Progress:
         self._rows = 0
         self._late = 0
         self._dead = 0
+        self._lag = 0
         self._last: Mapping[str, Any] = {}
+        #: When the newest report was made.
+        self._made = ""
+
+    def is_news(self, report: Mapping[str, Any]) -> bool:
+        """Tell whether this newest report was not seen yet: to ask for all of them is dear."""
+        return bool(report.get("timestamp", "") != self._made)
 
     def see(self, reports: list[Mapping[str, Any]]) -> None:
         """Take in progress reports, some of which may have been seen before."""
         for report in reports:
+            self._made = report.get("timestamp", "")
             number = int(report["batchId"])
-            if number < self._batch or (number == self._batch and not report.get("numInputRows")):
+            if number <= self._batch:
                 continue
-            if number > self._batch:
-                self._rows += self._rows_of(report)
-                self._late += sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"])
-                for name, row in (report.get("observedMetrics") or {}).items():
-                    if name.startswith(DEAD):
-                        self._dead += _number(row, "dead")
-                        self._late += _number(row, "late")
+            self._lag = _lag(report)
+            if _is_idle(report):
+                continue
+            self._rows += self._rows_of(report)
+            self._late += sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in report["stateOperators"])
+            for name, row in (report.get("observedMetrics") or {}).items():
+                if name.startswith(DEAD):
+                    self._dead += _number(row, "dead")
+                    self._late += _number(row, "late")
             self._batch, self._last = number, report
 
     def report(self, state: str, error: str = "") -> QueryReport:
@@ -56,7 +66,7 @@ class Progress:
             batch=max(self._batch, 0),
             rows_total=self._rows,
             rows_per_s=round(rows * 1000 / took_ms, 1) if took_ms else 0.0,
-            lag_rows=_lag(last),
+            lag_rows=self._lag,
             batch_ms=took_ms,
             late_rows=self._late,
             dead_rows=self._dead,
@@ -65,6 +75,11 @@ class Progress:
 
     def _rows_of(self, report: Mapping[str, Any]) -> int:
         return int(report.get("numInputRows") or 0) // self._scans
+
+
+def _is_idle(report: Mapping[str, Any]) -> bool:
+    """Tell whether Spark only looked: such a report has the number of the batch that comes next."""
+    return not report.get("numInputRows") and "addBatch" not in report.get("durationMs", ())
 
 
 def _number(row: Any, name: str) -> int:

@@ -42,6 +42,8 @@ def source_options(source: Source, place: Place, columns: str, hold: str) -> dic
         "buckets": source.buckets,
     }
     options |= {name: str(value) for name, value in chosen.items() if value}
+    if source.min_rows:
+        options |= {"minOffsetsPerTrigger": str(source.min_rows), "maxTriggerDelay": source.max_wait}
     return options | _start(source, options)
 
 

@@ -160,10 +160,12 @@ class Runner:
         return alive
 
     def _look(self, state: str) -> None:
+        if time.monotonic() < self._told_s + TELL_S:
+            return
         for query, progress in self._running:
-            progress.see([_plain(each) for each in query.recentProgress])
-        if time.monotonic() >= self._told_s + TELL_S:
-            self._tell(state)
+            if (newest := query.lastProgress) is not None and progress.is_news(_plain(newest)):
+                progress.see([_plain(each) for each in query.recentProgress])
+        self._tell(state)
 
     def _end(self, *, at_once: bool = False) -> None:
         """Stop every query, after the batch it is at if that ends soon."""

@@ -96,7 +96,7 @@ def totals(messages: DataFrame, options: Report) -> Totals:
     return Totals(shown, *(rows[0][name] for name in all_))
 
 
-def census(messages: DataFrame, span: Span, shown: Sequence[str], present: Iterable[str], top: int) -> DataFrame:
+def breakdown(messages: DataFrame, span: Span, shown: Sequence[str], present: Iterable[str], top: int) -> DataFrame:
     """Return rows of `kind`, topic (null: one that is not shown), the sets' columns, and what was counted."""
     sets = {kind: names for kind, (column, names) in SETS.items() if column in present}
     ours = list(dict.fromkeys(name for names in sets.values() for name in names))

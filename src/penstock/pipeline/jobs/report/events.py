@@ -93,7 +93,7 @@ def heaviest(found: DataFrame, numbers: dict[str, int], weight: str) -> DataFram
     return found.withColumn("place", sql.row_number().over(first)).where(sql.col("place") <= ROWS_MAX).drop("place")
 
 
-def ways(runs: DataFrame, due: DataFrame | None = None) -> DataFrame:
+def journeys(runs: DataFrame, due: DataFrame | None = None) -> DataFrame:
     """Return one row for each message and each subscription that it was delivered to.
 
     `latency_us` runs from when it was published, or due if that was later, to its first delivery; `lease_us` from its
@@ -132,12 +132,12 @@ def ways(runs: DataFrame, due: DataFrame | None = None) -> DataFrame:
     )
 
 
-def measures(ways: DataFrame, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]]) -> DataFrame:
+def measures(journeys: DataFrame, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]]) -> DataFrame:
     """Return latency, lease time and attempts by subscription, and latency by step of time for the busiest ones.
 
     These are pairs of topic and subscription.
     """
-    inside = ways.where((sql.col("delivered_us") >= span.since_us) & (sql.col("delivered_us") < span.until_us))
+    inside = journeys.where((sql.col("delivered_us") >= span.since_us) & (sql.col("delivered_us") < span.until_us))
     latency = sql.when(sql.col("latency_us") < 0, 0).otherwise(sql.col("latency_us"))
     busy = sql.lit(False)
     for topic, subscription in busiest:

@@ -151,7 +151,7 @@ class Found:
         self.counted: Rows = {}
         self.packed: Mapping[str, Sequence[Measure]] = {}
         self.happened: Rows = {}
-        self.ways: Rows = {}
+        self.journeys: Rows = {}
         self.one_in = 1
         #: None where the node kept no counts.
         self.tallies: Tallies | None = None
@@ -299,7 +299,7 @@ class Found:
                     one[row["event"]] = one.get(row["event"], 0) + row["events"]
         attempts: dict[str | None, dict[int, int]] = collections.defaultdict(dict)
         samples: dict[str | None, int] = collections.defaultdict(int)
-        for row in self.ways.get(("attempts", name), ()):
+        for row in self.journeys.get(("attempts", name), ()):
             attempts[row["subscription"]][row["attempts"]] = row["messages"]
             samples[row["subscription"]] += row["sample"]
         found = [
@@ -347,7 +347,7 @@ class Found:
     def _distribution(self, kind: str, name: str | None, subscription: str | None) -> Distribution:
         return Distribution(
             (row["messages"], row[f"{kind}_least"], row[f"{kind}_greatest"])
-            for row in self.ways.get((kind, name), ())
+            for row in self.journeys.get((kind, name), ())
             if row["subscription"] == subscription and row[f"{kind}_class"] is not None
         )
 
@@ -374,7 +374,7 @@ class Found:
 
     def _latencies(self, name: str | None, subscription: str | None) -> tuple[Distribution, ...] | None:
         steps: list[list[tuple[int, int, int]]] = [[] for _ in range(self.span.steps)]
-        for row in self.ways.get(("course", name), ()):
+        for row in self.journeys.get(("course", name), ()):
             if row["subscription"] == subscription and row["step"] is not None and row["coarse_class"] is not None:
                 steps[row["step"]].append((row["messages"], row["latency_least"], row["latency_greatest"]))
         return tuple(map(Distribution, steps)) if any(steps) else None

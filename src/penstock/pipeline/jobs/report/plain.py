@@ -126,7 +126,7 @@ class PlainQueries:
             hot_keys=tuple(Hot(readable(key[:SHOWN_BYTES], len(key)), many) for many, key in keys),
         )
 
-    def census(self, span: Span, shown: Sequence[str]) -> Iterator[Row]:
+    def breakdown(self, span: Span, shown: Sequence[str]) -> Iterator[Row]:
         """Return what is counted within topics."""
         table = self._narrow(span, shown)
         for kind, (column, names) in SETS.items():
@@ -218,7 +218,9 @@ class PlainQueries:
         kept = {*ranked[: self.options.topics_max], *shown}
         return [*_events(sums, kept), *_courses(courses, kept)]
 
-    def ways(self, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]], *, timed: bool) -> list[Row]:
+    def journeys(
+        self, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]], *, timed: bool
+    ) -> list[Row]:
         """Return latency, lease time and attempts."""
         measured: dict[tuple[Any, ...], list[Any]] = {}
         busy, kept = set(busiest), set(shown)
@@ -307,7 +309,7 @@ class Way(msgspec.Struct):
 
 
 def _ways_of(topic: str, stations: Sequence[Station]) -> Iterator[Way]:
-    """Yield the ways of one message; a topic made anew may have had another one at the same place."""
+    """Yield the journeys of one message; a topic made anew may have had another one at the same place."""
     published = [at_us for at_us, rank, *_ in stations if rank == PUBLISHED]
     begun_us = due_us = None
     mine: dict[tuple[str | None, int | None], list[tuple[Station, int | None]]] = {}

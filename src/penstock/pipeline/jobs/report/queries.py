@@ -39,7 +39,7 @@ class Queries(Protocol):
     def last_us(self) -> int | None:
         """Return when the last event or count was written."""
 
-    def census(self, span: Span, shown: Sequence[str]) -> Iterable[Row]:
+    def breakdown(self, span: Span, shown: Sequence[str]) -> Iterable[Row]:
         """Return `kind`, topic (None: one that is not shown), what is counted by, and how many."""
 
     def measured(self, totals: Sequence[Total]) -> dict[str, list[Measure]]:
@@ -48,7 +48,7 @@ class Queries(Protocol):
     def happened(self, span: Span, shown: Sequence[str]) -> Iterable[Row]:
         """Return how many events of each kind, of the topics shown and of those with most events."""
 
-    def ways(
+    def journeys(
         self, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]], *, timed: bool
     ) -> Iterable[Row]:
         """Return latency, lease time and attempts; `timed`: messages had due times."""

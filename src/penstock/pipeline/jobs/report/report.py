@@ -62,7 +62,7 @@ def gather(queries: Queries) -> Figures:
     found = Found(span, options, {total.topic: total for total in sums.shown})
     shown = [total.topic for total in sums.shown]
     if sums.messages and present & {column for column, _ in SETS.values()}:
-        found.counted = _grouped(queries.census(span, shown))
+        found.counted = _grouped(queries.breakdown(span, shown))
     if options.sample_bytes and sums.body_bytes:
         found.packed = queries.measured(sums.shown)
     if queries.has_counts:
@@ -91,7 +91,7 @@ def _span(sums: Totals, queries: Queries) -> Span:
 
 
 def _history(found: Found, queries: Queries, shown: list[str], *, timed: bool) -> list[str]:
-    """Take in what happened, and what was measured on the messages' ways; return the topics to show."""
+    """Take in what happened, and what was measured on the messages' journeys; return the topics to show."""
     happened = _grouped(queries.happened(found.span, shown))
     if not happened:
         return shown
@@ -100,7 +100,7 @@ def _history(found: Found, queries: Queries, shown: list[str], *, timed: bool) -
     if found.tallies is None:
         shown = shown + sorted({name for _, name in happened if name is not None and name not in shown})
     busiest = found.busiest(shown, BUSIEST)
-    found.ways = _grouped(queries.ways(found.span, shown, busiest, timed=timed))
+    found.journeys = _grouped(queries.journeys(found.span, shown, busiest, timed=timed))
     return shown
 
 

@@ -48,9 +48,9 @@ class SparkQueries:
         found = [each.agg(sql.unix_micros(sql.max("timestamp"))).collect()[0][0] for each in frames]
         return max((each for each in found if each is not None), default=None)
 
-    def census(self, span: Span, shown: Sequence[str]) -> Iterable[Any]:
+    def breakdown(self, span: Span, shown: Sequence[str]) -> Iterable[Any]:
         """Return what is counted within topics."""
-        return counts.census(self._messages, span, shown, self.columns, self.options.top).collect()
+        return counts.breakdown(self._messages, span, shown, self.columns, self.options.top).collect()
 
     def measured(self, totals: Sequence[Total]) -> dict[str, list[Measure]]:
         """Return by topic what each codec made of its sample."""
@@ -69,12 +69,12 @@ class SparkQueries:
         """Return how many events of each kind there were."""
         return events.counts(self._runs(span), span, shown, self.options.topics_max).collect()
 
-    def ways(
+    def journeys(
         self, span: Span, shown: Sequence[str], busiest: Sequence[tuple[str, str]], *, timed: bool
     ) -> Iterable[Any]:
         """Return latency, lease time and attempts."""
         due = events.due_times(self._messages) if timed else None
-        return events.measures(events.ways(self._runs(span), due), span, shown, busiest).collect()
+        return events.measures(events.journeys(self._runs(span), due), span, shown, busiest).collect()
 
     def _runs(self, span: Span) -> DataFrame:
         assert self._events is not None
