@@ -13,7 +13,7 @@ PIP := flock .venv/.pip-lock $(BIN)/python -m pip install --quiet --disable-pip-
 
 # How long the simulation runs inside `make test`, and how many kills its crash proof makes (`prove-crash` makes 300).
 SIMULATION_SECONDS ?= 40
-FUZZ_SECONDS ?= 40
+FUZZ_SECONDS ?= 60
 CRASH_KILLS ?= 20
 # The same for the proof of queues (`prove-queues` makes 60).
 QUEUE_KILLS ?= 5
@@ -59,13 +59,13 @@ up: $(RUN) ## run a node in the foreground, data in ./penstock-data, and the def
 	@exec $(BIN)/penstock up $(if $(filter-out off,$(PIPELINE)),--pipeline '$(PIPELINE)' --set 'pipeline.setup=make -s $(PIPE)') $(ARGS)
 
 # Packages first, all in one go, because apt-get lets nobody in beside it. Then the environments and other people's
-# programs side by side, and the checks. The parts go two at a time, because tests mostly wait: for processes, for Spark,
+# programs side by side, and the checks. The parts go three at a time, because tests mostly wait: for processes, for Spark,
 # for other people's clients; the longest come first, so that none is left alone at the end.
 test: ## checks, tests, most of a minute of simulation, short proofs
 	@scripts/need ensurepip node npm strace gcc openssl promtool go java mvn kcat chromium curl etcd etcdctl redis-server
 	@$(MAKE) -j3 check peers $(FOREIGN)/.made $(AWS)/.made
 	@scratch=$$(scripts/scratch) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 1' INT TERM && \
-		$(MAKE) -j2 SCRATCH="$$scratch" $(PARTS)
+		$(MAKE) -j3 SCRATCH="$$scratch" $(PARTS)
 
 PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-cluster-broker test-simulation test-fuzz test-queues test-archive
 .PHONY: peers $(PARTS)
@@ -147,7 +147,7 @@ prove: prove-crash prove-queues prove-etcd prove-m3msg prove-kafka prove-kafka-r
 
 prove-crash: $(DEV) ## kill -9 under load, 300 times: nothing acknowledged is lost
 prove-queues: $(DEV) ## the same for queues of SQS and Dynamiq: what was deleted never comes back, the rest does (ARGS="--kills 10")
-prove-m3msg: $(DEV) ## M3's own producer, in Go, and a node that is killed while it sends: everything is acked and stored (ARGS="--kills 10")
+prove-m3msg: $(DEV) ## M3's own producer, in Go, and a node that is killed while it sends: everything is acked and stored; and out, with node, consumers and etcd's leader killed (ARGS="--kills 10 --rounds 8")
 prove-kafka: $(DEV) ## from Kafka through a node to Kafka, and node and Kafka killed meanwhile: nothing is lost, and all comes in once (ARGS="--kills 30")
 	@scripts/need java mvn
 	$(BIN)/python -m tests.proofs.kafka $(ARGS)
@@ -174,11 +174,13 @@ prove-racks: $(DEV) ## a timeline on three nodes, whose rack of consumers and wh
 	@scripts/need java mvn etcd
 	$(BIN)/python -m tests.proofs.racks $(ARGS)
 
-prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics are made: nothing is lost or made twice (ARGS="--troubles 6")
-	@scripts/need etcd
-	$(BIN)/python -m tests.proofs.etcd $(ARGS)
+prove-m3msg prove-etcd:
+	@scripts/need etcd etcdctl
+	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 
-prove-crash prove-queues prove-m3msg prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
+prove-etcd: $(DEV) ## etcd's leader and the node killed and stopped while topics are made: nothing is lost or made twice (ARGS="--troubles 6")
+
+prove-crash prove-queues prove-columns prove-mutants prove-fsync prove-wheel prove-foreign prove-tags prove-connections prove-damage prove-hostile prove-memory:
 	@scripts/need strace gcc
 	$(BIN)/python -m tests.proofs.$(@:prove-%=%) $(ARGS)
 

@@ -76,7 +76,7 @@ def test_cuts_are_those_of_the_specification() -> None:
 
 
 @given(nodes=st.integers(1, 9), parts=st.integers(1, 50), id_=st.integers(0, SPACE - 1), data=st.data())
-def test_25_each_id_is_in_exactly_one_partition_of_exactly_one_node(
+def test_dynamiq_case_25_each_id_is_in_exactly_one_partition_of_exactly_one_node(
     nodes: int, parts: int, id_: int, data: st.DataObject
 ) -> None:
     borders = cuts(0, SPACE, nodes)

@@ -1,6 +1,7 @@
 """What the pages show in fences: blocks with their language, and why one of them is not run.
 
-A comment right above a fence, which readers do not see, says so: <!-- not run: needs Spark -->
+A comment right above a fence, which readers do not see, says so: <!-- not run: needs Docker -->. What is marked
+<!-- runs with Spark --> is run by tests/pipeline/test_pages.py, on a session that is there already.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ PAGES = sorted(
     key=lambda path: path.relative_to(ROOT).as_posix(),
 )
 
-_MARK = re.compile(r"<!-- not run: (.+) -->")
+WITH_SPARK = "runs with Spark"
+_MARK = re.compile(rf"<!-- (?:not run: (.+)|({WITH_SPARK})) -->")
 
 
 class Block(NamedTuple):
@@ -25,7 +27,7 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
-    #: Why it is not run; empty if it is.
+    #: Why it is not run with the others; empty if it is.
     excuse: str
 
     def __str__(self) -> str:
@@ -58,7 +60,7 @@ def _of(path: Path) -> list[Block]:
             inside = False
         else:
             mark = _MARK.fullmatch(lines[number - 2]) if number > 1 else None
-            inside, language, excuse, start, text = True, line[3:], mark[1] if mark else "", number, []
+            inside, language, excuse, start, text = True, line[3:], (mark[1] or mark[2]) if mark else "", number, []
     assert not inside, f"{path}: a fence is not closed"
     return found
 
