@@ -6,6 +6,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,15 @@ class Sockets:
         found = stored(served, topic)
         assert len(found) == count
         return found
+
+    def until_received(self, size: int) -> None:
+        """Wait, while the loop stands still, until datagrams of so many bytes are handed to it and found room or none."""
+        datagrams = self.running._datagrams
+        assert datagrams is not None
+        end = time.monotonic() + PATIENCE_S
+        while datagrams.waiting_bytes + datagrams._spilled - datagrams._told < size:
+            assert time.monotonic() < end, "they never came"
+            time.sleep(0.001)
 
     @contextmanager
     def stalled(self) -> Iterator[None]:

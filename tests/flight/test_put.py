@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -252,8 +253,8 @@ def test_failed_sync_ends_the_stream_and_wakes_a_client_that_only_waits(flown: F
     flown.do(lambda: setattr(disk, "submit", lambda pool, work, done: real(pool, broken, done)))
     writer, answers = flown.client.do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
     writer.write_batch(many(1))
-    flown.until(lambda: flown.node.topics["t"].shards[0].end == 1)
-    flown.do(lambda: None)  # a turn of the loop later the stream waits for the sync
+    # From here on the stream waits for the sync: before, it would end without a word to wake anybody with.
+    flown.until(lambda: any(each.name == "flight-answers" for each in threading.enumerate()))
     is_taken.set()
     assert answers.read().to_pybytes() == b""
     with pytest.raises(flight.FlightUnavailableError, match="disk_failed: topic t could not be synced"):

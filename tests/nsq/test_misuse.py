@@ -215,16 +215,16 @@ def test_a_real_socket_that_nobody_reads_is_bounded_then_closed(served: Served) 
     with Caller(served.tcp_port) as consumer, Caller(served.tcp_port) as producer:
         producer.identify(heartbeat_interval=-1)
         consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        consumer.identify(heartbeat_interval=1000)
+        consumer.identify(heartbeat_interval=3000)
         consumer.send(b"SUB t ch\nRDY 2500\n")
         assert consumer.told() == "OK"
         subscription = served.node.topics["t"].subscriptions["ch"]
-        # In the node's thread: elsewhere one may be seen that is about to be made, or taken apart.
-        (connection,) = served.do(lambda: [one for one in connections() if one.session.seat is not None])
+        open_ = served.nsq_running.server.connections
+        (connection,) = served.do(lambda: [one for one in open_ if one.session.seat is not None])
         transport: Any = connection._transport
         items = (struct.pack(">I", 4096) + b"x" * 4096) * 1500
         most = 0
-        for _ in range(8):
+        for _ in range(3):
             producer.send(b"MPUB t\n" + struct.pack(">II", len(items) + 4, 1500) + items)
             assert producer.told() == "OK"
             most = max(most, served.do(transport.get_write_buffer_size))
