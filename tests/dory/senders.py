@@ -63,7 +63,7 @@ class Sockets:
         return found
 
     def until_received(self, size: int) -> None:
-        """Wait, while the loop stands still, until datagrams of so many bytes are handed to it and found room or none."""
+        """Wait, while the loop stands still, until so many bytes of datagrams are handed over, with room or without."""
         datagrams = self.running._datagrams
         assert datagrams is not None
         end = time.monotonic() + PATIENCE_S
