@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.config import FilterConfig, LimitsConfig, MemoryConfig, RoutingConfig
+from penstock.dialect import Hindered
 from penstock.dialects.dory.forwarder import Forwarder
 from penstock.node.declared import declare
 from penstock.relays.kafka.config import KafkaRelayConfig, PerTopic
@@ -44,6 +45,35 @@ def test_the_status_pages_of_dory_can_ask_the_relay_what_it_holds() -> None:
     way.publish(b"sent", b"as well")
     assert list(relay.queues()) == [("t", 0, 0, 2)]
     assert relay.metadata_times()[0] > 0
+
+
+def test_what_status_pages_show_of_the_relay_is_in_its_samples() -> None:
+    way = Way(PLAIN)
+    way.kafka.fate = SILENT
+    way.publish(b"sent", b"as well")
+    samples = list(way.relay.samples())
+    waiting = {(each.labels["topic"], each.labels["for"]): each.value for each in samples if each.name == "waiting"}
+    assert waiting == {("t", "batch"): 0, ("t", "send"): 0, ("t", "ack"): 2}
+    figures = {each.name: each.value for each in samples}
+    assert figures["unseen"] == 0
+    updated_ms, modified_ms = way.relay.metadata_times()
+    assert 0 < figures["metadata_updated_timestamp_seconds"] == updated_ms / 1000
+    assert 0 < figures["metadata_modified_timestamp_seconds"] == modified_ms / 1000
+
+
+def test_a_relay_that_cannot_send_says_why_and_stops_saying_so_once_it_can() -> None:
+    way = Way(PLAIN)
+    assert isinstance(way.relay, Hindered)
+    assert way.relay.hindrances() == []
+    way.kafka.is_away = True
+    for line in way.router.lines.values():
+        line.failed("it hung up")
+    way.run(0.1)
+    (said,) = way.relay.hindrances()
+    assert "nothing is sent to Kafka: broker" in said
+    assert "it hung up" in said
+    way.kafka.is_away = False
+    way.until(lambda: not way.relay.hindrances())
 
 
 def test_dory_case_17_keys_go_to_their_partitions() -> None:

@@ -171,6 +171,11 @@ class Relay:
             self._node.watchers.remove(self._changed)
             self.router.close()
 
+    def hindrances(self) -> list[str]:
+        """Return why nothing goes out at this moment."""
+        why = self.router.trouble
+        return [f"nothing is sent to Kafka: {why}. What is published is stored and goes out later"] if why else []
+
     def samples(self) -> Iterator[Sample]:
         """Return its figures."""
         counts = self.router.books.counts
@@ -199,6 +204,17 @@ class Relay:
         yield Sample("held", "gauge", "Messages in hand.", self.router.held)
         held_bytes = self.router.books.held_bytes
         yield Sample("held_bytes", "gauge", "Their bytes, of what kafka_relay.in_flight_bytes allows.", held_bytes)
+        text = "Messages in hand that were looked at, by what they wait for: company, their turn, Kafka's answer."
+        for topic, *waiting in self.queues():
+            for state, count in zip(("batch", "send", "ack"), waiting, strict=True):
+                yield Sample("waiting", "gauge", text, count, {"topic": topic, "for": state})
+        text = "Messages that were not looked at yet."
+        yield Sample("unseen", "gauge", text, self.waiting())
+        times = self.metadata_times()
+        text = "When Kafka last said what it has, as Unix time; 0 = never."
+        yield Sample("metadata_updated_timestamp_seconds", "gauge", text, times.updated_ms / 1000)
+        text = "When that was last news."
+        yield Sample("metadata_modified_timestamp_seconds", "gauge", text, times.modified_ms / 1000)
         yield Sample("is_sending", "gauge", "1 while nothing keeps it from sending.", int(not self.router.trouble))
         ready = sum(1 for _ in self.peers())
         yield Sample("connections", "gauge", "Brokers that can be sent to.", ready)
