@@ -283,6 +283,18 @@ def test_a_shard_that_is_closed_while_a_thread_hears_of_the_failure_is_not_told_
     assert bodies_of(machine, begin(machine)) == ["one"]
 
 
+def test_whoever_waits_for_a_sync_of_a_shard_that_is_dropped_is_told_that_it_was_closed(tmp_path: Path) -> None:
+    disk = ManualDisk()
+    shard = opened(tmp_path, disk, durability="fsync")
+    put(shard, "one")
+    told: list[BaseException | None] = []
+    shard.when_durable(told.append)
+    assert disk.pending("sync")
+    shard.drop()  # its slot went to another node, or somebody deleted its topic
+    disk.run_all()
+    assert [str(error) for error in told] == [f"{tmp_path} was closed before its rows were safe"]
+
+
 def test_a_start_that_cannot_sync_copies_what_it_found() -> None:
     machine = Machine()
     shard = begin(machine)

@@ -182,7 +182,10 @@ class Safety:
         self._stopped = True
         if self._repair is not None:
             self._repair.stop()
-            self.group_sync.fail(OSError(f"{self._rows.path} was closed before its rows were safe"))
+            self.group_sync.fail(self._closed())
+
+    def _closed(self) -> OSError:
+        return OSError(f"{self._rows.path} was closed before its rows were safe")
 
     def place(self) -> None:
         """Say in the state how far the log is synced."""
@@ -235,8 +238,8 @@ class Safety:
 
     def _failed(self, error: BaseException) -> None:
         self.errors += 1
-        if self._stopped:
-            self.group_sync.fail(error)
+        if self._stopped:  # whatever it failed by: the files were closed under it
+            self.group_sync.fail(self._closed())
         else:
             self._close_suspect(error)
             self._start_repair()
