@@ -74,10 +74,10 @@ class QueueClient(DialectClient):
         """Take an answer."""
 
 
-class SqsClient(QueueClient):
+class ReceiptClient(QueueClient):
     """Sends, receives, and answers for what it received by receipt."""
 
-    speech = "sqs"
+    ways: wire.Ways
 
     def __init__(self, world: Surroundings, random: Random, queue: QueuePlan) -> None:
         self.receipts: list[str] = []
@@ -92,17 +92,17 @@ class SqsClient(QueueClient):
         if self.stale and draw < 0.55:
             handles = [random.choice(self.stale)]
             if random.random() < 0.5:
-                return wire.delete(self.queue.topic, handles, batch=False)
-            return wire.change(self.queue.topic, handles, random.choice((0, 1)), batch=False)
+                return self.ways.delete(self.queue.topic, handles, batch=False)
+            return self.ways.change(self.queue.topic, handles, random.choice((0, 1)), batch=False)
         if draw < 0.75 or not self.world.busy:
             wait_s, hidden_s = random.choice((0, 0, 0, 1, 2)), random.choice((None, None, None, 0, 1, 2))
-            return wire.receive(self.queue.topic, random.choice((1, 3, 10)), wait_s, hidden_s)
+            return self.ways.receive(self.queue.topic, random.choice((1, 3, 10)), wait_s, hidden_s)
         return self._send()
 
     def heard(self, ask: Ask, reply: Reply) -> None:
         """Keep the receipts."""
-        if ask.word == "ReceiveMessage" and reply.status == 200:
-            self.receipts += [entry["ReceiptHandle"] for entry in reply.json.get("Messages") or []]
+        if ask.word in ("ReceiveMessage", "lease") and reply.status == 200:
+            self.receipts += [got.receipt for got in self.ways.got(reply)]
 
     def _answer(self) -> Ask:
         random, queue = self.random, self.queue.topic
@@ -115,28 +115,49 @@ class SqsClient(QueueClient):
             handles = [*handles[:9], random.choice(self.stale)]
         draw = random.random()
         if draw < 0.7:
-            return wire.delete(queue, handles, batch=batch)
+            return self.ways.delete(queue, handles, batch=batch)
         if draw < 0.9:
             seconds = random.choice((0, 0, 1, 2))
             if seconds:
                 self.receipts += handles
-            return wire.change(queue, handles, seconds, batch=batch)
-        return wire.receive(queue, 1, 0, None)  # it says nothing about them, or later
+            return self.ways.change(queue, handles, seconds, batch=batch)
+        return self.ways.receive(queue, 1, 0, None)  # it says nothing about them, or later
 
     def _send(self) -> Ask:
         random, batch = self.random, self.random.random() < 0.3
         delay_s = 1 if not self.queue.is_fifo and random.random() < 0.05 else 0
         count = random.choice((1, 2, 5, 10)) if batch else 1
-        return wire.send(self.queue.topic, [self._draft(delay_s) for _ in range(count)], batch=batch)
+        return self.ways.send(self.queue.topic, [self._draft(delay_s) for _ in range(count)], batch=batch)
 
     def _draft(self, delay_s: int) -> Draft:
         random = self.random
         body = self.world.body().replace(b"\0", b"0").replace(b"\5", b"5")  # a message is text
         key = random.choice(KEYS) if self.queue.is_fifo or random.random() < 0.2 else ""
         tag = random.choice(TAGS) if random.random() < 0.1 else ""
-        header = b'{"tag":{"type":"String","value":"%b"}}' % tag.encode() if tag else None
-        extras = Extras(tag, key.encode(), header=header) if key or tag else NOTHING
+        extras = Extras(tag, key.encode(), header=self.header(tag)) if key or tag else NOTHING
         return Draft(body, extras, delay_s, body[:6].decode() if self.queue.is_fifo else "")
+
+    def header(self, tag: str) -> bytes | None:
+        """Return the header that a message has by its tag."""
+        return None
+
+
+class SqsClient(ReceiptClient):
+    """A client of SQS."""
+
+    speech = "sqs"
+    ways = wire.Sqs()
+
+    def header(self, tag: str) -> bytes | None:
+        """Return the header that a message has by its tag, which is an attribute."""
+        return b'{"tag":{"type":"String","value":"%b"}}' % tag.encode() if tag else None
+
+
+class V2Client(ReceiptClient):
+    """A client of Dynamiq's second version."""
+
+    speech = "dynamiq"
+    ways = wire.V2()
 
 
 class DynamiqClient(QueueClient):

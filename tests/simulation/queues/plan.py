@@ -20,9 +20,10 @@ class QueuePlan:
     """One queue."""
 
     topic: str
-    #: Who talks to it: how many clients of SQS, and how many of Dynamiq.
+    #: Who talks to it: how many clients of SQS, and how many of Dynamiq's two versions.
     sqs: int
     dynamiq: int
+    v2: int
     #: Between two requests of a client.
     gap_ns: int
     #: Its partitions are cut anew now and then.
@@ -48,6 +49,7 @@ def some_queue(random: Random, topic: TopicSettings) -> tuple[QueuePlan, TopicSe
         dynamiq=random.choice((1, 2, 3)) if kind == "partitions" else 0,
         gap_ns=random.choice((3, 10, 30)) * MILLISECOND,
         restless=random.random() < 0.5,
+        v2=random.choice((0, 1, 1, 2)),
         settings=settings,
     )
     if kind == "fifo":

@@ -16,7 +16,7 @@ from penstock.node.node import Node
 from tests.simulation.clients import DialectClient, Surroundings
 from tests.simulation.network import Reader
 from tests.simulation.plan import Plan
-from tests.simulation.queues.clients import DynamiqClient, SqsClient
+from tests.simulation.queues.clients import DynamiqClient, SqsClient, V2Client
 from tests.simulation.queues.wire import ReplyReader
 from tests.simulation.speech import Connect
 
@@ -72,13 +72,16 @@ class SqsSpeech(_OverHttp):
 
 
 class DynamiqSpeech(_OverHttp):
-    """Dynamiq's first version."""
+    """Dynamiq, both versions."""
 
     name = "dynamiq"
 
+    def __init__(self) -> None:
+        self._dynamiq: Dynamiq | None = None
+
     def is_spoken(self, plan: Plan) -> bool:
         """Tell whether a run has clients of it."""
-        return any(queue.dynamiq for queue in plan.queues)
+        return any(queue.dynamiq or queue.v2 for queue in plan.queues)
 
     def configured(self, config: Config) -> Config:
         """Let changed settings be in force soon."""
@@ -87,10 +90,13 @@ class DynamiqSpeech(_OverHttp):
 
     def serve(self, node: Node, config: Config) -> Connect:
         """Return what makes the protocol of a new connection."""
-        return Dynamiq(node, config).listener.connect
+        self._dynamiq = Dynamiq(node, config)
+        return self._dynamiq.listener.connect
 
     def drain(self) -> None:
-        """Do nothing: nobody waits."""
+        """Let nobody wait any longer."""
+        if self._dynamiq is not None:
+            self._dynamiq.queues.polls.stop()
 
     def people(self, world: Surroundings, plan: Plan, random: Callable[[str], Random]) -> Sequence[DialectClient]:
         """Return the clients of each queue, which know each other's ids."""
@@ -99,4 +105,6 @@ class DynamiqSpeech(_OverHttp):
             seen: list[str] = []
             for number in range(queue.dynamiq):
                 clients.append(DynamiqClient(world, random(f"dynamiq {queue.topic} {number}"), queue, seen))
+            for number in range(queue.v2):
+                clients.append(V2Client(world, random(f"v2 {queue.topic} {number}"), queue))
         return clients

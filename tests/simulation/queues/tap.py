@@ -30,7 +30,8 @@ from tests.simulation.model import (
     is_spread,
 )
 from tests.simulation.network import Link
-from tests.simulation.queues.wire import Ask, Entry, Receipt, Reply, body_of, receipt, shown_in
+from tests.simulation.queues import wire
+from tests.simulation.queues.wire import Ask, Entry, Got, Receipt, Reply, body_of, receipt, shown_in
 from tests.simulation.wire import Command, Frame
 
 #: The subscription that is a queue's.
@@ -38,11 +39,17 @@ QUEUE = "queue"
 #: The version of a lease that has no receipt.
 UNSEEN = -1
 
-SENDS = ("SendMessage", "SendMessageBatch", "enqueue")
-RECEIVES = ("ReceiveMessage", "take")
-DELETES = ("DeleteMessage", "DeleteMessageBatch")
-CHANGES = ("ChangeMessageVisibility", "ChangeMessageVisibilityBatch")
+SENDS = ("SendMessage", "SendMessageBatch", "publish", "enqueue")
+RECEIVES = ("ReceiveMessage", "lease", "take")
+DELETES = ("DeleteMessage", "DeleteMessageBatch", "finish", "finish many")
+CHANGES = (
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    *("extend", "extend many", "release", "release many"),
+)
 DROPS = ("drop", "drop many")
+#: Who reads what receives with receipts are answered.
+WAYS: dict[str, wire.Ways] = {"ReceiveMessage": wire.Sqs(), "lease": wire.V2()}
 
 
 class Claim(NamedTuple):
@@ -275,6 +282,9 @@ class QueueTap:
         if pending.ask.word == "enqueue":  # no id says that it was not stored, or that nobody knows
             return {0: hidden_id(int(frame.data), pending.key)} if frame.data else {}
         said = frame.json
+        if pending.ask.word == "publish":
+            results = enumerate(said["data"]["results"])
+            return {number: hidden_id(int(each["id"]), pending.key) for number, each in results if "id" in each}
         entries = said.get("Successful", ()) if pending.ask.word == "SendMessageBatch" else [{"Id": "0", **said}]
         return {int(entry["Id"]): hidden_id(shown_in(entry["MessageId"]), pending.key) for entry in entries}
 
@@ -282,35 +292,37 @@ class QueueTap:
 
     def _handed(self, pending: Pending, model: SubscriptionModel, frame: Reply) -> None:
         book, ask = self.book, pending.ask
-        entries: list[Entry] = (frame.json.get("Messages") or []) if ask.word == "ReceiveMessage" else frame.json
-        if len(entries) > ask.number:
-            book.fail("credit", f"{ask.word} of {ask.number} got {len(entries)} messages")
-        if entries:
+        taken: list[Entry] = frame.json if ask.word == "take" else []
+        leased = [] if ask.word == "take" else WAYS[ask.word].got(frame)
+        count = len(taken) + len(leased)
+        if count > ask.number:
+            book.fail("credit", f"{ask.word} of {ask.number} got {count} messages")
+        if count:
             book.looks += 1
+        if count and ask.word != "lease":  # which locks nothing
             self._check_lock(model)
-        for entry in entries:
-            if ask.word == "take":
-                self._taken(model, entry, hidden_id(int(entry["id"]), pending.key))
-            else:
-                self._leased(pending, model, entry)
+        for entry in taken:
+            self._taken(model, entry, hidden_id(int(entry["id"]), pending.key))
+        for got in leased:
+            self._leased(pending, model, got)
 
-    def _leased(self, pending: Pending, model: SubscriptionModel, entry: Entry) -> None:
+    def _leased(self, pending: Pending, model: SubscriptionModel, got: Got) -> None:
         book, seconds = self.book, pending.ask.seconds
-        named, attributes = receipt(entry["ReceiptHandle"]), entry["Attributes"]
-        body, attempts = body_of(entry), int(attributes["ApproximateReceiveCount"])
+        named, body = receipt(got.receipt), got.body
         lease_ns = model.settings.lease_ns if seconds is None else seconds * SECOND
-        book.record("receive", pending.link, f"{named.id:x}", attempts, body[:7].decode("latin-1"))
-        if hidden_id(shown_in(entry["MessageId"]), pending.key) != named.id:
+        book.record("receive", pending.link, f"{named.id:x}", got.attempts, body[:7].decode("latin-1"))
+        if hidden_id(got.shown, pending.key) != named.id:
             book.fail("an id names one message", f"{body[:7]!r} has the id and the receipt of two")
-        time_ns = int(attributes["SentTimestamp"]) * MILLISECOND
-        handed = Handed(named.id, attempts, time_ns, body, book.now_ns, lease_ns, grain_ns=MILLISECOND, look=book.looks)
+        handed = Handed(
+            *(named.id, got.attempts, got.time_ns, body, book.now_ns, lease_ns), grain_ns=got.grain_ns, look=book.looks
+        )
         row = handed_out(book, model, handed, None)
         if (model, named) in self._given:
             book.fail("a receipt is for one lease", f"{body[:7]!r} has version {named.version} of another lease")
         self._given.add((model, named))
         row.version = named.version
-        if attributes.get("MessageGroupId", "").encode() != row.message.extras.key:
-            book.fail("headers come as sent", f"{row.message.name} has group {attributes.get('MessageGroupId')}")
+        if got.key != row.message.extras.key:
+            book.fail("headers come as sent", f"{row.message.name} has group {got.key!r}")
 
     def _taken(self, model: SubscriptionModel, entry: Entry, id_: int) -> None:
         """Note a message that came without its attempts and its time."""
@@ -361,8 +373,10 @@ class QueueTap:
                 self._check_changed(pending.ask, model, claim, good=self._is_good(pending.ask, frame, number))
 
     def _is_good(self, ask: Ask, frame: Reply, number: int) -> bool:
-        if frame.status != 200 or not ask.word.endswith("Batch"):
+        if frame.status != 200 or not ask.word.endswith(("Batch", "many")):
             return frame.status == 200
+        if ask.word.endswith("many"):
+            return "error" not in frame.json["data"]["results"][number]
         return any(entry["Id"] == str(number) for entry in frame.json.get("Successful", ()))
 
     def _check_changed(self, ask: Ask, model: SubscriptionModel, claim: Claim, *, good: bool) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from base64 import b64decode, urlsafe_b64decode
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from penstock.clock import MILLISECOND, SECOND
 from tests.simulation.extras import Extras
 from tests.simulation.wire import PLAIN, RESPONSE, Command, Frame
 
@@ -91,7 +93,9 @@ def shown_in(message_id: str) -> int:
 
 
 def body_of(entry: Entry) -> bytes:
-    """Return the body that a message of either service shows, which may be no text."""
+    """Return the body that a message of any service shows, which may be no text."""
+    if "body_base64" in entry:
+        return b64decode(entry["body_base64"])
     text: str = entry["Body"] if "Body" in entry else entry["body"]
     encoding = entry.get("encoding", entry.get("MessageAttributes", {}).get("penstock.encoding", {}).get("StringValue"))
     return b64decode(text) if encoding == "base64" else text.encode()
@@ -101,6 +105,39 @@ def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
     """Return the bytes of a request."""
     head = "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers))
     return head.encode() + b"\r\n\r\n" + body
+
+
+class Got(NamedTuple):
+    """A message that came with a receipt."""
+
+    receipt: str
+    #: As the service shows it.
+    shown: int
+    body: bytes
+    attempts: int
+    time_ns: int
+    #: The time is told in steps of this.
+    grain_ns: int
+    key: bytes
+
+
+class Ways(Protocol):
+    """How a service is asked by who answers for messages by receipt."""
+
+    def send(self, queue: str, drafts: list[Draft], *, batch: bool) -> Ask:
+        """Store one message, or several together, which are all as late."""
+
+    def receive(self, queue: str, limit: int, wait_s: int, hidden_s: int | None) -> Ask:
+        """Ask for messages, waiting for the first."""
+
+    def delete(self, queue: str, handles: list[str], *, batch: bool) -> Ask:
+        """Delete messages by receipt."""
+
+    def change(self, queue: str, handles: list[str], seconds: int, *, batch: bool) -> Ask:
+        """Let messages be invisible for so long from now on."""
+
+    def got(self, reply: Reply) -> list[Got]:
+        """Return the messages that an answer brings."""
 
 
 # --- SQS --------------------------------------------------------------------------------------------------------------
@@ -134,53 +171,68 @@ class Draft(NamedTuple):
         return said
 
 
-def send(queue: str, drafts: list[Draft], *, batch: bool) -> Ask:
-    """Send one message, or several together, which are all as late."""
-    if batch:
-        entries = [{"Id": str(number), **draft.fields()} for number, draft in enumerate(drafts)]
-        word, data = "SendMessageBatch", _aws("SendMessageBatch", queue, Entries=entries)
-    else:
-        word, data = "SendMessage", _aws("SendMessage", queue, **drafts[0].fields())
-    return Ask(
-        word,
-        data,
-        queue,
-        bodies=[draft.body for draft in drafts],
-        extras=[draft.extras for draft in drafts],
-        number=drafts[0].delay_s,
-        again=all(draft.dedup for draft in drafts),
-        dedups=[draft.dedup for draft in drafts],
-    )
+class Sqs:
+    """SQS in JSON."""
 
+    def send(self, queue: str, drafts: list[Draft], *, batch: bool) -> Ask:
+        """Send one message, or several together, which are all as late."""
+        if batch:
+            entries = [{"Id": str(number), **draft.fields()} for number, draft in enumerate(drafts)]
+            word, data = "SendMessageBatch", _aws("SendMessageBatch", queue, Entries=entries)
+        else:
+            word, data = "SendMessage", _aws("SendMessage", queue, **drafts[0].fields())
+        return Ask(
+            word,
+            data,
+            queue,
+            bodies=[draft.body for draft in drafts],
+            extras=[draft.extras for draft in drafts],
+            number=drafts[0].delay_s,
+            again=all(draft.dedup for draft in drafts),
+            dedups=[draft.dedup for draft in drafts],
+        )
 
-def receive(queue: str, limit: int, wait_s: int, hidden_s: int | None) -> Ask:
-    """Ask for messages, waiting for the first."""
-    said: Entry = {"MaxNumberOfMessages": limit, "WaitTimeSeconds": wait_s}
-    said |= {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
-    if hidden_s is not None:
-        said["VisibilityTimeout"] = hidden_s
-    return Ask("ReceiveMessage", _aws("ReceiveMessage", queue, **said), queue, number=limit, seconds=hidden_s)
+    def receive(self, queue: str, limit: int, wait_s: int, hidden_s: int | None) -> Ask:
+        """Ask for messages, waiting for the first."""
+        said: Entry = {"MaxNumberOfMessages": limit, "WaitTimeSeconds": wait_s}
+        said |= {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+        if hidden_s is not None:
+            said["VisibilityTimeout"] = hidden_s
+        return Ask("ReceiveMessage", _aws("ReceiveMessage", queue, **said), queue, number=limit, seconds=hidden_s)
 
+    def delete(self, queue: str, handles: list[str], *, batch: bool) -> Ask:
+        """Delete messages by receipt."""
+        if batch:
+            entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
+            data = _aws("DeleteMessageBatch", queue, Entries=entries)
+            return Ask("DeleteMessageBatch", data, queue, handles=handles, again=True)
+        data = _aws("DeleteMessage", queue, ReceiptHandle=handles[0])
+        return Ask("DeleteMessage", data, queue, handles=handles[:1], again=True)
 
-def delete(queue: str, handles: list[str], *, batch: bool) -> Ask:
-    """Delete messages by receipt."""
-    if batch:
-        entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
-        data = _aws("DeleteMessageBatch", queue, Entries=entries)
-        return Ask("DeleteMessageBatch", data, queue, handles=handles, again=True)
-    data = _aws("DeleteMessage", queue, ReceiptHandle=handles[0])
-    return Ask("DeleteMessage", data, queue, handles=handles[:1], again=True)
+    def change(self, queue: str, handles: list[str], seconds: int, *, batch: bool) -> Ask:
+        """Let messages be invisible for so long from now on."""
+        more = {"VisibilityTimeout": seconds}
+        if batch:
+            entries = [{"Id": str(number), "ReceiptHandle": handle, **more} for number, handle in enumerate(handles)]
+            data = _aws("ChangeMessageVisibilityBatch", queue, Entries=entries)
+            return Ask("ChangeMessageVisibilityBatch", data, queue, handles=handles, seconds=seconds, again=True)
+        data = _aws("ChangeMessageVisibility", queue, ReceiptHandle=handles[0], **more)
+        return Ask("ChangeMessageVisibility", data, queue, handles=handles[:1], seconds=seconds, again=True)
 
-
-def change(queue: str, handles: list[str], seconds: int, *, batch: bool) -> Ask:
-    """Let messages be invisible for so long from now on."""
-    more = {"VisibilityTimeout": seconds}
-    if batch:
-        entries = [{"Id": str(number), "ReceiptHandle": handle, **more} for number, handle in enumerate(handles)]
-        data = _aws("ChangeMessageVisibilityBatch", queue, Entries=entries)
-        return Ask("ChangeMessageVisibilityBatch", data, queue, handles=handles, seconds=seconds, again=True)
-    data = _aws("ChangeMessageVisibility", queue, ReceiptHandle=handles[0], **more)
-    return Ask("ChangeMessageVisibility", data, queue, handles=handles[:1], seconds=seconds, again=True)
+    def got(self, reply: Reply) -> list[Got]:
+        """Return the messages that an answer brings."""
+        return [
+            Got(
+                entry["ReceiptHandle"],
+                shown_in(entry["MessageId"]),
+                body_of(entry),
+                int(entry["Attributes"]["ApproximateReceiveCount"]),
+                int(entry["Attributes"]["SentTimestamp"]) * MILLISECOND,
+                MILLISECOND,
+                entry["Attributes"].get("MessageGroupId", "").encode(),
+            )
+            for entry in reply.json.get("Messages") or ()
+        ]
 
 
 # --- Dynamiq ----------------------------------------------------------------------------------------------------------
@@ -208,3 +260,76 @@ def configure(queue: str, least: int, most: int, age_s: float) -> Ask:
     """Choose how many partitions there are, and how long one is kept that nobody looks into."""
     said = {"min_partitions": least, "max_partitions": most, "max_partition_age": age_s}
     return Ask("configure", request("PATCH", f"/v1/queues/{queue}", json.dumps(said).encode()), queue)
+
+
+# --- Dynamiq, version 2 -----------------------------------------------------------------------------------------------
+
+
+def _v2(method: str, queue: str, rest: str, said: Entry | None = None) -> bytes:
+    return request(method, f"/v2/queues/{queue}/{rest}", json.dumps(said).encode() if said is not None else b"")
+
+
+class V2:
+    """Leases as resources."""
+
+    def send(self, queue: str, drafts: list[Draft], *, batch: bool) -> Ask:
+        """Store one message, or several together, which are all as late."""
+        drafts = drafts if batch else drafts[:1]
+        entries = []
+        for draft in drafts:
+            said: Entry = {"body": draft.body.decode(), "key": draft.extras.key.decode(), "tag": draft.extras.tag}
+            said |= {"delay": draft.delay_s, "dedup": draft.dedup}
+            entries.append({name: value for name, value in said.items() if value or name == "body"})
+        return Ask(
+            "publish",
+            _v2("POST", queue, "messages", {"messages": entries}),
+            queue,
+            bodies=[draft.body for draft in drafts],
+            extras=[draft.extras for draft in drafts],
+            number=drafts[0].delay_s,
+            again=all(draft.dedup for draft in drafts),
+            dedups=[draft.dedup for draft in drafts],
+        )
+
+    def receive(self, queue: str, limit: int, wait_s: int, hidden_s: int | None) -> Ask:
+        """Ask for messages, waiting for the first."""
+        said: Entry = {"max": limit, "wait": wait_s, "visibility": hidden_s}
+        return Ask("lease", _v2("POST", queue, "leases", said), queue, number=limit, seconds=hidden_s)
+
+    def delete(self, queue: str, handles: list[str], *, batch: bool) -> Ask:
+        """Delete messages by receipt."""
+        if batch:
+            data = _v2("POST", queue, "leases/delete", {"receipts": handles})
+            return Ask("finish many", data, queue, handles=handles, again=True)
+        return Ask("finish", _v2("DELETE", queue, f"leases/{handles[0]}"), queue, handles=handles[:1], again=True)
+
+    def change(self, queue: str, handles: list[str], seconds: int, *, batch: bool) -> Ask:
+        """Let messages be invisible for so long from now on, or give them back."""
+        word, more = ("extend", {"visibility": seconds}) if seconds else ("release", {})
+        if batch:
+            data = _v2("POST", queue, f"leases/{word}", {"receipts": handles, **more})
+            return Ask(f"{word} many", data, queue, handles=handles, seconds=seconds, again=True)
+        one = f"leases/{handles[0]}"
+        data = _v2("PATCH", queue, one, more) if seconds else _v2("POST", queue, f"{one}/release", {})
+        return Ask(word, data, queue, handles=handles[:1], seconds=seconds, again=True)
+
+    def got(self, reply: Reply) -> list[Got]:
+        """Return the messages that an answer brings."""
+        return [
+            Got(
+                entry["receipt"],
+                int(entry["id"]),
+                body_of(entry),
+                entry["attempts"],
+                time_of(entry["timestamp"]),
+                1,
+                entry.get("key", "").encode(),
+            )
+            for entry in reply.json["data"]["messages"]
+        ]
+
+
+def time_of(text: str) -> int:
+    """Return the time that is written so: to the second, a dot, and nine digits."""
+    whole, _, rest = text.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()) * SECOND + int(rest)
