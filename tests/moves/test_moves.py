@@ -76,6 +76,29 @@ def test_redriven_letter_is_synced_before_it_is_finished(seed: int) -> None:
     assert stored(site, "orders") == before + 1
 
 
+def test_letters_are_moved_no_faster_than_they_may() -> None:
+    site = Site()
+    topic = site.node.create_topic("orders").now()
+    site.consume(topic, "audit", SubscriptionSettings(max_attempts=1))
+    for number in range(5):
+        site.publish(topic, b"poison %d" % number)
+    assert site.seat.release([1, 2, 3, 4, 5]) == []
+    until(site, lambda: topic.subscription("audit").counts()["dead_lettered"] == 5)
+    world, told = site.machine.scheduler, list[Redriven]()
+    began_ns = world.time_ns
+    redrive(site.node, site.node.topic("orders.dead"), None, 10, told.append, rate=2)
+    moved: dict[int, int] = {}
+    while not told:
+        world.run_until(world.time_ns + 1_000_000)
+        running = site.node.redrives.get("orders.dead")
+        if running is not None:
+            moved.setdefault(running.moved, world.time_ns - began_ns)
+    assert told[0].moved == 5
+    assert [count for count in moved if count] == [2, 4]
+    assert 1_000_000_000 <= moved[4] < 1_100_000_000
+    assert 2_000_000_000 <= world.time_ns - began_ns < 2_100_000_000
+
+
 def test_dead_letter_that_cannot_be_synced_leaves_its_message_where_it_is() -> None:
     site = Site()
     topic = site.node.create_topic("orders").now()

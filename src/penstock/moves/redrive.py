@@ -81,12 +81,13 @@ def redrive(
     done: Callable[[Redriven], None],
     is_open: Callable[[str], bool] = _is_open,
     subscription: str = NAME,
+    rate: int | None = None,
 ) -> Answer[None]:
     """Move up to `limit` letters of a dead-letter topic, to one topic or each to its own; `done` hears once.
 
     Headers, which anybody may have written, name a letter's own topic: it must be one that `is_open` to who asks.
     The answer is that it began, or why it cannot; then nothing was made. `subscription` is one that others receive by,
-    too: its letters are moved away from it.
+    too: its letters are moved away from it. No more than `rate` letters are moved in a second.
     """
     if to is not None and not node.is_known(to):
         raise Refusal("not_found", f"there is no topic {to!r}")
@@ -98,7 +99,7 @@ def redrive(
     if topic.name in node.redrives:
         raise Refusal("conflict", f"a redrive of topic {topic.name} is under way; wait for its end")
     intent = Intent(to, made=found is None and subscription == NAME, subscription=subscription)
-    return Redrive(node, topic, intent, limit, done, is_open).start()
+    return Redrive(node, topic, intent, limit, done, is_open, rate).start()
 
 
 def resume(node: Node, topics: Iterable[Topic]) -> None:
@@ -130,6 +131,7 @@ class Redrive:
         limit: int,
         done: Callable[[Redriven], None],
         is_open: Callable[[str], bool] = _is_open,
+        rate: int | None = None,
     ) -> None:
         self._node = node
         self._topic = topic
@@ -138,6 +140,9 @@ class Redrive:
         self._limit = limit
         self._done = done
         self._is_open = is_open
+        self._rate = rate
+        #: Where there is a rate, no letter is taken before this time.
+        self._next_ns = 0
         self._taken = 0
         self._moved: dict[str, int] = {}
         self._kept: list[int] = []
@@ -221,9 +226,12 @@ class Redrive:
     def _next(self) -> None:
         if self._is_over():
             return
-        limit = min(self._limit - self._taken, PART_ROWS_MAX)
+        limit = min(self._limit - self._taken, self._rate or PART_ROWS_MAX, PART_ROWS_MAX)
         if limit <= 0 or self._stop or self._subscription.depth() == 0:
             self._end()
+            return
+        if self._next_ns > self._node.clock.monotonic():
+            self._node.clock.call_at(self._next_ns, self._next)
             return
         look = self._seat.look(limit, LEASE_NS, self._leased, is_free=True)
         if not look.gone:
@@ -242,7 +250,10 @@ class Redrive:
         letters = [
             (each.shard, each.batch, [offset - each.batch.first for offset in each.offsets()]) for each in deliveries
         ]
-        self._taken += sum(each.count for each in deliveries)
+        count = sum(each.count for each in deliveries)
+        self._taken += count
+        if self._rate is not None:
+            self._next_ns = self._node.clock.monotonic() + count * SECOND // self._rate
         # Not inside the pump that found them: publishing may pump as well.
         self._node.clock.call_soon(partial(self._move, letters, self._next))
 

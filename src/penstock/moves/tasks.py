@@ -38,7 +38,7 @@ class Task(msgspec.Struct):
     status: str = "RUNNING"
     moved: int = 0
     problem: str | None = None
-    #: What a client asked for and is shown again.
+    #: How many letters are moved in a second at most.
     rate: int | None = None
 
     @property
@@ -81,7 +81,8 @@ class Tasks:
             self._tasks.setdefault(source.name, deque(maxlen=TASKS_MAX)).appendleft(task)
             return task
 
-        return redrive(self._node, source, target, max(wanted, 1), done, is_open, subscription).then_make(noted)
+        begun = redrive(self._node, source, target, max(wanted, 1), done, is_open, subscription, rate)
+        return begun.then_make(noted)
 
     def of(self, source: Topic) -> list[Task]:
         """Return the latest tasks of a topic, the last one first."""
