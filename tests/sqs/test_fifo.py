@@ -74,6 +74,17 @@ def test_deduplication_may_be_by_group(boto: Boto, name: str) -> None:
     assert len(message["Attributes"]["MessageDeduplicationId"]) == 64
 
 
+def test_throughput_by_group_goes_with_deduplication_by_group_only(boto: Boto, name: str) -> None:
+    by_group = {"FifoQueue": "true", "FifoThroughputLimit": "perMessageGroupId"}
+    error = boto.refused("create_queue", QueueName=f"{name}.fifo", Attributes=by_group)
+    assert (error.code, error.status) == ("InvalidAttributeValue", 400)
+    url = boto.queue(f"{name}.fifo", **by_group, DeduplicationScope="messageGroup")
+    narrower = {"DeduplicationScope": "queue"}
+    assert boto.refused("set_queue_attributes", QueueUrl=url, Attributes=narrower).code == "InvalidAttributeValue"
+    boto("set_queue_attributes", QueueUrl=url, Attributes={**narrower, "FifoThroughputLimit": "perQueue"})
+    assert boto.attributes(url)["DeduplicationScope"] == "queue"
+
+
 def test_a_batch_may_repeat_itself(boto: Boto, url: str) -> None:
     entries = [{"Id": str(i), "MessageBody": body, "MessageGroupId": "g"} for i, body in enumerate(["x", "y", "x"])]
     sent = boto("send_message_batch", QueueUrl=url, Entries=entries)["Successful"]

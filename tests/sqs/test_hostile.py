@@ -258,6 +258,7 @@ LONG = "Y" * 250_000
         pytest.param([{"numeric": [">", at]} for at in range(150)], [0] * 2000, id="bounds"),
         pytest.param([{"equals-ignore-case": LONG}], ["Ÿ" * 125_000] * 30, id="case"),
         pytest.param([{"prefix": "Y" * 1_000 + str(at)} for at in range(150)], [LONG] * 400, id="lengths"),
+        pytest.param([{"wildcard": "*" + "a" * 49 + "b" + "a" * 49 + "*"}], ["a" * 250_000] * 8, id="stars"),
         pytest.param([{"cidr": "10.0.0.0/8"}], ["1::"] * 43_000, id="addresses"),
         pytest.param([{"cidr": f"10.0.{at}.0/24"} for at in range(150)], ["10.1.0.0"] * 2_000, id="networks"),
     ],

@@ -315,7 +315,10 @@ def test_a_policy_that_was_set_whole_takes_a_statement_if_it_is_one(boto: Boto, 
     boto("add_permission", Label="all", **add)
     policy = json.loads(boto.attributes(url)["Policy"])
     assert [(each["Sid"], each["Effect"]) for each in policy["Statement"]] == [("mine", "Deny"), ("all", "Allow")]
-    for text in ("no policy", "[]", '{"Statement": 7}', '{"Statement": ["x"]}'):
+    for text in ("no policy", "[]"):
+        error = boto.refused("set_queue_attributes", QueueUrl=url, Attributes={"Policy": text})
+        assert (error.code, error.status) == ("InvalidAttributeValue", 400)
+    for text in ('{"Statement": 7}', '{"Statement": ["x"]}'):
         boto("set_queue_attributes", QueueUrl=url, Attributes={"Policy": text})
         assert boto.refused("add_permission", Label="more", **add).code == "InvalidAttributeValue"
         assert boto.attributes(url)["Policy"] == text
@@ -336,6 +339,25 @@ def test_message_attributes_of_every_kind_come_back_as_asked_for(boto: Boto, nam
     (some,) = boto.receive(url, MessageAttributeNames=["shop.*"], AttributeNames=["SentTimestamp"], WaitTimeSeconds=20)
     assert set(some["MessageAttributes"]) == {"shop.number", "shop.bytes"}
     assert set(some["Attributes"]) == {"SentTimestamp"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"DataType": "Binary", "BinaryValue": b"Root=1"}, "InvalidParameterValue"),
+        ({"DataType": "String", "StringValue": ""}, "InvalidParameterValue"),
+        ({"DataType": "String", "StringValue": "\x01"}, "InvalidMessageContents"),
+    ],
+)
+def test_the_header_of_a_trace_is_a_text(boto: Boto, name: str, wrong: dict[str, Any], code: str) -> None:
+    url = boto.queue(name)
+    trace = {"AWSTraceHeader": wrong}
+    error = boto.refused("send_message", QueueUrl=url, MessageBody="x", MessageSystemAttributes=trace)
+    assert (error.code, error.status) == (code, 400)
+    entries = [{"Id": "1", "MessageBody": "x", "MessageSystemAttributes": trace}, {"Id": "2", "MessageBody": "good"}]
+    done = boto("send_message_batch", QueueUrl=url, Entries=entries)
+    assert [(each["Id"], each["Code"]) for each in done["Failed"]] == [("1", code)]
+    assert [each["Body"] for each in boto.receive(url)] == ["good"]
 
 
 def test_parameters_outside_their_bounds_are_refused(boto: Boto, name: str) -> None:

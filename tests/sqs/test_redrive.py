@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.served import Served
 from tests.sqs.boto import Boto
 
@@ -84,6 +86,22 @@ def test_letters_may_be_moved_to_another_queue(node: Served, boto: Boto, name: s
     boto("start_message_move_task", SourceArn=arn(f"{name}-dead"), DestinationArn=arn(f"{name}-other"))
     assert moved(node, boto, name)["DestinationArn"] == arn(f"{name}-other")
     assert [each["Body"] for each in boto.receive(other, WaitTimeSeconds=20)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"redrivePermission": "byQueue"},
+        {"redrivePermission": "byQueue", "sourceQueueArns": [arn(f"q{at}") for at in range(11)]},
+        {"redrivePermission": "allowAll", "sourceQueueArns": [arn("q")]},
+        {"redrivePermission": "denyAll", "sourceQueueArns": [arn("q")]},
+        {"redrivePermission": "sometimes"},
+    ],
+)
+def test_who_may_send_dead_letters_is_all_or_none_or_up_to_ten(boto: Boto, name: str, policy: dict[str, Any]) -> None:
+    attributes = {"RedriveAllowPolicy": json.dumps(policy)}
+    error = boto.refused("create_queue", QueueName=name, Attributes=attributes)
+    assert (error.code, error.status) == ("InvalidParameterValue", 400)
 
 
 def test_what_cannot_be_a_dead_letter_queue_is_refused(boto: Boto, name: str) -> None:

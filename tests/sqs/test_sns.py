@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.dialects.sqs.faults import Fault
-from penstock.dialects.sqs.sns import policy
+from penstock.dialects.sqs.sns import policy, subscriptions
 from tests.served import Served
 from tests.sqs.boto import Boto
 
@@ -196,6 +196,146 @@ def test_a_fifo_topic_keeps_groups_and_forgets_what_repeats(boto: Boto, name: st
     assert boto.refused("publish", "sns", TopicArn=topic_arn, Message="x").code == "InvalidParameter"
 
 
+def test_what_repeats_at_a_fifo_topic_does_not_come_to_its_standard_queues(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, f"{name}.fifo", FifoTopic="true")
+    url, _ = subscribed(boto, f"{name}.fifo", name, RawMessageDelivery="true")
+    for body, group, dedup in (("1", "g", "a"), ("2", "g", "b"), ("again", "g", "a"), ("other group", "h", "a")):
+        boto(
+            "publish",
+            "sns",
+            TopicArn=topic_arn,
+            Message=body,
+            MessageGroupId=group,
+            MessageDeduplicationId=dedup,
+        )
+    received = boto.receive(url)
+    assert [each["Body"] for each in received] == ["1", "2"]
+    assert "MessageDeduplicationId" not in received[0]["Attributes"]
+    boto.send(url, "1")
+    assert [each["Body"] for each in boto.receive(url)] == ["1"]
+
+
+def test_what_repeats_may_be_told_by_group(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, f"{name}.fifo", FifoTopic="true", FifoThroughputScope="MessageGroup")
+    boto.queue(f"{name}-g.fifo", FifoQueue="true", DeduplicationScope="messageGroup")
+    urls = [
+        subscribed(boto, f"{name}.fifo", queue, RawMessageDelivery="true")[0]
+        for queue in (f"{name}-g.fifo", f"{name}-q.fifo", name)
+    ]
+    for group in ("a", "b", "a"):
+        boto("publish", "sns", TopicArn=topic_arn, Message=group, MessageGroupId=group, MessageDeduplicationId="same")
+    seen = [[each["Body"] for each in boto.receive(url)] for url in urls]
+    assert seen == [["a", "b"], ["a"], ["a", "b"]]
+
+
+def test_permissions_are_statements_of_the_topics_policy(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    one: dict[str, Any] = {
+        "TopicArn": topic_arn,
+        "Label": "writers",
+        "AWSAccountId": ["123456789012"],
+        "ActionName": ["Publish", "GetTopicAttributes"],
+    }
+
+    def statements() -> list[dict[str, Any]]:
+        told = boto("get_topic_attributes", "sns", TopicArn=topic_arn)["Attributes"]
+        found: list[dict[str, Any]] = json.loads(told["Policy"])["Statement"]
+        return found
+
+    boto("add_permission", "sns", **one)
+    assert [each["Sid"] for each in statements()] == ["__default_statement_ID", "writers"]
+    assert statements()[1] == {
+        "Sid": "writers",
+        "Effect": "Allow",
+        "Principal": {"AWS": "arn:aws:iam::123456789012:root"},
+        "Action": ["SNS:Publish", "SNS:GetTopicAttributes"],
+        "Resource": topic_arn,
+    }
+    for wrong in (
+        {},  # the label is taken
+        {"Label": "no label"},
+        {"Label": "x", "AWSAccountId": ["nobody"]},
+        {"Label": "x", "ActionName": ["SendMessage"]},
+    ):
+        assert boto.refused("add_permission", "sns", **{**one, **wrong}).code == "InvalidParameter"
+    assert boto.refused("add_permission", "sns", **{**one, "TopicArn": f"{topic_arn}-not"}).code == "NotFound"
+    boto("remove_permission", "sns", TopicArn=topic_arn, Label="writers")
+    assert [each["Sid"] for each in statements()] == ["__default_statement_ID"]
+    assert boto.refused("remove_permission", "sns", TopicArn=topic_arn, Label="writers").code == "InvalidParameter"
+
+
+def test_attributes_that_no_topic_and_no_subscription_can_have_are_refused(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    _, subscription = subscribed(boto, name, f"{name}-q")
+    for key, value in {
+        "Owner": "123456789012",
+        "TopicArn": "arn",
+        "SubscriptionsConfirmed": "7",
+        "Policy": "no policy",
+        "DisplayName": "x" * 101,
+        "ContentBasedDeduplication": "true",
+        "FifoThroughputScope": "Topic",
+        "SignatureVersion": "3",
+        "TracingConfig": "Sometimes",
+    }.items():
+        params = {"TopicArn": topic_arn, "AttributeName": key, "AttributeValue": value}
+        error = boto.refused("set_topic_attributes", "sns", **params)
+        assert (error.code, error.status) == ("InvalidParameter", 400), key
+        assert boto.refused("create_topic", "sns", Name=f"{name}-2", Attributes={key: value}).code == "InvalidParameter"
+    for key in ("Endpoint", "Owner", "PendingConfirmation"):
+        params = {"SubscriptionArn": subscription, "AttributeName": key, "AttributeValue": "x"}
+        assert boto.refused("set_subscription_attributes", "sns", **params).code == "InvalidParameter"
+    told = boto("get_topic_attributes", "sns", TopicArn=topic_arn)["Attributes"]
+    assert (told["Owner"], told["SubscriptionsConfirmed"]) == ("000000000000", "1")
+    set_display_name = {"TopicArn": topic_arn, "AttributeName": "DisplayName"}
+    for value in ("shop", ""):
+        boto("set_topic_attributes", "sns", AttributeValue=value, **set_display_name)
+        assert boto("get_topic_attributes", "sns", TopicArn=topic_arn)["Attributes"]["DisplayName"] == value
+    assert boto.refused("create_topic", "sns", Name=f"{'x' * 252}.fifo", Attributes={"FifoTopic": "true"}).code == (
+        "InvalidParameter"
+    )
+
+
+def test_a_topic_has_so_many_filter_policies(boto: Boto, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLICIES_MAX", 1)
+    name = name[-50:]
+    topic(boto, name)
+    rule = {"FilterPolicy": '{"a": ["x"]}'}
+    _, first = subscribed(boto, name, f"{name}-1", **rule)
+    _, other = subscribed(boto, name, f"{name}-2")
+    boto.queue(f"{name}-3")
+    third = {"TopicArn": arn(name, "sns"), "Protocol": "sqs", "Endpoint": arn(f"{name}-3"), "Attributes": rule}
+    error = boto.refused("subscribe", "sns", **third)
+    assert (error.type, error.code) == ("FilterPolicyLimitExceededException", "FilterPolicyLimitExceeded")
+    change = {"AttributeName": "FilterPolicy", "AttributeValue": '{"a": ["y"]}'}
+    error = boto.refused("set_subscription_attributes", "sns", SubscriptionArn=other, **change)
+    assert (error.code, error.status) == ("FilterPolicyLimitExceeded", 403)
+    boto("set_subscription_attributes", "sns", SubscriptionArn=first, **change)
+    assert subscribed(boto, name, f"{name}-1", **{"FilterPolicy": '{"a": ["y"]}'})[1] == first
+
+
+def test_tags_have_limits_and_a_topic_that_is_not_there_is_no_resource(boto: Boto, name: str) -> None:
+    name = name[-50:]
+    topic_arn = topic(boto, name)
+    many = [{"Key": str(at), "Value": ""} for at in range(50)]
+    boto("tag_resource", "sns", ResourceArn=topic_arn, Tags=many)
+    error = boto.refused("tag_resource", "sns", ResourceArn=topic_arn, Tags=[{"Key": "one more", "Value": ""}])
+    assert (error.type, error.code, error.status) == ("TagLimitExceededException", "TagLimitExceeded", 400)
+    boto("tag_resource", "sns", ResourceArn=topic_arn, Tags=[{"Key": "49", "Value": "again"}])
+    gone = {"ResourceArn": f"{topic_arn}-not"}
+    for operation, more in (
+        ("tag_resource", {"Tags": many[:1]}),
+        ("untag_resource", {"TagKeys": ["1"]}),
+        ("list_tags_for_resource", {}),
+    ):
+        error = boto.refused(operation, "sns", **gone, **more)
+        assert (error.type, error.code, error.status) == ("ResourceNotFoundException", "ResourceNotFound", 404)
+
+
 @pytest.mark.parametrize("wrong", ["", " ", "a b", "é", "x" * 129])
 def test_ids_of_groups_and_duplicates_that_amazon_would_refuse_are_refused(boto: Boto, name: str, wrong: str) -> None:
     name = name[-50:] + ".fifo"
@@ -247,6 +387,14 @@ TAKES: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"a": [True]}, {"a": [1]}, False),
     ({"a": [{"cidr": "10.0.0.0/24"}]}, {"a": ["10.0.0.255"]}, True),
     ({"a": [{"cidr": "10.0.0.0/24"}]}, {"a": ["10.0.1.0"]}, False),
+    ({"a": [{"wildcard": "*/SITE/*"}]}, {"a": ["x/SITE/"]}, True),
+    ({"a": [{"wildcard": "*/SITE/*"}]}, {"a": ["x/OTHER/SITE"]}, False),
+    ({"a": [{"wildcard": "ab*ba"}]}, {"a": ["aba"]}, False),
+    ({"a": [{"wildcard": "a*b*c"}]}, {"a": ["axbxbc"]}, True),
+    ({"a": [{"wildcard": "a*b*c"}]}, {"a": ["abxc."]}, False),
+    ({"a": [{"wildcard": "a.*"}]}, {"a": ["ab"]}, False),
+    ({"a": [{"anything-but": {"wildcard": "x*"}}]}, {"a": ["xy"]}, False),
+    ({"a": [{"anything-but": {"wildcard": "x*"}}]}, {"a": ["y"]}, True),
     ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, {"b": ["y"]}, True),
     ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, {"c": ["y"]}, False),
 ]
@@ -269,8 +417,45 @@ def test_a_policy_takes_what_amazon_says(wanted: dict[str, Any], document: dict[
         '{"a": [[1]]}',
         '{"a": []}',
         '{"$or": [{"a": ["x"]}]}',
+        '{"a": [{"wildcard": "a"}]}',
+        '{"a": [{"wildcard": "a**b"}]}',
+        '{"a": [{"wildcard": "*a*b*c*"}]}',
+        '{"a": [{"numeric": ["<", 1, ">", 0]}]}',
+        '{"a": [{"numeric": [">", 1, "<", 1]}]}',
+        '{"a": [{"numeric": ["=", 1, "<", 2]}]}',
+        '{"a": [{"numeric": [">", 1000000001]}]}',
     ],
 )
 def test_a_hostile_policy_is_refused(text: str) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(Fault) as refused:
         policy.read(text, of_body=False)
+    assert refused.value.sns_code == "InvalidParameter"
+
+
+def values(count: int) -> list[str]:
+    return [str(at) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of_body", "taken"),
+    [
+        pytest.param({"a": values(15), "b": values(10)}, False, True, id="15 x 10"),
+        pytest.param({"a": values(4), "b": values(4), "c": values(10)}, False, False, id="4 x 4 x 10"),
+        pytest.param({"a": {"b": values(3)}, "c": {"d": values(3)}}, True, True, id="(3 x 2) x (3 x 2)"),
+        # Amazon's own example: 4 values three deep, 3 two deep, 3 of one: 4 x 3 x 3 x 2 x 3 x 1 = 216.
+        pytest.param(
+            {"a": {"b": {"c": values(4)}}, "d": {"e": values(3)}, "f": values(3)}, True, False, id="levels count"
+        ),
+        pytest.param({"$or": [{"a": values(75)}, {"b": values(75)}]}, False, True, id="75 + 75"),
+        pytest.param({"$or": [{"a": values(76)}, {"b": values(75)}]}, False, False, id="76 + 75"),
+        pytest.param({"a": {f"k{at}": ["x"] for at in range(6)}}, True, True, id="six keys within one"),
+        pytest.param({f"k{at}": ["x"] for at in range(6)}, True, False, id="six keys"),
+    ],
+)
+def test_values_of_a_policy_combine_in_at_most_150_ways(wanted: dict[str, Any], of_body: bool, taken: bool) -> None:
+    text = json.dumps(wanted)
+    if taken:
+        assert policy.read(text, of_body=of_body)
+    else:
+        with pytest.raises(Fault, match=r"too complex|more than 5 keys"):
+            policy.read(text, of_body=of_body)

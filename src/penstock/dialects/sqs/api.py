@@ -102,6 +102,11 @@ class Query:
         other._given = self._given
         return other
 
+    @property
+    def names_topic(self) -> bool:
+        """Whether the parameters are about a topic of SNS."""
+        return "TopicArn" in self._given
+
     def action(self, request: Request) -> str:
         """Return which operation is asked for."""
         if not (request.header(b"content-type").startswith(_FORM) or request.method == "GET"):
@@ -156,6 +161,7 @@ class Api(App):
             **self._operations(Tasks(self.queues)),
             **self.sns.operations(),
         }
+        self._of_topics = self.sns.of_topics()
         #: Those that have a short way, by the header that names them.
         self.plain = plain.table(self)
 
@@ -266,7 +272,7 @@ class Api(App):
         name = "request"
         try:
             name = target.removeprefix(_TARGET).decode("latin-1") if target else old.action(request)
-            operation = self.operations.get(name)
+            operation = (self._of_topics.get(name) if old.names_topic else None) or self.operations.get(name)
             if operation is None:
                 raise Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
             if operation.namespace:

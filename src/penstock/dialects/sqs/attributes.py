@@ -24,6 +24,8 @@ RETENTION_S = 345_600
 VISIBILITY_S = 30
 VISIBILITY_S_MAX = 43_200
 RECEIVES_MAX = 1000
+#: Queues that one of dead letters may name as its sources.
+SOURCES_MAX = 10
 #: Messages of one group that one receive may bring.
 GROUP_RUN = 10
 
@@ -120,12 +122,15 @@ def changed(
             settings = _with_redrive(settings, text, name, names, target)
         elif key == "RedriveAllowPolicy":
             if text:
-                _policy(key, text, AllowPolicy)
+                _check_sources(_policy(key, text, AllowPolicy), text)
             choices = msgspec.structs.replace(choices, redrive_allow=text)
         elif text:
             others[key] = text
         else:
             others.pop(key, None)
+    if choices.throughput == "perMessageGroupId" and choices.dedup_scope != "messageGroup":
+        text = "To set FifoThroughputLimit to perMessageGroupId, the DeduplicationScope must be messageGroup."
+        raise Fault("InvalidAttributeValue", f"Invalid value for the parameter FifoThroughputLimit. Reason: {text}")
     if settings.lease_ns > settings.lease_max_ns:
         settings = msgspec.structs.replace(settings, lease_max_ns=12 * HOUR_NS)
     told = msgspec.json.encode(others).decode() if others else ""
@@ -210,7 +215,17 @@ def _checked(key: str, text: str, name: str) -> Any:
         if text.lower() not in ("true", "false") or (key == "FifoQueue" and text.lower() == "false"):
             raise _wrong(key)
         return text.lower() == "true"
+    if key == "Policy" and text and not is_object(text):
+        raise _wrong(key)
     return text
+
+
+def is_object(text: str) -> bool:
+    """Tell whether a text is a JSON object, as policies are."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
 
 
 def _with_redrive(
@@ -234,6 +249,14 @@ def _with_redrive(
     if not allows(letters, names.arn(name)):
         raise _wrong("RedrivePolicy", "The dead-letter queue does not allow this queue as a source.", text)
     return msgspec.structs.replace(settings, max_attempts=policy.max_receive_count, dead_letter=found)
+
+
+def _check_sources(policy: AllowPolicy, text: str) -> None:
+    """Refuse to name sources where all or none are allowed, and too many of them."""
+    if policy.redrive_permission != "byQueue" and policy.source_queue_arns:
+        raise _wrong("RedriveAllowPolicy", "sourceQueueArns go with redrivePermission byQueue only.", text)
+    if policy.redrive_permission == "byQueue" and not 1 <= len(policy.source_queue_arns) <= SOURCES_MAX:
+        raise _wrong("RedriveAllowPolicy", f"byQueue needs 1 to {SOURCES_MAX} sourceQueueArns.", text)
 
 
 def _policy(key: str, text: str, kind: type[Any]) -> Any:

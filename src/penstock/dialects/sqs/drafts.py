@@ -55,9 +55,8 @@ def drafted(queue: Queue, asked: Sending, now_ns: int) -> Draft:
         reason = f"Message must be shorter than {choices.message_bytes} bytes."
         raise Fault("InvalidParameterValue", f"One or more parameters are invalid. Reason: {reason}")
     system = asked.message_system_attributes
-    for name in system:
-        if name != "AWSTraceHeader":
-            raise Fault("InvalidParameterValue", f"Message system attribute name '{name[:100]}' is invalid.")
+    if system:
+        values.check_system(system)
     headers = values.kept(asked.message_attributes, system)
     if headers is not None and len(headers) > HEADERS_BYTES_MAX:
         text = f"Message attributes take more than {HEADERS_BYTES_MAX} bytes as they are stored."

@@ -54,6 +54,7 @@ KINDS: dict[str, Kind] = {
     "InvalidParameter": Kind("InvalidParameter"),
     "NotFound": Kind("NotFound", 404),
     "ParameterValueInvalid": Kind("ParameterValueInvalid"),
+    "TagLimitExceeded": Kind("TagLimitExceeded"),
     "IncompleteSignature": Kind("IncompleteSignature"),
     "InternalFailure": Kind("InternalFailure", 500, is_sender=False),
     "InvalidAction": Kind("InvalidAction"),
@@ -77,6 +78,7 @@ SNS = {
     "AccessDeniedException": "AuthorizationError",
     "InternalFailure": "InternalError",
     "InvalidParameterValue": "ParameterValueInvalid",
+    "ResourceNotFoundException": "ResourceNotFound",
     # Not Throttled, which is documented too: SDKs try this one again.
     "ThrottlingException": "Throttling",
 }

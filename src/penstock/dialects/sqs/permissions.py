@@ -1,4 +1,4 @@
-"""A queue's policy as AddPermission and RemovePermission change it: one statement for each label.
+"""The policy of a queue or topic as AddPermission and RemovePermission change it: one statement for each label.
 
 Kept and shown as the attribute `Policy`, as one that was set whole; who may do what is said by the callers' rights.
 """
@@ -6,7 +6,7 @@ Kept and shown as the attribute `Policy`, as one that was set whole; who may do 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,15 @@ from penstock.dialects.sqs.faults import Fault, invalid
 ACTIONS_MAX = 7
 STATEMENTS_MAX = 20
 PRINCIPALS_MAX = 50
+
+
+class Service(NamedTuple):
+    """Whose policy it is."""
+
+    name: str
+    #: What may be allowed.
+    actions: frozenset[str]
+
 
 ACTIONS = frozenset(
     (
@@ -43,12 +52,33 @@ ACTIONS = frozenset(
     )
 )
 
+SQS = Service("SQS", ACTIONS)
+SNS = Service(
+    "SNS",
+    frozenset(
+        (
+            "*",
+            "AddPermission",
+            "DeleteTopic",
+            "GetDataProtectionPolicy",
+            "GetTopicAttributes",
+            "ListSubscriptionsByTopic",
+            "ListTagsForResource",
+            "Publish",
+            "PutDataProtectionPolicy",
+            "RemovePermission",
+            "SetTopicAttributes",
+            "Subscribe",
+        )
+    ),
+)
+
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}").fullmatch
 _ACCOUNT = re.compile(r"[0-9]{12}").fullmatch
 
 
-def added(policy: str, arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
-    """Return a policy that lets accounts do this with the queue of an ARN, too; refuse what Amazon would."""
+def added(policy: str, arn: str, label: str, accounts: list[str], actions: list[str], service: Service = SQS) -> str:
+    """Return a policy that lets accounts do this with what has this ARN, too; refuse what Amazon would."""
     if _LABEL(label) is None:
         reason = "It has 1 to 80 letters, digits, hyphens and underscores."
         raise invalid("Label", label[:80], reason)
@@ -56,8 +86,8 @@ def added(policy: str, arn: str, label: str, accounts: list[str], actions: list[
         if _ACCOUNT(account) is None:
             raise invalid("PrincipalId", account[:80], "Unable to verify.")
     for action in actions:
-        if action not in ACTIONS:
-            raise invalid("ActionName", f"SQS:{action[:80]}", "There is no such action.")
+        if action not in service.actions:
+            raise invalid("ActionName", f"{service.name}:{action[:80]}", "There is no such action.")
     if not accounts or not actions:
         raise Fault("MissingParameter", "The request must contain at least one AWSAccountId and one ActionName.")
     if len(actions) > ACTIONS_MAX:
@@ -73,7 +103,7 @@ def added(policy: str, arn: str, label: str, accounts: list[str], actions: list[
     principals = list(dict.fromkeys(f"arn:aws:iam::{account}:root" for account in accounts))
     if len(principals) > PRINCIPALS_MAX:
         raise Fault("OverLimit", f"A policy may have {PRINCIPALS_MAX} principals.")
-    named = [f"SQS:{action}" for action in dict.fromkeys(actions)]
+    named = [f"{service.name}:{action}" for action in dict.fromkeys(actions)]
     statements.append(
         {
             "Sid": label,
@@ -108,5 +138,5 @@ def _read(policy: str) -> dict[str, Any]:
         found = whole.get("Statement", [])
         whole["Statement"] = msgspec.convert([found] if isinstance(found, dict) else found, list[dict[str, Any]])
     except msgspec.MsgspecError:
-        raise Fault("InvalidAttributeValue", "The queue's Policy is none that a statement can be added to.") from None
+        raise Fault("InvalidAttributeValue", "The Policy is none that a statement can be added to.") from None
     return whole

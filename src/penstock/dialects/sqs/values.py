@@ -81,6 +81,22 @@ def check(values: Values) -> int:
     return size
 
 
+def check_system(values: Values) -> None:
+    """Refuse what is no system attribute that a sender may set: the header of a trace, a text, is the only one."""
+    for name, value in values.items():
+        if name != "AWSTraceHeader":
+            raise Fault("InvalidParameterValue", f"Message system attribute name '{name[:100]}' is invalid.")
+        if value.data_type != "String" or not value.string_value:
+            raise Fault(
+                "InvalidParameterValue", f"The message system attribute '{name}' must be of type String, and not empty."
+            )
+        if unspeakable(value.string_value):
+            raise Fault(
+                "InvalidMessageContents",
+                f"The message system attribute '{name}' holds characters that are not allowed.",
+            )
+
+
 def tag(values: Values) -> str | None:
     """Return the dispatch tag that an attribute names."""
     return values["tag"].string_value if "tag" in values else None

@@ -99,13 +99,13 @@ def _shaped(tree: dict[str, Any]) -> dict[str, Any]:
     for name, value in tree.items():
         if not isinstance(value, dict):
             fields[name] = value
+        elif list(value) == ["member"] and isinstance(value["member"], dict):
+            fields[name] = _entries(value["member"])
         elif name in _LISTS:
             fields[_LISTS[name]] = _entries(value)
         elif name in _MAPS:
             field, key, held = _MAPS[name]
             fields[field] = _map(_entries(value), key, held)
-        elif list(value) == ["member"] and isinstance(value["member"], dict):
-            fields[name] = _entries(value["member"])
         elif list(value) == ["entry"] and isinstance(value["entry"], dict):
             entries = _entries(value["entry"])
             small = any(isinstance(entry, dict) and "key" in entry for entry in entries)

@@ -18,6 +18,8 @@ EFFORT_MAX = 200_000
 #: Characters compared, and brought to lower case, for one: outside of ASCII either goes by characters, not by words.
 COMPARED_CHARS = 256
 LOWERED_CHARS = 16
+#: ... and where something is looked for, which may fit nearly everywhere.
+SEARCHED_CHARS = 8
 #: What it takes to read an address: 4 to 10 us.
 ADDRESS_EFFORT = 40
 #: No address is longer, unless it names a scope.
@@ -64,6 +66,7 @@ class Conditions:
         "_lowered_chars",
         "_networks",
         "_others",
+        "_patterns",
         "_prefixes",
         "_ranges",
         "_suffixes",
@@ -87,6 +90,8 @@ class Conditions:
             for operand in operands("numeric")
         ]
         self._networks = [_network(operand) for operand in operands("cidr")]
+        #: What must come between stars, one after the other.
+        self._patterns: list[list[str]] = [operand.split("*") for operand in operands("wildcard")]
         others = operands("anything-but")
         self._others = [Conditions(other if isinstance(other, list) else [other]) for other in others]
         #: Longer values compare no further, and never become shorter in lower case.
@@ -133,6 +138,10 @@ class Conditions:
             effort.spend(1 + len(value) // LOWERED_CHARS)
             if value.lower() in self._lowered:
                 return True
+        if self._patterns:
+            effort.spend(len(self._patterns) * (1 + len(value) // SEARCHED_CHARS))
+            if any(_has_shape(value, pattern) for pattern in self._patterns):
+                return True
         return bool(self._networks) and len(value) <= ADDRESS_CHARS_MAX and self._is_inside(value, effort)
 
     def _is_inside(self, value: str, effort: Effort) -> bool:
@@ -145,6 +154,20 @@ class Conditions:
         return any(
             address.version == version and bits >> hosts == network for version, hosts, network in self._networks
         )
+
+
+def _has_shape(value: str, parts: list[str]) -> bool:
+    """Tell whether a value is these parts with anything between them. The first fit of each part leaves most room."""
+    first, *between, last = parts
+    if len(value) < len(first) + len(last) or not (value.startswith(first) and value.endswith(last)):
+        return False
+    at, end = len(first), len(value) - len(last)
+    for part in between:
+        at = value.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
 
 
 def _literal(value: Any) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.registry.answer import Answer
 
 NAMESPACE = "http://sns.amazonaws.com/doc/2010-03-31/"
 
+Row = tuple[str, type[msgspec.Struct], Callable[[Any, Any], Any]]
 Other = tuple[str, type[msgspec.Struct], Carry, Callable[[Any], bool] | None]
 
 
@@ -50,14 +51,20 @@ class Sns:
             ("TagResource", shapes.TagResource, topics.tag),
             ("UntagResource", shapes.UntagResource, topics.untag),
         )
-        table = {
-            name: Operation(kind, lambda a, carry=carry: carry(a.caller, a.params), NAMESPACE)  # type: ignore[misc]
-            for name, kind, carry in rows
-        }
-
+        table = _table(rows)
         for name, kind, carry, is_open in self._others():
             table[name] = Operation(kind, carry, NAMESPACE, is_open)
         return table
+
+    def of_topics(self) -> dict[str, Operation]:
+        """Return the table of what both services call the same, for requests that name a topic."""
+        topics = self._topics
+        return _table(
+            (
+                ("AddPermission", shapes.AddPermission, topics.add_permission),
+                ("RemovePermission", shapes.RemovePermission, topics.drop_permission),
+            )
+        )
 
     def _others(self) -> tuple[Other, ...]:
         """Return the operations that need to know more than who asks for what."""
@@ -86,3 +93,10 @@ class Sns:
             ("ConfirmSubscription", shapes.ConfirmSubscription, confirm, lambda _: True),
             ("Unsubscribe", shapes.BySubscription, unsubscribe, subscriptions.is_open),
         )
+
+
+def _table(rows: Iterable[Row]) -> dict[str, Operation]:
+    return {
+        name: Operation(kind, lambda a, carry=carry: carry(a.caller, a.params), NAMESPACE)  # type: ignore[misc]
+        for name, kind, carry in rows
+    }

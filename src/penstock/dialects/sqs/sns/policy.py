@@ -1,7 +1,8 @@
 """Filter policies: which messages a subscription takes, by their attributes or by their body.
 
-Pure. Only what Amazon documents, no patterns: nothing here looks back, so a policy costs at most its length for each
-value of a message. An `Effort` bounds that, because both may be long; what one key asks is in `conditions`.
+Pure. Only what Amazon documents, and of patterns stars alone: nothing here looks back, so a policy costs at most its
+length for each value of a message. An `Effort` bounds that, because both may be long; what one key asks is in
+`conditions`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from penstock.dialects.sqs.codec.shapes import Values
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.sns.conditions import ABSENT, OPERATORS, Conditions, Effort
 
-#: Amazon's limits on a policy: keys, and combinations of values; and how deep one may be.
+#: Amazon's limits on a policy: keys, of which those within others do not count, and combinations of values; and how
+#: deep one may be.
 KEYS_MAX = 5
-BODY_KEYS_MAX = 50
-VALUES_MAX = 150
+COMBINATIONS_MAX = 150
 DEPTH_MAX = 5
 #: Policies within policies by "$or"; Amazon names no number.
 OR_DEPTH_MAX = 5
 POLICY_BYTES_MAX = 256 * 1024
+#: Numbers may be so far from 0.
+NUMBER_MAX = 1e9
+#: Stars of one pattern.
+STARS_MAX = 3
 
 #: Publishers need the same policies again and again; longer ones than these are not remembered.
 REMEMBERED_MAX = 4096
@@ -64,9 +69,10 @@ def _read(text: str, of_body: bool) -> Policy:
         policy = None
     if not isinstance(policy, dict):
         raise _wrong("failed to parse JSON")
-    count = _check(policy, DEPTH_MAX if of_body else 1)
-    if len(policy) > (BODY_KEYS_MAX if of_body else KEYS_MAX) or count > VALUES_MAX:
-        raise Fault("FilterPolicyLimitExceeded", "Filter policy has too many keys or values.")
+    if len(policy) > KEYS_MAX:
+        raise _wrong(f"Filter policy can not have more than {KEYS_MAX} keys")
+    if _check(policy, DEPTH_MAX if of_body else 1) > COMBINATIONS_MAX:
+        raise _wrong("Filter policy is too complex")
     return Policy.of(policy)
 
 
@@ -118,22 +124,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check(policy: dict[str, Any], depth: int, ors: int = OR_DEPTH_MAX) -> int:
-    """Refuse a policy that cannot be; return how many values it has."""
-    count = 0
+def _check(policy: dict[str, Any], depth: int, ors: int = OR_DEPTH_MAX, level: int = 1) -> int:
+    """Refuse a policy that cannot be; return in how many ways its values combine.
+
+    Amazon multiplies how many values keys have, and those of a key within others by how deep it is as well.
+    """
+    count = 1
     for key, wanted in policy.items():
         if key == "$or" and _is_or(wanted):
             if len(wanted) < 2:
                 raise _wrong('"$or" needs at least two policies')
             if ors < 1:
                 raise _wrong("it is too deep")
-            count += sum([_check(one, depth, ors - 1) for one in wanted])
+            count *= sum([_check(one, depth, ors - 1, level) for one in wanted])
         elif isinstance(wanted, dict) and wanted:
             if depth <= 1:
                 raise _wrong(f'"{key[:100]}" must be an object or an array' if depth < 1 else "it is too deep")
-            count += _check(wanted, depth - 1, ors)
+            count *= _check(wanted, depth - 1, ors, level + 1)
         elif isinstance(wanted, list) and wanted:
-            count += sum([_check_condition(condition) for condition in wanted])
+            count *= level * sum([_check_condition(condition) for condition in wanted])
         else:
             raise _wrong(f'"{key[:100]}" must be an object or an array')
     return count
@@ -157,17 +166,13 @@ def _check_condition(condition: Any) -> int:
         others = operand if isinstance(operand, list) else [operand]
         good, count = bool(others), len(others)
         for other in others:
-            if isinstance(other, dict) and not set(other) <= {"prefix", "suffix", "equals-ignore-case"}:
+            if isinstance(other, dict) and not set(other) <= {*_TEXTS, "wildcard"}:
                 raise _wrong(f"Unsupported anything-but pattern: {str(other)[:100]}")
             _check_condition(other)
     elif name == "numeric":
-        good = (
-            isinstance(operand, list)
-            and len(operand) in (2, 4)
-            and all(operator in OPERATORS for operator in operand[::2] if isinstance(operator, str))
-            and all(isinstance(operator, str) for operator in operand[::2])
-            and all(_is_number(bound) for bound in operand[1::2])
-        )
+        good = isinstance(operand, list) and _is_range(operand)
+    elif name == "wildcard":
+        good = isinstance(operand, str) and 0 < operand.count("*") <= STARS_MAX and "**" not in operand
     elif name == "cidr":
         try:
             good = isinstance(operand, str) and bool(ip_network(operand, strict=False))
@@ -178,6 +183,16 @@ def _check_condition(condition: Any) -> int:
     if not good:
         raise _wrong(f"{name} match pattern cannot be used")
     return count
+
+
+def _is_range(operand: list[Any]) -> bool:
+    """Tell whether this is one comparison with a number, or one from below and one from above, in this order."""
+    operators, bounds = operand[::2], operand[1::2]
+    if len(operators) != len(bounds) or not all(_is_number(bound) and abs(bound) <= NUMBER_MAX for bound in bounds):
+        return False
+    if len(operators) == 1:
+        return isinstance(operators[0], str) and operators[0] in OPERATORS
+    return len(operators) == 2 and operators[0] in (">", ">=") and operators[1] in ("<", "<=") and bounds[0] < bounds[1]
 
 
 def _wrong(reason: str) -> Fault:

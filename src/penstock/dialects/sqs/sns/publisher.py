@@ -18,6 +18,7 @@ from penstock.callers import Caller
 from penstock.columns import HEADERS_BYTES_MAX, Column
 from penstock.dialects.sqs import values
 from penstock.dialects.sqs.batch import check_batch, failed
+from penstock.dialects.sqs.choices import SqsChoices
 from penstock.dialects.sqs.codec.shapes import Values
 from penstock.dialects.sqs.drafts import SOURCE, is_id
 from penstock.dialects.sqs.faults import Fault
@@ -136,7 +137,11 @@ class Publisher:
         passed = [(each, [draft for draft in drafts if sieve.takes(each.member, draft)]) for each in recipients]
 
         def store(envelopes: Envelopes) -> Answer[None]:
-            copies = [(each.topic, self._rows(name, each, some, envelopes, base_url)) for each, some in passed if some]
+            copies = [
+                (each.topic, self._rows(name, each, some, envelopes, base_url, self._keys(name, record, each, some)))
+                for each, some in passed
+                if some
+            ]
             return self._store(caller, copies, publisher)
 
         # All of them, whatever filters take: else one message would overtake another that has to be signed.
@@ -218,7 +223,31 @@ class Publisher:
             topic.publish(rows, publisher, done)
         return stored
 
-    def _rows(self, name: str, to: Recipient, drafts: Sequence[Draft], envelopes: Envelopes, base_url: str) -> Rows:
+    def _keys(self, name: str, record: Record, to: Recipient, drafts: Sequence[Draft]) -> list[bytes | None]:
+        """Return by what a queue knows what was published before: its own ids, or where it has none the topic's."""
+        by_group = record.attributes.get("FifoThroughputScope", "").lower() == "messagegroup"
+        before = b""
+        if to.topic.name.endswith(FIFO):
+            choices = self._node.known.chosen(to.topic.name, SqsChoices)
+            by_group = by_group and choices is not None and choices.dedup_scope == "messageGroup"
+        else:
+            before = b"sns\0" + name.encode() + b"\0"
+        return [
+            before + (draft.key + b"\0" if by_group and draft.key else b"") + draft.dedup
+            if draft.dedup is not None
+            else None
+            for draft in drafts
+        ]
+
+    def _rows(
+        self,
+        name: str,
+        to: Recipient,
+        drafts: Sequence[Draft],
+        envelopes: Envelopes,
+        base_url: str,
+        keys: list[bytes | None],
+    ) -> Rows:
         member, arn = to.member, self._topics.arn(name)
         headers: list[bytes | None] = [None] * len(drafts)
         if member.is_raw:
@@ -236,7 +265,7 @@ class Publisher:
             "key": [draft.key for draft in drafts],
             "tag": [values.tag(draft.values) for draft in drafts],
             "traffic": [values.traffic(draft.values) for draft in drafts],
-            "dedup": [draft.dedup if member.queue.endswith(FIFO) else None for draft in drafts],
+            "dedup": keys,
         }
         columns = {column: held for column, held in given.items() if any(value is not None for value in held)}
         return Rows.of(bodies, SOURCE, columns)

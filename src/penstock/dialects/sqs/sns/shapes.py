@@ -47,6 +47,20 @@ class SetTopicAttributes(ByTopic, kw_only=True):
     attribute_value: str = ""
 
 
+class AddPermission(ByTopic, kw_only=True):
+    """Add a statement to the policy."""
+
+    label: str
+    accounts: list[str] = field(name="AWSAccountId", default_factory=list)
+    actions: list[str] = field(name="ActionName", default_factory=list)
+
+
+class RemovePermission(ByTopic, kw_only=True):
+    """Take one away."""
+
+    label: str
+
+
 class Subscribe(ByTopic, kw_only=True):
     """Let a queue get copies."""
 

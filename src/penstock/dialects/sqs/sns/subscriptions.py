@@ -33,6 +33,23 @@ HTTP = ("http", "https")
 PENDING = "pending confirmation"
 #: A subscription that is not confirmed, or was cancelled, is forgotten after this; as long a token holds.
 TOKEN_NS = 48 * 3600 * SECOND
+#: Subscriptions of a topic that may filter.
+POLICIES_MAX = 200
+
+#: What only the node says.
+_READ_ONLY = frozenset(
+    (
+        "SubscriptionArn",
+        "TopicArn",
+        "Protocol",
+        "Endpoint",
+        "Owner",
+        "ConfirmationWasAuthenticated",
+        "PendingConfirmation",
+        "SubscriptionPrincipal",
+        "EffectiveDeliveryPolicy",
+    )
+)
 
 
 class Subscriptions:
@@ -71,6 +88,8 @@ class Subscriptions:
             raise Fault("InvalidParameter", "Invalid parameter: Endpoint: a FIFO queue takes messages of FIFO topics")
         self._check(asked.attributes)
         known = _same(record, asked, lambda member: member.queue == queue)
+        if known is None:
+            _check_filters(record, asked.attributes)
         id_ = known or str(uuid4())
         member = Member(queue=queue, attributes=asked.attributes)
         noted = self._topics.change(name, lambda now: now if id_ in now.members else now.having(id_, member))
@@ -85,6 +104,8 @@ class Subscriptions:
         self._couriers.allowed.check(asked.endpoint, asked.protocol, caller.address)
         self._check(asked.attributes)
         known = _same(record, asked, lambda member: member.endpoint == asked.endpoint)
+        if known is None:
+            _check_filters(record, asked.attributes)
         id_ = known or str(uuid4())
         member = record.members.get(id_) or Member(
             endpoint=asked.endpoint,
@@ -258,9 +279,13 @@ class Subscriptions:
         """Change an attribute of a subscription."""
         name, id_, member = self._topics.member(caller, "change", asked.subscription_arn)
         attributes = {**member.attributes, asked.attribute_name: asked.attribute_value}
+        if asked.attribute_name in _READ_ONLY:
+            raise Fault("InvalidParameter", "Invalid parameter: AttributeName")
         if not asked.attribute_value:
             del attributes[asked.attribute_name]
         self._check(attributes)
+        if not member.attributes.get("FilterPolicy"):
+            _check_filters(self._topics.record(name), attributes)
         changed = msgspec.structs.replace(member, attributes=attributes)
         return self._topics.change(name, lambda record: record.having(id_, changed)).then_make(lambda _: Nothing())
 
@@ -271,6 +296,8 @@ class Subscriptions:
 
     def _check(self, attributes: dict[str, str]) -> None:
         """Refuse attributes that no subscription can have."""
+        if wrong := attributes.keys() & _READ_ONLY:
+            raise Fault("InvalidParameter", f"Invalid parameter: Attributes Reason: {min(wrong)} cannot be set")
         scope = attributes.get("FilterPolicyScope", "MessageAttributes")
         if scope not in ("MessageAttributes", "MessageBody"):
             raise Fault("InvalidParameter", "Invalid parameter: FilterPolicyScope")
@@ -282,6 +309,14 @@ class Subscriptions:
         queue = dead_letters(attributes, self._names)
         if queue is not None and not self._topics.queues.is_queue(queue):
             raise Fault("InvalidParameter", "Invalid parameter: RedrivePolicy: there is no such queue")
+
+
+def _check_filters(record: Record, attributes: dict[str, str]) -> None:
+    """Refuse one more subscription with a filter than a topic may have."""
+    if attributes.get("FilterPolicy") and (
+        sum(bool(member.attributes.get("FilterPolicy")) for member in record.members.values()) >= POLICIES_MAX
+    ):
+        raise Fault("FilterPolicyLimitExceeded", f"A topic has at most {POLICIES_MAX} filter policies.")
 
 
 def _same(record: Record, asked: shapes.Subscribe, is_it: Callable[[Member], bool]) -> str | None:

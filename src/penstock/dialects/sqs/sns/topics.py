@@ -11,6 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.callers import Action, Caller
+from penstock.dialects.sqs import permissions
+from penstock.dialects.sqs.attributes import is_object
 from penstock.dialects.sqs.codec.shapes import Attributes, Nothing
 from penstock.dialects.sqs.faults import Fault
 from penstock.dialects.sqs.names import FIFO, Names
@@ -21,6 +23,32 @@ from penstock.fanout import FanoutRecord
 from penstock.registry.answer import Answer
 
 PAGE = 100
+NAME_LETTERS_MAX = 256
+DISPLAY_NAME_LETTERS_MAX = 100
+TAGS_MAX = 50
+
+#: What only the node says.
+_READ_ONLY = frozenset(
+    (
+        "TopicArn",
+        "Owner",
+        "SubscriptionsConfirmed",
+        "SubscriptionsPending",
+        "SubscriptionsDeleted",
+        "EffectiveDeliveryPolicy",
+        "BeginningArchiveTime",
+    )
+)
+#: Of FIFO topics alone.
+_FIFO_ONLY = frozenset(("FifoTopic", "ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy"))
+#: What may be one of some words.
+_WORDS = {
+    "FifoTopic": ("true", "false"),
+    "ContentBasedDeduplication": ("true", "false"),
+    "FifoThroughputScope": ("topic", "messagegroup"),
+    "SignatureVersion": ("1", "2"),
+    "TracingConfig": ("passthrough", "active"),
+}
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}").fullmatch
 #: What the owner of a topic may do with it, unless a policy says otherwise.
@@ -95,12 +123,13 @@ class Topics:
                 "InvalidParameter", "Invalid parameter: the name of a FIFO topic, and no other, ends with .fifo"
             )
         tags = {tag.key: tag.value for tag in asked.tags}
+        _check_tags(tags, tags)
         if self.node.fanouts.get(name) is not None:
             caller.check("see", name)
             _check_same(self.record(name), asked.attributes, tags)
             return Answer.of(told)
         caller.check("create", name, "fan-out")
-        _check(asked.attributes)
+        _check(name, asked.attributes)
         record = Record(attributes=asked.attributes, tags=tags)
         return self.node.fanouts.create(name, {SNS: kept(record)}).then_make(lambda _: told)
 
@@ -165,29 +194,62 @@ class Topics:
         key, value = asked.attribute_name, asked.attribute_value
         if key == "FifoTopic":
             raise Fault("InvalidParameter", "Invalid parameter: AttributeName")
-        _check({key: value})
-        changed = self.change(
-            name, lambda record: msgspec.structs.replace(record, attributes={**record.attributes, key: value})
-        )
-        return changed.then_make(lambda _: Nothing())
+        if value or key in _READ_ONLY:
+            _check(name, {key: value})
+        return self._put(name, key, value)
+
+    def _put(self, name: str, key: str, value: str) -> Answer[Nothing]:
+        """Keep an attribute of a topic; an empty one is as good as none."""
+
+        def put(record: Record) -> Record:
+            attributes = {**record.attributes, key: value}
+            if not value:
+                del attributes[key]
+            return msgspec.structs.replace(record, attributes=attributes)
+
+        return self.change(name, put).then_make(lambda _: Nothing())
+
+    # --- permissions ----------------------------------------------------------------------------------------------
+
+    def add_permission(self, caller: Caller, asked: shapes.AddPermission) -> Answer[Nothing]:
+        """Add a statement to a topic's policy."""
+        name, record = self.find(caller, "change", asked.topic_arn)
+        policy = record.attributes.get("Policy") or self._policy(name)
+        try:
+            changed = permissions.added(
+                policy, self.arn(name), asked.label, asked.accounts, asked.actions, permissions.SNS
+            )
+        except Fault as fault:
+            raise Fault("InvalidParameter", f"Invalid parameter: {fault}") from None
+        return self._put(name, "Policy", changed)
+
+    def drop_permission(self, caller: Caller, asked: shapes.RemovePermission) -> Answer[Nothing]:
+        """Take a statement out of it."""
+        name, record = self.find(caller, "change", asked.topic_arn)
+        policy = record.attributes.get("Policy") or self._policy(name)
+        try:
+            return self._put(name, "Policy", permissions.removed(policy, asked.label))
+        except Fault as fault:
+            raise Fault("InvalidParameter", f"Invalid parameter: {fault}") from None
 
     # --- tags -----------------------------------------------------------------------------------------------------
 
     def tags(self, caller: Caller, asked: shapes.ByResource) -> shapes.Tags:
         """Tell tags."""
-        _, record = self.find(caller, "see", asked.resource_arn)
+        _, record = self._resource(caller, "see", asked.resource_arn)
         return shapes.Tags(tags=[shapes.Tag(key=key, value=value) for key, value in record.tags.items()])
 
     def tag(self, caller: Caller, asked: shapes.TagResource) -> Answer[Nothing]:
         """Set tags."""
-        name, _ = self.find(caller, "change", asked.resource_arn)
+        name, record = self._resource(caller, "change", asked.resource_arn)
         new = {tag.key: tag.value for tag in asked.tags}
+        _check_tags(new, {**record.tags, **new})
         changed = self.change(name, lambda record: msgspec.structs.replace(record, tags={**record.tags, **new}))
         return changed.then_make(lambda _: Nothing())
 
     def untag(self, caller: Caller, asked: shapes.UntagResource) -> Answer[Nothing]:
         """Take tags away."""
-        name, _ = self.find(caller, "change", asked.resource_arn)
+        name, _ = self._resource(caller, "change", asked.resource_arn)
 
         def without(record: Record) -> Record:
             left = {key: value for key, value in record.tags.items() if key not in asked.tag_keys}
@@ -195,10 +257,19 @@ class Topics:
 
         return self.change(name, without).then_make(lambda _: Nothing())
 
+    def _resource(self, caller: Caller, action: Action, arn: str) -> tuple[str, Record]:
+        """Return a topic that must exist; one that does not is called otherwise where it is about tags."""
+        try:
+            return self.find(caller, action, arn)
+        except Fault as fault:
+            if fault.name == "NotFound":
+                raise Fault("ResourceNotFoundException", "Resource does not exist") from None
+            raise
+
 
 def is_name(name: str) -> bool:
     """Tell whether a topic may be called so."""
-    return _NAME(name.removesuffix(FIFO)) is not None
+    return len(name) <= NAME_LETTERS_MAX and _NAME(name.removesuffix(FIFO)) is not None
 
 
 def _check_same(record: Record, attributes: dict[str, str], tags: dict[str, str]) -> None:
@@ -245,8 +316,26 @@ def page(names: list[str], token: str) -> tuple[list[str], str | None]:
     return rest[:PAGE], rest[PAGE - 1] if len(rest) > PAGE else None
 
 
-def _check(attributes: dict[str, str]) -> None:
-    """Refuse attributes that no topic can have."""
-    if attributes.get("SignatureVersion", "1") not in ("1", "2"):
-        raise Fault("InvalidParameter", "Invalid parameter: SignatureVersion")
+def _check(name: str, attributes: dict[str, str]) -> None:
+    """Refuse attributes that this topic cannot have."""
+    for key, text in attributes.items():
+        if key in _READ_ONLY or (key in _FIFO_ONLY and key != "FifoTopic" and not name.endswith(FIFO)):
+            raise Fault("InvalidParameter", f"Invalid parameter: AttributeName: {key}")
+        if key in _WORDS and text.lower() not in _WORDS[key]:
+            raise Fault("InvalidParameter", f"Invalid parameter: {key}")
+        if key == "Policy" and text and not is_object(text):
+            raise Fault("InvalidParameter", "Invalid parameter: Policy: it is no JSON object")
+    if len(attributes.get("DisplayName", "")) > DISPLAY_NAME_LETTERS_MAX:
+        raise Fault(
+            "InvalidParameter", f"Invalid parameter: DisplayName: at most {DISPLAY_NAME_LETTERS_MAX} characters"
+        )
     retries.of_topic(attributes.get("DeliveryPolicy", ""))
+
+
+def _check_tags(new: dict[str, str], both: dict[str, str]) -> None:
+    """Refuse tags that cannot be, and more of them than a topic may have."""
+    for key, value in new.items():
+        if not 0 < len(key) <= 128 or len(value) > 256:
+            raise Fault("InvalidParameter", "Invalid parameter: Tags: a key has 1 to 128 characters, a value up to 256")
+    if len(both) > TAGS_MAX:
+        raise Fault("TagLimitExceeded", f"A topic has at most {TAGS_MAX} tags.")
