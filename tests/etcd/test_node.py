@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -117,6 +118,24 @@ def test_a_node_is_not_shown_the_registry_of_another(one: Cluster, tmp_path: Pat
         assert stranger.process.wait(60) == 2
         assert "the registry penstock/mine in etcd" in stranger.errors()
         assert "belongs to a node with another data directory than other" in stranger.errors()
+
+
+def connections(node: Node, port: int) -> int:
+    """Return how many connections of a node go to a port of this machine."""
+    folder = Path(f"/proc/{node.process.pid}")
+    own = {os.readlink(each) for each in (folder / "fd").iterdir() if each.exists() or each.is_symlink()}
+    tables = [(folder / "net" / name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    return sum(row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in own for row in rows)
+
+
+def test_all_that_asks_one_etcd_shares_one_client(one: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "relay.toml").write_text('[m3msg_relay]\ntopics = ["metrics"]\nenvironment = "shares"\n')
+    options = (*on(one, "penstock/shares"), "--set=routing.key=shares", "--config", "relay.toml")
+    with Node(tmp_path, *options) as node:
+        node.ok("routing", "set", "production=7")
+        assert connections(node, one.members[0].port) == 1
+        assert node.end() == 0
 
 
 def test_the_doctor_names_every_member_and_how_it_is(three: Cluster, tmp_path: Path) -> None:

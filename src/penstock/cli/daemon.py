@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
     from penstock.node.share import ClusterShare
     from penstock.registry import Registry
+    from penstock.registry.etcd.zones import Zones
 
 _log = logging.getLogger("penstock.daemon")
 
@@ -121,7 +122,8 @@ async def _life(
 
     etcd = Etcd(config)
     try:
-        await _serve(config, table, listeners, ready_file, show, say, await etcd.open_registry())
+        registry = await etcd.open_registry()
+        await _serve(config, table, listeners, ready_file, show, say, registry, etcd.zones)
     finally:
         await etcd.close()
 
@@ -134,13 +136,14 @@ async def _serve(
     show: Show | None,
     say: Say,
     registry: Registry | None = None,
+    zones: Zones | None = None,
 ) -> None:
     from penstock.cli.beside import Beside
 
     # Messages are no cycles, they go when the last reference does: looking through every recent batch for them cost
     # more than carrying them. Nor are topics: looking through 10,000 again and again was half of their start.
     gc.set_threshold(*GC_THRESHOLDS)
-    daemon = Daemon(config, asyncio.get_running_loop(), table, listeners, registry=registry)
+    daemon = Daemon(config, asyncio.get_running_loop(), table, listeners, registry=registry, zones=zones)
     stopped = asyncio.Event()
     on_signals(stopped)
     on_reload(daemon.node.gate)
@@ -188,6 +191,7 @@ class Daemon:
         clock: Clock | None = None,
         random: Random | None = None,
         registry: Registry | None = None,
+        zones: Zones | None = None,
     ) -> None:
         from penstock.cli.follow import Routing
         from penstock.clock import LoopClock
@@ -205,9 +209,11 @@ class Daemon:
             chance = random or Random(os.urandom(32))
             self._shared = SharedLogs(config, loop) if config.cluster.name else None
             engine = self._shared.engine(self._disk) if self._shared is not None else None
-            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, table, engine)
+            self.node: Node = Node(config, clock or LoopClock(loop), self._disk, chance, registry, table, engine, zones)
         except OSError as error:
             raise unusable(config.data_dir, error) from error
+        #: Clients that nobody else closes.
+        self._zones = self.node.zones if zones is None else None
         self._routing = Routing(self.node)
         self._resident = Resident(self.node.clock, self._run)
         loop.set_exception_handler(self._bug)
@@ -263,6 +269,8 @@ class Daemon:
         self._listeners.close()
         self._resident.stop()
         await self._routing.close()
+        if self._zones is not None:
+            await self._zones.close()
         say(f"  topics: writing down {len(self.node.topics)}")
         whole = await self._end()
         if self.node.share is not None:

@@ -14,7 +14,6 @@ from penstock.node.declared import declare
 if TYPE_CHECKING:
     from penstock.node.node import Node
     from penstock.registry.etcd.policy import Follower
-    from penstock.registry.etcd.zones import Zones
 
 #: A start waits so long for a registry that does not answer; what was asked for is done when it does.
 DECLARE_S = 10.0
@@ -27,7 +26,6 @@ class Routing:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._zones: Zones | None = None
         self._follower: Follower | None = None
 
     async def begin(self) -> None:
@@ -35,10 +33,8 @@ class Routing:
         policy = self._node.routing.policy
         if policy is not None:
             from penstock.registry.etcd.policy import Follower
-            from penstock.registry.etcd.zones import Zones
 
-            self._zones = Zones(self._node.config.etcd.zones)
-            self._follower = Follower(self._zones.client(policy.zone), policy)
+            self._follower = Follower(self._node.zones.client(policy.zone), policy)
             policy.write = self._follower.write
             await self._follower.begin()
         try:
@@ -52,5 +48,3 @@ class Routing:
         """Follow no more."""
         if self._follower is not None:
             await self._follower.close()
-        if self._zones is not None:
-            await self._zones.close()

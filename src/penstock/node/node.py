@@ -56,6 +56,7 @@ from penstock.observe.discard_log import DiscardLog, discard_log
 from penstock.offers import Offer
 from penstock.registry.answer import Answer
 from penstock.registry.catalog import Catalog
+from penstock.registry.etcd.zones import Zones
 from penstock.registry.records import check_name
 from penstock.registry.registry import Registry
 from penstock.rescue.directories import Directories
@@ -103,8 +104,11 @@ class Node:
         registry: Registry | None = None,
         dialects: Sequence[Dialect] = (),
         engine: Engine | None = None,
+        zones: Zones | None = None,
     ) -> None:
         self.config = config
+        #: Clients of etcd, one for each zone and all who ask there; whoever made the node closes them.
+        self.zones = zones if zones is not None else Zones(config.etcd.zones)
         #: Who may be served on it, and what each lets people choose of a topic.
         self.dialects = dialects
         self.clock = clock

@@ -1,12 +1,18 @@
-"""The zones: every etcd cluster that the configuration names, each with one client for all who use it."""
+"""The zones: every etcd cluster that the configuration names, each with one client for all who use it.
+
+Loads gRPC when the first client is asked for, and not before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from penstock.config import ZoneConfig
 from penstock.errors import ConfigError, hint
-from penstock.registry.etcd.client import Client
+
+if TYPE_CHECKING:
+    from penstock.registry.etcd.client import Client
 
 
 class Zones:
@@ -21,6 +27,8 @@ class Zones:
         if name not in self._configs:
             raise ConfigError(f"there is no [etcd.zones.{name}]; {hint(name, list(self._configs), 'add it')}")
         if name not in self._clients:
+            from penstock.registry.etcd.client import Client
+
             self._clients[name] = Client(name, self._configs[name])
         return self._clients[name]
 
