@@ -120,6 +120,39 @@ def test_a_node_is_not_shown_the_registry_of_another(one: Cluster, tmp_path: Pat
         assert "belongs to a node with another data directory than other" in stranger.errors()
 
 
+def test_a_node_moves_its_registry_to_etcd_and_back_by_a_command(three: Cluster, tmp_path: Path) -> None:
+    options = on(three, "penstock/moved")
+    with Node(tmp_path) as node:
+        node.ok("pub", "orders", "one")
+        node.ok("pub", "orders", "two")
+        assert node.ok("sub", "orders", "audit", "--max", "1").out == "one\n"
+        node.ok("routing", "set", "production=7")
+        assert node.end() == 0
+    with Running("up", "--data", "data", *ANY_PORTS, *options, cwd=tmp_path) as hasty:
+        assert hasty.process.wait(60) == 2
+        assert "moves there by `penstock registry move etcd`" in hasty.errors()
+    done = inside("registry", "move", "etcd", "--data", "data", *options, "--json", cwd=tmp_path)
+    assert done.code == 0, done
+    assert done.json["entries"] >= 4
+    assert "penstock/moved/topic/orders" in three.ctl("get", "--prefix", "--keys-only", "penstock/moved/").split()
+    with Node(tmp_path, *options) as node:
+        assert node.ok("sub", "orders", "audit", "--max", "1").out == "two\n"
+        assert "production" in node.ok("routing", "show").out
+        node.ok("pub", "later", "three")
+        running = inside("registry", "move", "embedded", "--data", "data", *options, cwd=tmp_path)
+        assert "in use by another Penstock" in running.error
+        assert node.end() == 0
+    done = inside("registry", "move", "embedded", "--data", "data", *options, cwd=tmp_path)
+    assert done.code == 0, done
+    assert 'registry.kind = "embedded"' in done.out
+    assert three.ctl("get", "--prefix", "--keys-only", "penstock/moved/").split() == []
+    with Node(tmp_path) as node:
+        assert node.ok("sub", "later", "audit", "--max", "1").out == "three\n"
+        assert "production" in node.ok("routing", "show").out
+        assert problems(node) == []
+        assert node.end() == 0
+
+
 def connections(node: Node, port: int) -> int:
     """Return how many connections of a node go to a port of this machine."""
     folder = Path(f"/proc/{node.process.pid}")

@@ -33,21 +33,33 @@ class Etcd:
         self.registry: EtcdRegistry | None = None
         self._config = config
 
-    async def open_registry(self) -> EtcdRegistry:
-        """Return the registry once it is followed; ConfigError if etcd does not answer in time."""
+    @property
+    def where(self) -> str:
+        """What people call the place of the registry."""
+        config = self._config.registry
+        endpoints = self.zones.client(config.zone).members.config.endpoints
+        return f"the registry {config.prefix} in etcd ({', '.join(endpoints)})"
+
+    async def follow(self) -> EtcdRegistry:
+        """Return the registry, whosever it is, once it is followed; ConfigError if etcd does not answer in time."""
         from penstock.clock import LoopClock
-        from penstock.disk import LocalDisk
-        from penstock.node.claim import check_shared, claim
         from penstock.registry.etcd.registry import EtcdRegistry
 
         loop, config = asyncio.get_running_loop(), self._config.registry
-        registry = self.registry = EtcdRegistry(self.zones.client(config.zone), LoopClock(loop), config.prefix)
-        await self._wait(registry)
-        where = f"the registry {config.prefix} in etcd ({', '.join(registry.client.members.config.endpoints)})"
+        self.registry = EtcdRegistry(self.zones.client(config.zone), LoopClock(loop), config.prefix)
+        await self._wait(self.registry)
+        return self.registry
+
+    async def open_registry(self) -> EtcdRegistry:
+        """Return the node's own registry, or its cluster's."""
+        from penstock.disk import LocalDisk
+        from penstock.node.claim import check_shared, claim
+
+        registry, where = await self.follow(), self.where
         if self._config.cluster.name:
             check_shared(registry, where)
             return registry
-        disk = LocalDisk(loop, group=self._config.data_mode == "group")
+        disk = LocalDisk(asyncio.get_running_loop(), group=self._config.data_mode == "group")
         try:
             await claim(registry, disk, self._config.data_dir, Random(os.urandom(32)), where)
         finally:

@@ -18,6 +18,8 @@ from penstock.rescue.directories import Directories
 KEY = "owner"
 FILE = "registry.owner"
 NAME_BYTES = 16
+#: The key that holds the same name while `relocation` moves a registry between its file and etcd.
+MOVING = "moving"
 #: Keys that only a registry of several nodes has.
 CLUSTER = "cluster/"
 
@@ -26,9 +28,11 @@ async def claim(registry: Registry, disk: Disk, data_dir: str, random: Random, w
     """Make sure that a registry and a data directory belong together; `where` is what people call the registry."""
     if registry.list(CLUSTER):
         raise ConfigError(f"{where} belongs to a cluster: set cluster.name to join it, or choose another prefix")
+    if registry.get(MOVING) is not None:
+        raise ConfigError(f"a move to or from {where} broke off; ask `penstock registry move` for it again")
     path = f"{data_dir}/{FILE}"
     entry = registry.get(KEY)
-    name = _read(disk, path)
+    name = named(disk, data_dir)
     if entry is not None and name is None:
         raise ConfigError(
             f"{where} belongs to a node with another data directory than {data_dir}. Choose another registry.prefix "
@@ -42,7 +46,8 @@ async def claim(registry: Registry, disk: Disk, data_dir: str, random: Random, w
     if topics:
         raise ConfigError(
             f"{where} is empty, and {data_dir} holds {len(topics)} topics. Check registry.prefix, registry.zone and "
-            "whether etcd lost its data; or go on without etcd: `penstock registry rebuild` and registry.kind=embedded"
+            "whether etcd lost its data; what is in a file moves there by `penstock registry move etcd`; or go on "
+            "without etcd: `penstock registry rebuild` and registry.kind=embedded"
         )
     name = name or random.randbytes(NAME_BYTES).hex().encode()
     disk.make(data_dir)
@@ -57,11 +62,13 @@ async def claim(registry: Registry, disk: Disk, data_dir: str, random: Random, w
 
 def check_shared(registry: Registry, where: str) -> None:
     """Refuse a registry that belongs to one node to those who would share it."""
-    if registry.get(KEY) is not None:
+    if registry.get(KEY) is not None or registry.get(MOVING) is not None:
         raise ConfigError(f"{where} belongs to one node alone; choose another registry.prefix for the cluster")
 
 
-def _read(disk: Disk, path: str) -> bytes | None:
+def named(disk: Disk, data_dir: str) -> bytes | None:
+    """Return the name by which a data directory and its registry know each other; None if it has none."""
+    path = f"{data_dir}/{FILE}"
     if not disk.exists(path):
         return None
     file = disk.open(path)
