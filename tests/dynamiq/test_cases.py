@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from penstock.config.tree import TopicConfig
-from penstock.dialects.dynamiq.members import key_range
+from penstock.dialects.dynamiq.http import key_range
 from penstock.shown import SPACE
 from tests.dynamiq.desk import Desk, J, T
 from tests.http.line import Line

@@ -20,8 +20,8 @@ from penstock.relays.kafka.assembly import assemble
 from penstock.relays.kafka.batching import Batcher, BatchLimits
 from penstock.relays.kafka.choice import KeyMap, Rotation, Spread
 from penstock.relays.kafka.cluster import Broker, Cluster, SaidTopic, cluster
+from penstock.relays.kafka.lane import Window
 from penstock.relays.kafka.pauses import Pauses
-from penstock.relays.kafka.rates import Window
 from penstock.relays.kafka.sequences import MODULUS, Sequences
 
 SECOND = 1_000_000_000

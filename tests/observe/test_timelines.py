@@ -11,7 +11,7 @@ import pytest
 from penstock.cluster.drift import Drift
 from penstock.cluster.figures import Figures, Levels, Query, windows_of
 from penstock.cluster.health import Health
-from penstock.config.labels import LABELS_MAX, OWN, check_labels
+from penstock.config.check import LABELS_MAX, OWN_LABELS, check_labels
 from penstock.errors import ConfigError
 from penstock.observe.exposition import Exposition
 from penstock.observe.timelines import describe
@@ -224,4 +224,4 @@ def test_every_label_that_samples_have_is_known_as_such(tmp_path: Path) -> None:
         served.post("topics/orders/subscriptions", {"name": "audit"})
         served.publish("orders", "x")
         used |= {name for samples in parsed(scrape(served)).values() for labels in samples for name in labels}
-    assert used <= OWN
+    assert used <= OWN_LABELS

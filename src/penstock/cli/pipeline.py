@@ -58,7 +58,7 @@ def check(
 ) -> None:
     """Check a pipeline without running it: keys, order, topics, paths, who owns its checkpoints."""
     needs_spark()
-    from penstock.pipeline.run.delays import delays
+    from penstock.pipeline.run.query import delays
     from penstock.pipeline.run.runner import home_of, prepared
 
     document = read(context, file, data, url, token)

@@ -14,7 +14,6 @@ from penstock.cluster.denial import Denial
 #: What ids may hold, by the category of their characters: what can be seen, and blanks.
 GRAPHIC = frozenset("LMNPS")
 TOPIC_ID_BYTES_MAX = 1024
-CLIENT_ID_BYTES_MAX = 256
 
 _SLASH = "\x1f"
 

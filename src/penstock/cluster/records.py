@@ -114,7 +114,6 @@ class Records:
         #: Clients of this broker, by key.
         self._mine: dict[str, ClientRecord] = {}
         self._on_members: list[Callable[[str], None]] = []
-        self._on_superseded: list[Callable[[Role, ClientRecord], None]] = []
         self._on_brokers: list[Callable[[BrokerRecord], None]] = []
         self._cancels: list[Cancel] = [
             registry.watch(keys.brokers, registry.revision, self._heard_of_brokers),
@@ -238,10 +237,6 @@ class Records:
         """Tell somebody the topic whose consumers are others than before."""
         self._on_members.append(told)
 
-    def on_superseded(self, told: Callable[[Role, ClientRecord], None]) -> None:
-        """Tell somebody of clients of this broker that have gone to another one."""
-        self._on_superseded.append(told)
-
     def _clients(self, prefix: str, incarnation: str) -> list[ClientRecord]:
         read = (self._reader.read(key, entry, ClientRecord) for key, entry in self._registry.list(prefix).items())
         return [each for each in read if each is not None and (not incarnation or each.incarnation == incarnation)]
@@ -258,19 +253,17 @@ class Records:
             if event.value is not None:
                 record = self._reader.read(event.key, Entry(event.value, event.revision), ClientRecord)
                 if record is not None:
-                    self._look(event.key, event.value, record, "consumer" if is_consumer else "producer")
+                    self._look(event.key, event.value, record)
         for topic in topics:
             for tell in self._on_members:
                 tell(topic)
 
-    def _look(self, key: str, value: bytes, record: ClientRecord, role: Role) -> None:
+    def _look(self, key: str, value: bytes, record: ClientRecord) -> None:
         """See whether a record is one that this broker says, or should."""
         mine = self._mine.get(key)
         if mine is not None and record.life != self.life:
             del self._mine[key]
             self._presence.give_up(key)
-            for told in self._on_superseded:
-                told(role, mine)
         elif mine is None and record.life == self.life:
             self._presence.remove(key, value)  # it came late: the client has left since
 

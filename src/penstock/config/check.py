@@ -10,11 +10,10 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from penstock.config.keys import keys_of
-from penstock.config.labels import check_labels
 from penstock.config.part import Endpoint, Part, endpoints
 from penstock.config.routing import check_routing
 from penstock.config.tree import Config, Section
@@ -25,6 +24,19 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: etcd gives no shorter leases.
 _LEASE_NS_MIN = 2_000_000_000
+
+LABELS_MAX = 10
+_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+
+#: What samples of `/metrics` say of themselves; a constant label of the same name would hide it.
+OWN_LABELS = frozenset(
+    {
+        "brokers", "cluster", "code", "codec", "command", "consumer", "dialect", "direction", "event", "feed", "filter",
+        "kind", "le", "listener", "name", "node", "op", "part", "partner", "pipeline", "quantile", "query", "reason",
+        "route", "service", "shard", "state", "subscription", "target", "topic", "traffic_type", "type", "user",
+        "version", "window",
+    }
+)  # fmt: skip
 
 
 def check(config: Config, parts: Sequence[Part]) -> None:
@@ -282,3 +294,20 @@ def _check_endpoints(found: Sequence[Endpoint]) -> None:
         if where and (other := holders.setdefault(where, name)) != name:
             what = "path" if endpoint.is_path else "port"
             raise ConfigError(f"{name} and {other} are both {where}; give one of them another {what}")
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Refuse labels that Prometheus would not take, or that samples have themselves."""
+    if len(labels) > LABELS_MAX:
+        raise ConfigError(f"metrics.labels has {len(labels)} labels; at most {LABELS_MAX} are added to every sample")
+    for name in labels:
+        if not _LABEL_NAME.fullmatch(name):
+            raise ConfigError(
+                f'metrics.labels: "{name}" is no name of a label; it has letters, digits and _, no digit first'
+            )
+        if name.startswith("__"):
+            raise ConfigError(
+                f'metrics.labels: "{name}" begins with __, which Prometheus keeps for itself; choose another'
+            )
+        if name in OWN_LABELS:
+            raise ConfigError(f'metrics.labels: "{name}" is a label that samples have themselves; choose another name')

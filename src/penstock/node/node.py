@@ -67,8 +67,8 @@ from penstock.tally import TOPIC as COUNTS
 from penstock.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from penstock.peers.door import Door
     from penstock.peers.peers import Peers
+    from penstock.peers.reception import Door
 
 #: History of all topics is looked through for room this often at most.
 ROOM_NS = SECOND

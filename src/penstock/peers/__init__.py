@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.config import peer_endpoints
+from penstock.config import Config, Section, peer_endpoints
 from penstock.dialect import Bound, Dialect, Running
-from penstock.peers.config import PeersConfig, check
 
 if TYPE_CHECKING:
-    from penstock.config import Config
     from penstock.node.node import Node
+
+
+class PeersConfig(Section, frozen=True, kw_only=True):
+    """Nothing beside [cluster]."""
+
+
+def check(config: Config) -> None:
+    """Refuse nothing: [cluster] is looked at as a whole."""
 
 
 async def _start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Running:

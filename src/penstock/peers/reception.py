@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+from penstock.callers import Caller
 from penstock.callers.carried import arrived
 from penstock.clock import SECOND, Timer
 from penstock.errors import Refusal
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 #: A node that takes longer for its preface is none.
 PREFACE_NS = 10 * SECOND
+
+#: A way in, by the name of a listener: makes the protocol of a connection that another node brings, for whom, and what
+#: it wants to know first. May refuse it.
+Door: TypeAlias = Callable[[Caller, bytes], asyncio.Protocol]
 
 
 class Reception:

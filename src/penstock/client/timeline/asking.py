@@ -19,7 +19,7 @@ from penstock.client import wire as native
 from penstock.client.connection import Connection, Unreachable, refusal_of
 from penstock.client.timeline import wire
 from penstock.client.timeline.error import TimelineError
-from penstock.client.timeline.link import Link, Patience
+from penstock.client.timeline.link import Link, SessionRetry
 from penstock.errors import PenstockError
 
 #: Batches under way before an answer is waited for.
@@ -57,7 +57,7 @@ class Asking:
     def ask(self, pieces: Iterator[Piece]) -> Iterator[tuple[Piece, pa.RecordBatch]]:
         """Yield each piece with the rows that answer it; a refusal of a whole piece is raised."""
         with self._lock:
-            patience = Patience(self._link.patience_s)
+            retry = SessionRetry(self._link.patience_s)
             left: deque[Piece] = deque()
             under_way: deque[Piece] = deque()
             more = True
@@ -81,7 +81,7 @@ class Asking:
                         if reply.error is not None and reply.error.message:
                             left.append(piece)
                             raise TimelineError(reply.error)
-                        patience.renew()
+                        retry.renew()
                         yield piece, rows
                     except PenstockError as error:
                         if not isinstance(error, TimelineError):
@@ -91,7 +91,7 @@ class Asking:
                             under_way.clear()
                             self._end()
                         self._link.trouble(error)
-                        patience.rest(error, lambda: self._link.forget(self._session))
+                        retry.rest(error, lambda: self._link.forget(self._session))
             finally:
                 if under_way:  # their answers must not be taken for others
                     self._end()

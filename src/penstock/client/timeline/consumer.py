@@ -27,7 +27,7 @@ from penstock.client.timeline.asking import Asking, Piece
 from penstock.client.timeline.drift import Drift, Sample
 from penstock.client.timeline.error import TimelineError, check
 from penstock.client.timeline.leases import Lease, Leases, leases_of
-from penstock.client.timeline.link import Link, Patience
+from penstock.client.timeline.link import Link, SessionRetry
 from penstock.client.timeline.outgoing import time_of
 from penstock.client.timeline.producer import refused_in
 from penstock.client.timeline.wire import Error, Kind
@@ -408,22 +408,22 @@ class Consumer:
     # --- the thread that reads ------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        patience = Patience(self._link.patience_s)
+        retry = SessionRetry(self._link.patience_s)
         while not self._closing.is_set():
             try:
                 self._link.keep_pause()
-                self._stream(patience)
+                self._stream(retry)
             except PenstockError as error:
                 if self._closing.is_set():
                     return
                 self._link.trouble(error)
                 try:
-                    patience.rest(error, lambda: self._link.forget(self._session))
+                    retry.rest(error, lambda: self._link.forget(self._session))
                 except PenstockError as final:
                     self._fail(final)
                     return
 
-    def _stream(self, patience: Patience) -> None:
+    def _stream(self, retry: SessionRetry) -> None:
         """Read one stream until it breaks, the node ends it, or another node is to be asked."""
         self._session = self._link.session()
         connection = self._link.connection()
@@ -443,7 +443,7 @@ class Consumer:
                     self._hear(words, opened)
                     if words.hydrated or words.status is not None:
                         opened = self._was_open = True
-                        patience.renew()
+                        retry.renew()
                         self._joined.set()
                 if self._moves():
                     return

@@ -31,7 +31,7 @@ def act(connection: Connection, name: str, document: object, kind: type[Document
     return reply
 
 
-class Patience:
+class SessionRetry:
     """The tries of one request: while no node answers, or says that it may be tried again."""
 
     def __init__(self, seconds: float) -> None:
@@ -158,14 +158,14 @@ class Link:
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         """Do something with the node until it works."""
-        patience = Patience(self.patience_s)
+        retry = SessionRetry(self.patience_s)
         while True:
             self.keep_pause()
             try:
                 return call()
             except PenstockError as error:
                 self.trouble(error)
-                patience.rest(error, lambda: self.forget(self._session))
+                retry.rest(error, lambda: self.forget(self._session))
 
     def trouble(self, error: PenstockError) -> None:
         """Take note of what went wrong: a pause to keep, a node that does not answer."""

@@ -1,7 +1,7 @@
 """What clients of timelines and a node say to each other: JSON documents, and the columns of batches.
 
-The one definition of them: the SDK and `dialects/timeline` use it. Actions are `timeline.<name>` of ACTIONS, exchanges
-`timeline.<name>` of EXCHANGES; what goes wrong with a timeline is an `Error` inside a reply, never an error of Flight.
+The one definition of them: the SDK and `dialects/timeline` use it. Actions are `timeline.<name>` of ACTIONS; what
+goes wrong with a timeline is an `Error` inside a reply, never an error of Flight.
 Needs pyarrow and nothing else. Times are milliseconds since 1970, by the clock of the node.
 """
 
@@ -398,10 +398,3 @@ REPLIED = pa.schema(
         ("version", pa.uint16()),
     ]
 )
-
-#: Rows up, rows down.
-EXCHANGES: dict[str, tuple[pa.Schema | None, pa.Schema]] = {
-    "create-messages": (CREATED, REPLIED),
-    "change": (CHANGED, REPLIED),
-    "consume": (None, PUSHED),
-}

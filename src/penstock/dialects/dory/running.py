@@ -15,7 +15,6 @@ from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.dory.codec import MALFORMED, Places
 from penstock.dialects.dory.config import DATAGRAM, HTTP, STREAM, TCP, DoryConfig, mode_of
 from penstock.dialects.dory.connection import Connection
-from penstock.dialects.dory.counters import Counters
 from penstock.dialects.dory.datagrams import Datagrams
 from penstock.dialects.dory.door import Door
 from penstock.dialects.dory.pages import Pages
@@ -31,6 +30,36 @@ UNIX_BACKLOG = 16
 #: How long a stopping node waits for what its inputs took to be stored, and how often it looks.
 END_S = 2.0
 END_STEP_S = 0.01
+
+#: What is counted has Dory's own names: operators and their scripts look for them. Those of one connected input begin
+#: with what it is.
+STREAMS = ("UnixStream", "Tcp")
+ENDS = ("CleanDisconnect", "UncleanDisconnect", "SocketError", "InvalidSizeField", "MsgBodyTooLarge", "ForwardMsg")
+NAMES = (
+    "MsgCreate",
+    "UnixDgInputAgentForwardMsg",
+    "NewUnixClient",
+    "NewTcpClient",
+    "InputAgentDiscardMsgMalformed",
+    "InputAgentDiscardMsgUnsupportedApiKey",
+    "InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion",
+    "InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion",
+    "InputAgentDiscardMsgNoMem",
+    *(f"{stream}Input{end}" for stream in STREAMS for end in ENDS),
+)
+
+
+class Counters(dict[str, int]):
+    """How often each thing happened since the start; every name is there."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(NAMES, 0))
+
+    def samples(self) -> Iterator[Sample]:
+        """Return them as figures."""
+        text = "What happened at Dory's inputs, by Dory's own names."
+        for name, count in self.items():
+            yield Sample("input_total", "counter", text, count, {"name": name})
 
 
 class Dory:

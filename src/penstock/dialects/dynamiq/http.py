@@ -20,7 +20,6 @@ from penstock.config import Config
 from penstock.dialects.dynamiq.codec import SOURCE, core_ids, element, elements, is_name
 from penstock.dialects.dynamiq.config import DynamiqConfig
 from penstock.dialects.dynamiq.described import v1_document
-from penstock.dialects.dynamiq.members import key_range
 from penstock.dialects.dynamiq.queue import Queue
 from penstock.dialects.dynamiq.v2.app import Api
 from penstock.dialects.dynamiq.v2.endpoint import V2
@@ -30,7 +29,7 @@ from penstock.http.response import CHALLENGE, TEXT
 from penstock.message import Batch, Rows
 from penstock.node.admission import publish
 from penstock.registry.answer import Answer
-from penstock.shown import shown_id
+from penstock.shown import SPACE, shown_id
 
 if TYPE_CHECKING:
     from penstock.delivery.source import Delivery
@@ -489,3 +488,8 @@ def _batch_size(text: str) -> int:
     if text.startswith("-") or not digits.strip("0"):
         raise Fault(422, "Batchsizes must be non-negative integers greater than 0")
     return int(digits) if len(digits) <= _DIGITS_MAX else 1 << 62
+
+
+def key_range(index: int, count: int) -> tuple[int, int]:
+    """Return the first id of a member's range and the first behind it; members count in the order of their names."""
+    return index * SPACE // count, (index + 1) * SPACE // count

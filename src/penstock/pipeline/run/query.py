@@ -6,7 +6,7 @@ that the source is read by one query and both are written under one batch number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,9 @@ from penstock.pipeline.frame import chosen_columns
 from penstock.pipeline.jobs.archive import Archive, dated
 from penstock.pipeline.jobs.catalog import Job, job
 from penstock.pipeline.jobs.dead import dead_letters
+from penstock.pipeline.jobs.dedupe import Dedupe
 from penstock.pipeline.jobs.output import Output
+from penstock.pipeline.jobs.rollup import Rollup
 from penstock.pipeline.lake.table import table
 from penstock.pipeline.plan.document import EACH_ROW, Document, Sink, converted, trigger
 from penstock.pipeline.plan.graph import Query
@@ -67,6 +69,34 @@ def stateful(document: Document, query: Query) -> list[Any]:
     """Return the steps whose state is in the checkpoint, as they are declared."""
     steps = [document.steps[name] for name in query.steps if job(document.steps[name].job).stateful]
     return [[step.job, step.options] for step in steps]
+
+
+def delays(document: Document, queries: Sequence[Query]) -> list[str]:
+    """Return a sentence for each rollup whose windows close late because a step before it lets rows come late."""
+    found: dict[str, None] = {}
+    for query in queries:
+        before: tuple[str, Dedupe] | None = None
+        for name, (_, options) in zip(query.steps, options_of(document, query), strict=True):
+            if isinstance(options, Dedupe):
+                before = name, options
+            elif isinstance(options, Rollup) and before is not None:
+                step, dedupe = before
+                if dedupe.lateness_us > options.lateness_us():
+                    found[_note(name, step, dedupe, options)] = None
+    return list(found)
+
+
+def _note(name: str, step: str, dedupe: Dedupe, rollup: Rollup) -> str:
+    if dedupe.lateness:
+        return (
+            f"windows of steps.{name} close {dedupe.lateness} after their end, not {rollup.lateness}: steps.{step} "
+            f'says lateness = "{dedupe.lateness}"'
+        )
+    return (
+        f"windows of steps.{name} close {dedupe.within} after their end, not {rollup.lateness}: steps.{step} before it "
+        f'waits for rows that come as late as it remembers them (within). With lateness = "{rollup.lateness}" in '
+        f"steps.{step} they close in time, and rows that are later than that are left out"
+    )
 
 
 def built(spark: SparkSession, document: Document, query: Query, app: str, mapping: Mapping[str, int]) -> Built:

@@ -18,7 +18,6 @@ from penstock.relays.kafka.choice import KeyMap, KeyMode, Spread
 from penstock.relays.kafka.cluster import Cluster, KafkaTopic
 from penstock.relays.kafka.config import TopicManner
 from penstock.relays.kafka.group import Group
-from penstock.relays.kafka.rates import Window
 from penstock.settings import HOUR_NS
 
 #: Rows are the relay's until Kafka has them: they are finished, or given back when it goes. Longer leases are renewed.
@@ -137,3 +136,28 @@ class Lane:
     def keys(self) -> KeyMap | None:
         """Where messages with a key go; None where no partition can be had."""
         return self._keys
+
+
+class Window:
+    """How many messages of a topic may go in each window of time; the rest is thrown away.
+
+    Windows begin with the topic's first message and follow each other without a gap.
+    """
+
+    def __init__(self, interval_ns: int, count_max: int) -> None:
+        self._interval_ns = interval_ns
+        self._count_max = count_max
+        self._start_ns: int | None = None
+        self._count = 0
+
+    def admit(self, count: int, now_ns: int) -> int:
+        """Return how many of the next messages may go, by a clock that never goes back."""
+        if self._start_ns is None:
+            self._start_ns = now_ns
+        passed = (now_ns - self._start_ns) // self._interval_ns
+        if passed > 0:
+            self._start_ns += passed * self._interval_ns
+            self._count = 0
+        admitted = min(count, self._count_max - self._count)
+        self._count += admitted
+        return admitted
