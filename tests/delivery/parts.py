@@ -10,6 +10,7 @@ import numpy.typing as npt
 from penstock.columns import Column, Offsets
 from penstock.delivery.cursor import Cursor
 from penstock.delivery.instant import Instant
+from penstock.delivery.page import WAITING
 from penstock.delivery.rules import Rules
 from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery, Entry
@@ -197,7 +198,17 @@ class Bench:
     def advance(self, ns: int) -> None:
         self.instant = Instant(self.instant.monotonic_ns + ns, self.instant.wall_ns + ns)
         self.subscription.expire(self.instant)
+        self._announce()
         self.cursor.states.pop_due(self.instant.wall_ns)
+
+    def _announce(self) -> None:
+        """Announce published rows as the topic does, so long ahead as the subscription wants."""
+        states = self.cursor.states
+        until_ns = self.instant.wall_ns + states.agenda.lead_ns
+        rows = states.pages.held()
+        state, attempts, due_ns, _ = states.pages.details(rows)
+        coming = (state == WAITING) & (attempts == 0) & (due_ns <= until_ns)
+        states.announced(rows[coming], until_ns, self.instant.wall_ns)
 
     def pump(self) -> None:
         self.turn()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.clock import MILLISECOND
+from penstock.clock import MILLISECOND, SECOND
 from penstock.delivery.timer import REST_NS_MAX, RESTS, DueTimer
 from tests.fakes import FakeClock
 
@@ -22,7 +22,7 @@ class Slow:
     def _look(self) -> None:
         self.looks.append(self.clock.monotonic())
         due = self.timer.pop(0, self.clock.now())
-        self.popped.append(0 if due is None else len(due))
+        self.popped.append(0 if due is None else len(due[0]))
         self.clock.advance(self.takes_ns)
 
     def wait(self, *after_ns: int) -> None:
@@ -54,3 +54,33 @@ def test_a_row_after_a_quiet_time_waits_for_nothing() -> None:
     began_ns = slow.clock.monotonic()
     slow.clock.advance(100 * MILLISECOND)
     assert slow.looks[-1] - began_ns == 30 * MILLISECOND
+
+
+def test_rows_are_announced_ahead_of_their_time_and_are_still_told_as_not_due() -> None:
+    clock = FakeClock()
+    lead_ns = 2 * SECOND
+    found: list[tuple[list[int], int]] = []
+
+    def look() -> None:
+        announced = timer.pop(0, clock.now())
+        assert announced is not None
+        if len(announced[0]):
+            found.append((announced[0].tolist(), announced[1] - clock.now()))
+
+    timer = DueTimer(clock, 1, look, tuple, lambda: lead_ns)
+    start_ns = clock.now()
+    due_ns = start_ns + np.array([1, 5, 10]) * SECOND
+    timer.wait_for(0, due_ns, np.arange(3))
+    clock.advance(3 * SECOND)
+    assert found == [([0], lead_ns), ([1], lead_ns)]
+    assert timer.seen_ns() == start_ns + 5 * SECOND
+    assert timer.between(0, 0, 3) == 2  # the first is due, the second is announced alone
+    coming_ns, coming = timer.coming(0, start_ns + 20 * SECOND)
+    assert dict(zip(coming.tolist(), coming_ns.tolist(), strict=True)) == {1: due_ns[1], 2: due_ns[2]}
+    assert timer.coming(0, start_ns + 4 * SECOND)[1].tolist() == []
+    lead_ns = 0
+    clock.advance(6 * SECOND)
+    assert found[2:] == []
+    clock.advance(SECOND)
+    assert found[2:] == [([2], 0)]
+    assert timer.between(0, 0, 3) == 0

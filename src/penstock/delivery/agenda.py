@@ -1,7 +1,8 @@
 """When the waiting rows of one shard are looked for, as far as their topic does not announce them.
 
-The topic announces published rows by their due times to all its subscriptions. What was given back until later, what
-the clock was set back behind and what is ready ahead of its time stands here. Knows no clock: times are passed in.
+The topic announces published rows by their due times to all its subscriptions, so long ahead as any of them wants. What
+was given back until later, what was announced too early for this one, what the clock was set back behind and what is
+ready ahead of its time stands here. Knows no clock: times are passed in.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Agenda:
         self._calendar: Calendar | None = None
         #: Rows that became ready ahead of their time: a time by which each piece is due, and which these are.
         self._ahead: deque[tuple[int, Offsets]] | None = None
-        #: Tells up to which wall-clock time the topic took published rows for due: it will not announce these again.
+        #: Tells up to which due time the topic announced published rows: it will not announce these again.
         self.seen_ns = seen_ns
         #: Waiting rows are ready so long before they are due.
         self.lead_ns = 0
@@ -49,20 +50,20 @@ class Agenda:
         self.calendar(wall_ns).put(due_ns - self.lead_ns, offsets)
 
     def put_published(self, offsets: Offsets, due_ns: Offsets, wall_ns: int) -> None:
-        """Look for those of some rows that the topic does not announce, or only when it is too late."""
-        unannounced = (due_ns <= self.seen_ns()) | (self.lead_ns > 0)
+        """Look for those of some rows that the topic does not announce."""
+        unannounced = due_ns <= self.seen_ns()
         if unannounced.any():
             self.put(offsets[unannounced], due_ns[unannounced], wall_ns)
 
     def set_lead(self, lead_ns: int, wall_ns: int) -> None:
-        """Look for waiting rows so long before they are due from now on; the topic does not announce that."""
+        """Look for waiting rows so long before they are due from now on."""
         if lead_ns != self.lead_ns:
             self.lead_ns = lead_ns
             rows = self._pages.held()
-            state, _, due_ns, _ = self._pages.details(rows)
-            waiting = state == WAITING
-            if waiting.any():
-                self.put(rows[waiting], due_ns[waiting], wall_ns)
+            state, attempts, due_ns, _ = self._pages.details(rows)
+            unannounced = (state == WAITING) & ((attempts > 0) | (due_ns <= self.seen_ns()))
+            if unannounced.any():
+                self.put(rows[unannounced], due_ns[unannounced], wall_ns)
 
     def pop(self, wall_ns: int) -> Offsets:
         """Return the rows whose time has come."""

@@ -84,17 +84,21 @@ class Calendar:
 
     def pop(self, now_ns: int) -> Offsets:
         """Remove and return every row due by now, by due time and then offset."""
+        return self.take(now_ns)[1]
+
+    def take(self, now_ns: int) -> tuple[Offsets, Offsets]:
+        """Do as `pop`, and return also when each row was due."""
         if now_ns < self._wake_ns:
-            return _EMPTY
+            return _EMPTY, _EMPTY
         self._popped_ns = now_ns
         self._catch_up(now_ns)
         if self._loose_ns <= now_ns:
             self._file_loose()
         self._split_early(now_ns)
-        offsets = self._take_due(now_ns)
+        due_ns, offsets = self._take_due(now_ns)
         self._rows -= len(offsets)
         self._wake_ns = self._next_wake()
-        return offsets
+        return due_ns, offsets
 
     def next_ns(self) -> int | None:
         """Return when to call `pop` again, None if nothing waits; never later than the earliest due time."""
@@ -189,22 +193,24 @@ class Calendar:
             self.touched += pairs.shape[1]
         self._runs.append(_Run(pairs))
 
-    def _take_due(self, now_ns: int) -> Offsets:
+    def _take_due(self, now_ns: int) -> tuple[Offsets, Offsets]:
         staged = self._staged
         singles: list[tuple[int, int]] = []
         while staged and staged[0][0] <= now_ns:
             singles.append(heappop(staged))
         parts = [run.take(now_ns) for run in self._runs if run.first_ns <= now_ns]
         if not parts:
-            return np.array([offset for _, offset in singles], np.int64) if singles else _EMPTY
+            if not singles:
+                return _EMPTY, _EMPTY
+            due_ns, offsets = np.array(singles, np.int64).T
+            return due_ns, offsets
         self._runs = [run for run in self._runs if len(run)]
         if singles:
             parts.append(np.array(singles, np.int64).T)
         pairs = parts[0] if len(parts) == 1 else _sorted(np.concatenate(parts, axis=1))
         self.touched += pairs.shape[1]
-        # A copy, so that the caller does not keep a whole run in memory.
-        offsets: Offsets = pairs[1].copy()
-        return offsets
+        # Copies, so that the caller does not keep a whole run in memory.
+        return pairs[0].copy(), pairs[1].copy()
 
     def _next_wake(self) -> int:
         wake = min(self._staged[0][0], self._loose_ns) if self._staged else self._loose_ns

@@ -335,7 +335,24 @@ class RowStates:
 
     def pop_due(self, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as the topic does not announce them."""
-        self.arrive(self.agenda.pop(wall_ns), wall_ns + self.agenda.lead_ns)
+        offsets = self.agenda.pop(wall_ns)
+        if len(offsets) > 1:  # one that was announced twice stands there twice
+            offsets = np.unique(offsets)
+        self.arrive(offsets, wall_ns + self.agenda.lead_ns)
+
+    def announced(self, offsets: Offsets, until_ns: int, wall_ns: int) -> None:
+        """Make rows ready that the topic announces, which are due by a time; look later for those it is too early for.
+
+        It announces them as long ahead as one of its subscriptions wants, and never again.
+        """
+        ready_ns = wall_ns + self.agenda.lead_ns
+        self.arrive(offsets, ready_ns)
+        if until_ns > ready_ns and self.waiting:
+            offsets = np.sort(offsets)
+            state, attempts, due_ns, _ = self.pages.details(offsets)
+            early = (state == WAITING) & (attempts == 0) & (due_ns > ready_ns) & (due_ns <= until_ns)
+            if early.any():
+                self.agenda.put(offsets[early], due_ns[early], wall_ns)
 
     def arrive(self, offsets: Offsets, wall_ns: int) -> None:
         """Make rows ready whose time has come, as far as they are waiting here."""

@@ -142,6 +142,7 @@ class Subscription:
         for cursor in self.cursors:
             if cursor.ready.policy is not policy:
                 cursor.use_lanes(policy, self.host.now().wall_ns)
+        self.host.set_timer()  # it may look further ahead
 
     # --- who is here ----------------------------------------------------------------------------------------------
 
@@ -268,11 +269,11 @@ class Subscription:
         """Look at a batch that was just stored and brings due times."""
         self.cursors[shard].look_at(batch, now)
 
-    def arrive(self, shard: int, offsets: Offsets | None, wall_ns: int) -> None:
-        """Make rows ready that are due: those the topic announces, and those that were released until now."""
+    def arrive(self, shard: int, announced: tuple[Offsets, int] | None, wall_ns: int) -> None:
+        """Make rows ready whose time has come: of those the topic announces, and those that were released until now."""
         states = self.cursors[shard].states
-        if offsets is not None and len(offsets):
-            states.arrive(offsets, wall_ns)
+        if announced is not None and len(announced[0]):
+            states.announced(*announced, wall_ns)
         states.pop_due(wall_ns)
 
     def tick(self, now: Instant) -> tuple[bool, bool]:

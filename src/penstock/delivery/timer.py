@@ -1,11 +1,13 @@
 """The due timer of a topic: when its next row becomes due.
 
 Keeps the rows that were published with a due time, once per topic whatever the number of subscriptions (ruling 11),
-and one timer for them and for whatever else waits.
+and one timer for them and for whatever else waits. Where a subscription hands rows out ahead of their time, all of them
+hear of rows that long ahead.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,16 +24,30 @@ CHECK_NS = SECOND
 RESTS, REST_NS_MAX = 2, 4 * MILLISECOND
 
 
+_NONE = np.empty(0, np.int64)
+
+
 class DueTimer:
-    """Calls `due` when something is; `others` tells when something else than a published row is."""
+    """Calls `due` when something is; `others` tells when something else than a published row is.
+
+    `lead_ns` tells how long before they are due rows shall be announced.
+    """
 
     def __init__(
-        self, clock: Clock, shards: int, due: Callable[[], None], others: Callable[[], Sequence[int | None]]
+        self,
+        clock: Clock,
+        shards: int,
+        due: Callable[[], None],
+        others: Callable[[], Sequence[int | None]],
+        lead_ns: Callable[[], int] = int,
     ) -> None:
         self._clock = clock
         self._call = due
         self._others = others
+        self._lead_ns = lead_ns
         self._calendars: list[Calendar | None] = [None] * shards
+        #: Per shard: what was announced ahead of its time, as (the last due time, due times, offsets) of each look.
+        self._early: list[deque[tuple[int, Offsets, Offsets]]] = [deque() for _ in range(shards)]
         #: Per shard: nothing at or above this offset was ever kept.
         self._ends = [0] * shards
         self._timer: Timer | None = None
@@ -44,14 +60,20 @@ class DueTimer:
         """Keep rows of so many shards from now on."""
         more = shards - len(self._ends)
         self._calendars += [None] * more
+        self._early += [deque() for _ in range(more)]
         self._ends += [0] * more
 
-    def see(self, wall_ns: int) -> None:
-        """Note that published rows due by this time are taken for due and not kept here."""
-        self._seen_ns = max(self._seen_ns, wall_ns)
+    def see(self, wall_ns: int) -> int:
+        """Note that published rows are not kept here any more whose time to be announced has come.
+
+        Return the time by which those are due.
+        """
+        until_ns = wall_ns + self._lead_ns()
+        self._seen_ns = max(self._seen_ns, until_ns)
+        return until_ns
 
     def seen_ns(self) -> int:
-        """Return the latest time up to which published rows were taken for due; the clock may be behind it now."""
+        """Return the latest time up to which published rows were announced; the clock may be behind it now."""
         return self._seen_ns
 
     @property
@@ -73,7 +95,8 @@ class DueTimer:
         calendar = self._calendars[shard]
         if calendar is None or first >= self._ends[shard]:  # the common case: all of them were passed
             return 0
-        return calendar.between(first, end)
+        _, early = self._announced(shard)
+        return calendar.between(first, end) + int(((early >= first) & (early < end)).sum())
 
     def coming(self, shard: int, until_ns: int) -> tuple[Offsets, Offsets]:
         """Return when published rows of a shard are due, and which those are, of those due before a time."""
@@ -81,12 +104,29 @@ class DueTimer:
         if calendar is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         due_ns, offsets = calendar.coming(until_ns)
-        return due_ns, offsets
+        early_ns, early = self._announced(shard)
+        if not len(early):
+            return due_ns, offsets
+        soon = early_ns < until_ns
+        return np.concatenate((early_ns[soon], due_ns)), np.concatenate((early[soon], offsets))
+
+    def _announced(self, shard: int) -> tuple[Offsets, Offsets]:
+        """Return when rows are due that were announced ahead of their time and are not due yet, and which they are."""
+        early, now_ns = self._early[shard], self._clock.now()
+        while early and early[0][0] <= now_ns:
+            early.popleft()
+        if not early:
+            return _NONE, _NONE
+        due_ns = np.concatenate([piece[1] for piece in early])
+        later = due_ns > now_ns
+        return due_ns[later], np.concatenate([piece[2] for piece in early])[later]
 
     def set(self) -> None:
         """Look when the next row is due and wake up then."""
-        times = [calendar.next_ns() for calendar in self._calendars if calendar is not None and len(calendar)]
-        due = [time_ns for time_ns in (*times, *self._others()) if time_ns is not None]
+        lead_ns = self._lead_ns()
+        due = [time_ns for time_ns in self._others() if time_ns is not None]
+        kept = [calendar.next_ns() for calendar in self._calendars if calendar is not None and len(calendar)]
+        due += [time_ns - lead_ns for time_ns in kept if time_ns is not None]
         if not due:
             return
         delay_ns = min(max(min(due) - self._clock.now(), 0), CHECK_NS)
@@ -98,13 +138,19 @@ class DueTimer:
         self._at_ns = at_ns
         self._timer = self._clock.call_at(at_ns, self._fire)
 
-    def pop(self, shard: int, wall_ns: int) -> Offsets | None:
-        """Return the published rows of a shard that are due by a time, which is to judge them afterwards too."""
+    def pop(self, shard: int, wall_ns: int) -> tuple[Offsets, int] | None:
+        """Return the published rows of a shard whose time to be announced has come, and the time they are due by."""
         calendar = self._calendars[shard]
         if calendar is None or not len(calendar):
             return None
-        self.see(wall_ns)
-        return calendar.pop(wall_ns)
+        until_ns = self.see(wall_ns)
+        due_ns, offsets = calendar.take(until_ns)
+        if until_ns > wall_ns and len(offsets):
+            early = self._early[shard]
+            while early and early[0][0] <= wall_ns:
+                early.popleft()
+            early.append((int(due_ns[-1]), due_ns, offsets))
+        return offsets, until_ns
 
     def cancel(self) -> None:
         """Call no more."""

@@ -144,7 +144,7 @@ class Topic:
         self.flush_at_once = config.ack_flush_ns == 0
         #: Who hears what is published, by shard; None where no history is kept.
         self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
-        self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays)
+        self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays, self._lead_ns)
         self._followers: list[Callable[[], None]] = []
         #: Something happened since the last tick.
         self.busy = False
@@ -193,9 +193,7 @@ class Topic:
     def _announce(self, shard: Shard, batch: Batch) -> None:
         """Take note of rows in the log that are due later; they may not be readable yet."""
         due_ns, valid = int64s(batch.columns["due"])
-        wall_ns = self._clock.now()
-        self._timer.see(wall_ns)
-        later = valid & (due_ns > wall_ns)
+        later = valid & (due_ns > self._timer.see(self._clock.now()))
         if later.any():
             self._timer.wait_for(shard.number, due_ns[later], batch.first + np.flatnonzero(later))
 
@@ -271,7 +269,7 @@ class Topic:
         self._timer.set()
 
     def due_seen_ns(self) -> int:
-        """Return the latest time up to which published rows were taken for due."""
+        """Return the latest time up to which published rows were announced."""
         return self._timer.seen_ns()
 
     def failed(self, seat: Seat | None, failure: Exception) -> None:
@@ -349,6 +347,10 @@ class Topic:
         """Return when time brings something to subscriptions."""
         now = self.now()
         return [time_ns for subscription in self._roster.open for time_ns in subscription.next_look_ns(now)]
+
+    def _lead_ns(self) -> int:
+        """Return how long before they are due some subscription wants its rows."""
+        return max([subscription.policy.lead_ns for subscription in self._roster.open], default=0)
 
     def _due(self) -> None:
         """Make rows ready whose time has come."""

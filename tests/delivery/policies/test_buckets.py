@@ -378,7 +378,7 @@ def test_rows_go_out_a_moment_before_they_are_due_and_their_lease_begins_when_th
     one = Consumer(bench, "a")
     assert one.take() == []
     assert bench.cursor.states.waiting == 2
-    assert bench.cursor.states.agenda.next_ns() == due_ns - PREFETCH_NS
+    assert bench.cursor.states.agenda.next_ns() is None  # the topic announces them
     bench.advance(8 * SECOND - 1)
     assert one.take() == []
     bench.advance(1)
@@ -418,6 +418,35 @@ def test_lead_that_is_given_up_lets_rows_wait_until_they_are_due() -> None:
     assert receiver.take() == []
     bench.advance(2 * SECOND)
     assert receiver.take() == [b"x"]
+
+
+def test_what_one_subscription_is_given_ahead_of_its_time_others_get_when_it_is_due() -> None:
+    site = Site()
+    clock = site.machine.clock
+    topic = site.node.create_topic("t").now()
+    got: list[tuple[str, int]] = []
+    for name, chosen in (("ahead", settings(prefetch_ns=PREFETCH_NS)), ("plain", SubscriptionSettings())):
+        subscription = topic.create_subscription(name, chosen).now()
+        seat = topic.attach(
+            subscription,
+            lambda deliveries, name=name: got.extend([(name, clock.now())] * sum(each.count for each in deliveries)),
+            holder=f"timeline/{name}",
+        )
+        seat.set_credit(10)
+    due_ns = clock.now() + 10 * SECOND
+    assert site.offer(topic, b"x", b"y", due=[due_ns, due_ns + SECOND], bucket=[7, 8]) == [None]
+    ahead, plain = (topic.subscriptions[name] for name in ("ahead", "plain"))
+    # Nobody but the topic keeps them while nothing is to be done.
+    assert [each.cursors[0].states.agenda.next_ns() for each in (ahead, plain)] == [None, None]
+    site.machine.run(9)
+    assert [name for name, _ in got] == ["ahead", "ahead"]
+    assert [topic.backlog(each).waiting for each in (ahead, plain)] == [0, 2]
+    assert sorted(topic.coming(plain, due_ns + 20 * SECOND)[0].tolist()) == [due_ns, due_ns + SECOND]
+    site.machine.run(20)
+    late_ns = [at_ns - (due_ns + number * SECOND) for number, (_, at_ns) in enumerate(got[2:])]
+    assert [name for name, _ in got[2:]] == ["plain", "plain"]
+    assert all(0 <= each < SECOND // 100 for each in late_ns)
+    assert all(at_ns >= due_ns - PREFETCH_NS for _, at_ns in got[:2])
 
 
 def test_prefetch_comes_in_time_on_a_node_where_nothing_else_happens() -> None:
