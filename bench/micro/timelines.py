@@ -198,11 +198,12 @@ class Desk:
         """Let messages be due."""
         self.clock.move(at_ns)
 
-    def delete(self, pushed: pa.RecordBatch) -> None:
-        """Delete what was pushed."""
-        columns = [pushed.column(name) for name in ("message_id", "version", "bucket_id")]
-        batch = pa.record_batch([*columns, pa.nulls(len(pushed), pa.uint64())], schema=wire.CHANGED)
-        self._change.received(batch, encoded(wire.Change(session_id=self._consumer, command="delete")))
+    def delete(self, pushed: list[pa.RecordBatch]) -> None:
+        """Delete what was pushed, each push by itself."""
+        for each in pushed:
+            columns = [each.column(name) for name in ("message_id", "version", "bucket_id")]
+            batch = pa.record_batch([*columns, pa.nulls(len(each), pa.uint64())], schema=wire.CHANGED)
+            self._change.received(batch, encoded(wire.Change(session_id=self._consumer, command="delete")))
         self.clock.run()
 
     def round(self, count: int, act: Callable[[str, Callable[[], None]], None]) -> None:
@@ -217,7 +218,7 @@ class Desk:
         pushed, self.down.batches = self.down.batches, []
         if sum(map(len, pushed)) != count:
             raise RuntimeError(f"{count} messages were due, {sum(map(len, pushed))} came")
-        act("delete", lambda: [self.delete(each) for each in pushed] and None)
+        act("delete", lambda: self.delete(pushed))
         self._up.batches.clear()
         if pa.compute.max(self._changes.batches.pop().column("kind")).as_py():
             raise RuntimeError("something was not deleted")

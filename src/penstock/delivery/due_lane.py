@@ -97,19 +97,32 @@ def earliest(lanes: Sequence[DueLane], limit: int, until_ns: int = NEVER_NS) -> 
     runs = [run for lane in lanes for run in lane._runs]
     if not runs:
         return _NONE, _NONE
+    if len(runs) == 1:
+        return _from_one(lanes, runs[0], runs[0].up_to(limit, until_ns))
     ends = [run.up_to(limit, until_ns) for run in runs]
     offsets = np.concatenate([run.offsets[run.at : end] for run, end in zip(runs, ends, strict=True)])
     due_ns = np.concatenate([run.due_ns[run.at : end] for run, end in zip(runs, ends, strict=True)])
-    if len(runs) == 1:
-        runs[0].at += len(offsets)
-    else:
-        whose = np.repeat(np.arange(len(runs)), [end - run.at for run, end in zip(runs, ends, strict=True)])
-        first = np.lexsort((offsets, due_ns))[:limit]
-        offsets, due_ns = offsets[first], due_ns[first]
-        for run, count in zip(runs, np.bincount(whose[first], minlength=len(runs)).tolist(), strict=True):
-            run.at += count
+    whose = np.repeat(np.arange(len(runs)), [end - run.at for run, end in zip(runs, ends, strict=True)])
+    first = np.lexsort((offsets, due_ns))[:limit]
+    offsets, due_ns = offsets[first], due_ns[first]
+    for run, count in zip(runs, np.bincount(whose[first], minlength=len(runs)).tolist(), strict=True):
+        run.at += count
     for lane in lanes:
         lane._runs = [run for run in lane._runs if len(run)]
+    order = np.argsort(offsets, kind="stable")
+    return offsets[order], due_ns[order]
+
+
+def _from_one(lanes: Sequence[DueLane], run: _Run, end: int) -> tuple[Offsets, Offsets]:
+    """Take the next rows of the only run there is."""
+    # Copies: who leases them would keep the whole run in memory.
+    offsets, due_ns = run.offsets[run.at : end].copy(), run.due_ns[run.at : end].copy()
+    run.at = end
+    if not len(run):
+        for lane in lanes:
+            lane._runs = []
+    if (offsets[1:] > offsets[:-1]).all():
+        return offsets, due_ns
     order = np.argsort(offsets, kind="stable")
     return offsets[order], due_ns[order]
 
@@ -133,8 +146,11 @@ def in_order(deliveries: list[Delivery]) -> list[Delivery]:
     dues = [each.due_ns for each in deliveries if each.due_ns is not None]
     if len(dues) < len(deliveries):
         return deliveries
-    due_ns = np.concatenate(dues)
-    ids = np.concatenate([(each.shard << OFFSET_BITS) + each.batch.first + each.picks() for each in deliveries])
+    if len(deliveries) == 1:
+        due_ns, ids = dues[0], deliveries[0].picks()
+    else:
+        due_ns = np.concatenate(dues)
+        ids = np.concatenate([(each.shard << OFFSET_BITS) + each.batch.first + each.picks() for each in deliveries])
     if _ascends(due_ns, ids):
         return deliveries
     order = np.lexsort((ids, due_ns))
@@ -150,5 +166,8 @@ _NONE = np.empty(0, np.int64)
 
 def _ascends(due_ns: Offsets, ids: Offsets) -> bool:
     """Tell whether rows stand by due time and, where that is one, by id."""
+    up = ids[1:] > ids[:-1]
+    if up.all():
+        return bool((due_ns[1:] >= due_ns[:-1]).all())
     later, same = due_ns[1:] > due_ns[:-1], due_ns[1:] == due_ns[:-1]
-    return bool((later | (same & (ids[1:] > ids[:-1]))).all())
+    return bool((later | (same & up)).all())

@@ -76,6 +76,8 @@ class State(NamedTuple):
 
 def ranges(offsets: Offsets) -> tuple[Offsets, Offsets]:
     """Return ascending, distinct offsets as (first, last) of each run without a gap."""
+    if offsets[-1] - offsets[0] == len(offsets) - 1:
+        return offsets[:1], offsets[-1:]
     cuts = np.flatnonzero(np.diff(offsets) != 1)
     first = offsets[np.concatenate(([0], cuts + 1))]
     last = offsets[np.concatenate((cuts, [len(offsets) - 1]))]
@@ -106,6 +108,9 @@ def pending(
     if len(offsets) == 0:
         return []
     told = attempts.astype(np.int64) + (np.asarray(versions, np.int64) << VERSION_AT) + ((holder + 1) << HOLDER_AT)
+    if bool((told == told[0]).all()) and bool((due_ns == due_ns[0]).all()):  # as what goes out together mostly is
+        first, last = ranges(offsets)
+        return [(op, *ends, int(told[0]), int(due_ns[0])) for ends in zip(first.tolist(), last.tolist(), strict=True)]
     breaks = (np.diff(offsets) != 1) | (np.diff(told) != 0) | (np.diff(due_ns) != 0)
     cuts = np.flatnonzero(breaks)
     heads, tails = np.concatenate(([0], cuts + 1)), np.concatenate((cuts, [len(offsets) - 1]))

@@ -45,10 +45,9 @@ class NamedLeases:
                 self._journal.held_few(holder, name, offsets, delivery.tries(), ends_ns, delivery.versions)
             else:
                 picked = first + rows
-                attempts = np.broadcast_to(np.asarray(delivery.attempts, np.int64), picked.shape)
-                versions = self._pages.versions(picked)
+                attempts, until_ns, versions = self._pages.leases(picked)
                 delivery.versions = versions.tolist()
-                self._journal.held(holder, name, picked, attempts, self._pages.details(picked)[2] + later_ns, versions)
+                self._journal.held(holder, name, picked, attempts, until_ns + later_ns, versions)
 
     def current(self, offsets: Offsets, versions: Offsets, holder: int) -> npt.NDArray[np.bool_]:
         """Tell which rows a holder has on lease in these versions."""

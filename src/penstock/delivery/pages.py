@@ -201,7 +201,8 @@ class Pages:
             page.attempts[at] = 1
             page.lease(at, holder, deadline_ns, now_ns)
             if page.version is not None:
-                page.version[at] = self.numbering.after(page.version[at])
+                versions = page.version[at]
+                page.version[at] = self.numbering.after(versions) if versions.any() else self.numbering.first()
         return True
 
     def ready(self, offsets: Offsets) -> Mask:
@@ -394,6 +395,48 @@ class Pages:
             return first + int(rows[0])
         return None
 
+    def arrive(self, offsets: Offsets, wall_ns: int, *, keeps_due: bool) -> Offsets:
+        """Make those of ascending rows READY that are WAITING for a time that has come, and return them."""
+        page, at = self._one(offsets)
+        if page is None:
+            offsets = offsets[self.waiting(offsets, wall_ns)]
+            self.move(offsets, READY, self.details(offsets)[2] if keeps_due else 0)
+            return offsets
+        come = (page.state[at] == WAITING) & (page.deadline[at] <= wall_ns)
+        if not come.all():
+            at, offsets = at[come], offsets[come]
+        page.state[at] = READY
+        if not keeps_due:
+            page.deadline[at] = 0
+        return offsets
+
+    def sort(self, offsets: Offsets, slots: Slots) -> Offsets:
+        """Note the slots of ascending rows that are READY, and return since when they are, as far as that is kept."""
+        page, at = self._one(offsets)
+        if page is None:
+            self.set_slots(offsets, slots)
+            return self.details(offsets)[2]
+        page.slots()[at] = slots
+        return page.deadline[at]
+
+    def leases(self, offsets: Offsets) -> tuple[Offsets, Offsets, Offsets]:
+        """Return (attempts, deadline, version) of rows."""
+        page, at = self._one(offsets)
+        if page is None or page.version is None:
+            _, attempts, deadlines, _ = self.details(offsets)
+            return attempts, deadlines, self.versions(offsets)
+        return page.attempts[at].astype(np.int64), page.deadline[at], page.version[at].astype(np.int64)
+
+    def _one(self, offsets: Offsets) -> tuple[Page | None, Index]:
+        """Return the page that all rows are in, if they are in one, and where they stand there."""
+        if not len(offsets):
+            return None, offsets
+        number = int(offsets[0]) >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None or not (offsets >> PAGE_BITS == number).all():
+            return None, offsets
+        return page, page.find(offsets & PAGE_MASK)
+
     def details(self, offsets: Offsets) -> tuple[Offsets, Offsets, Offsets, Offsets]:
         """Return (state, attempts, deadline, holder) of rows."""
         out = np.zeros((4, len(offsets)), np.int64)
@@ -406,6 +449,9 @@ class Pages:
         return out[0], out[1], out[2], out[3]
 
     def _mask(self, offsets: Offsets, test: object) -> Mask:
+        one, places = self._one(offsets)
+        if one is not None:
+            return test(one, places)  # type: ignore[operator,no-any-return]
         mask = np.zeros(len(offsets), np.bool_)
         for number, part, rows in _split(offsets):
             page = self._pages.get(number)

@@ -171,7 +171,10 @@ class Portion:
                 for rest in queue:
                     self._cursor.ready.queue(rest)
                 for delivery in self.out[before:]:
-                    delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
+                    if delivery.count == len(rows):
+                        delivery.due_ns = due_ns
+                    else:
+                        delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
             if len(found) < wanted:  # that was all
                 return self._left > 0
         return False

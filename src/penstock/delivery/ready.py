@@ -243,15 +243,20 @@ class Ready:
 
     def sort(self, live: Offsets, batch: Batch) -> Offsets:
         """Put those of the next unsorted rows into lanes that a batch tells of; return those it holds."""
-        part = live[: int(np.searchsorted(live, batch.end if batch.first <= live[0] else batch.first))]
+        part = live
+        if not batch.first <= live[0] < live[-1] < batch.end:
+            part = live[: int(np.searchsorted(live, batch.end if batch.first <= live[0] else batch.first))]
         replace_head(self.unsorted, live[len(part) :])
-        readable = batch.first <= part[0]
+        readable = bool(batch.first <= part[0])
         # Damaged or dropped: whoever is to get them next finds out.
         slots = self._slots_of(batch, part) if readable else np.zeros(len(part), np.int32)
-        self._pages.set_slots(part, slots)
-        if self.policy.by_due and readable:
-            known = self._pages.details(part)[2]
-            self._pages.move(part, READY, np.where(known == 0, due_of(batch, part), known))
+        since_ns = self._pages.sort(part, slots)
+        if self.policy.by_due:
+            if readable and not since_ns.all():
+                since_ns = np.where(since_ns == 0, due_of(batch, part), since_ns)
+                self._pages.move(part, READY, since_ns)
+            self._put(part, slots, again=False, due_ns=since_ns)
+            return part if readable else part[:0]
         tried = self._pages.attempts(part) > 0
         for chosen, again in ((tried, True), (~tried, False)):
             if chosen.any():

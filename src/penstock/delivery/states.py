@@ -358,14 +358,14 @@ class RowStates:
         """Make rows ready whose time has come, as far as they are waiting here."""
         if len(offsets) == 0 or self.waiting == 0:
             return
-        offsets = np.sort(offsets)
+        if not (offsets[1:] > offsets[:-1]).all():
+            offsets = np.sort(offsets)
         # A row that was due, went out and was released waits for its later time, also when the clock was set back.
-        offsets = offsets[self.pages.waiting(offsets, wall_ns)]
+        keeps_due = self.keeps_due or self.agenda.lead_ns > 0
+        offsets = self.pages.arrive(offsets, wall_ns, keeps_due=keeps_due)
         if len(offsets):
             if self.returning:
                 self.returning -= int((self.pages.attempts(offsets) > 0).sum())
-            keeps_due = self.keeps_due or self.agenda.lead_ns
-            self.pages.move(offsets, READY, self.pages.details(offsets)[2] if keeps_due else 0)
             self.agenda.note_ahead(offsets, wall_ns)
             self.ready, self.waiting = self.ready + len(offsets), self.waiting - len(offsets)
             self._queue(offsets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -425,14 +426,13 @@ def test_what_one_subscription_is_given_ahead_of_its_time_others_get_when_it_is_
     clock = site.machine.clock
     topic = site.node.create_topic("t").now()
     got: list[tuple[str, int]] = []
+
+    def note(name: str, deliveries: list[Delivery]) -> None:
+        got.extend([(name, clock.now())] * sum(each.count for each in deliveries))
+
     for name, chosen in (("ahead", settings(prefetch_ns=PREFETCH_NS)), ("plain", SubscriptionSettings())):
         subscription = topic.create_subscription(name, chosen).now()
-        seat = topic.attach(
-            subscription,
-            lambda deliveries, name=name: got.extend([(name, clock.now())] * sum(each.count for each in deliveries)),
-            holder=f"timeline/{name}",
-        )
-        seat.set_credit(10)
+        topic.attach(subscription, partial(note, name), holder=f"timeline/{name}").set_credit(10)
     due_ns = clock.now() + 10 * SECOND
     assert site.offer(topic, b"x", b"y", due=[due_ns, due_ns + SECOND], bucket=[7, 8]) == [None]
     ahead, plain = (topic.subscriptions[name] for name in ("ahead", "plain"))

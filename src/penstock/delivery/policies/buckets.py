@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.columns import OFFSET_BITS, Offsets
 from penstock.dealing.buckets import of_ids
@@ -143,11 +144,13 @@ class Buckets(Policy):
     def slots_of(self, shard: int, batch: Batch, offsets: Offsets) -> Slots:
         """Return the buckets of rows; where none was drawn, that of the id."""
         column = batch.columns.get("bucket")
+        rows = offsets - batch.first
+        if isinstance(column, pa.Array) and not column.null_count:
+            return np.asarray(column, np.int32)[rows] % self.buckets
         ids = (shard << OFFSET_BITS) + offsets + 1
         if column is None:
             return of_ids(ids, self.buckets)
         values, valid = int64s(column)
-        rows = offsets - batch.first
         found = values[rows] % self.buckets
         return found.astype(np.int32) if valid.all() else np.where(valid[rows], found, of_ids(ids, self.buckets))
 

@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,8 @@ from penstock.message import Batch, int64s
 
 SOURCE = "timeline"
 _MS = 1_000_000
+#: Which rows of a batch.
+Picks: TypeAlias = "slice | Offsets"
 
 #: Versions on the wire have 16 bits: 1 before the first lease, 2 with it, and after the last one comes 1 again.
 VERSIONS = 0xFFFF
@@ -35,6 +39,8 @@ _STRIDE = 4099
 
 def wire_versions(versions: Offsets, attempts: Offsets) -> Offsets:
     """Return what clients call versions of rows that went out so often: first 2, then as the core counts."""
+    if len(attempts) and attempts.max() <= 1:
+        return (versions & _COUNT) % VERSIONS + 1
     count, start = versions & _COUNT, versions >> _COUNT_BITS
     shift = np.where(attempts > 1, start * _STRIDE, 0)
     return np.where(versions == 0, 0, count + shift) % VERSIONS + 1
@@ -68,56 +74,104 @@ def _fixed(data: bytes, count: int, size: int) -> pa.BinaryArray:
 # --- of stored rows -----------------------------------------------------------------------------------------------
 
 
-def taken(batch: Batch, name: str, rows: Offsets) -> pa.Array | None:
-    """Return some rows of a column, None where the batch has none."""
+def picks(rows: Offsets) -> Picks:
+    """Return rows that follow each other as a slice, which costs the same whatever their number."""
+    count = len(rows)
+    if count and int(rows[-1]) - int(rows[0]) == count - 1 and bool((rows[1:] > rows[:-1]).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def taken(batch: Batch, name: str, rows: Picks) -> pa.Array | None:
+    """Return a copy of some rows of a column, None where the batch has none."""
     column = batch.columns.get(name)
-    return None if column is None else _array(column, name).take(pa.array(rows))
+    return None if column is None else _picked(_array(column, name), rows)
 
 
-def message_ids(batch: Batch, shard: int, rows: Offsets) -> pa.BinaryArray:
+def message_ids(batch: Batch, shard: int, rows: Picks) -> pa.BinaryArray:
     """Return what clients call some rows."""
     found = taken(batch, "message_id", rows)
     if found is not None and found.null_count == 0:
         return found
-    own = shown_ids((shard << OFFSET_BITS) + batch.first + rows + 1)
+    own = shown_ids(_ids(batch, shard, rows))
     return own if found is None else pc.coalesce(found, own)
 
 
-def bodies(batch: Batch, rows: Offsets) -> pa.BinaryArray:
+def bodies(batch: Batch, rows: Picks) -> pa.BinaryArray:
     """Return the bodies of some rows."""
     cuts = pa.py_buffer(np.asarray(batch.cuts, np.int32))
     body = batch.body if isinstance(batch.body, pa.Buffer) else pa.py_buffer(batch.body)
-    array = pa.Array.from_buffers(pa.binary(), batch.count, [None, cuts, body])
-    return array.take(pa.array(rows))
+    return _picked(pa.Array.from_buffers(pa.binary(), batch.count, [None, cuts, body], 0), rows)
 
 
-def due_ms(batch: Batch, rows: Offsets) -> Offsets:
+def due_ms(batch: Batch, rows: Picks) -> Offsets:
     """Return when some rows were due as they were published: at once where nothing is said."""
-    taken_ns = batch.timestamp
-    times = np.full(len(rows), taken_ns) if isinstance(taken_ns, int) else np.asarray(taken_ns, np.int64)[rows]
     column = batch.columns.get("due")
+    if isinstance(column, pa.Array) and not column.null_count:
+        return np.asarray(column, np.int64)[rows] // _MS
+    taken_ns = batch.timestamp
+    times = np.broadcast_to(np.asarray(taken_ns, np.int64), batch.count)[rows]
     if column is not None:
         due_ns, valid = int64s(column)
         times = np.where(valid[rows], due_ns[rows], times)
     return times // _MS
 
 
-def groups(batch: Batch, rows: Offsets) -> pa.BinaryArray:
+def groups(batch: Batch, rows: Picks) -> pa.BinaryArray:
     """Return who owns some rows: nobody where nothing is said."""
     found = taken(batch, "group", rows)
     if found is None:
-        return pa.array([b""] * len(rows), pa.binary())
+        return pa.array([b""] * len(np.arange(batch.count)[rows]), pa.binary())
     return found if found.null_count == 0 else found.fill_null(b"")
 
 
-def buckets(batch: Batch, shard: int, rows: Offsets, count: int) -> npt.NDArray[np.int64]:
+def buckets(batch: Batch, shard: int, rows: Picks, count: int) -> npt.NDArray[np.int64]:
     """Return the buckets of some rows; one without a bucket has that of its id."""
-    own = of_ids((shard << OFFSET_BITS) + batch.first + rows + 1, count).astype(np.int64)
     column = batch.columns.get("bucket")
+    if isinstance(column, pa.Array) and not column.null_count:
+        return np.asarray(column)[rows] % count
+    own = of_ids(_ids(batch, shard, rows), count).astype(np.int64)
     if column is None:
         return own
     known, valid = int64s(_array(column, "bucket").cast(pa.int64()))
     return np.where(valid[rows], known[rows] % count, own)
+
+
+def _ids(batch: Batch, shard: int, rows: Picks) -> Offsets:
+    offsets = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    return (shard << OFFSET_BITS) + batch.first + offsets + 1
+
+
+def _picked(array: pa.Array, rows: Picks) -> pa.Array:
+    """Return a copy of some rows: a view would keep the whole batch in memory for as long as a client does not read."""
+    if not isinstance(rows, slice):
+        return array.take(pa.array(rows))
+    part = array.slice(rows.start, rows.stop - rows.start)
+    if part.null_count or part.type != pa.binary():
+        return part.take(pa.array(np.arange(len(part))))
+    cuts, content = content_of(part)
+    return pa.Array.from_buffers(
+        pa.binary(), len(part), [None, pa.py_buffer(cuts - cuts[0]), pa.py_buffer(bytes(content))], 0
+    )
+
+
+# --- of bytes -----------------------------------------------------------------------------------------------------
+
+
+def content_of(array: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Return where the values of a column begin and end, and the bytes from the first to the last of them."""
+    count = len(array)
+    _, ends, data = array.buffers()
+    cuts = np.frombuffer(ends, np.int32, count + 1, array.offset * 4) if count else np.zeros(1, np.int32)
+    low, high = int(cuts[0]), int(cuts[-1])
+    return cuts, memoryview(data)[low:high] if high > low else memoryview(b"")
+
+
+def values(array: pa.BinaryArray) -> list[bytes]:
+    """Return the values of a column without nulls, for a fraction of what Arrow's own list costs."""
+    cuts, content = content_of(array)
+    raw = bytes(content)
+    return [raw[start:stop] for start, stop in pairwise((cuts - cuts[0]).tolist())]
 
 
 def _array(column: Column, name: str) -> pa.Array:

@@ -16,10 +16,9 @@ from penstock.callers import Caller
 from penstock.client.timeline.wire import ConsumerStatus, Down, Kind, Ping, Pong, TopicStatus, Up
 from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND, Timer
-from penstock.columns import Offsets
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.dialects.timeline import pushes
+from penstock.dialects.timeline import columns, pushes
 from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.reading import Found, read
 from penstock.dialects.timeline.sessions import Session
@@ -48,6 +47,8 @@ class Consumer:
         self.session: Session | None = None
         self.timeline: Timeline | None = None
         self.seat: Seat | None = None
+        #: Its id, as pushes carry it.
+        self._name = pushes.Name("")
         #: Message id -> core id of what was pushed here.
         self.held: dict[bytes, int] = {}
         #: Its active leases were pushed, so that it may get others.
@@ -122,6 +123,7 @@ class Consumer:
             rack=session.rack,
         )
         self.session, self.timeline = session, timeline
+        self._name = pushes.Name(session.member)
         session.stream = self
         timeline.consumers[session.member] = self
         if self._patience is not None:
@@ -146,8 +148,7 @@ class Consumer:
         if self._ended or self.timeline is None or self.session is None:
             return
         if found:
-            batch, ids = pushes.of_leases(self.timeline, self.session.member.encode(), found, self.timeline.node.now())
-            self._push(batch, ids)
+            self._push(pushes.of_leases(self.timeline, self._name, found, self.timeline.node.now()))
         self.is_hydrated = True
         self._say(Down(hydrated=True))
         self._reception.hydrated(self)
@@ -171,13 +172,14 @@ class Consumer:
         timeline, session = self.timeline, self.session
         if timeline is None or session is None:
             return
-        batch, ids = pushes.of_deliveries(timeline, session.member.encode(), deliveries, timeline.node.now())
-        timeline.note_delivered(batch)
-        self._reception.report.pushed(session.topic, batch)
-        self._push(batch, ids)
+        push = pushes.of_deliveries(timeline, self._name, deliveries, timeline.node.now())
+        timeline.note_delivered(push.batch)
+        self._reception.report.pushed(session.topic, push.batch)
+        self._push(push)
 
-    def _push(self, batch: pa.RecordBatch, ids: Offsets) -> None:
-        self.held.update(zip(batch.column("message_id").to_pylist(), ids.tolist(), strict=True))
+    def _push(self, push: pushes.Push) -> None:
+        batch, ids, names = push
+        self.held.update(zip(names, ids.tolist(), strict=True))
         self._room -= len(batch)
         self._stream.send(batch)
         if self.seat is not None and (self._room <= 0 or self._stream.is_full):
@@ -188,7 +190,7 @@ class Consumer:
 
     def forget(self, ids: pa.BinaryArray) -> None:
         """Know messages no more that it deleted."""
-        for name in ids.to_pylist():
+        for name in columns.values(ids):
             self.held.pop(name, None)
 
     def drained(self) -> None:

@@ -25,6 +25,8 @@ from penstock.dialects.timeline.timeline import MS, Kinds, Timeline
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
+    from penstock.delivery.cursor import Cursor
+    from penstock.delivery.instant import Instant
     from penstock.delivery.seat import Seat
     from penstock.delivery.subscription import Subscription
 
@@ -64,22 +66,33 @@ class Look(NamedTuple):
 
 def look(subscription: Subscription, ids: Offsets) -> Look:
     """Return how rows are, by their core ids; 0 is none."""
-    out = np.zeros((5, len(ids)), np.int64)
     now = subscription.host.now()
+    if _ascend(ids) and len(subscription.cursors) == 1:
+        return Look(*_looked(subscription.cursors[0], ids - 1, now))
+    out = np.zeros((5, len(ids)), np.int64)
     for cursor in subscription.cursors:
         mine = np.flatnonzero((ids > 0) & (ids - 1 >> OFFSET_BITS == cursor.source.number))
         if not len(mine):
             continue
         offsets = ids[mine] - 1 & _MASK
         order = np.argsort(offsets, kind="stable")
-        mine, offsets = mine[order], offsets[order]
-        state, attempts, times_ns, holder = cursor.states.pages.details(offsets)
-        ahead = offsets >= cursor.position.offset
-        if ahead.any():  # stored, and nobody came to them yet
-            state[ahead] = np.where(np.isin(offsets[ahead], cursor.unfinished(np.unique(offsets[ahead]))), READY, DONE)
-        times_ms = (times_ns - now.monotonic_ns + now.wall_ns) // MS
-        out[:, mine] = state, attempts, times_ms, holder, cursor.states.pages.versions(offsets)
+        out[:, mine[order]] = _looked(cursor, offsets[order], now)
     return Look(*out)
+
+
+def _looked(cursor: Cursor, offsets: Offsets, now: Instant) -> tuple[Offsets, ...]:
+    """Return how rows of one shard are, by their ascending offsets."""
+    state, attempts, times_ns, holder = cursor.states.pages.details(offsets)
+    if offsets[-1] >= cursor.position.offset:  # stored, and nobody came to them yet
+        ahead = offsets >= cursor.position.offset
+        state[ahead] = np.where(np.isin(offsets[ahead], cursor.unfinished(np.unique(offsets[ahead]))), READY, DONE)
+    times_ms = (times_ns + (now.wall_ns - now.monotonic_ns)) // MS
+    return state, attempts, times_ms, holder, cursor.states.pages.versions(offsets)
+
+
+def _ascend(ids: Offsets) -> bool:
+    """Tell whether ids are of the first shard, in order, each once."""
+    return bool(len(ids) and ids[0] > 0 and ids[-1] <= _MASK and (ids[1:] > ids[:-1]).all())
 
 
 # --- for those who hold -------------------------------------------------------------------------------------------
@@ -93,11 +106,12 @@ def delete(timeline: Timeline, session: Session, ids: pa.BinaryArray, versions: 
     def act(found: Offsets) -> Changed:
         kinds = _judged(timeline, session, found, versions)
         _settle_repeated(found, kinds, Kind.MESSAGE_NOT_FOUND)
-        good = kinds == 0
-        if good.any():
-            _with_seat(timeline, session, lambda seat: seat.ack(found[good]), int(good.sum()))
-            gone = ids.filter(pa.array(good)) if not good.all() else ids
-            _forget(timeline, found[good], gone)
+        good, rows, gone = kinds == 0, found, ids
+        if not good.all():
+            rows, gone = found[good], ids.filter(pa.array(good))
+        if len(rows):
+            _with_seat(timeline, session, lambda seat: seat.ack(rows), len(rows))
+            _forget(timeline, rows, gone)
             consumer = timeline.consumers.get(session.member)
             if consumer is not None:
                 consumer.forget(gone)
@@ -170,10 +184,10 @@ def _rows(timeline: Timeline, session: Session, ids: pa.BinaryArray) -> Answer[O
     if consumer is None:
         return timeline.rows_of(ids)
     held = consumer.held
-    found = np.array([held.get(id_, 0) for id_ in ids.to_pylist()], np.int64)
-    missing = np.flatnonzero(found == 0)
-    if not len(missing):
+    found = np.array([held.get(id_, 0) for id_ in columns.values(ids)], np.int64)
+    if found.all():
         return Answer.of(found)
+    missing = np.flatnonzero(found == 0)
 
     def merged(rest: Offsets) -> Offsets:
         found[missing] = rest
@@ -192,10 +206,13 @@ def _judged(timeline: Timeline, session: Session, found: Offsets, given: Offsets
     number = seat.holder if seat is not None else -1
     leased = rows.state == LEASED
     mine = leased & (rows.holder == number)
-    kinds = np.where(mine, 0, Kind.NOT_THE_HOLDER).astype(np.int32)
+    over = mine & (rows.expiration_ms * MS <= now.wall_ns)
+    kinds = np.zeros(len(found), np.int32)
+    if bool((mine & ~over & (rows.wire_versions == given)).all()):
+        return kinds
+    kinds[~mine] = Kind.NOT_THE_HOLDER
     kinds[_was_held(timeline, rows, found, given, number) & ~leased] = Kind.LEASE_EXPIRED
     kinds[rows.state == DONE] = Kind.MESSAGE_NOT_FOUND
-    over = mine & (rows.expiration_ms * MS <= now.wall_ns)
     kinds[over] = Kind.LEASE_EXPIRED
     kinds[mine & ~over & (rows.wire_versions != given)] = Kind.VERSION_MISMATCH
     return kinds
@@ -219,6 +236,8 @@ def _was_held(timeline: Timeline, rows: Look, found: Offsets, given: Offsets, nu
 
 def _settle_repeated(found: Offsets, kinds: Kinds, kind: Kind) -> None:
     """Let a message that is named twice be done once; the second time finds it as the first left it."""
+    if _ascend(found):
+        return
     good = np.flatnonzero(kinds == 0)
     _, first = np.unique(found[good], return_index=True)
     if len(first) < len(good):

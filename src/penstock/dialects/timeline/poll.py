@@ -92,9 +92,9 @@ class Poll:
             self._wait(None if first_ms is None else (first_ms - now_ms) * MILLISECOND)
             return
         due = [each.picked(times <= now_ms) for each, times in zip(found, due_ms, strict=True)]
-        member = self._session.member.encode()
-        batch, _ = pushes.of_leases(timeline, member, [each for each in due if len(each.rows)], timeline.node.now())
-        self._give(batch)
+        name = pushes.Name(self._session.member)
+        there = [each for each in due if len(each.rows)]
+        self._give(pushes.of_leases(timeline, name, there, timeline.node.now()).batch)
 
     # --- what comes -----------------------------------------------------------------------------------------------
 
@@ -125,7 +125,8 @@ class Poll:
             self._refuse(Fault(Kind.TOPIC_DELETING if gone else Kind.STORAGE, said))
             return
         timeline = self._timeline
-        batch, _ = pushes.of_deliveries(timeline, self._session.member.encode(), deliveries, timeline.node.now())
+        name = pushes.Name(self._session.member)
+        batch = pushes.of_deliveries(timeline, name, deliveries, timeline.node.now()).batch
         timeline.note_delivered(batch)
         self._report.pushed(self._session.topic, batch)
         self._give(batch)

@@ -12,6 +12,7 @@ from penstock.client.timeline.wire import Kind
 from penstock.clock import SECOND
 from penstock.cluster.figures import WINDOWS, Figures, Filter, Levels, Query, QueryOp, QueryType, windows_of
 from penstock.cluster.health import Op
+from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.dialects.timeline.timeline import MS, Kinds, Timeline
@@ -94,7 +95,7 @@ class Report:
 
     def pushed(self, topic: str, batch: pa.RecordBatch) -> None:
         """Tell of leases that began."""
-        size = int(pa.compute.sum(pa.compute.binary_length(batch.column("body"))).as_py() or 0)
+        size = len(columns.content_of(batch.column("body"))[1])
         self._figures.lease("create", topic, len(batch), body_bytes=size)
         self._figures.network("out", "consumer", topic, size)
         late_ms = self._clock.now() / MS - np.asarray(batch.column("timestamp_ms"), np.float64)

@@ -258,7 +258,7 @@ class Service:
         if asked.relative:
             due_ms = np.minimum(due_ms, (1 << 62)) + now_ms
         batch = pa.record_batch(
-            {"message_id": rows.column("message_id"), "due_ms": pa.array(due_ms), "body": _bodies(rows.column("body"))}
+            {"message_id": rows.column("message_id"), "due_ms": pa.array(due_ms), "body": _filled(rows.column("body"))}
         )
         return timeline.create(caller, publisher, session.group.encode(), batch, _trace(asked.trace_id))
 
@@ -271,7 +271,7 @@ class Service:
         session = self.sessions.find(asked.session_id, None if asked.command == "delete" else "consumer")
         caller.check("receive" if session.role == "consumer" else "publish", session.topic)
         began_ns = self.node.clock.monotonic()
-        ids = rows.column("message_id").fill_null(b"")
+        ids = _filled(rows.column("message_id"))
         done: Answer[leases.Changed]
         try:
             self.report.check(_OPS[asked.command])
@@ -311,7 +311,7 @@ class Service:
         return timeline
 
 
-def _bodies(column: pa.Array) -> pa.BinaryArray:
+def _filled(column: pa.Array) -> pa.BinaryArray:
     return column.fill_null(b"") if column.null_count else column
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -128,28 +128,30 @@ def replied(
 ) -> pa.RecordBatch:
     """Return what became of messages as rows."""
     count = len(ids)
-    good = kinds == 0
-    if good.all():
-        texts = pa.nulls(count, pa.string())
-    else:
+    if kinds.any():
         texts = pa.array([_TEXTS[kind] for kind in kinds.tolist()], pa.string())
-    known = np.broadcast_to(np.asarray(versions, np.int64), (count,)) * good
-    ends = expiration_ms if expiration_ms is not None else np.zeros(count, np.int64)
+        versions = np.where(kinds == 0, versions, 0)
+    else:
+        texts = pa.nulls(count, pa.string())
     return pa.record_batch(
         [
             ids,
-            pa.array(kinds, pa.uint16()),
+            pa.array(kinds.astype(np.uint16)),
             texts,
-            _or_null(ends, pa.uint64()),
-            _or_null(known, pa.uint16()),
+            pa.nulls(count, pa.uint64()) if expiration_ms is None else _or_null(expiration_ms.astype(np.uint64)),
+            _or_null(np.full(count, versions, np.uint16)),
         ],
         REPLIED,
     )
 
 
-def _or_null(values: np.ndarray[tuple[int], np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
+def _or_null(values: np.ndarray[tuple[int], np.dtype[Any]]) -> pa.Array:
     """Return numbers, null where they are 0."""
-    return pa.array(values, kind, mask=values == 0)
+    if values.all():
+        return pa.array(values)
+    return (
+        pa.array(values, mask=values == 0) if values.any() else pa.nulls(len(values), pa.from_numpy_dtype(values.dtype))
+    )
 
 
 def whole(column: pa.Array, default: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
