@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -9,8 +10,10 @@ import site
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -193,6 +196,15 @@ def test_a_task_that_fails_says_why_in_one_line_and_a_stop_says_nothing(tmp_path
     assert first.endswith("ValueError: the reason")
     assert "[DIVIDE_BY_ZERO]" in second
     assert third.endswith("ValueError: the reason")
+
+
+def test_a_worker_looks_for_garbage_among_what_its_tasks_made_only(spark: SparkSession) -> None:
+    def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from (pa.record_batch({"objects": [gc.get_freeze_count()]}) for _ in batches)
+
+    one = spark.range(1, numPartitions=1).mapInArrow(kept, "objects long")
+    # A worker's first task still sees none.
+    assert max(one.collect()[0][0] for _ in range(4)) > 10_000
 
 
 def test_second_start_uses_the_class_archive_and_a_command_says_its_own_lines_only(tmp_path: Path) -> None:

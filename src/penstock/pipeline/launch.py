@@ -7,7 +7,6 @@ Invariant: everything in the cache can be removed at any time and is made again;
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -274,6 +273,9 @@ def cores() -> int:
 
 
 def _version() -> str:
+    # Takes longer to import than the rest of this module, which every process of Python that Spark starts imports.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
