@@ -153,6 +153,41 @@ def test_columns_and_the_plain_form_say_the_same_of_anything(bodies: list[bytes]
     assert (found, bool(wrong)) == (expected, fault)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 127), st.integers(1 << 21, (1 << 28) - 1)), min_size=20, max_size=60),
+    st.integers(0, 140),
+    st.tuples(st.integers(0, 10_000), st.integers(0, 255)) | st.none(),
+)
+@example([(number, 1 << 21) for number in range(60)], 64, None)
+def test_messages_that_are_written_alike_say_the_same_one_by_one_also_where_a_byte_is_spoilt(
+    names: list[tuple[int, int]], size: int, spoilt: tuple[int, int] | None
+) -> None:
+    rows = [(Metadata(shard or 1, id_, SENT), bytes([shard]) * size) for shard, id_ in names]
+    wire = bytearray(b"".join(written.encoded(*row) for row in rows))
+    assert wire == bytes(memoryview(written.encode(*columns_of(rows))[1]))
+    step = len(wire) // len(rows)
+    if spoilt is not None:
+        at, byte = spoilt
+        if at % step >= 4:  # not the length of a frame
+            wire[at % len(wire)] = byte
+    expected: Said = []
+    fault = False
+    for at in range(0, len(wire), step):
+        try:
+            expected.append(written.message(bytes(wire[at + 4 : at + step])))
+        except BadMessage:
+            fault = True
+            break
+    reader = MessageReader()
+    found = reader.feed(bytes(wire))
+    assert bool(reader.frames.fault) == fault
+    assert (found.count if found is not None else 0) == len(expected)
+    if found is not None:  # a number that is 0 may be there or left out, so that entries are compared by what they say
+        assert found.names() == [name for name, _ in expected]
+        assert [int(shard) for shard in found.shard] == [name.shard for name, _ in expected]
+        assert bytes(memoryview(found.values)) == b"".join(value for _, value in expected)
+
+
 @given(st.lists(metadatas, max_size=60), st.integers(35, 200))
 @example([Metadata(7, 2**20 + number, SENT) for number in range(100)], 4096)
 @example([Metadata(number, 2**20 + number, SENT + number) for number in range(100)], 4096)

@@ -148,6 +148,44 @@ spoilt = st.builds(
 cut = st.builds(lambda body, at: body[: at % len(body)], good, st.integers(0, 500))
 
 
+@given(
+    st.integers(0, 12),
+    st.sampled_from(KINDS),
+    st.lists(st.tuples(st.integers(2**55, 2**56 - 1), doubles, st.integers(0, 127)), min_size=2, max_size=40),
+    st.lists(few_policies, min_size=1, max_size=3),
+    st.sampled_from([b"", b"note"]),
+    st.tuples(st.integers(0, 5000), st.integers(0, 255)) | st.none(),
+)
+def test_metrics_that_are_written_alike_say_the_same_one_by_one_also_where_a_byte_is_spoilt(
+    length: int,
+    kind: metrics.Kind,
+    some: list[tuple[int, float, int]],
+    known: list[StoragePolicy],
+    note: bytes,
+    spoilt: tuple[int, int] | None,
+) -> None:
+    rows = [
+        Metric(bytes([65 + at]) * length, kind, time, (value or 1.0,), (known[at % len(known)],), bits, note, 0, True)
+        for at, (time, value, bits) in enumerate(some)
+    ]
+    bodies = [metrics.encode(row) for row in rows]
+    if spoilt is not None:
+        body = bytearray(bodies[spoilt[0] % len(bodies)])
+        body[spoilt[0] % len(body)] = spoilt[1]
+        bodies[spoilt[0] % len(bodies)] = bytes(body)
+    cuts, body_ = joined(bodies)
+    each = metric_columns.each(cuts, body_, NOW)
+    found = metric_columns.read(cuts, body_, NOW)
+    if spoilt is None:
+        assert found is not None
+    if found is not None:
+        assert rows_of(found) == [said_of(row) for row in each if isinstance(row, Metric)]
+        assert len(each) == len(rows_of(found))
+        if found.values is not None:
+            expected = [row.values[0] for row in each if isinstance(row, Metric)]
+            assert np.array_equal(found.values, expected, equal_nan=True)
+
+
 @given(st.lists(st.one_of(spoilt, cut, good, st.binary(max_size=30)), min_size=1, max_size=12))
 def test_of_spoilt_metrics_columns_say_the_same_or_nothing(bodies: list[bytes]) -> None:
     cuts, body = joined(bodies)

@@ -18,6 +18,7 @@ from penstock import varints
 from penstock.columns import SMALL, Buffer, Cuts
 from penstock.m3 import alike
 from penstock.m3.acks import ack
+from penstock.m3.alike import Alike
 from penstock.m3.entries import (
     ENTRY_BYTES_MAX,
     METADATA,
@@ -32,7 +33,7 @@ from penstock.m3.entries import (
 )
 from penstock.m3.frames import FRAME_BYTES_MAX, HEAD, Frames, fitting
 from penstock.m3.wire import BYTES, BadMessage, bytes_field, fields
-from penstock.varints import Places, Reader, Writer
+from penstock.varints import Places, Reader, Writer, varint
 
 _VALUE = 2 << 3 | BYTES
 _UINT64_MAX = (1 << 64) - 1
@@ -69,7 +70,9 @@ class MessageReader:
         if not len(starts):
             return None
         if isinstance(starts, np.ndarray) and isinstance(stops, np.ndarray):
-            found = columns(data, starts, stops)
+            found = _table(data, starts, stops)
+            if found is None:
+                found = columns(data, starts, stops)
             if found is not None:
                 return found
         return self._each(data, starts, stops)
@@ -143,6 +146,39 @@ def _plain(data: bytes, at: int, end: int) -> tuple[Metadata, bytes] | None:
     return Metadata(*said), data[stop + 2 : end]
 
 
+def _table(data: bytes, starts: Places, stops: Places) -> Messages | None:
+    """Return messages that are written alike, down to the length of their values; None if they are not."""
+    first, count = int(starts[0]), len(starts)
+    size = int(stops[0]) - first
+    if (
+        int(stops[-1]) - first != count * (size + HEAD.size) - HEAD.size
+        or not (np.diff(starts) == size + HEAD.size).all()
+    ):
+        return None
+    rows = Alike(np.frombuffer(data, np.uint8, count * (size + HEAD.size), first - HEAD.size).reshape(count, -1))
+    said = rows.nested(METADATA, HEAD.size, rows.size)
+    # A head of two bytes, which is the shortest way to write it, is an entry as it stands.
+    if said is None or said[0] != HEAD.size + 2 or said[1] - HEAD.size > ENTRY_BYTES_MAX:
+        return None
+    shards, at = rows.optional(TAGS[0], said[0], said[1])
+    for tag in TAGS[1:]:
+        at = rows.passed(tag, at, said[1])
+    if at != said[1]:
+        return None
+    value = rows.nested(_VALUE, at, rows.size) if at < rows.size else (at, at)
+    if value is None or value[1] != rows.size:
+        return None
+    values = rows.column(*value)
+    _, edges, body = values.buffers()
+    return Messages(
+        count,
+        np.full(count, shards, np.uint64) if isinstance(shards, int) else shards,
+        np.frombuffer(edges, np.int32, count + 1),
+        body,
+        rows.column(HEAD.size, said[1]),
+    )
+
+
 def columns(data: bytes, starts: Places, stops: Places) -> Messages | None:
     """Return messages that are written as everybody writes them, None if one of them is not; behind them is PAD."""
     reader = Reader(data)
@@ -192,7 +228,13 @@ def encode(
         ]
         return [0, *accumulate(map(len, each))], b"".join(each)
     places = np.asarray(cuts, np.int64)
-    head, sizes = _heads_alike(said, np.diff(places), zeros=zeros) or _heads(said, places)
+    lengths = np.diff(places)
+    if int(lengths.min()) == int(lengths.max()):
+        bodies = np.frombuffer(values, np.uint8, int(places[-1] - places[0]), int(places[0])).reshape(len(said), -1)
+        table = _encode_table(said, bodies, bytes_max, zeros=zeros)
+        if table is not None:
+            return np.arange(len(said) + 1, dtype=np.int32) * np.int32(table.shape[1]), pa.py_buffer(table)
+    head, sizes = _heads_alike(said, lengths, zeros=zeros) or _heads(said, places)
     fitting(int(sizes.max()), bytes_max)
     bodies = pa.Array.from_buffers(
         pa.binary(), len(said), [None, pa.py_buffer(np.ascontiguousarray(cuts, np.int32)), pa.py_buffer(values)]
@@ -200,6 +242,32 @@ def encode(
     wire = pc.binary_join_element_wise(head, bodies, b"")
     _, edges, body = wire.buffers()
     return np.frombuffer(edges, np.int32, len(said) + 1), body
+
+
+def _encode_table(said: Metadatas, bodies: alike.Table, bytes_max: int, *, zeros: bool) -> alike.Table | None:
+    """Return the frames of messages whose frames all have one length, a row each; None of others."""
+    head = bytearray()
+    varying: list[tuple[int, alike.Numbers, int]] = []
+    for tag, column in zip(TAGS, said, strict=True):
+        numbers = np.asarray(column, np.uint64)
+        least, most = int(numbers.min()), int(numbers.max())
+        number = varint(least)
+        if len(varint(most)) != len(number) or not (least or zeros):
+            return None
+        head.append(tag)
+        if least != most:
+            varying.append((len(head), numbers, len(number)))
+        head += number
+    inner, size = len(head), bodies.shape[1]
+    if size:
+        head += bytes((_VALUE,)) + varint(size)
+    head[:0] = HEAD.pack(fitting(2 + len(head) + size, bytes_max)) + bytes((METADATA, inner))
+    table = np.empty((len(bodies), len(head) + size), np.uint8)
+    table[:, : len(head)] = np.frombuffer(head, np.uint8)
+    for at, numbers, width in varying:
+        alike.write(table, HEAD.size + 2 + at, numbers, width)
+    table[:, len(head) :] = bodies
+    return table
 
 
 def _heads_alike(said: Metadatas, lengths: Places, *, zeros: bool) -> tuple[pa.Array, Places] | None:

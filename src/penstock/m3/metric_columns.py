@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock import varints
 from penstock.columns import Buffer, Cuts
+from penstock.m3 import metric_tables
 from penstock.m3.metrics import KINDS, Asked, Metric, asked, decode, policy_bytes, policy_of
 from penstock.m3.policies import StoragePolicy
 from penstock.m3.wire import BadMessage, bytes_field
@@ -56,8 +57,17 @@ def read(cuts: npt.NDArray[np.int32], body: Buffer, now_ns: int, until_ns: int |
 
     With `until_ns` also where the metadata in force is not the same from `now_ns` to then.
     """
-    if len(cuts) < 2 or (np.diff(cuts) <= 0).any():
+    if len(cuts) < 2:
         return None
+    sizes = np.diff(cuts)
+    least = int(sizes.min())
+    if least <= 0:
+        return None
+    if least == int(sizes.max()):
+        table = np.frombuffer(body, np.uint8, len(sizes) * least, int(cuts[0])).reshape(-1, least)
+        found = _alike(table) if table[0, 0] == _NESTED[1] else None
+        if found is not None:
+            return found
     whole = b"".join([body, PAD])
     starts, stops = cuts[:-1].astype(np.int64), cuts[1:].astype(np.int64)
     reader = Reader(whole)
@@ -65,6 +75,21 @@ def read(cuts: npt.NDArray[np.int32], body: Buffer, now_ns: int, until_ns: int |
     if (first == _NESTED[1]).all():
         return _aggregated(reader, whole, starts, stops)
     return _samples(reader, whole, starts, stops, now_ns, until_ns) if (first == 1 << 3).all() else None
+
+
+def _alike(table: npt.NDArray[np.uint8]) -> Metrics | None:
+    """Return aggregated metrics that are written alike."""
+    found = metric_tables.read(table)
+    if found is None:
+        return None
+    kinds, times, traffic = (
+        np.full(len(table), each, np.uint64) if isinstance(each, int) else each
+        for each in (found.kinds, found.times_ns, found.traffic)
+    )
+    asked_for = _aggregated_asked(found.policies, traffic)
+    if asked_for is None or int(kinds.max()) >= len(KINDS):
+        return None
+    return Metrics(found.ids, kinds.astype(np.uint8), times.view(np.int64), found.values, None, *asked_for, True)
 
 
 def _aggregated(reader: Reader, data: bytes, starts: Places, stops: Places) -> Metrics | None:
@@ -86,7 +111,7 @@ def _aggregated(reader: Reader, data: bytes, starts: Places, stops: Places) -> M
     traffic, routing, well = reader.optional(1 << 3, routing, final)
     if not (good & fine & well & (timed == after) & (routing == final) & (kinds < len(KINDS))).all():
         return None
-    found = _aggregated_asked(data, policy, last, traffic)
+    found = _aggregated_asked(varints.slices(data, policy, last), traffic)
     if found is None:
         return None
     ids = varints.slices(data, id_, id_end)
@@ -94,18 +119,19 @@ def _aggregated(reader: Reader, data: bytes, starts: Places, stops: Places) -> M
 
 
 def _aggregated_asked(
-    data: bytes, starts: Places, stops: Places, traffic: npt.NDArray[np.uint64]
+    policies: pa.Array | bytes, traffic: npt.NDArray[np.uint64]
 ) -> tuple[tuple[Asked, ...], npt.NDArray[np.int32]] | None:
     """Return the policies and traffic types of metrics; there are few of both, so each is read once."""
-    policies = varints.slices(data, starts, stops).dictionary_encode()
+    encoded = pa.array([policies], pa.binary()) if isinstance(policies, bytes) else policies
+    encoded = encoded.dictionary_encode()
     try:
-        known = [policy_of(each.as_py()) for each in policies.dictionary]
+        known = [policy_of(each.as_py()) for each in encoded.dictionary]
     except BadMessage:
         return None
-    which = np.asarray(policies.indices)
     masks, codes = _codes(traffic)
-    if len(known) == 1 and len(masks) == 1:
-        return (Asked((known[0],), masks[0]),), which
+    if len(known) == 1:
+        return tuple(Asked((known[0],), mask) for mask in masks), codes
+    which = np.asarray(encoded.indices)
     pairs = which.astype(np.int64) * len(masks) + codes
     there = np.flatnonzero(np.bincount(pairs))
     places = np.zeros(int(there[-1]) + 1, np.int32)

@@ -62,16 +62,25 @@ def metrics(messages: Messages, now_ns: int) -> Decoded:
 
 
 def _columns(found: metric_columns.Metrics) -> dict[str, Column]:
-    headers = [[header(each.policies, kind, found.is_aggregated) for kind in KINDS] for each in found.asked]
-    flat = pa.array([text for some in headers for text in some], pa.binary())
-    which = found.which.astype(np.int64) * len(KINDS) + found.kinds
     columns: dict[str, Column] = {"key": found.ids, "traffic": pa.array(found.traffic())}
-    texts = flat.take(pa.array(which))
-    if texts.null_count < len(texts):
-        columns["headers"] = texts
+    headers = _headers(found)
+    if headers is not None:
+        columns["headers"] = headers
     if found.times_ns.any():
         columns["event_time"] = pa.array(found.times_ns, mask=None if found.times_ns.all() else found.times_ns == 0)
     return columns
+
+
+def _headers(found: metric_columns.Metrics) -> pa.Array | None:
+    """Return the headers of metrics, None where none has any: there are few different ones, and often one."""
+    texts = [[header(each.policies, kind, found.is_aggregated) for kind in KINDS] for each in found.asked]
+    kind = int(found.kinds[0])
+    if (found.kinds == kind).all() and len({some[kind] for some in texts}) == 1:
+        text = texts[0][kind]
+        return None if text is None else pa.repeat(pa.scalar(text, pa.binary()), len(found.kinds))
+    flat = pa.array([text for some in texts for text in some], pa.binary())
+    column = flat.take(pa.array(found.which.astype(np.int64) * len(KINDS) + found.kinds))
+    return column if column.null_count < len(column) else None
 
 
 def _lists(each: Sequence[Metric | BadMessage]) -> dict[str, Column]:
