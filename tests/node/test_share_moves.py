@@ -349,3 +349,23 @@ def test_a_topic_that_waits_for_its_slot_is_not_deleted_for_that(cluster: Cluste
     cluster.store.heal()
     cluster.run()
     assert works(cluster, one.topic("t"))
+
+
+def test_two_clusters_of_one_name_on_one_kafka_lose_nothing_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Cluster(tmp_path / "1"), Cluster(tmp_path / "2")
+    second.store = first.store
+    one, two = first.start("one"), second.start("two")
+    first.run()
+    topic = made(first, one, "t")
+    sent = publish(topic, b"1")
+    first.run()
+    second.run()
+    made(second, two, "u")
+    late = publish(topic, b"2")
+    first.run()
+    assert sent.oks == 1
+    assert late.oks == 0
+    assert "another cluster called c uses the same Kafka" in caplog.text
+    assert Consumer(first, first.owner("t").topic("t")).bodies[0] == b"1"

@@ -275,8 +275,17 @@ class Holdings:
             again = self._held[held.number] = Held(held.number, held.epoch)
             self._later(partial(self._fence, again))
         else:
-            _log.warning("slot %d is let go: %s", held.number, error)
+            _log.warning("slot %d is let go: %s%s", held.number, error, self._hint(held.number, error))
             self.slots.release(held.number)
+
+    def _hint(self, number: int, error: BaseException) -> str:
+        """Return what may be behind it where Kafka says that another has the slot, and the registry does not."""
+        if not (isinstance(error, FencedError) and self.slots.is_mine(number)):
+            return ""
+        return (
+            ". By the registry it is this node's: if this comes again and again, another cluster called "
+            f"{self._cluster} uses the same Kafka. Give one of them another cluster.name, or another Kafka"
+        )
 
     def _lost(self, number: int) -> None:
         held = self._held.get(number)
