@@ -74,6 +74,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once the data survives a power loss. Blocking: call it through `Disk.submit`, or at start."""
 
+    def sync_soon(self, done: Callable[[BaseException | None], None]) -> bool:
+        """Do the same without waiting, and call back on the loop; False where that cannot be: nothing is done then."""
+
     def write_back(self, position: int, length: int) -> None:
         """Start writing a range to the disk without waiting for it; a hint that may do nothing. Call it on a pool."""
 
@@ -173,6 +176,10 @@ class LocalFile:
     def sync(self) -> None:
         """Return once the data survives a power loss."""
         os.fdatasync(self._fd)
+
+    def sync_soon(self, done: Callable[[BaseException | None], None]) -> bool:
+        """Return False: a disk is waited for."""
+        return False
 
     def write_back(self, position: int, length: int) -> None:
         """Start writing a range to the disk without waiting for it; a hint that may do nothing. Call it on a pool."""

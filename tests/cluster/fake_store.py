@@ -8,7 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.log.kafka.store import AwayError, FencedError, GoneError, Partition, Record, Stored, TooLargeError
+from penstock.log.kafka.store import (
+    AwayError,
+    FencedError,
+    GoneError,
+    Partition,
+    Record,
+    Stored,
+    TooLargeError,
+    Writer,
+)
 
 #: What a record's headers and frame take beside its value and theirs.
 _FRAME_BYTES = 70
@@ -23,6 +32,8 @@ class FakeStore:
         self.before_send: Callable[[str, Partition, Sequence[Record]], None] = _nothing
         #: Called once a send is kept, before its writer hears: it may wait, or raise.
         self.after_send: Callable[[str, Partition, Sequence[Record]], None] = _nothing
+        #: What is sent without waiting is handed to this, to be sent when it likes; without it nobody sends so.
+        self.later: Callable[[Callable[[], None]], None] | None = None
         #: Called before any partition is read.
         self.before_read: Callable[[Partition], None] = _all_well
         #: Nothing and nobody gets an answer.
@@ -191,6 +202,12 @@ class FakeWriter:
             raise FencedError(f"this {self.name} was closed")
         return self._store.send(self.name, self._epoch, partition, records)
 
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record when the store says."""
+        if self._store.later is not None:
+            self._store.later(lambda: told(outcome(self, partition, record)))
+        return self._store.later is not None
+
     def close(self) -> None:
         """Write nothing more; what was sent stays."""
         self._closed = True
@@ -208,6 +225,14 @@ class _Log:
         self.end += 1
         self.records.append(Stored(offset, bytes(record.value), dict(record.headers)))
         return offset
+
+
+def outcome(writer: Writer, partition: Partition, record: Record) -> int | OSError:
+    """Return what comes of sending a record."""
+    try:
+        return writer.send(partition, [record])[0]
+    except OSError as error:
+        return error
 
 
 def weight(record: Record) -> int:

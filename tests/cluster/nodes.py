@@ -40,6 +40,9 @@ class NodeClock(SimClock):
         for made, call in self._held:
             self._scheduler.soon(partial(self._run, made, call), self)
 
+    def run(self, call: Callable[[], None]) -> None:
+        self._run(Call(self, call), call)
+
     def call_soon(self, call: Callable[[], None]) -> None:
         made: Call = self._scheduler.soon(lambda: self._run(made, call), self)
 

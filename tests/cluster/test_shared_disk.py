@@ -19,8 +19,14 @@ from penstock.log.kafka import files, part
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import AwayError, FencedError, Partition, Record
 from penstock.log.kafka.threads import RealThreads
+from penstock.log.reader import Reader
+from penstock.log.shard import open_shard
+from penstock.message import Rows
+from penstock.settings import TopicSettings
 from tests.cluster.fake_store import FakeStore
 from tests.cluster.threads import InlineThreads
+from tests.fakes import FakeClock
+from tests.log.samples import in_files
 
 TOPIC = "c.1f"
 SLOT = "c.slot.3"
@@ -445,6 +451,35 @@ def test_a_store_that_takes_no_record_so_large_says_so(tmp_path: Path) -> None:
     assert disk.failed is not None
 
 
+def test_one_publish_that_is_larger_than_a_record_may_be_goes_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "PIECE_BYTES", 1 << 20)
+    store, clock = FakeStore(record_bytes_max=(1 << 20) + 500), FakeClock()
+    settings = TopicSettings(durability="fsync", log="kafka")
+    found = []
+    for life in range(2):
+        disk = taken(store, tmp_path / str(life), 1)
+        shard = in_files(open_shard(disk, clock, f"{disk.root}/0", 0, settings))
+        if not life:
+            told: list[BaseException | None] = []
+            for rows in (3, 100_000, 3):
+                shard.append(Rows.of([b"%d" % row for row in range(rows)], "nsq"), 1)
+                shard.when_durable(told.append)
+            assert told == [None] * 3
+        view = shard.view()
+        assert view is not None
+        found.append(
+            [body for batch in Reader(shard.path, view).batches(columns=("body",)) for body in batch[0].to_pylist()]
+        )
+        shard.drop()
+    assert found[0] == found[1] == [b"%d" % row for rows in (3, 100_000, 3) for row in range(rows)]
+    headers = [each.headers for each in store.records(Partition(LOG, 0))]
+    first = [int(each["first"]) for each in headers if "first" in each]
+    assert first == [0, 3, 100_003], "what goes on with a batch begins none"
+    assert len(headers) > 5
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_threads_that_sync_at_once_lose_nothing_of_each_other(seed: int, tmp_path: Path, small: None) -> None:
     store = FakeStore()
@@ -575,3 +610,91 @@ def test_a_segment_that_is_removed_while_it_is_sent_is_forgotten(tmp_path: Path)
     disk.sync_directory(f"{tmp_path}/0")
     start, end = store.bounds(Partition(LOG, 0))
     assert start == end, "nothing needs what they held"
+
+
+def test_few_bytes_go_without_a_thread_and_are_told_of_once_they_are_kept(tmp_path: Path) -> None:
+    store = FakeStore()
+    under_way: list[Callable[[], None]] = []
+    store.later = under_way.append
+    disk = taken(store, tmp_path, 1)
+    disk.make(f"{tmp_path}/0")
+    path = f"{tmp_path}/0/{0:020d}.0.arrows"
+    file = disk.open(path, create=True)
+    told: list[BaseException | None] = []
+    file.append([b"schema"])
+    assert not file.sync_soon(told.append), "the schema is a record of its own"
+    file.sync()
+    disk.sync_directory(f"{tmp_path}/0")
+    for number in range(3):
+        file.append([b"rows", bytearray(b" %d" % number)])
+        assert file.sync_soon(told.append)
+        file.append([b", more"])
+        assert not file.sync_soon(told.append), "one goes after the other"
+        assert len(told) == number
+        under_way.pop()()
+        assert told == [None] * (number + 1)
+        file.sync()
+    assert not file.sync_soon(told.append), "there is nothing new"
+    file.append([bytes(part.SOON_BYTES + 1)])
+    assert not file.sync_soon(told.append), "that is more than a few"
+    file.close()
+    sent = [each.value for each in store.records(Partition(LOG, 0))]
+    assert sent == [b"schema", b"rows 0", b", more", b"rows 1", b", more", b"rows 2", b", more"]
+    assert content(taken(store, tmp_path, 1), path) == b"".join(sent)
+
+
+def test_whoever_waits_without_a_thread_hears_that_it_was_shut_out(tmp_path: Path) -> None:
+    store = FakeStore()
+    under_way: list[Callable[[], None]] = []
+    store.later = under_way.append
+    disk = taken(store, tmp_path, 1)
+    failed: list[BaseException] = []
+    disk.on_failed = failed.append
+    disk.make(f"{tmp_path}/0")
+    file = disk.open(f"{tmp_path}/0/{0:020d}.0.arrows", create=True)
+    file.append([b"schema"])
+    file.sync()
+    file.append([b"rows"])
+    told: list[BaseException | None] = []
+    assert file.sync_soon(told.append)
+    store.fence(SLOT)
+    under_way.pop()()
+    assert [type(each) for each in told] == [type(each) for each in failed] == [FencedError]
+    file.append([b"more"])
+    assert not file.sync_soon(told.append)
+    with pytest.raises(OSError, match="nothing is written"):
+        file.sync()
+    file.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_waits_beyond_what_memory_keeps_is_read_from_the_disk(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "FRESH_BYTES", 100)
+    monkeypatch.setattr(part, "RECORD_BYTES", 60)
+    random = Random(seed)
+    store = FakeStore()
+    store.later = lambda send: send()
+    disk = taken(store, tmp_path, 1)
+    disk.make(f"{tmp_path}/0")
+    path = f"{tmp_path}/0/{0:020d}.0.arrows"
+    file = disk.open(path, create=True)
+    told: list[BaseException | None] = []
+    wanted = b""
+    for _ in range(300):
+        data = random.randbytes(random.choice((1, 20, 50)))
+        cut = random.randrange(len(data) + 1)
+        file.append([data[:cut], memoryview(data)[cut:]])
+        wanted += data
+        if random.random() < 0.3 and not file.sync_soon(told.append):
+            file.sync()
+        if random.random() < 0.02:
+            file.truncate(len(wanted) // 2)
+            wanted = wanted[: len(wanted) // 2]
+    file.sync()
+    file.close()
+    disk.sync_directory(f"{tmp_path}/0")
+    assert not any(told)
+    assert content(disk, path) == wanted
+    assert content(taken(store, tmp_path, 1), path) == wanted

@@ -39,6 +39,7 @@ class Owner:
 
     def __init__(self, store: FakeStore, root: Path, random: Random, clock: FakeClock) -> None:
         self.threads = DrawnThreads(random)
+        store.later = self.threads.later if random.random() < 0.7 else None
         cache = Cache(random.choice((1, 100 << 10, 1 << 30)))
         writer = store.writer("c.slot.1")
         self.disk = SharedDisk(LocalDisk(), store, writer, str(root), "c.1", self.threads, cache=cache)

@@ -46,6 +46,10 @@ class DrawnThreads(InlineThreads):
 
         self._waiting.append(lambda: InlineThreads.submit(self, pool, work, answer))
 
+    def later(self, call: Callable[[], None]) -> None:
+        """Keep what is done without a thread."""
+        self._waiting.append(call)
+
     def run(self, steps: int) -> None:
         """Do so much of what waits."""
         for _ in range(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.log.file_shard import FileShard
 from penstock.log.kafka import writer as writers
 from penstock.log.kafka.disk import SharedDisk
+from penstock.log.kafka.ending import end_earlier
 from penstock.log.kafka.librdkafka import KafkaStore
 from penstock.log.kafka.look import Look
 from penstock.log.kafka.store import AwayError, FencedError, GoneError, Partition, Record, TooLargeError
@@ -37,6 +39,20 @@ SETTINGS = TopicSettings(durability="fsync", segment_bytes=256 << 10, log="kafka
 
 def config(brokers: Brokers, patience_s: float = PATIENCE_S) -> SharedLogConfig:
     return SharedLogConfig(brokers=tuple(brokers.addresses.split(",")), patience_ns=int(patience_s * 1e9))
+
+
+def secured(brokers: Brokers, folder: Path) -> SharedLogConfig:
+    secret = folder / "password"
+    secret.write_text(USERS["alice"] + "\n")
+    return SharedLogConfig(
+        brokers=(f"127.0.0.1:{brokers.members[0].sasl_tls_port}",),
+        tls=True,
+        tls_ca=str(brokers.ca),
+        sasl="SCRAM-SHA-512",
+        user="alice",
+        password_file=str(secret),
+        compression="zstd",
+    )
 
 
 def opened(store: KafkaStore, folder: Path, topic: str, slot: str, *, made: bool) -> tuple[SharedDisk, FileShard]:
@@ -71,6 +87,7 @@ def published(shard: FileShard, count: int, size: int = 100) -> list[bytes]:
         shard.append(Rows.of(rows, "nsq"), 1)
         told: list[BaseException | None] = []
         shard.when_durable(told.append)
+        wait_for(lambda told=told: bool(told), "the batch to be kept")  # type: ignore[misc]
         assert told == [None]
         sent += rows
     return sent
@@ -220,6 +237,7 @@ def test_a_whole_shard_moves_with_all_that_was_promised_and_anybody_can_read_it(
     new_disk, new_shard = opened(store, tmp_path / "b", topic, f"{cluster}.slot.1", made=True)
     late: list[BaseException | None] = []
     shard.when_durable(late.append)
+    wait_for(lambda: bool(late), "the one who waits to hear")
     assert isinstance(late[0], OSError)
     closed(disk, shard)
     assert bodies(new_shard) == sent
@@ -470,20 +488,7 @@ def test_one_of_three_brokers_goes_and_nothing_is_lost(
 
 def test_it_comes_in_by_tls_and_with_a_password(one: Brokers, name: Callable[[str], str], tmp_path: Path) -> None:
     cluster = name("c").replace(".", "-")
-    secret = tmp_path / "password"
-    secret.write_text(USERS["alice"] + "\n")
-    store = KafkaStore(
-        SharedLogConfig(
-            brokers=(f"127.0.0.1:{one.members[0].sasl_tls_port}",),
-            tls=True,
-            tls_ca=str(one.ca),
-            sasl="SCRAM-SHA-512",
-            user="alice",
-            password_file=str(secret),
-            compression="zstd",
-        ),
-        cluster,
-    )
+    store = KafkaStore(secured(one, tmp_path), cluster)
     disk, shard = opened(store, tmp_path / "a", f"{cluster}.1", f"{cluster}.slot.1", made=False)
     sent = published(shard, 2)
     closed(disk, shard)
@@ -491,3 +496,86 @@ def test_it_comes_in_by_tls_and_with_a_password(one: Brokers, name: Callable[[st
     assert bodies(shard) == sent
     closed(disk, shard)
     store.close()
+
+
+def test_what_is_sent_without_waiting_comes_in_order_and_is_told_of(one: Brokers, name: Callable[[str], str]) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    place = Partition(f"{cluster}.1.log", 0)
+    with closing(store):
+        store.make(place.topic, 1)
+        with closing(store.writer(name("slot"))) as writer:
+            heard: list[int | OSError] = []
+            for number in range(100):
+                record = Record(b"%d" % number, {"a": b"b"})
+                if number % 10 == 0 or not writer.send_soon(place, record, heard.append):
+                    heard += writer.send(place, [record])
+                    if number == 50:
+                        writer.roll()
+            wait_for(lambda: len(heard) == 100, "all to be told")
+            offsets = [each for each in heard if isinstance(each, int)]
+            assert len(set(offsets)) == 100
+            stored = list(store.read(place, *store.bounds(place)))
+            assert [each.value for each in stored] == [b"%d" % number for number in range(100)]
+            assert sorted(offsets) == [each.offset for each in stored]
+            heard.clear()
+            store.writer(writer.name).close()
+            assert writer.send_soon(place, record, heard.append)
+            wait_for(lambda: bool(heard), "the one who was shut out to hear so")
+            assert [type(each) for each in heard] == [FencedError]
+            assert not writer.send_soon(place, record, heard.append)
+
+
+def test_whoever_sent_without_waiting_hears_that_the_writer_is_closed(one: Brokers, name: Callable[[str], str]) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    place = Partition(f"{cluster}.1.log", 0)
+    store.make(place.topic, 1)
+    writer = store.writer(name("slot"))
+    writer.send(place, [Record(b"first", {})])
+    heard: list[int | OSError] = []
+    one.members[0].pause()
+    try:
+        assert writer.send_soon(place, Record(b"second", {}), heard.append)
+        writer.close()
+        assert [type(each) for each in heard] == [AwayError]
+    finally:
+        one.members[0].resume()
+    store.close()
+
+
+def test_the_end_of_an_earlier_writer_is_asked_for_before_the_next_one_begins(
+    one: Brokers, name: Callable[[str], str], tmp_path: Path
+) -> None:
+    cluster = name("c").replace(".", "-")
+    store = KafkaStore(config(one), cluster)
+    place, slot = Partition(f"{cluster}.1.log", 0), name("slot")
+    store.make(place.topic, 1)
+    for settings in (config(one), secured(one, tmp_path)):
+        writer = store.writer(slot)
+        writer.send(place, [Record(b"value", {})])
+        _, before = store.bounds(place)
+        end_earlier(settings, slot, writers.TRANSACTION_MS)
+        assert store.bounds(place)[1] == before + 1, "the mark of the end is there"
+        with pytest.raises(FencedError):
+            writer.send(place, [Record(b"value", {})])
+        writer.close()
+    store.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"what is that?" * 100, bytes(4)])
+def test_a_broker_that_does_not_tell_who_ends_it_is_left_to_librdkafka(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(65536)
+                line.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        end_earlier(SharedLogConfig(brokers=("127.0.0.1:1", address)), "nobody", 1000)
+        thread.join(PATIENCE_S)
+    end_earlier(SharedLogConfig(brokers=("127.0.0.1:1",)), "nobody", 1000)

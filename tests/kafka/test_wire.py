@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.columns import Column
+from penstock.kafka import coordinator
 from penstock.kafka.codes import CODES, named
 from penstock.kafka.compression import NUMBERS, CodecName, Compression
 from penstock.kafka.exchange import SPOKEN, Api
@@ -87,6 +88,19 @@ def test_topics_are_found_and_take_records_in_every_version(one: Brokers, name: 
                 row = len(sent) - 1
                 assert places == {(topic, 1, 0, row), (topic, 2, 0, row), (other, 0, 0, row)}
     assert [each.value() for each in one.read(other)] == sent
+
+
+def test_who_looks_after_transactions_is_told_in_every_version(one: Brokers, line: Line, name: Name) -> None:
+    newest = dict(line.versions)
+    for version in range(SPOKEN[Api.FIND_COORDINATOR][0], newest[Api.FIND_COORDINATOR] + 1):
+        line.versions = {**newest, Api.FIND_COORDINATOR: version}
+
+        def found(version: int = version) -> bool:  # one that has just started is not ready yet
+            asked = [coordinator.request(version, name("slot"))]
+            place = coordinator.answer(line.ask(Api.FIND_COORDINATOR, asked))
+            return place == (0, "127.0.0.1", one.members[0].port)
+
+        wait_for(found, "a coordinator")
 
 
 def test_a_topic_is_made_by_asking_for_it_only_if_one_says_so(line: Line, name: Name) -> None:

@@ -136,6 +136,10 @@ class SimClock:
         """Return nanoseconds since the machine booted."""
         return self._scheduler.time_ns - self._booted_ns
 
+    def run(self, call: Callable[[], None]) -> None:
+        """Call now: something came in from outside."""
+        call()
+
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call in the next turn of the loop."""
         self._scheduler.soon(call, self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from penstock.clock import MILLISECOND
 from penstock.wire.dial import Failed
@@ -35,6 +35,10 @@ class End(asyncio.Transport):
         self._wire = wire
         self._peer = peer
         self._closing = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another one hear from now on."""
+        self.protocol = cast(asyncio.Protocol, protocol)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send to the other end."""
@@ -85,8 +89,8 @@ class Wire:
         """Connect both ends; the far one sees the near one's port."""
         self.near, self.far = End(self, *near, ("127.0.0.2", 4160)), End(self, *far, ("127.0.0.1", port))
         self.near.far, self.far.far = self.far, self.near
-        self.far.protocol.connection_made(self.far)
-        self.near.protocol.connection_made(self.near)
+        for end in (self.far, self.near):
+            end.clock.run(partial(end.protocol.connection_made, end))
 
     def carry(self, end: End, data: bytes) -> None:
         """Take bytes from one end to the other."""
@@ -109,13 +113,19 @@ class Wire:
             self._scheduler.at(at_ns, partial(self._lose, end, ConnectionResetError("cut")), end.clock)
 
     def _arrive(self, end: End, piece: bytes) -> None:
-        if not self.dead and not end.gone and not end.is_closing():
-            end.protocol.data_received(piece)
+        def arrive() -> None:
+            if not self.dead and not end.gone and not end.is_closing():
+                end.protocol.data_received(piece)
+
+        end.clock.run(arrive)
 
     def _lose(self, end: End, error: Exception | None) -> None:
-        if not end.gone:
-            end.gone = True
-            end.protocol.connection_lost(error)
+        def lose() -> None:
+            if not end.gone:
+                end.gone = True
+                end.protocol.connection_lost(error)
+
+        end.clock.run(lose)
 
 
 class Outside:

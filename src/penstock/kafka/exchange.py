@@ -27,6 +27,7 @@ class Api(IntEnum):
 
     PRODUCE = 0
     METADATA = 3
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
@@ -37,6 +38,7 @@ class Api(IntEnum):
 SPOKEN: dict[Api, range] = {
     Api.PRODUCE: range(3, 13),
     Api.METADATA: range(4, 13),
+    Api.FIND_COORDINATOR: range(1, 4),
     Api.SASL_HANDSHAKE: range(1, 2),
     Api.API_VERSIONS: range(0, 4),
     Api.INIT_PRODUCER_ID: range(0, 6),
@@ -46,6 +48,7 @@ SPOKEN: dict[Api, range] = {
 _FLEXIBLE = {
     Api.PRODUCE: 9,
     Api.METADATA: 9,
+    Api.FIND_COORDINATOR: 3,
     Api.SASL_HANDSHAKE: 1 << 15,
     Api.API_VERSIONS: 3,
     Api.INIT_PRODUCER_ID: 2,

@@ -5,7 +5,7 @@ Invariant: `versions` is there when everything was said, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.columns import Buffer
 from penstock.kafka import sasl, versions
@@ -13,17 +13,24 @@ from penstock.kafka.exchange import Api, Asked, Exchange
 from penstock.kafka.sasl import Login, LoginFailed
 from penstock.kafka.wire import Reader
 
-#: What is asked of brokers later.
+#: What is asked of brokers later, unless it is said otherwise.
 NEEDED = (Api.PRODUCE, Api.METADATA, Api.INIT_PRODUCER_ID)
 
 
 class Opening:
     """The first questions of one connection; whoever has the socket writes what it returns."""
 
-    def __init__(self, exchange: Exchange, login: Login | None = None, release: str = "1") -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        login: Login | None = None,
+        release: str = "1",
+        needed: Iterable[Api] = NEEDED,
+    ) -> None:
         self._exchange = exchange
         self._login = login
         self._release = release
+        self._needed = needed
         self._chosen: dict[Api, int] = {}
         #: What both sides speak, once everything was said.
         self.versions: dict[Api, int] | None = None
@@ -57,7 +64,7 @@ class Opening:
         if found is None:
             return self._ask_versions(versions.OLDEST)
         login = self._login
-        self._chosen = versions.chosen(found, NEEDED)
+        self._chosen = versions.chosen(found, self._needed)
         if login is None:
             self.versions = self._chosen
             return ()

@@ -27,11 +27,16 @@ class Given(NamedTuple):
     throttle_ms: int = 0
 
 
-def request(version: int, before: Producer = NOBODY) -> bytes:
-    """Return the question of a producer without transactions, of one that was somebody before or nobody yet."""
+def request(
+    version: int, before: Producer = NOBODY, name: str | None = None, transaction_ms: int = (1 << 31) - 1
+) -> bytes:
+    """Return the question of a producer that was somebody before or nobody yet.
+
+    One with a name has transactions, which may take so long: whoever had the name before is shut out.
+    """
     out = Writer(is_flexible(Api.INIT_PRODUCER_ID, version))
-    out.string(None)
-    out.int32((1 << 31) - 1)  # how long transactions may take, of which there are none
+    out.string(name)
+    out.int32(transaction_ms)
     if version >= 3:
         out.int64(before.id)
         out.int16(before.epoch)

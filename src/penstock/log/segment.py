@@ -24,7 +24,7 @@ from penstock.log.layout import CONTINUATION, END_OF_STREAM, metadata_bytes_at
 from penstock.log.manifest import DATA_SUFFIX, INDEX_SUFFIX, Damage, SegmentInfo, stem
 from penstock.log.run import RUN_FRAMES, RUN_FRAMES_MIN, SMALL_BYTES, Run, frame_at, verified
 from penstock.log.scan import Scan, scan
-from penstock.message import Batch
+from penstock.message import Batch, Done
 
 _DECODERS: dict[tuple[str, ...], Decoder] = {}
 #: A node meets few schemas; the bound only guards against a flood of odd ones.
@@ -259,6 +259,10 @@ class Segment:
         if not self.named:
             self.disk.sync_directory(self.directory)
             self.named = True
+
+    def sync_soon(self, done: Done) -> bool:
+        """Do the same without waiting, and call back; False where that cannot be: nothing is done then."""
+        return self.named and self.file is not None and self.file.sync_soon(done)
 
     def close_index(self) -> None:
         """Close the index file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from penstock.disk import Disk
 from penstock.log.segment import Segment
@@ -114,7 +115,8 @@ class GroupSync:
             if not self.busy and self.dirty and (self._waiting or self._again):
                 self.start(self.dirty[-1].end)
 
-        self._disk.submit("sync", work, finished)
+        if len(marks) > 1 or not marks[0][0].sync_soon(partial(finished, None)):
+            self._disk.submit("sync", work, finished)
 
     def suspend(self, then: Callable[[], None]) -> None:
         """Sync nothing before `resume`, and call `then` once no sync is under way."""

@@ -16,7 +16,8 @@ from tests.cluster.fake_store import FakeStore
 from tests.cluster.nodes import Way
 from tests.simulation.clock import Scheduler
 from tests.simulation.cluster.outside import ProcessClock, ProcessDisk, StoreWay, Threads
-from tests.simulation.cluster.plan import LEASE_NS, PATIENCE_NS, SLOTS, Plan
+from tests.simulation.cluster.plan import LEASE_NS, PATIENCE_NS, PORTS, SLOTS, Plan
+from tests.simulation.cluster.roads import Roads
 from tests.simulation.disk import Platter
 
 
@@ -31,6 +32,7 @@ class Member:
         scheduler: Scheduler,
         server: EmbeddedRegistry,
         store: FakeStore,
+        roads: Roads,
         ended: Callable[[Member, str], None],
     ) -> None:
         self.name = name
@@ -39,12 +41,13 @@ class Member:
         self._scheduler = scheduler
         self._server = server
         self._store = store
+        self._roads = roads
         self._ended = ended
         self._platter = Platter(self._random("disk"))
         self._config = Config(
             data_dir="data",
             shared_log=SharedLogConfig(patience_ns=PATIENCE_NS),
-            cluster=ClusterConfig(name="c", node=name, slots=SLOTS, lease_ns=LEASE_NS),
+            cluster=ClusterConfig(name="c", node=name, slots=SLOTS, lease_ns=LEASE_NS, port=PORTS[name]),
             topic=TopicConfig(log="kafka"),
             events=EventsConfig(mode="off"),
             callers=CallersConfig(audit="off"),
@@ -73,9 +76,9 @@ class Member:
         life, scheduler = self.life, self._scheduler
         clock = self.clock = ProcessClock(scheduler, self._random(f"timers {life}"))
         self.registry = Way(self._server, clock, self._random(f"registry {life}"), self._plan.registry)
-        self.store = StoreWay(self._store, self._random(f"store {life}"), self._plan.lost, self._died)
-        disk = ProcessDisk(self._platter, scheduler, clock, self._random(f"local {life}"))
         threads = Threads(clock, self._random(f"threads {life}"), self._plan.store_ns)
+        self.store = StoreWay(self._store, self._random(f"store {life}"), self._plan.lost, self._died, threads)
+        disk = ProcessDisk(self._platter, scheduler, clock, self._random(f"local {life}"))
         engine = Engine(self.store, threads, disk)
         node = self.node = Node(self._config, clock, disk, self._random(f"node {life}"), self.registry, engine=engine)
         assert node.share is not None
@@ -84,6 +87,7 @@ class Member:
             if error is not None and self.node is node:
                 self.end(f"cannot join: {error}")
 
+        self._roads.open(node, clock)
         node.share.start({}).then(joined)
 
     def _died(self) -> None:
@@ -93,7 +97,7 @@ class Member:
         """Be gone, as after kill -9."""
         if self.node is not None:
             self.node = None
-            self.clock.alive = False
+            self._roads.die(self.clock)
             self.registry._unwatch()
             self._ended(self, how)
 
@@ -115,6 +119,10 @@ class Member:
     def pause(self) -> None:
         """Stand still."""
         self.clock.pause()
+
+    def lose_roads(self) -> None:
+        """Have every connection to another node cut."""
+        self._roads.break_up(self.clock)
 
     def go_on(self, *, stood_still: bool) -> None:
         """Go on, with or without a clock that did."""

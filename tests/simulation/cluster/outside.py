@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.log.kafka.store import AwayError, Partition, Record, Stored, Writer
-from tests.cluster.fake_store import FakeStore
+from tests.cluster.fake_store import FakeStore, outcome
 from tests.cluster.nodes import NodeClock
 from tests.simulation.clock import Call, Scheduler, SimClock
 from tests.simulation.disk import Died, Platter, SimDisk
@@ -78,9 +78,9 @@ class Threads:
                 return
             except Exception as error:
                 failure = error
-            self._later(lambda: done(result, failure), PATIENCE_NS if isinstance(failure, AwayError) else 0)
+            self.later(lambda: done(result, failure), PATIENCE_NS if isinstance(failure, AwayError) else 0)
 
-        self._later(run)
+        self.later(run)
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Do one after the other."""
@@ -93,7 +93,8 @@ class Threads:
     def close(self) -> None:
         """Do nothing: nobody waits for threads here."""
 
-    def _later(self, call: Callable[[], None], more_ns: int = 0) -> None:
+    def later(self, call: Callable[[], None], more_ns: int = 0) -> None:
+        """Call in a while."""
         draw = self._random.random()
         delay_ns = int(self._work_ns * (draw if draw < 0.97 else 30 * draw))
         self._clock.call_at(self._clock.monotonic() + more_ns + delay_ns, call)
@@ -128,8 +129,11 @@ class ProcessDisk(SimDisk):
 class StoreWay:
     """The way of one process to the store: it may be cut, answers may get lost, the process may die in a send."""
 
-    def __init__(self, store: FakeStore, random: Random, lost: float, died: Callable[[], None]) -> None:
+    def __init__(
+        self, store: FakeStore, random: Random, lost: float, died: Callable[[], None], threads: Threads
+    ) -> None:
         self._store = store
+        self._threads = threads
         self._random = random
         self.lost = lost
         self._died = died
@@ -194,6 +198,23 @@ class StoreWay:
             raise AwayError("the answer got lost")
         return offsets
 
+    def send_soon(
+        self, writer: Writer, partition: Partition, record: Record, told: Callable[[int | OSError], None]
+    ) -> bool:
+        """Send in a while, and tell of it in another."""
+        if self._random.random() < 0.2:
+            return False  # something is in the way
+
+        def run() -> None:
+            try:
+                answer = outcome(writer, partition, record)
+            except Died:
+                return
+            self._threads.later(lambda: told(answer), PATIENCE_NS if isinstance(answer, AwayError) else 0)
+
+        self._threads.later(run)
+        return True
+
     def _ask(self) -> None:
         if self.is_cut:
             raise AwayError("the store did not answer in time")
@@ -215,6 +236,10 @@ class WriterWay:
     def send(self, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
         """Return the offsets of records once all are kept."""
         return self._way.send(self._writer, partition, records)
+
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record without waiting."""
+        return self._way.send_soon(self, partition, record, told)
 
     def close(self) -> None:
         """Write nothing more."""

@@ -16,6 +16,7 @@ from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node.topic import Topic
+from penstock.peers.far import Target
 from tests.simulation.cluster.book import Lease, Message
 from tests.simulation.cluster.plan import QUEUE, WORK
 
@@ -51,7 +52,12 @@ class Publisher:
         found = world.find(name, random)
         if found is None or len(found[1].subscriptions) < len(world.plan.subscriptions):
             return None
-        member, topic = found
+        where: tuple[Member, Target] | None = found
+        if random.random() < world.plan.astray:
+            where = world.way(name, random)
+        if where is None:
+            return None
+        member, topic = where
         messages = []
         for _ in range(random.randint(1, world.plan.rows_max)):
             self._count += 1

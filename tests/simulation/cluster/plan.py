@@ -11,6 +11,8 @@ from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.registry.far import Trouble
 
 NODES = ("n1", "n2", "n3")
+#: Where nodes listen for each other.
+PORTS = {name: 7075 + number for number, name in enumerate(NODES)}
 #: A node that says nothing for so long has lost what it owned.
 LEASE_NS = 2 * SECOND
 SLOTS = 3
@@ -30,6 +32,8 @@ class Plan(msgspec.Struct):
     store_ns: int
     lost: float
     slowness: float
+    #: How often somebody publishes at any node, whoever has the topic.
+    astray: float
     #: Between publishes, receives and misfortunes.
     publish_ns: int
     look_ns: int
@@ -64,6 +68,7 @@ def make_plan(random: Random) -> Plan:
         store_ns=random.choice((1, 5, 20)) * MILLISECOND,
         lost=random.choice((0.0, 0.0, 0.002)),
         slowness=random.choice((0.5, 1, 3)),
+        astray=random.choice((0.0, 0.5, 0.9)),
         publish_ns=random.choice((30, 80)) * MILLISECOND,
         look_ns=random.choice((20, 60)) * MILLISECOND,
         trouble_ns=int(random.choice((0.7, 1.5, 3)) * SECOND),

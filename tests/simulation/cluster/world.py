@@ -8,6 +8,7 @@ from random import Random
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.node.topic import Topic
+from penstock.peers.far import Target, reached
 from penstock.registry import EmbeddedRegistry
 from tests.cluster.fake_store import FakeStore
 from tests.simulation.clock import Scheduler, SimClock
@@ -15,8 +16,10 @@ from tests.simulation.cluster.book import Book, Message
 from tests.simulation.cluster.member import DOWN_NS, Member
 from tests.simulation.cluster.people import Publisher, Receivers, Worker, rows_of
 from tests.simulation.cluster.plan import LEASE_NS, NODES, PATIENCE_NS, make_plan
+from tests.simulation.cluster.roads import Roads
 from tests.simulation.disk import Died, Platter, SimDisk
 from tests.simulation.history import History
+from tests.simulation.network import Weather
 from tests.simulation.world import Outcome
 
 #: Everything must be delivered this long after everything has healed.
@@ -25,7 +28,10 @@ HEAL_NS = 60 * SECOND
 #: A run that has seen so many events heals: another seed finds more than the rest of it.
 EVENTS_MAX = 2500
 #: What may happen to a node.
-TROUBLES = ("kill", "fuse", "pause", "pause", "stand still", "stand still", "registry", "store", "both", "stop")
+TROUBLES = (
+    *("kill", "fuse", "pause", "pause", "stand still", "stand still", "registry", "store", "both", "stop"),
+    *("roads", "roads"),
+)
 
 
 class ClusterWorld:
@@ -41,8 +47,10 @@ class ClusterWorld:
         disk = SimDisk(Platter(self.random("registry's disk")), self.scheduler, clock, 1.0)
         self._server = EmbeddedRegistry.open(disk, clock, "data/registry")
         self._store = FakeStore()
+        roads = Roads(self.scheduler, Weather(self.random("roads"), MILLISECOND, 0.3))
         self.members = [
-            Member(name, seed, self.plan, self.scheduler, self._server, self._store, self._ended) for name in NODES
+            Member(name, seed, self.plan, self.scheduler, self._server, self._store, roads, self._ended)
+            for name in NODES
         ]
         self.is_busy = True
         #: What publishers wait for, by where they went.
@@ -59,6 +67,16 @@ class ClusterWorld:
         """Return any node that says it has a topic."""
         found = [(member, topic) for member in self.members if (topic := member.topic(name)) is not None]
         return random.choice(found) if found else None
+
+    def way(self, name: str, random: Random) -> tuple[Member, Target] | None:
+        """Return any node, and how one publishes to a topic there; None where that cannot be now."""
+        awake = [member for member in self.members if member.is_awake]
+        if not awake:
+            return None
+        member = random.choice(awake)
+        assert member.node is not None
+        found = reached(member.node, name)
+        return (member, found) if found is not None else None
 
     # --- the run --------------------------------------------------------------------------------------------------
 
@@ -144,9 +162,7 @@ class ClusterWorld:
         member = random.choice(self.members)
         if not member.is_awake:
             return
-        what = random.choice(
-            ("kill", "fuse", "pause", "pause", "stand still", "stand still", "registry", "store", "both", "stop")
-        )
+        what = random.choice(TROUBLES)
         long_ns = int(random.choice((0.2, 1.0, 2.5)) * LEASE_NS * random.uniform(0.5, 1))
         self.book.record("trouble", member.name, what, long_ns // MILLISECOND)
         life = member.life
@@ -159,6 +175,8 @@ class ClusterWorld:
             scheduler.after(long_ns, partial(self._go_on, member, life, stood_still=what == "stand still"))
         elif what == "stop":
             member.stop()
+        elif what == "roads":
+            member.lose_roads()
         else:
             if what != "store":
                 member.registry.is_cut = True

@@ -136,6 +136,16 @@ class SharedDisk:
             self._fail(error)
             raise
 
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record without waiting; `told` hears on some thread. False where that cannot be: nothing is sent."""
+
+        def answered(answer: int | OSError) -> None:
+            if isinstance(answer, OSError):
+                self._fail(answer)
+            told(answer)
+
+        return self.failed is None and self._writer.send_soon(partition, record, answered)
+
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             if self.failed is not None:
@@ -174,7 +184,7 @@ class SharedDisk:
             node = loaded.files.nodes[file]
             inode = Inode(part, node, name, is_segment=is_segment(name))
             if inode.is_segment:
-                inode.sent = inode.run_from = node.size
+                inode.sent = inode.counted = inode.run_from = node.size
                 inode.mark = (node.size, node.size)
                 inode.missing = loaded.missing.get(file, [])
             else:
@@ -195,7 +205,7 @@ class SharedDisk:
         else:
             with inode.guard:  # while its bytes go, it is shorter for a moment
                 local = self._local.open(path)
-        return SharedFile(local, inode, self._load, self._cache)
+        return SharedFile(local, inode, self._load, self._cache, self._threads.tell)
 
     def _begun(self, name: str) -> Inode:
         part = self._part(name)

@@ -11,18 +11,30 @@ from penstock.columns import Buffer
 from penstock.disk import File
 from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.part import Inode
+from penstock.message import Done
+
+#: The cache hears of what was sent at the latest after so much.
+COUNT_BYTES = 1 << 20
 
 
 class SharedFile:
     """A file of a shared disk."""
 
-    __slots__ = ("_cache", "_grows", "_inode", "_load", "_local")
+    __slots__ = ("_cache", "_grows", "_inode", "_load", "_local", "_tell")
 
-    def __init__(self, local: File, inode: Inode, load: Callable[[Inode, int, int], None], cache: Cache) -> None:
+    def __init__(
+        self,
+        local: File,
+        inode: Inode,
+        load: Callable[[Inode, int, int], None],
+        cache: Cache,
+        tell: Callable[[Callable[[], None]], None],
+    ) -> None:
         self._local = local
         self._inode = inode
         self._load = load
         self._cache = cache
+        self._tell = tell
         #: It was appended to, and is open.
         self._grows = False
 
@@ -33,7 +45,7 @@ class SharedFile:
             if not self._grows:
                 self._begin_to_grow()
             size = self._local.append(parts)
-            inode.grown(size)
+            inode.grown(size, parts)
             return size
         data = b"".join(parts)
         size = self._local.append([data])
@@ -78,11 +90,21 @@ class SharedFile:
         """Return once Kafka has all of it; blocking."""
         inode = self._inode
         if inode.is_segment:
-            before = inode.sent
             inode.part.send(inode, self._whole)
-            self._cache.came(inode.sent - before)
+            counted, inode.counted = inode.counted, inode.sent
+            self._cache.came(inode.sent - counted)
         else:
             inode.part.flush()
+
+    def sync_soon(self, done: Done) -> bool:
+        """Have Kafka get the few bytes that are new, and call `done` on the loop once it has; on the loop.
+
+        False where a thread must do it: nothing is done then. A lone message does not change threads four times so.
+        """
+        inode = self._inode
+        if not inode.is_segment or inode.sent - inode.counted > COUNT_BYTES:
+            return False
+        return inode.part.send_soon(inode, lambda error: self._tell(lambda: done(error)))
 
     def write_back(self, position: int, length: int) -> None:
         """Start writing a range to the local disk, which is a cache, but a full one stops whoever writes."""

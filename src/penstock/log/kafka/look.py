@@ -141,6 +141,10 @@ class _Mute:
         """Keep nothing, and name the offset behind all records."""
         return [self._store.bounds(partition)[1]] * len(records)
 
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Have `send` do it."""
+        return False
+
     def close(self) -> None:
         """Nothing is open."""
 

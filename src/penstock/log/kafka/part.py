@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.columns import Buffer
 from penstock.log.kafka.files import OVERHEAD_BYTES, RECORD_BYTES, Files, Node, is_segment
 from penstock.log.kafka.record import Op, cut_record, log_record, state_record
 from penstock.log.kafka.store import Partition, Record, Store
@@ -26,6 +27,12 @@ NOTE_ALONG_BYTES = 1 << 20
 NOTE_BYTES = 4 << 20
 #: Records of one file sent before their answers are waited for: those who wait for a few bytes come between.
 RECORDS_AT_ONCE = 4
+#: No record is larger: Kafka takes 100 MB, and one publish of millions of tiny messages is a frame beyond that.
+PIECE_BYTES = 64 << 20
+#: So much of a segment that was not sent is kept in memory at most; what is behind that is read back from the disk.
+FRESH_BYTES = 4 << 20
+#: So few bytes are sent without a thread that waits for the answer: what a lone message has, and some more.
+SOON_BYTES = 16 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +48,18 @@ class Sender(Protocol):
     def send(self, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
         """Return the offsets of records once they are kept; after an error nothing is sent any more."""
 
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record without waiting; `told` hears on some thread. False where that cannot be: nothing is sent."""
+
 
 class Inode:
     """A file that is open or could be, under whatever name; what of it is sent, and what waits."""
 
     __slots__ = (
+        "counted",
         "cut",
         "cuts",
+        "fresh",
         "growers",
         "guard",
         "is_segment",
@@ -82,6 +94,10 @@ class Inode:
         #: Where records of a segment's bytes end at the latest, each with the start of the append before it.
         self.cuts: deque[tuple[int, int]] = deque()
         self.run_from = 0
+        #: Appends that were not sent, each with its position and size, as far as they are kept in memory.
+        self.fresh: deque[tuple[int, int, Sequence[Buffer]]] = deque()
+        #: How much of what was sent the cache has heard of.
+        self.counted = 0
         #: Ranges of a segment's bytes that are in Kafka alone.
         self.missing: list[tuple[int, int]] = []
         self.loading = threading.Lock()
@@ -97,14 +113,34 @@ class Inode:
         """How much of a segment is on the local disk."""
         return self.mark[0] - sum(high - low for low, high in self.missing)
 
-    def grown(self, size: int) -> None:
-        """Note that so much was appended to a segment; on the loop."""
+    def grown(self, size: int, parts: Sequence[Buffer] = ()) -> None:
+        """Note that so much was appended to a segment; on the loop. Nobody may change the parts any more."""
         at, last = self.mark
+        if parts and at + size - self.sent <= FRESH_BYTES:
+            self.fresh.append((at, size, parts))
+        else:
+            self.fresh.clear()
         start = self.run_from
         if at > start and (at + size - start > RECORD_BYTES or not start):  # the schema has a record of its own
             self.cuts.append((at, last))
             self.run_from = at
         self.mark = (at + size, at)
+
+    def taken(self, at: int, size: int) -> bytes | None:
+        """Return appends from memory, and keep them no longer; None if they must be read. By whoever sends."""
+        found: list[Buffer] = []
+        have = at
+        while have < at + size:
+            try:  # the loop may have let all of it go a moment ago
+                begin, count, parts = self.fresh.popleft()
+            except IndexError:
+                return None
+            if begin == have:
+                found += parts
+                have += count
+            elif begin > have:
+                return None
+        return b"".join(found) if have == at + size else None
 
     def add(self, data: bytes) -> None:
         """Note that bytes were appended to a small file."""
@@ -123,6 +159,7 @@ class Inode:
                 self.mark, self.run_from = (length, length), min(self.run_from, length)
                 self.cuts = deque(each for each in self.cuts if each[0] <= length)
                 self.missing = [(low, min(high, length)) for low, high in self.missing if low < length]
+                self.fresh.clear()
             else:
                 rest = b"".join(self.unsent)[: length - base]
                 self.unsent = [rest] if rest else []
@@ -240,16 +277,75 @@ class Part:
                 inode.cuts.popleft()
             if inode.cuts and inode.cuts[0][0] < end:
                 stop, last = inode.cuts[0]
-            records.append(log_record(node.id, inode.name, at, read(at, stop - at), last))
+            stop = min(stop, at + PIECE_BYTES)
+            data = inode.taken(at, stop - at)
+            if data is None:
+                data = read(at, stop - at)
+            records.append(log_record(node.id, inode.name, at, data, last))
             at = stop
-        token = object()
-        with self.mutex:
-            self._floors[token] = self.log_end
+        token = self._sends()
         try:
             offsets = self._sender.send(self.log, records)
         except OSError:
             del self._floors[token]
             raise
+        self._sent(inode, records, offsets, token)
+
+    def send_soon(self, inode: Inode, told: Callable[[BaseException | None], None]) -> bool:
+        """Send the few bytes that a segment grew by without waiting; `told` hears on some thread, once they are kept.
+
+        False where they are not few, or somebody would have to wait: nothing is done then. On the loop.
+        """
+        if not inode.sending.acquire(blocking=False):
+            return False
+        record = self._few(inode)
+        if record is not None:
+            token = self._sends()
+
+            def answered(answer: int | OSError) -> None:
+                error: BaseException | None = None
+                try:
+                    if isinstance(answer, OSError):
+                        error = answer
+                        del self._floors[token]
+                    else:
+                        self._sent(inode, [record], [answer], token)
+                finally:
+                    inode.sending.release()
+                told(error)
+
+            if self._sender.send_soon(self.log, record, answered):
+                return True
+            del self._floors[token]
+            inode.fresh.appendleft((inode.sent, len(record.value), [record.value]))
+        inode.sending.release()
+        return False
+
+    def _few(self, inode: Inode) -> Record | None:
+        """Return what a segment grew by as one record, if it can go without a thread; the caller has `sending`."""
+        at, (end, last_at) = inode.sent, inode.mark
+        size = end - at
+        if not at or not 0 < size <= SOON_BYTES or not inode.name or inode.cut is not None:
+            return None  # the schema is a record of its own
+        if self._unnoted_bytes + size >= NOTE_BYTES:
+            return None
+        while inode.cuts and inode.cuts[0][0] <= at:
+            inode.cuts.popleft()
+        if inode.cuts and inode.cuts[0][0] < end:
+            return None
+        data = inode.taken(at, size)
+        return None if data is None else log_record(inode.node.id, inode.name, at, data, last_at)
+
+    def _sends(self) -> object:
+        """Know where the log ended when a send began."""
+        token = object()
+        with self.mutex:
+            self._floors[token] = self.log_end
+        return token
+
+    def _sent(self, inode: Inode, records: Sequence[Record], offsets: Sequence[int], token: object) -> None:
+        """Note where bytes of a segment are now; the caller has `sending`."""
+        node = inode.node
         with self.mutex:
             if inode.name:  # else it was removed meanwhile
                 self.files.nodes.setdefault(node.id, node)

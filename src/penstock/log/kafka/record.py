@@ -128,7 +128,7 @@ def log_record(file: str, name: str, at: int, data: bytes, last_at: int) -> Reco
         "at": b"%d" % at,
         "crc": b"%08x" % crc32c(data),
     }
-    rows = rows_of(data, last_at - at) if at else None
+    rows = rows_of(data, last_at - at) if 0 < at <= last_at else None  # else it goes on with one that is larger
     if rows is not None:
         headers["first"], headers["rows"] = b"%d" % rows[0], b"%d" % rows[1]
     return Record(data, headers)

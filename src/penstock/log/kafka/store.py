@@ -7,7 +7,7 @@ every record that an earlier one was told is there is read before those of the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -59,6 +59,12 @@ class Writer(Protocol):
         """Return the offsets of records once all are kept for good, in this order. Several threads may send at once.
 
         FencedError, AwayError, GoneError or TooLargeError: whether some of them are kept, nobody knows.
+        """
+
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record without waiting; `told` hears its offset on some thread, or the error that `send` would raise.
+
+        False where that cannot be done at once: nothing is sent then.
         """
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.config.tree import SharedLogConfig
+from penstock.log.kafka.ending import CONNECT_S, end_earlier
 from penstock.log.kafka.properties import RECORD_BYTES_MAX, error_of, may_pass, properties
 from penstock.log.kafka.store import AwayError, Partition, Record
 
@@ -43,6 +44,7 @@ class KafkaWriter:
 
     def __init__(self, config: SharedLogConfig, name: str) -> None:
         self.name = name
+        self._config = config
         self._patience_s = config.patience_ns / 1e9
         self._trouble = _Trouble()
         wait_ms = min(int(self._patience_s * 1000), TRANSACTION_MS)
@@ -75,8 +77,7 @@ class KafkaWriter:
         self._used_s: float | None = None
         self._closed = False
         self._begin()
-        self._thread = threading.Thread(target=self._answer, name=f"penstock {name}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._answer, name=f"penstock {name}", daemon=True).start()
 
     def send(self, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
         """Return the offsets of records once all are kept for good, in this order."""
@@ -110,6 +111,39 @@ class KafkaWriter:
                 self._under_way.discard(group)
         return group.offsets
 
+    def send_soon(self, partition: Partition, record: Record, told: Callable[[int | OSError], None]) -> bool:
+        """Send a record without waiting; `told` hears on the thread that takes Kafka's answers, or who ends this."""
+        if not self._changed.acquire(blocking=False):
+            return False
+        try:
+            if self._rolling or self._dead is not None:
+                return False
+            group = _Group(1, partial(self._answered, partition, told))
+            try:
+                self._producer.produce(
+                    partition.topic,
+                    record.value,
+                    partition=partition.number,
+                    headers=dict(record.headers),
+                    on_delivery=partial(group.told, 0),
+                )
+            except (BufferError, KafkaException):  # `send` waits, or says what it is
+                return False
+            self._under_way.add(group)
+            self._used_s = self._used_s or time.monotonic()
+        finally:
+            self._changed.release()
+        return True
+
+    def _answered(self, partition: Partition, told: Callable[[int | OSError], None], group: _Group) -> None:
+        """Hand on what became of a send that nobody waits for; librdkafka itself gives up after the patience."""
+        with self._changed:
+            self._under_way.discard(group)
+        error = group.error
+        if isinstance(error, KafkaError):
+            error = self._end(error_of(error, f"{partition.topic} partition {partition.number}"))
+        told(group.offsets[0] if error is None else error)
+
     def close(self) -> None:
         """Write nothing more; what was sent stays."""
         with self._changed:
@@ -117,9 +151,9 @@ class KafkaWriter:
             dead = self._dead = self._dead or AwayError(f"the writer {self.name} was closed")
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        # The thread is not waited for, which would take half a second: it does nothing any more but to look around.
         with suppress(KafkaException):  # one that was shut out says so once more
-            if well:  # the next writer need not end it then, which takes a second
+            if well:  # the next writer need not end it then
                 self._producer.commit_transaction(CLOSE_S)
         with suppress(KafkaException):
             self._producer.purge()
@@ -156,9 +190,10 @@ class KafkaWriter:
         """Send nothing more, and let nobody wait; return what to tell."""
         with self._changed:
             dead = self._dead = self._dead or error
-            for group in self._under_way:
-                group.fail(dead)
+            left = list(self._under_way)
             self._changed.notify_all()
+        for group in left:
+            group.fail(dead)
         return dead
 
     # --- the thread -----------------------------------------------------------------------------------------------
@@ -202,6 +237,10 @@ class KafkaWriter:
     def _begin(self) -> None:
         """Shut earlier writers out, and begin."""
         deadline = time.monotonic() + self._patience_s
+        end_earlier(self._config, self.name, TRANSACTION_MS)
+        with suppress(KafkaException):
+            # One that knows no broker yet was seen to look for the coordinator only after half a second.
+            self._producer.list_topics(self.name, min(CONNECT_S, self._patience_s))
         while True:
             try:
                 self._producer.init_transactions(max(0.1, deadline - time.monotonic()))
@@ -228,28 +267,38 @@ class _Trouble:
 class _Group:
     """Records that are waited for together."""
 
-    __slots__ = ("_left", "done", "error", "offsets")
+    __slots__ = ("_left", "_lock", "_then", "done", "error", "offsets")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, then: Callable[[_Group], None] | None = None) -> None:
         self.offsets = [-1] * count
         self.error: KafkaError | OSError | None = None
         self.done = threading.Event()
         self._left = count
+        #: Called once, when it is done.
+        self._then = then
+        self._lock = threading.Lock()
         if not count:
             self.done.set()
 
     def fail(self, error: OSError) -> None:
         """Let nobody wait for it."""
-        if not self.done.is_set():
-            self.error = self.error or error
-            self.done.set()
+        self._finish(error)
 
     def told(self, number: int, error: KafkaError | None, message: Message) -> None:
         """Take the answer to one of them; on the thread that polls."""
-        if error is not None:
-            self.error = self.error or error
-        else:
+        if error is None:
             self.offsets[number] = message.offset() or 0
-        self._left -= 1
-        if not self._left or error is not None:
+        with self._lock:  # who closes the writer takes answers, too
+            self._left -= 1
+            is_last = not self._left
+        if is_last or error is not None:
+            self._finish(error)
+
+    def _finish(self, error: KafkaError | OSError | None) -> None:
+        with self._lock:
+            if self.done.is_set():
+                return
+            self.error = error
             self.done.set()
+        if self._then is not None:
+            self._then(self)
