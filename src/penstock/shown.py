@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,11 +49,44 @@ def shown_id(id_: int, key: int) -> int:
     return shown if shown != SPACE else _mixed(shown, rounds)
 
 
+class _Lanes(NamedTuple):
+    """A few numbers as one: each has 128 bits of it, room for its product. One step of Python's is one of all."""
+
+    ones: int
+    masks: int
+    #: What is left of each after folding.
+    folds: int
+    form: Struct
+
+
+@lru_cache(maxsize=64)
+def _lanes(count: int) -> _Lanes:
+    ones = sum(1 << 128 * lane for lane in range(count))
+    return _Lanes(ones, ones * _MASK, ones * (_MASK >> _FOLD), Struct("<" + "Q8x" * count))
+
+
+@lru_cache(maxsize=4096)
+def _wide_rounds(key: int, count: int) -> Rounds:
+    """Return what is mixed in before each round, for so many numbers at once."""
+    first, second, third = _rounds(key)
+    ones = _lanes(count).ones
+    return first * ones, second * ones, third * ones
+
+
 def shown_few(ids: Sequence[int], key: int) -> list[int]:
-    """Return what is shown for each of a few ids."""
-    rounds = _rounds(key)
-    shown = [_mixed(id_ - 1, rounds) for id_ in ids]
-    return [_mixed(each, rounds) if each == SPACE else each for each in shown] if SPACE in shown else shown
+    """Return what is shown for each of a few ids. Budget: 0.2 us each for ten, where one alone takes 1 us."""
+    count = len(ids)
+    ones, masks, folds, form = _lanes(count)
+    first, second, third = _wide_rounds(key, count)
+    places = int.from_bytes(form.pack(*ids), "little") - ones
+    places = ((places ^ first) * _FACTORS[0]) & masks
+    places ^= places >> _FOLD & folds
+    places = ((places ^ second) * _FACTORS[1]) & masks
+    places ^= places >> _FOLD & folds
+    places = ((places ^ third) * _FACTORS[2]) & masks
+    places ^= places >> _FOLD & folds
+    shown = list(form.unpack(places.to_bytes(16 * count, "little")))
+    return [_mixed(each, _rounds(key)) if each == SPACE else each for each in shown] if SPACE in shown else shown
 
 
 def hidden_id(shown: int, key: int) -> int:

@@ -66,6 +66,25 @@ def test_a_few_acks_do_what_an_array_of_them_does(offsets: list[int], holder: in
     assert few.ack_few(offsets, holder, 9 * SECOND) == offsets  # nothing is finished twice
 
 
+@given(PICKED, st.sampled_from((1, 2)), st.data())
+def test_a_few_acks_by_version_are_those_of_the_leases_that_hold(
+    offsets: list[int], holder: int, data: st.DataObject
+) -> None:
+    (few, few_wrote), (many, many_wrote) = states(), states()
+    rows = np.array(offsets)
+    late = data.draw(st.lists(st.sampled_from((0, 0, 1, -1)), min_size=len(offsets), max_size=len(offsets)))
+    versions = few.pages.versions(rows) + np.array(late)
+    refused = few.ack_few(offsets, holder, 9 * SECOND, versions.tolist())
+    good = many.named.current(rows, versions, holder)
+    assert refused == rows[~good].tolist()
+    if good.any():
+        assert len(many.ack(rows[good], holder, 9 * SECOND)) == 0
+    assert (few.leased, few.counts, few.held) == (many.leased, many.counts, many.held)
+    for made in (few, many):
+        made.journal.flush(0, lambda now: np.zeros((0, 5), np.int64), NOW)
+    assert few_wrote.entries == many_wrote.entries
+
+
 @given(PICKED, st.sampled_from((1, 2)))
 def test_one_lease_is_known_as_those_of_an_array_are(offsets: list[int], holder: int) -> None:
     made, _ = states()

@@ -323,9 +323,11 @@ class Gate:
 
     def counts(self, caller: Caller) -> bool:
         """Tell whether a connection is counted, now if not before; False where its user has too many."""
+        if caller.entered is not None:
+            return True
         account = caller.account
         # Whoever came in by another node is connected there.
-        if caller.entered is not None or account is None or caller.identity.how == "peer":
+        if account is None or caller.identity.how == "peer":
             return True
         if account.is_crowded:
             return False

@@ -44,6 +44,17 @@ class Durations:
         self.counts[bisect_left(BOUNDS_NS, time_ns)] += count
         self.sum_ns += time_ns * count
 
+    def _add_few(self, times_ns: list[int]) -> None:
+        """Count a few rows that took a time each; mostly all of them lie between the same two bounds."""
+        low_ns, high_ns = min(times_ns), max(times_ns)
+        place = bisect_left(BOUNDS_NS, low_ns)
+        if low_ns < 0 or place != bisect_left(BOUNDS_NS, high_ns):
+            for time_ns in times_ns:
+                self.add(time_ns)
+        else:
+            self.counts[place] += len(times_ns)
+            self.sum_ns += sum(times_ns)
+
     def add_all(self, times_ns: npt.NDArray[np.int64]) -> None:
         """Count rows that took a time each. Budget: 10 ns a row from 1,000 on."""
         times_ns = np.maximum(times_ns, 0)
@@ -57,8 +68,8 @@ class Durations:
         if delivery.count <= SMALL and isinstance(rows, slice) and "due" not in batch.columns:
             times = batch.timestamp
             if not isinstance(times, int) and delivery.attempts == 1:
-                for since_ns in times[rows] if isinstance(times, list) else times[rows].tolist():
-                    self.add(wall_ns - since_ns)
+                some = times[rows] if isinstance(times, list) else times[rows].tolist()
+                self._add_few([wall_ns - since_ns for since_ns in some])
                 return
         since: int | npt.NDArray[np.int64]
         since = batch.timestamp if isinstance(batch.timestamp, int) else np.asarray(batch.timestamp, np.int64)[rows]

@@ -64,6 +64,10 @@ class Page:
         at = int(np.searchsorted(self.index, row))
         return at if at < len(self.index) and self.index[at] == row else len(self.index)
 
+    def version_of(self, at: int) -> int:
+        """Return the version of the row at a place."""
+        return 0 if self.version is None else self.version.item(at)
+
     def rows(self) -> Index:
         """Return the rows of this page that are not done, ascending."""
         if self.index is None:

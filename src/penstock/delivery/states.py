@@ -174,9 +174,9 @@ class RowStates:
             self.recorder.acked_one(offset)
         return True
 
-    def ack_few(self, offsets: list[int], holder: int, now_ns: int) -> list[int]:
+    def ack_few(self, offsets: list[int], holder: int, now_ns: int, versions: list[int] | None = None) -> list[int]:
         """Finish a few rows, as `ack` would; return those that this holder does not have."""
-        began = self.pages.finish_few(offsets, holder)
+        began = self.pages.finish_few(offsets, holder, versions)
         refused: list[int] = []
         if None in began:
             refused = [offset for offset, when in zip(offsets, began, strict=True) if when is None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from struct import pack
 
 from penstock.shown import shown_few, shown_id
 
@@ -23,21 +24,24 @@ def message_id(incarnation: int, id_: int) -> str:
 
 def message_ids(incarnation: int, ids: Sequence[int]) -> list[str]:
     """Return the ids of several."""
-    uppers = _uppers(incarnation)
+    heads = _heads(incarnation)
+    digits = pack(f">{len(ids)}Q", *shown_few(ids, incarnation)).hex()
     return [
-        f"{uppers[shown >> 62]}-{0x8000 | shown >> 48 & 0x3FFF:04x}-{shown & 0xFFFF_FFFF_FFFF:012x}"
-        for shown in shown_few(ids, incarnation)
+        f"{heads[digits[at]]}{digits[at + 1 : at + 4]}-{digits[at + 4 : at + 16]}" for at in range(0, 16 * len(ids), 16)
     ]
 
 
 @lru_cache(maxsize=4096)
-def _uppers(incarnation: int) -> tuple[str, str]:
-    """Return the upper half for both values of the shown id's first bit."""
+def _heads(incarnation: int) -> dict[str, str]:
+    """Return the upper half and the digit behind it by the shown id's first digit."""
     # Version and variant of a UUID: its random kind. The shown id has 63 bits; one of them stands above the variant.
     upper = shown_id(_QUEUE, incarnation) & ~0xF003 & _MASK | 0x4000
     texts = [f"{upper | bit:016x}" for bit in (0, 1)]
-    first, second = (f"{text[:8]}-{text[8:12]}-{text[12:]}" for text in texts)
-    return first, second
+    return {
+        f"{digit:x}": f"{text[:8]}-{text[8:12]}-{text[12:]}-{0x8 | digit & 0x3:x}"
+        for digit in range(8)
+        for text in [texts[digit >> 2]]
+    }
 
 
 def sequence(id_: int) -> str:
