@@ -66,7 +66,7 @@ class Json:
 
     def __init__(self) -> None:
         self._decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {}
-        self._encode = msgspec.json.Encoder().encode
+        self.encode = msgspec.json.Encoder().encode
 
     def read(self, request: Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
         """Return what a request says."""
@@ -78,11 +78,11 @@ class Json:
 
     def answer(self, operation: str, answer: msgspec.Struct) -> Response:
         """Return an answer's bytes."""
-        return Response(self._encode(answer), (_JSON, _request_id()))
+        return Response(self.encode(answer), (_JSON, _request_id()))
 
     def refused(self, fault: Fault) -> Response:
         """Return in bytes why not."""
-        content = self._encode({"__type": f"com.amazonaws.sqs#{fault.name}", "message": str(fault)})
+        content = self.encode({"__type": f"com.amazonaws.sqs#{fault.name}", "message": str(fault)})
         side = "Sender" if fault.kind.is_sender else "Receiver"
         old = (b"x-amzn-query-error", f"{fault.kind.code};{side}".encode())
         return Response(content, (_JSON, old, _request_id()), fault.kind.status)
@@ -237,8 +237,9 @@ class Api(App):
     # --- the short way --------------------------------------------------------------------------------------------
 
     def wire_of(self, answer: msgspec.Struct) -> bytes:
-        """Return the bytes of an answer in JSON."""
-        return self._json.answer("", answer).wire()
+        """Return the bytes of an answer in JSON, as `Response.wire` would."""
+        content = self._json.encode(answer)
+        return _WIRE % (_DRAWN, next(_asked), len(content), content)
 
     def refusal(self, error: BaseException | None, name: str, connection: Connection) -> bytes:
         """Return in bytes why an operation was refused."""
@@ -325,6 +326,8 @@ def _fault(error: BaseException) -> Fault:
 #: Ids of requests: UUIDs in form, drawn once and counted on.
 _DRAWN = str(uuid4())[:-12].encode("ascii")
 _asked = count(uuid4().int & 0xFFFF_FFFF)
+#: A good answer in JSON: its id in two parts, its length, and itself.
+_WIRE = b"HTTP/1.1 200 OK\r\n%b: %b\r\nx-amzn-requestid: %%b%%012x\r\ncontent-length: %%d\r\n\r\n%%b" % _JSON
 
 
 def _request_id() -> tuple[bytes, bytes]:

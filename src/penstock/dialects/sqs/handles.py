@@ -42,9 +42,14 @@ class Handles:
         """Delete several."""
         queue = self._queues.find(caller, "receive", asked.queue_url)
         check_batch(asked.entries)
+        found = receipts.read_all([entry.receipt_handle for entry in asked.entries], queue.topic.record.incarnation)
+        good = [receipt for receipt in found if receipt is not None]
+        outcomes = self._finish(queue, good)
+        if len(good) == len(found) and "late" not in outcomes:
+            done = shapes.DoneBatch(successful=[shapes.Done(id=entry.id) for entry in asked.entries])
+            return queue.subscription.keeping.kept(done)
         told = shapes.DoneBatch(successful=[], failed=[])
-        read = self._read(queue, asked.entries, told)
-        outcomes = self._finish(queue, [receipt for _, receipt in read])
+        read = _held(asked.entries, found, told)
         for (entry, _), outcome in zip(read, outcomes, strict=True):
             if outcome == "late":
                 told.failed.append(failed(entry.id, _expired(entry.receipt_handle)))
@@ -91,14 +96,20 @@ class Handles:
     def _read(self, queue: Queue, entries: Sequence[R], told: shapes.DoneBatch) -> list[tuple[R, tuple[int, int]]]:
         """Return the entries with their receipts; those that have none are told of."""
         handles = [entry.receipt_handle for entry in entries]
-        found = receipts.read_all(handles, queue.topic.record.incarnation)
-        read = []
-        for entry, receipt in zip(entries, found, strict=True):
-            if receipt is not None:
-                read.append((entry, receipt))
-            else:
-                told.failed.append(failed(entry.id, _no_receipt(entry.receipt_handle)))
-        return read
+        return _held(entries, receipts.read_all(handles, queue.topic.record.incarnation), told)
+
+
+def _held(
+    entries: Sequence[R], found: Sequence[receipts.Receipt | None], told: shapes.DoneBatch
+) -> list[tuple[R, receipts.Receipt]]:
+    """Return the entries that have a receipt with it; of the others it is told."""
+    read = []
+    for entry, receipt in zip(entries, found, strict=True):
+        if receipt is not None:
+            read.append((entry, receipt))
+        else:
+            told.failed.append(failed(entry.id, _no_receipt(entry.receipt_handle)))
+    return read
 
 
 def _check_visibility(seconds: int | None) -> None:
