@@ -15,8 +15,10 @@ class EarlyLoop:
 
     def __init__(self) -> None:
         self.handles: list[Handle] = []
+        self.delays: list[float] = []
 
     def call_later(self, delay_s: float, call: object) -> Handle:
+        self.delays.append(delay_s)
         self.handles.append(Handle(call))
         return self.handles[-1]
 
@@ -95,3 +97,12 @@ def test_steady_time_goes_back_with_the_wall_clock() -> None:
     start_ns = clock.now()
     clock._wall_ns -= 1000 * SECOND
     assert steady.now() == start_ns - 1000 * SECOND
+
+
+def test_wait_for_less_than_a_loop_can_measure_does_not_keep_it_busy(time_ns: list[int]) -> None:
+    loop = EarlyLoop()
+    LoopClock(loop).call_at(5 * MILLISECOND, lambda: None)  # type: ignore[arg-type]
+    time_ns[0] = 5 * MILLISECOND - 1
+    loop.turn()
+    # uvloop rounds to milliseconds, and takes 0 for the next turn.
+    assert [round(delay_s * 1000) for delay_s in loop.delays] == [5, 1]

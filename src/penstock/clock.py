@@ -14,6 +14,10 @@ from typing import Protocol
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 
+#: The least that a loop's timer is asked for: uvloop takes less than half a millisecond for none, and whoever asks for
+#: that until its time has come keeps a core busy and the interpreter lock from all other threads.
+GRAIN_S = 0.0006
+
 
 class Timer(Protocol):
     """A call that is still to come."""
@@ -88,8 +92,9 @@ class _LoopTimer:
         self._handle.cancel()
 
     def _due(self) -> None:
-        # The loop's timers have millisecond grain and may fire a little early.
-        if time.monotonic_ns() < self._at_ns:
-            self._handle = self._loop.call_later(0.0002, self._due)
+        # The loop's timers have a grain of a millisecond and may fire that much early.
+        left_ns = self._at_ns - time.monotonic_ns()
+        if left_ns > 0:
+            self._handle = self._loop.call_later(max(left_ns / SECOND, GRAIN_S), self._due)
         else:
             self._call()
