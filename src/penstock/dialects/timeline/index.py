@@ -33,6 +33,14 @@ _RESERVED = 0.7
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _HALF = np.uint64(32)
+_FIRST = np.ones(1, np.bool_)
+#: Which place of a group is the first, second, ... free one, by its free places as bits; -1 where there are fewer.
+_PLACES = np.full((1 << _GROUP, _GROUP + 1), -1, np.int64)
+for _bits in range(1 << _GROUP):
+    for _rank, _place in enumerate(each for each in range(_GROUP) if _bits >> _GROUP - 1 - each & 1):
+        _PLACES[_bits, _rank] = _place
+#: Below the first place.
+_BEFORE = np.full(1, -1)
 
 
 class Index:
@@ -174,8 +182,8 @@ class _Table:
 
     def drop(self, hashes: Hashes) -> None:
         """Forget rows."""
-        places = self._places(hashes)
-        places = np.unique(places[places >= 0])
+        places = np.sort(self._places(hashes))
+        places = places[places > np.concatenate((_BEFORE, places[:-1]))]  # each of those that are there, once
         self._flat[places] = _TOMB
         self.live -= len(places)
 
@@ -194,23 +202,23 @@ class _Table:
 
     def insert(self, hashes: Hashes, ids: Ids) -> npt.NDArray[np.int64]:
         """Put in rows that are not there, and return where; there must be room."""
-        group = self._home(hashes)
         self.live += len(hashes)
         places = np.empty(len(hashes), np.int64)
-        left = np.arange(len(hashes))
-        while len(hashes):
-            free = self.hashes[group] <= _TOMB
-            there = free.any(axis=1)
-            at = group * _GROUP + free.argmax(axis=1)
-            before = self._flat[at]
-            # Of several that come to one free place, one has it afterwards; the others look again.
-            self._flat[at[there]] = hashes[there]
-            placed = there & (self._flat[at] == hashes)
-            self._used += int((before[placed] == _EMPTY).sum())
-            self._flat_ids[at[placed]] = ids[placed]
-            places[left[placed]] = at[placed]
-            group = np.where(there, group, (group + 1) % len(self.hashes))[~placed]
-            hashes, ids, left = hashes[~placed], ids[~placed], left[~placed]
+        group = self._home(hashes)
+        left = np.argsort(group, kind="stable")
+        group = group[left]
+        while len(left):
+            # Rows of one group stand together: each takes the next one of its free places.
+            begins = np.flatnonzero(np.concatenate((_FIRST, group[1:] != group[:-1])))
+            rank = np.arange(len(group)) - np.repeat(begins, np.diff(np.append(begins, len(group))))
+            free = np.packbits(self.hashes[group] <= _TOMB, axis=1)[:, 0]
+            column = _PLACES[free, np.minimum(rank, _GROUP)]
+            fits = column >= 0
+            at = (group * _GROUP + column)[fits]
+            rows = left[fits]
+            self._used += int((self._flat[at] == _EMPTY).sum())
+            self._flat[at], self._flat_ids[at], places[rows] = hashes[rows], ids[rows], at
+            left, group = left[~fits], (group[~fits] + 1) % len(self.hashes)
         return places
 
     def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
@@ -225,9 +233,11 @@ class _Table:
         while len(left):
             there = self.hashes[group]
             hits, columns = np.nonzero(there == hashes[left][:, None])
-            places[left[hits]] = group[hits] * _GROUP + columns
-            on = (there != _EMPTY).all(axis=1)
-            on[hits] = False
+            # Groups are filled from their first place on, so that one is full if its last place is.
+            on = there[:, -1] != _EMPTY
+            if len(hits):
+                places[left[hits]] = group[hits] * _GROUP + columns
+                on[hits] = False
             left, group = left[on], (group[on] + 1) % len(self.hashes)
         return places
 
@@ -245,6 +255,11 @@ def hashes_of(ids: pa.BinaryArray, key: np.uint64) -> Hashes:
     cuts = np.frombuffer(ends, np.int32, count + 1, ids.offset * 4).astype(np.int64)
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     sizes = np.diff(cuts)
+    size = int(sizes[0])
+    if size and (sizes == size).all():
+        padded = np.zeros((count, -(-size // 8) * 8), np.uint8)
+        padded[:, :size] = content[cuts[0] : cuts[-1]].reshape(count, size)
+        return np.maximum(_mixed(padded.view(np.uint64), np.uint64(size), key), np.uint64(2))
     out = np.empty(count, np.uint64)
     for size in np.unique(sizes).tolist():
         rows = np.flatnonzero(sizes == size)

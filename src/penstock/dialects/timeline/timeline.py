@@ -185,8 +185,9 @@ class Timeline:
 
     def _refuse_known(self, ids: pa.BinaryArray, hashes: Hashes, kinds: Kinds) -> None:
         """Refuse ids that are there already, or stand earlier in the batch."""
-        _, first = np.unique(hashes, return_index=True)
-        if len(first) < len(hashes):
+        ordered = np.sort(hashes)
+        if (ordered[1:] == ordered[:-1]).any():
+            _, first = np.unique(hashes, return_index=True)
             again = np.ones(len(hashes), np.bool_)
             again[first] = False
             kinds[again & (kinds == 0)] = Kind.DUPLICATE_ID
@@ -329,7 +330,9 @@ class Rates:
 def _with_ids(given: pa.Array) -> pa.BinaryArray:
     """Return ids, made where a message has none."""
     ids = given if given.type == pa.binary() else given.cast(pa.binary())
-    missing = np.asarray(ids.is_null()) | (_sizes(ids) == 0) if len(ids) else np.zeros(0, np.bool_)
+    missing = _sizes(ids) == 0
+    if ids.null_count:
+        missing |= np.asarray(ids.is_null())
     if not missing.any():
         return ids
     made = columns.made_ids(int(missing.sum()))
