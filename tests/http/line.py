@@ -14,6 +14,9 @@ class Line:
         self.connection = listener.connect()
         self.out = b""
         self.closed = False
+        #: So much it takes before it is read; None for any.
+        self.high_water: int | None = None
+        self._unread = 0
         self._reading = True
         self._port = port
         self.connection.connection_made(cast(Any, self))
@@ -25,9 +28,12 @@ class Line:
 
     def write(self, data: bytes) -> None:
         self.out += data
+        was, self._unread = self._unread, self._unread + len(data)
+        if self.high_water is not None and was <= self.high_water < self._unread:
+            self.connection.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        return len(self.out)
+        return len(self.out) if self.high_water is None else self._unread
 
     def is_closing(self) -> bool:
         return self.closed
@@ -51,6 +57,12 @@ class Line:
         """Bring bytes, as far as the connection still takes any."""
         if not self.closed:
             self.connection.data_received(data)
+
+    def drain(self) -> None:
+        """Read all that was written."""
+        was, self._unread = self._unread, 0
+        if self.high_water is not None and was > self.high_water:
+            self.connection.resume_writing()
 
     def is_read(self) -> bool:
         """Tell whether the connection wants more."""

@@ -15,7 +15,7 @@ from penstock.config import LimitsConfig, MemoryConfig
 from penstock.errors import Refusal
 from penstock.http import App, Broken, Connection, Listener, NoMethod, Request, Response, Route, Routes, Shortcut
 from penstock.http.app import Done
-from penstock.http.connection import KEEP_ALIVE_NS
+from penstock.http.connection import BEGUN_MAX, KEEP_ALIVE_NS
 from penstock.http.incoming import BODY_PAUSE_NS, HEAD_NS
 from tests.fakes import FakeClock, gate_of
 from tests.http.line import Line
@@ -352,6 +352,79 @@ def test_what_waits_behind_an_answer_is_given_back_with_its_client(place: Place)
     assert place.memory.used == 100
     line.close()
     assert place.memory.used == 0
+
+
+def test_what_was_read_and_waits_for_answers_is_kept_as_it_came_and_counted(place: Place) -> None:
+    place.memory.bytes_max = 1 << 20
+    line, wanted = place.line(), 2000
+    line.send(post("/later", b"a") + get("/now") * wanted)
+    assert len(line.connection.behind) < 100  # as requests all of it would be some megabytes
+    assert place.memory.used > 60_000
+    assert not line.is_read()
+    place.release()
+    assert contents(line) == [b"later a", *[b"now"] * wanted]
+    assert (place.memory.used, line.is_read()) == (0, True)
+
+
+def test_what_was_read_and_waits_gives_way_where_memory_is_full(place: Place) -> None:
+    line = place.line()
+    line.send(post("/later", b"a") + get("/now") * 2000)
+    assert place.memory.used == 0
+    place.release()
+    assert line.closed
+    assert line.answer()[2] == b"later a"
+    assert len(contents(line)) < 100
+
+
+def test_of_one_read_some_requests_begin_in_each_turn(place: Place) -> None:
+    place.memory.bytes_max = 1 << 20
+    line = place.line()
+    line.send(get("/now") * 100)
+    assert len(place.app.begun) == BEGUN_MAX
+    place.clock.run()
+    assert contents(line) == [b"now"] * 100
+    line.send(get("/nowhere") * 100)
+    assert len(contents(line)) < 100
+    place.clock.run()
+    assert line.is_read()
+
+
+def test_no_request_begins_while_its_client_reads_no_answers(place: Place) -> None:
+    place.memory.bytes_max = 1 << 20
+    line = place.line()
+    line.high_water = 1000
+    line.send(post("/echo/x", b"x" * 900) * 2 + get("/now") * 1000)
+    place.clock.run()
+    assert place.app.begun == ["/echo/x"] * 2
+    begun = 0
+    while not line.is_read():
+        assert not line.closed
+        line.drain()
+        place.clock.run()
+        assert len(place.app.begun) - begun < 50
+        begun = len(place.app.begun)
+    assert begun == 1002
+    assert place.memory.used == place.output.used == 0
+
+
+def test_who_stops_sending_is_answered_what_waits_as_well(place: Place) -> None:
+    place.memory.bytes_max = 1 << 20
+    line = place.line()
+    line.send(post("/later", b"a") + get("/now") * 500)
+    line.stop_sending()
+    place.release()
+    assert contents(line) == [b"later a", *[b"now"] * 500]
+    assert line.closed
+
+
+def test_what_waits_here_is_not_late(place: Place) -> None:
+    place.memory.bytes_max = 1 << 20
+    line = place.line()
+    line.send(post("/later", b"a") + get("/now") * 500)
+    place.advance(3 * HEAD_NS)
+    place.release()
+    assert len(contents(line)) == 501
+    assert not line.closed
 
 
 @pytest.mark.parametrize("sent", [-1, -3])

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 #: An idle connection is kept this long: more than the pause between two scrapes, or two commands of a person.
 KEEP_ALIVE_NS = 75 * SECOND
 
+#: Of a request that may take the short way so much is kept until the rest of it comes.
+KEPT_BYTES_MAX = 8 * 1024
+
 #: A client that pipelines has at most this many answers outstanding; then it is not read for a while.
 ANSWERS_MAX = 1024
+
+#: So many requests that take the parser's way begin in one turn of the loop; then it is the others' turn.
+BEGUN_MAX = 16
 
 #: The audit has this much of a path.
 DOING_CHARACTERS_MAX = 256
@@ -74,6 +80,10 @@ class Connection(asyncio.Protocol):
         self.ends = False
         self.closed = False
         self._paused = 0
+        #: Requests that began in this turn; the next one is asked for; nothing comes behind what was read.
+        self._begun = 0
+        self._goes_on = False
+        self._is_all = False
         #: The last plain head, its way, and how long its body is: clients repeat themselves.
         self._plain_head = b"\n"
         self._shortcut: Shortcut | None = None
@@ -116,6 +126,8 @@ class Connection(asyncio.Protocol):
         self.heard_ns = self._clock.monotonic()
         if self.ends:
             return
+        if not self.behind:
+            self._begun = 0
         if self.rest:
             data, self.rest = self.rest + data, b""
         if self._paused & BEHIND:
@@ -127,9 +139,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Answer what was asked before the client said that it asks no more, unless that is somebody who waits."""
-        if self.is_secure or not self.is_busy or any(each.is_left() for each in self._answers):
+        waits = bool(self.waiting_bytes)
+        if self.is_secure or not (self.is_busy or waits) or any(each.is_left() for each in self._answers):
             return False
-        self.ends = True
+        self.ends = not waits
+        self._is_all = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -160,6 +174,8 @@ class Connection(asyncio.Protocol):
         """Go on with it."""
         self._count_unread(0)
         self._start(_CHOKED)
+        if self._paused & BEHIND:
+            self.flush()
 
     # --- the listener calls these ---------------------------------------------------------------------------------
 
@@ -177,6 +193,22 @@ class Connection(asyncio.Protocol):
     def is_busy(self) -> bool:
         """Whether a request waits for its answer."""
         return bool(self._answers or self.behind)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether one more request may begin in this turn, of a client that reads its answers."""
+        return self._begun < BEGUN_MAX and not self._paused & _CHOKED
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much was read that nobody looks at before its turn."""
+        return len(self.rest) if self._paused & BEHIND else 0
+
+    def drop_waiting(self) -> None:
+        """Forget what was read and waits; the connection ends with what was asked before that."""
+        if self.waiting_bytes:
+            self.rest, self.ends = b"", True
+            self._clock.call_soon(self.flush)
 
     def sweep(self, now_ns: int) -> None:
         """Hang up on a client that keeps the connection and does nothing with it, or takes too long."""
@@ -209,11 +241,11 @@ class Connection(asyncio.Protocol):
             if shortcut is None or not 0 < self._plain_size <= shortcut.body_bytes_max:
                 return self._long_way(data[at:])
             if stop > end:
-                if stop - at > HEAD_BYTES_MAX:  # too much to keep here: the long way counts it as it comes
+                if stop - at > KEPT_BYTES_MAX:  # too much to keep here: the long way counts it as it comes
                     return self._long_way(data[at:])
                 return self._keep(data[at:])
             if self._answers and (shortcut.in_turn or len(self._answers) >= ANSWERS_MAX):
-                return self._wait(data[at:])
+                return self.wait(data[at:])
             self._rest_ns = 0
             cell = _Cell()
             self._answers.append(cell)
@@ -263,14 +295,16 @@ class Connection(asyncio.Protocol):
         """Leave bytes to the parser, once everything before them is answered."""
         self._rest_ns = 0
         if self._answers:
-            self._wait(data)
+            self.wait(data)
         else:
             self._incoming.feed(data)
 
-    def _wait(self, data: bytes) -> None:
-        """Look at bytes when the answers before them are written, and read no more until then."""
+    def wait(self, data: bytes = b"") -> None:
+        """Look at bytes when the answers before them are written, and it is their turn; read no more until then."""
         self.rest = data
         self.stop_reading(BEHIND)
+        self._incoming.hold()
+        self.flush()
 
     def _count_unread(self, size_bytes: int) -> None:
         self._unread = self.listener.budget.output.keep(self._unread, size_bytes, self.address, self._cut_off)
@@ -284,6 +318,7 @@ class Connection(asyncio.Protocol):
 
     def begin(self, request: Request) -> None:
         """Have a request answered, whose body is there or which is refused."""
+        self._begun += 1
         self._answers.append(request)
         if request.error is None and request.identity is not None:
             request.identity.then(partial(self._identified, request))
@@ -355,24 +390,33 @@ class Connection(asyncio.Protocol):
         while True:
             while answers and answers[0].wire:
                 self.transport.write(answers.popleft().wire)
-            if answers or not self.behind:
+            if answers or not (self.behind and self.may_begin):
                 break
             request = self.behind.popleft()
             self._incoming.hold()
             self.begin(request)
         self._flushing = False
-        if not self.is_busy:
-            if self.ends:
-                self.transport.close()
-            elif self._paused & BEHIND:
-                self._clock.call_soon(self._go_on)
+        if self.ends and not self.is_busy:
+            self.transport.close()
+        elif not answers and self._paused & BEHIND and not self._paused & _CHOKED and not self._goes_on:
+            self._goes_on = True
+            self._clock.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self._paused & BEHIND and not self.is_busy and not self.transport.is_closing():
+        """Take up what waited, in a turn of its own."""
+        self._goes_on, self._begun = False, 0
+        if self.behind:
+            self.flush()
+        elif self._paused & BEHIND and not self._answers and not self.transport.is_closing():
             self._start(BEHIND)
             data, self.rest = self.rest, b""
             if data:
                 self.data_received(data)
+            if self.closed:
+                return
+            self._incoming.hold()
+            if self._is_all and not self._paused & BEHIND:
+                self.shut_down()
 
     def not_http(self, text: str) -> None:
         """Hang up on what is no HTTP, once everything before it is answered."""

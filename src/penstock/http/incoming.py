@@ -34,6 +34,10 @@ HEAD_NS = 30 * SECOND
 #: A body may stop coming for so long; how long it may take as a whole, and at what rate, the limits say.
 BODY_PAUSE_NS = 30 * SECOND
 
+#: So much is parsed at once where requests may begin in it. What must wait for answers before it is left as it came: as
+#: requests it would take fifty times the memory, and as many turns of whoever waits.
+PIECE_BYTES = 1024
+
 #: What a client may still send of a body that was refused already, before it is hung up on. Many read no answer
 #: before they have sent everything, so it is not little; and it may not take longer than a head.
 LEFTOVER_BYTES_MAX = 64 * 1024 * 1024
@@ -67,6 +71,8 @@ class Incoming:
         self._begun = 0
         self._head_bytes = 0
         self._leftover_bytes = 0
+        #: What its head says is still to come of the body; 0 where it comes in chunks.
+        self._body_left = 0
         #: The request, and what has come of its body.
         self._request = Request(connection)
         self._url = b""
@@ -76,7 +82,9 @@ class Incoming:
     def sweep(self, now_ns: int) -> None:
         """Hang up on a client that takes too long for a request."""
         connection = self._connection
-        if self._in_head or self._is_leftover():
+        if connection.rest:  # it sent more, which waits here
+            self._began_ns = now_ns
+        elif self._in_head or self._is_leftover():
             if now_ns - self._began_ns > HEAD_NS:
                 connection.transport.close()
         elif now_ns - connection.heard_ns > BODY_PAUSE_NS:
@@ -93,7 +101,18 @@ class Incoming:
         del self._parser, self._request  # they know this one, and the collector comes by only some day
 
     def feed(self, data: bytes) -> None:
-        """Take what a client sent."""
+        """Take what a client sent, as far as nothing in it must wait."""
+        connection, at, end = self._connection, 0, len(data)
+        while at < end and not connection.ends:
+            if connection.behind or not connection.may_begin:
+                connection.wait(data[at:])
+                return
+            # A body that comes is no request; the rest of it may come in one piece.
+            size = PIECE_BYTES if self.between or self._in_head else max(self._body_left, PIECE_BYTES)
+            self._feed(data[at : at + size])
+            at += size
+
+    def _feed(self, data: bytes) -> None:
         self._read_bytes, self._begun = len(data), 0
         was_between = self.between
         try:
@@ -101,7 +120,7 @@ class Incoming:
         except httptools.HttpParserUpgrade as upgrade:  # another protocol was offered; this one goes on
             self._parser = httptools.HttpRequestParser(self)
             if rest := data[upgrade.args[0] :]:
-                self.feed(rest)
+                self._feed(rest)
             return
         except httptools.HttpParserError as error:
             self._not_parsed(error)
@@ -177,6 +196,7 @@ class Incoming:
             self._fail(error)
             return
         told = request.header(b"content-length")
+        self._body_left = int(told) if told.isdigit() else 0
         if request.route is not None and told.isdigit() and int(told) > request.route.body_bytes_max:
             self._fail(_too_big(request, int(told)))
             return
@@ -186,6 +206,7 @@ class Incoming:
     def on_body(self, part: bytes) -> None:
         """Take a part of the body, within its limit and within the node's memory for bodies."""
         request = self._request
+        self._body_left -= len(part)
         if request.error is not None or request.is_answered:
             return
         self._size += len(part)
@@ -205,12 +226,12 @@ class Incoming:
         if request.error is None:
             parts = self._parts
             request.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        must_wait = self._connection.is_busy
+        must_wait = self._connection.is_busy or not self._connection.may_begin
         if must_wait:
             self._connection.behind.append(request)
         self._drop_parts()
         if must_wait:
-            self._connection.stop_reading(BEHIND)
+            self._connection.wait()
         else:
             self._connection.begin(request)
 
@@ -228,16 +249,19 @@ class Incoming:
         self.hold()
 
     def hold(self) -> None:
-        """Count what is held of bodies: of the one that comes, and of those that wait for answers before them."""
-        size = self._size + sum([len(request.body) for request in self._connection.behind])
+        """Count what is held of bodies: of the one that comes, and of what waits for answers before it."""
+        connection = self._connection
+        behind = sum([len(request.body) for request in connection.behind]) + connection.waiting_bytes
+        size = self._size + behind
         if size or self._held is not None:
-            address, paced = self._connection.address, not self.between
-            self._held = self._bodies.keep(self._held, size, address, self._cut, paced=paced)
+            paced = not (self.between or connection.waiting_bytes)
+            self._held = self._bodies.keep(self._held, size, connection.address, self._cut, paced=paced)
 
     def _cut(self, why: Refusal) -> None:
         """Hold nothing more for a client that sends too slowly, or where too much is held."""
         for request in self._connection.behind:
             request.body, request.error = b"", why
+        self._connection.drop_waiting()
         if not self.between:
             self._fail(why)
             if why.code == "too_slow":
