@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,30 @@ def test_one_address_cannot_keep_the_hash_busy(place: Place) -> None:
         caller.check_known()
     assert caught.value.reason.retry
     assert place.shows(f"bob:{SECRET}", HERE).user == "bob"
+
+
+def test_nor_can_it_from_threads(place: Place) -> None:
+    begun, found = threading.Barrier(CHECKS_PER_ADDRESS_MAX + 1), []
+
+    def ask() -> None:
+        begun.wait()
+        found.append(place.gate.checked(b"bob:wrong", HERE).how)
+
+    with place.gate._turn:
+        threads = [threading.Thread(target=ask) for _ in range(CHECKS_PER_ADDRESS_MAX)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        while sum(place.gate._checks.values()) < CHECKS_PER_ADDRESS_MAX:
+            pass
+        assert place.gate.checked(b"bob:wrong", HERE).how == "busy"
+        assert place.gate.identify(b"bob:wrong", HERE).now().how == "busy"
+        assert place.gate.checked(TOKEN.encode(), HERE).how == "token"
+        assert not place.gate.identify(b"bob:wrong", ELSEWHERE).is_given
+    for thread in threads:
+        thread.join()
+    assert found == ["wrong"] * CHECKS_PER_ADDRESS_MAX
+    assert place.gate.checked(b"bob:another", HERE).how == "wrong"
 
 
 def test_a_token_that_has_expired_counts_no_more(tmp_path: Path) -> None:

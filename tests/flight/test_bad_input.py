@@ -193,6 +193,35 @@ def test_a_stream_whose_client_is_waited_for_too_long_gives_way_to_another(
         assert len(flown.bodies("t")) == 4
 
 
+def test_streams_that_read_have_a_limit_and_who_does_not_read_gives_way(tmp_path: Path) -> None:
+    limits = LimitsConfig(output_timeout_ns=60 * SECOND)
+    with Flown(tmp_path / "data", flight=FlightConfig(port=0, gets_max=2), limits=limits) as flown:
+        for _ in range(160):
+            flown.put("t", body_batch(b"x" * (1 << 20)))
+        asked = flight.Ticket(json.dumps({"topic": "t"}))
+        idle = [flown.connect().do_get(asked, limited()) for _ in range(2)]
+        for reader in idle:
+            reader.read_chunk()
+
+        def is_stuck() -> bool:
+            now_ns = flown.node.clock.monotonic()
+            waits = [place.waits_ns or now_ns for place in flown.flight.service.gets._taken]
+            return len(waits) == 2 and now_ns - max(waits) > SECOND // 2
+
+        flown.until(is_stuck)
+        assert flown.node.budget.output.used > 1 << 20
+        assert flown.act("topics")["topics"]
+        with pytest.raises(flight.FlightUnavailableError, match=r"limit_reached: 2 streams read.*flight\.gets_max"):
+            flown.read("t", end=1)
+        flown.advance(61)
+        assert flown.read("t", end=1).num_rows == 1
+        idle[1].cancel()
+        with pytest.raises(pa.ArrowException):
+            idle[0].read_all()
+        flown.until(lambda: not flown.flight.service.gets._taken)
+        assert flown.do(lambda: flown.node.budget.output.used) == 0
+
+
 @pytest.mark.parametrize("name", ["connections", "connections_per_address"])
 def test_streams_count_as_connections_of_their_address(tmp_path: Path, name: str) -> None:
     with Flown(tmp_path / "data", limits=LimitsConfig(**{name: 2})) as flown:

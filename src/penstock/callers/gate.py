@@ -1,7 +1,7 @@
 """The gate of one node: who somebody is, what it may do, and what becomes of those who may not.
 
 Owns the book of users in force, the few secrets that were looked at lately (as keyed digests), the counts of refusals.
-On the loop, apart from `known` and `verified`, which any thread may call.
+On the loop, apart from `known`, `checked` and `verified`, which any thread may call.
 Invariant: a secret, right or wrong, is in no log, count, error or audit row.
 """
 
@@ -17,7 +17,7 @@ from binascii import Error as NotBase64
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import NamedTuple, NoReturn
 
 from penstock.callers import secret as secrets
@@ -103,6 +103,7 @@ class Gate:
         self._right: dict[bytes, str] = {}
         self._wrong: dict[bytes, str] = {}
         self._checks: Counter[str] = Counter()
+        self._checks_lock = Lock()
         self._turn = BoundedSemaphore(1)
         self._timer: Timer | None = None
         self._logged_ns = clock.monotonic() - LOG_NS
@@ -123,21 +124,45 @@ class Gate:
         if found is not None:
             return Answer.of(found)
         host = host_of(address)
-        if self._checks.total() >= CHECKS_MAX or self._checks[host] >= CHECKS_PER_ADDRESS_MAX:
+        if not self._begin_check(host):
             return Answer.of(BUSY)
-        self._checks[host] += 1
         answer: Answer[Identity] = Answer()
 
         def done(found: Identity | None, error: BaseException | None) -> None:
-            self._checks[host] -= 1
-            if not self._checks[host]:
-                del self._checks[host]
+            self._end_check(host)
             if error is not None:
                 _log.error("a secret could not be looked at: %s", type(error).__name__)
             answer.give(found if found is not None else BUSY)
 
         self._disk.submit("secret", partial(self.verified, shown), done)
         return answer
+
+    def checked(self, shown: bytes, address: str) -> Identity:
+        """Return who shows this, as `identify` does. Slow if a secret has to be hashed: for threads."""
+        found = self.known(shown)
+        if found is not None:
+            return found
+        host = host_of(address)
+        if not self._begin_check(host):
+            return BUSY
+        try:
+            return self.verified(shown)
+        finally:
+            self._end_check(host)
+
+    def _begin_check(self, host: str) -> bool:
+        """Count a secret that waits for its hash; False where too many do."""
+        with self._checks_lock:
+            if self._checks.total() >= CHECKS_MAX or self._checks[host] >= CHECKS_PER_ADDRESS_MAX:
+                return False
+            self._checks[host] += 1
+        return True
+
+    def _end_check(self, host: str) -> None:
+        with self._checks_lock:
+            self._checks[host] -= 1
+            if not self._checks[host]:
+                del self._checks[host]
 
     def known(self, shown: bytes) -> Identity | None:
         """Return who shows this as far as that is quickly told; None if a secret has to be hashed for it."""

@@ -44,6 +44,11 @@ def exchange_of(descriptor: flight.FlightDescriptor) -> Subscribe | Elsewhere:
     raise Refusal("bad_request", "a DoExchange subscribes; publish and stage by DoPut")
 
 
+def size_of(descriptor: flight.FlightDescriptor) -> int:
+    """Return how much a descriptor says."""
+    return sum(len(part) for part in descriptor.path or ()) + len(descriptor.command or b"")
+
+
 def topic_of(descriptor: flight.FlightDescriptor) -> str:
     """Return the topic that a path names."""
     path = descriptor.path if descriptor.descriptor_type == flight.DescriptorType.PATH else None

@@ -21,7 +21,9 @@ class FlightConfig(Section, frozen=True, kw_only=True):
     exchanges_max: Annotated[int, Meta(ge=1)] = 500
     #: Streams that publish or stage at once; each takes a thread.
     puts_max: Annotated[int, Meta(ge=1)] = 200
-    #: One record batch of a publisher; never more than memory.input_bytes.
+    #: Streams that read at once; each takes a thread.
+    gets_max: Annotated[int, Meta(ge=1)] = 500
+    #: One record batch of a publisher; never more than memory.input_bytes, or memory.body_bytes, while it comes.
     max_batch_size: SomeSize = 64 * MIB
 
 

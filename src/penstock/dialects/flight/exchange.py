@@ -25,6 +25,7 @@ from penstock.dialects.flight.get import columns_of
 from penstock.dialects.flight.leased import record_batches, schema_of
 from penstock.dialects.flight.order import check, ids_of, parts_of, runs_of
 from penstock.dialects.flight.outlet import Outlet
+from penstock.dialects.flight.places import Reads
 from penstock.dialects.flight.service import Service, moved
 from penstock.errors import Refusal
 from penstock.filters.match import BadFilter, ExtFilter, HeaderFilter
@@ -41,7 +42,7 @@ Item: TypeAlias = "list[Delivery] | Notice"
 def consume(
     service: Service,
     document: Subscribe,
-    reader: flight.MetadataRecordBatchReader,
+    reader: Reads,
     writer: flight.MetadataRecordBatchWriter,
     caller: Caller,
 ) -> None:

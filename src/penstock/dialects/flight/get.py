@@ -7,17 +7,20 @@ Invariant: what was acknowledged before the call and is readable is in the answe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from threading import Thread
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.budget import Wait, Waiting
 from penstock.callers import Caller
 from penstock.client.wire import Read
 from penstock.columns import BUCKET_MAX, COLUMNS
-from penstock.dialects.flight.service import Service
+from penstock.dialects.flight.places import Place, hang_up
+from penstock.dialects.flight.service import Service, host_of
 from penstock.errors import Refusal, hint
 from penstock.filters import pick
 from penstock.log.manifest import View
@@ -26,6 +29,9 @@ from penstock.log.record import chosen, record_batch, schema_of
 from penstock.log.shard import Shard
 from penstock.message import Batch
 from penstock.node.topic import Topic
+
+#: From so many on, bytes of a batch count in memory.output_bytes while it is sent.
+COUNTED_BYTES = 256 << 10
 
 #: Rows of a memory topic taken in one hop.
 HOP_ROWS = 65_536
@@ -43,6 +49,16 @@ class Source(NamedTuple):
 
 def stream(service: Service, document: Read, caller: Caller) -> flight.FlightDataStream:
     """Return the rows that a ticket asks for."""
+    place = service.gets.take(caller.address)
+    try:
+        return flight.GeneratorStream(*_found(service, document, caller, place))
+    except BaseException:
+        service.gets.give(place)
+        raise
+
+
+def _found(service: Service, document: Read, caller: Caller, place: Place) -> tuple[pa.Schema, Sending]:
+    """Return the schema of the rows that a ticket asks for, and the rows."""
     check(document)
     names = columns_of(document.columns)
     source = service.bridge.call(partial(look, service, caller, document.topic, document.shard, document.incarnation))
@@ -56,7 +72,63 @@ def stream(service: Service, document: Read, caller: Caller) -> flight.FlightDat
         found = _from_files(document, reader, start, end, needed)
     else:
         found = _from_memory(service, document, source, start, end, needed)
-    return flight.GeneratorStream(schema_of(tuple(names)), _sent(service, document, found, names, caller.address))
+    return schema_of(tuple(names)), Sending(service, place, _sent(service, document, found, names, caller.address))
+
+
+class Sending:
+    """The rows on their way, one batch after the other; who asks for the next has sent the one before.
+
+    What is out counts as output that its client does not read; small batches are gone before anybody could look.
+    """
+
+    def __init__(self, service: Service, place: Place, batches: Iterator[pa.RecordBatch]) -> None:
+        self._service = service
+        self._place = place
+        self._batches = batches
+        self._out = Unread(service.node.budget.output, place.peer, partial(hang_up, service.gets.port, place.peer))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch."""
+        self._place.wait(False)
+        self._count(0)
+        batch = next(self._batches)
+        self._count(batch.nbytes)
+        self._place.wait(True)
+        return batch
+
+    def __del__(self) -> None:
+        """Take no place any more: the call is over, whatever became of it."""
+        self._count(0)
+        self._service.gets.give(self._place)
+
+    def _count(self, size: int) -> None:
+        size = size if size > COUNTED_BYTES else 0
+        if size or self._out.size:
+            self._out.size = size
+            self._service.bridge.tell(partial(self._out.count, size))
+
+
+class Unread:
+    """What is out at one client, on the loop; it outlives its stream by one call."""
+
+    def __init__(self, output: Waiting, peer: str, cut: Callable[[], None]) -> None:
+        #: The stream's own note of it.
+        self.size = 0
+        self._output = output
+        self._address = host_of(peer)
+        self._hang_up = cut
+        self._wait: Wait | None = None
+
+    def count(self, size: int) -> None:
+        """Hold so much; whoever reads slowly does no harm while there is room."""
+        self._wait = self._output.keep(self._wait, size, self._address, self._cut, fresh=True, paced=False)
+
+    def _cut(self, why: Refusal) -> None:
+        Thread(target=self._hang_up, name="flight-cut", daemon=True).start()  # which looks through all open files
 
 
 def look(service: Service, caller: Caller, name: str, shard: int, incarnation: int = 0) -> Source:

@@ -18,6 +18,7 @@ from penstock.client.wire import Notice, encoded
 from penstock.dialect import Peer
 from penstock.dialects.flight.bridge import Settle
 from penstock.dialects.flight.outlet import Outlet
+from penstock.dialects.flight.places import Reads
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal, hint
 from penstock.node.topic import Topic
@@ -64,7 +65,7 @@ def consume(
     service: Service,
     name: str,
     document: bytes,
-    reader: flight.MetadataRecordBatchReader,
+    reader: Reads,
     writer: flight.MetadataRecordBatchWriter,
     caller: Caller,
 ) -> None:

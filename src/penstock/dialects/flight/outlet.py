@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from penstock.budget import Wait
 from penstock.dialects.flight.faults import GONE, OURS
+from penstock.dialects.flight.places import Reads
 from penstock.dialects.flight.put import chunks
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
@@ -113,7 +114,7 @@ class Outlet(Generic[Item]):
     def converse(
         self,
         schema: pa.Schema,
-        reader: flight.MetadataRecordBatchReader,
+        reader: Reads,
         writer: flight.MetadataRecordBatchWriter,
         *,
         write: Callable[[list[Item]], None],

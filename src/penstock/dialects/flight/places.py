@@ -1,8 +1,7 @@
-"""Places of streams that publish: so many, and one whose client is waited for too long gives way to somebody else.
+"""Places of streams, each of which takes a thread: so many, and one whose client is waited for too long gives way.
 
-gRPC hands over whole messages only, so a message that is half sent looks like none, and nothing ends a call that waits
-for its client but the end of its connection. A stream that is quiet does no harm while there is room: it is hung up on
-when all places are taken, the one that waits longest first. Used from Flight's threads.
+Nothing ends a call that waits for its client but the end of its connection. A stream that is quiet does no harm while
+there is room: it is hung up on when all places are taken, the one that waits longest first. Used from Flight's threads.
 Invariant: never more places are taken than there are.
 """
 
@@ -13,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition
+from typing import Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,6 +24,17 @@ from penstock.errors import Refusal
 GIVE_WAY_S = 5.0
 
 
+class Reads(Protocol):
+    """Where a client's batches come from."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+
+    def read_chunk(self) -> flight.FlightStreamChunk:
+        """Return what comes next."""
+
+
 class Place:
     """What one stream has; stands before its reader, to know since when its client is waited for."""
 
@@ -32,12 +43,16 @@ class Place:
         self.waits_ns: int | None = None
         self.is_cut = False
         self._clock_ns = clock_ns
-        self._reader: flight.MetadataRecordBatchReader | None = None
+        self._reader: Reads | None = None
 
-    def reading(self, reader: flight.MetadataRecordBatchReader) -> Place:
+    def reading(self, reader: Reads) -> Place:
         """Return what reads from the client."""
         self._reader = reader
         return self
+
+    def wait(self, for_client: bool) -> None:
+        """Know that the client is waited for, or is not."""
+        self.waits_ns = self._clock_ns() if for_client else None
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,18 +63,21 @@ class Place:
     def read_chunk(self) -> flight.FlightStreamChunk:
         """Wait for what the client sends next."""
         assert self._reader is not None
-        self.waits_ns = self._clock_ns()
+        self.wait(True)
         try:
             return self._reader.read_chunk()
         finally:
-            self.waits_ns = None
+            self.wait(False)
 
 
 class Places:
     """All of them."""
 
-    def __init__(self, most: int, patience_ns: int, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, most: int, limit: str, doing: str, patience_ns: int, clock_ns: Callable[[], int]) -> None:
+        """Take how many there are, by which setting, for streams that do what, and how long a client always has."""
         self._most = most
+        self._limit = limit
+        self._doing = doing
         self._patience_ns = patience_ns
         self._clock_ns = clock_ns
         self._taken: set[Place] = set()
@@ -69,21 +87,30 @@ class Places:
 
     @contextmanager
     def taken(self, peer: str) -> Iterator[Place]:
-        """Have a place for a while; without one a client is refused, it would take a thread."""
+        """Have a place for a while."""
+        place = self.take(peer)
+        try:
+            yield place
+        finally:
+            self.give(place)
+
+    def take(self, peer: str) -> Place:
+        """Have a place; without one a client is refused, it would take a thread."""
         place = Place(peer, self._clock_ns)
         with self._changed:
             if len(self._taken) >= self._most:
                 self._make_room(peer)
             if len(self._taken) >= self._most:
-                text = f"{self._most} streams publish or stage, which is all that flight.puts_max allows"
+                text = f"{self._most} streams {self._doing}, which is all that flight.{self._limit} allows"
                 raise Refusal("limit_reached", f"{text}: end one, or raise it")
             self._taken.add(place)
-        try:
-            yield place
-        finally:
-            with self._changed:
-                self._taken.discard(place)
-                self._changed.notify_all()
+        return place
+
+    def give(self, place: Place) -> None:
+        """Have it no more."""
+        with self._changed:
+            self._taken.discard(place)
+            self._changed.notify_all()
 
     def _make_room(self, peer: str) -> None:
         """Hang up on the stream whose client is waited for longest, if that is too long.
@@ -105,7 +132,7 @@ class Places:
 def hang_up(port: int, peer: str = "") -> None:
     """Cut every connection that was accepted on a port, or the one of a peer: gRPC itself offers no way to end a call
     that waits for its client, and a node must not wait for a client."""
-    wanted = unquote(peer).partition(":")[2]
+    wanted = plain(peer)
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -116,6 +143,11 @@ def hang_up(port: int, peer: str = "") -> None:
         with copy, suppress(OSError):
             if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == port:
                 host, remote = copy.getpeername()[:2]  # the listening socket has no peer, and stays
-                plain = host.removeprefix("::ffff:")
-                if not wanted or wanted in (f"{plain}:{remote}", f"[{plain}]:{remote}", f"[{host}]:{remote}"):
+                if not wanted or wanted == plain(f"{host}:{remote}"):
                     copy.shutdown(socket.SHUT_RDWR)
+
+
+def plain(peer: str) -> str:
+    """Return a client's `address:port`, which gRPC writes in several ways."""
+    shown = unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
+    return shown.replace("[", "").replace("]", "").removeprefix("::ffff:")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from penstock.client.wire import Publish, Sequence, decoded
 from penstock.dialects.flight.answers import Answers, Place
 from penstock.dialects.flight.bridge import Settle, settled
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
+from penstock.dialects.flight.places import Reads
 from penstock.dialects.flight.service import Service
 from penstock.errors import Refusal
 from penstock.intake.receipt import Receipt
@@ -37,18 +38,7 @@ SOURCE_BYTES_MAX = 64
 Part: TypeAlias = tuple[str, Rows, "npt.NDArray[np.int64] | None"]
 
 
-class Reader(Protocol):
-    """Where a client's batches come from."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the batches."""
-
-    def read_chunk(self) -> flight.FlightStreamChunk:
-        """Return what comes next."""
-
-
-def chunks(reader: Reader) -> Iterator[flight.FlightStreamChunk]:
+def chunks(reader: Reads) -> Iterator[flight.FlightStreamChunk]:
     """Yield what a client sends until it ends its stream."""
     while True:
         try:
@@ -62,7 +52,7 @@ def chunks(reader: Reader) -> Iterator[flight.FlightStreamChunk]:
 def publish(
     service: Service,
     document: Publish,
-    reader: Reader,
+    reader: Reads,
     writer: flight.FlightMetadataWriter,
     caller: Caller,
 ) -> None:

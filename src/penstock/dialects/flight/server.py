@@ -20,7 +20,7 @@ from penstock.dialect import Bound, Peer, Sample
 from penstock.dialects.flight import actions, exchange, get, info, offered, put, stage
 from penstock.dialects.flight.auth import CALLER, Callers
 from penstock.dialects.flight.bridge import Bridge
-from penstock.dialects.flight.command import Elsewhere, exchange_of, put_of, topic_of
+from penstock.dialects.flight.command import Elsewhere, exchange_of, put_of, size_of, topic_of
 from penstock.dialects.flight.places import hang_up
 from penstock.dialects.flight.service import Service
 from penstock.node.node import Node
@@ -45,7 +45,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             tls_certificates=certificates,
-            middleware={CALLER: Callers(service)},
+            middleware={CALLER: Callers()},
         )
 
     def do_put(
@@ -56,17 +56,19 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Publish or stage batches."""
-        with self._service.guarded(context.peer()), self._service.puts.taken(context.peer()) as place:
+        service, peer = self._service, context.peer()
+        with service.called(peer, size_of(descriptor)):
             document, caller = put_of(descriptor), self._caller(context)
-            with self._service.entered(caller):
+            with service.puts.taken(peer) as place, service.entered(caller):
+                batches = place.reading(service.halves.reader(peer, reader))
                 if isinstance(document, Publish):
-                    put.publish(self._service, document, place.reading(reader), writer, caller)
+                    put.publish(service, document, batches, writer, caller)
                 else:
-                    stage.write(self._service, caller, document, place.reading(reader), writer, context.is_cancelled)
+                    stage.write(service, caller, document, batches, writer, context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range of a shard."""
-        with self._service.guarded(context.peer()):
+        with self._service.called(context.peer(), len(ticket.ticket)):
             return get.stream(self._service, decoded(ticket.ticket, Read), self._caller(context))
 
     def do_exchange(
@@ -77,17 +79,19 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """Consume a subscription, or talk to another dialect."""
-        with self._service.guarded(context.peer()):
+        service, peer = self._service, context.peer()
+        with service.called(peer, size_of(descriptor)):
             document, caller = exchange_of(descriptor), self._caller(context)
-            with self._service.entered(caller):
+            said = service.halves.reader(peer, reader)
+            with service.entered(caller):
                 if isinstance(document, Elsewhere):
-                    offered.consume(self._service, *document, reader, writer, caller)
+                    offered.consume(service, *document, said, writer, caller)
                 else:
-                    exchange.consume(self._service, document, reader, writer, caller)
+                    exchange.consume(service, document, said, writer, caller)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Tell all topics; criteria is the beginning of their names."""
-        with self._service.guarded(context.peer()):
+        with self._service.called(context.peer(), len(criteria)):
             prefix = bytes(criteria).decode("utf-8", "replace")
             service, caller = self._service, self._caller(context)
             return iter([info.flight_info(service, each) for each in info.all_topics(service, caller, prefix)])
@@ -96,7 +100,7 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Tell one topic."""
-        with self._service.guarded(context.peer()):
+        with self._service.called(context.peer(), size_of(descriptor)):
             service, name, caller = self._service, topic_of(descriptor), self._caller(context)
             found = service.bridge.call(lambda: info.one_topic(service, caller, name))
             return info.flight_info(service, found)
@@ -107,19 +111,19 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """Do something that is no stream."""
-        with self._service.guarded(context.peer()):
+        with self._service.called(context.peer(), action.body.size if action.body is not None else 0):
             return [flight.Result(actions.carry_out(self._service, self._caller(context), action))]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """Tell what can be done."""
-        with self._service.guarded(context.peer()):
+        with self._service.called(context.peer()):
             self._caller(context)
             return actions.described(self._service)
 
     def _caller(self, context: flight.ServerCallContext) -> Caller:
         """Return who calls, if it may be here at all."""
         gate = self._service.node.gate
-        identity = context.get_middleware(CALLER).identity
+        identity = context.get_middleware(CALLER).identity(gate, context.peer())
         caller = Caller(gate, context.peer(), LISTENER, identity, asks_token=True)
 
         def enter() -> None:
@@ -157,6 +161,7 @@ class FlightListener:
         Thread(target=shut_down, name="flight-shutdown", daemon=True).start()
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), GRACE_S)
+        service.halves.close()
         service.bridge.stop()
         while not ended.is_set():
             hang_up(self.port)
@@ -181,5 +186,6 @@ async def serve_flight(node: Node, config: Config, bound: Bound) -> FlightListen
         server = Server(service, location, config)
     except flight.FlightError as error:
         raise OSError(f"Flight cannot listen on {location}: {error}") from error
-    bound.port = service.puts.port = server.port
+    bound.port = service.puts.port = service.gets.port = server.port
+    service.halves.watch(server.port)
     return FlightListener(server, service)

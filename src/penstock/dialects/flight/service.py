@@ -25,6 +25,7 @@ from penstock.dialects.flight import owners
 from penstock.dialects.flight.bridge import STOPPING, Bridge, Settle
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.flight.faults import OURS, error_of, refusal_of
+from penstock.dialects.flight.halves import Halves, check_words
 from penstock.dialects.flight.places import Places
 from penstock.errors import Elsewhere, Refusal
 from penstock.node.node import Change, Node
@@ -62,9 +63,13 @@ class Service:
         self.exchanges_max = limits.exchanges_max
         #: Streams by the address that they come from: gRPC keeps its connections to itself. Touched on the loop only.
         self._crowd = Crowd(config.limits.connections, config.limits.connections_per_address)
-        #: A place for each DoPut.
-        self.puts = Places(limits.puts_max, config.limits.body_timeout_ns, node.clock.monotonic)
-        self.batch_bytes_max = min(limits.max_batch_size, node.budget.input.bytes_max)
+        #: A place for each DoPut, and for each DoGet.
+        now, of = node.clock.monotonic, config.limits
+        self.puts = Places(limits.puts_max, "puts_max", "publish or stage", of.body_timeout_ns, now)
+        self.gets = Places(limits.gets_max, "gets_max", "read", of.output_timeout_ns, now)
+        #: What has not come whole.
+        self.halves = Halves(self)
+        self.batch_bytes_max = min(limits.max_batch_size, node.budget.input.bytes_max, node.budget.body.bytes_max)
         self.message_bytes_max = config.node.message_bytes
         #: Exchanges that are open, and what ends each; touched on the loop only.
         self.exchanges: dict[Consuming, Callable[[str], None]] = {}
@@ -129,6 +134,17 @@ class Service:
         self.exchanges.pop(exchange, None)
         caller.on_change = None
         self.node.gate.leave(caller)
+
+    @contextmanager
+    def called(self, peer: str, size: int = 0) -> Iterator[None]:
+        """Know of a call that said so much, while it is carried out."""
+        self.halves.begin(peer, size)
+        try:
+            with self.guarded(peer):
+                check_words(size)
+                yield
+        finally:
+            self.halves.end(peer)
 
     @contextmanager
     def guarded(self, peer: str) -> Iterator[None]:

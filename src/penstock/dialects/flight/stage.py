@@ -19,7 +19,8 @@ from penstock.client.wire import Stage, Staged, encoded
 from penstock.clock import SECOND
 from penstock.dialects.flight.columns import TOPIC, Intake, pieces
 from penstock.dialects.flight.faults import GONE
-from penstock.dialects.flight.put import Reader, Topics, chunks
+from penstock.dialects.flight.places import Reads
+from penstock.dialects.flight.put import Topics, chunks
 from penstock.dialects.flight.service import Service
 from penstock.errors import Elsewhere, Refusal
 from penstock.intake.limits import check_due
@@ -33,7 +34,7 @@ def write(
     service: Service,
     caller: Caller,
     document: Stage,
-    reader: Reader,
+    reader: Reads,
     writer: flight.FlightMetadataWriter,
     is_cancelled: Callable[[], bool],
 ) -> None:
