@@ -129,6 +129,26 @@ def test_allocators_keep_nothing_of_what_was_freed() -> None:
     assert int(told.stdout) < 30
 
 
+#: Prints how many pages the kernel had to give for what a hundred batches took and freed, one after the other.
+PAGES = """
+import resource
+from penstock.resident import keep_little
+keep_little()
+def batch():
+    pieces = [bytes(size << 10) for size in (1100, 700, 700, 200, 100, 60)]
+batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_what_one_batch_took_is_there_for_the_next_one() -> None:
+    told = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 2000
+
+
 #: Prints whether pandas, which is installed here, came with the first array, and when it is asked for by its name.
 LOADED = """
 import sys

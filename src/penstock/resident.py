@@ -32,7 +32,13 @@ QUIET = 0.2
 #: Of <malloc.h>. A block from this size on is a mapping of its own, which goes back with its last user; the C library
 #: by itself would raise that to 32 MiB after the first large block, and then keep what lies between two blocks.
 _M_MMAP_THRESHOLD = -3
-_MAPPED_BYTES = 1 << 20
+#: Somewhat more than what a connection reads at once.
+_MAPPED_BYTES = 2 << 20
+#: What is free at the end of a heap goes back from this size on. By itself the C library would follow the threshold
+#: above, but not once that is chosen: it stays at 128 KiB then, so that each batch gave its arrays back and the next
+#: one took them anew, page by page, which cost as much as everything else that was done with it.
+_M_TRIM_THRESHOLD = -1
+_TRIMMED_BYTES = 8 << 20
 #: Threads share so many heaps: each keeps what its threads once needed.
 _M_ARENA_MAX = -8
 _ARENAS = 2
@@ -73,10 +79,11 @@ def memory_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
 
 
 def keep_little() -> None:
-    """Have the C library keep little of what is freed; before there are threads."""
+    """Have the C library keep a batch's worth of what is freed, and little more; before there are threads."""
     with suppress(OSError, AttributeError):  # another C library has other habits
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIMMED_BYTES)
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
