@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.errors import Refusal
+from penstock.log.frame import Template
 from penstock.log.journal import SMALL_BYTES, Entries, Entry, Journal
 from tests.fakes import FakeClock
 from tests.log.disks import FullDisk, InlineDisk, ManualDisk, torn_appends
@@ -424,3 +425,11 @@ def test_journal_whose_last_append_could_not_be_taken_back_goes_on_in_a_new_file
     journal.compact(np.array(numbered(0, 5)))
     journal.append(numbered(5, 6))
     assert reopened(tmp_path)[1] == numbered(0, 6)
+
+
+@given(first=st.integers(0, 1 << 40), row=st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1)] * 5))
+def test_one_entry_is_written_as_columns_of_it_are(first: int, row: tuple[int, int, int, int, int]) -> None:
+    from penstock.log import journal as module
+
+    template = Template(module.SCHEMA, 0)
+    assert module._encoded(first, [row]) == template.encode_integers(first, [[value] for value in row])

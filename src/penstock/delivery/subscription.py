@@ -382,7 +382,12 @@ class Subscription:
 
     def is_busy(self) -> bool:
         """Tell whether a look that found nothing may find something although nothing new comes: go on in a moment."""
-        return self.dealer.is_waking or any(cursor.position.is_fetching for cursor in self.cursors)
+        if self.dealer.is_waking:
+            return True
+        for cursor in self.cursors:  # noqa: SIM110 - any() would cost a generator for every receive
+            if cursor.position.is_fetching:
+                return True
+        return False
 
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
@@ -400,7 +405,7 @@ class Subscription:
 
     def in_flight(self) -> int:
         """Return the rows out on lease."""
-        return sum(cursor.states.leased for cursor in self.cursors)
+        return sum([cursor.states.leased for cursor in self.cursors])
 
     def ahead(self, wall_ns: int) -> int:
         """Return the rows that stand ready ahead of their time, for those who hold them until then."""

@@ -103,6 +103,11 @@ class Template:
         frame += body.pack(*chain.from_iterable(columns))
         return [self._signed(frame, first, 0)]
 
+    def encode_row(self, first: int, row: Sequence[int]) -> list[Buffer]:
+        """Return a frame of one row of such columns."""
+        head, body = self._integers.get(1) or self._integer_plan(1, len(row))
+        return [self._signed(bytearray(head + body.pack(*row)), first, 0)]
+
     def _integer_plan(self, rows: int, columns: int) -> tuple[bytes, struct.Struct]:
         """Return the head of a frame of int64 columns of so many rows, and how its body is packed."""
         layout = self.layout

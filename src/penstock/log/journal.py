@@ -447,6 +447,8 @@ def _encoded(first: int, entries: Sequence[Entry] | Entries) -> list[Buffer]:
         template = _TEMPLATE = Template(SCHEMA, 0)
     if isinstance(entries, np.ndarray):
         return template.encode_integers(first, entries.T)
+    if len(entries) == 1:  # mostly it is so: a range that went out, a range that came back
+        return template.encode_row(first, entries[0])
     if len(entries) > SMALL:
         return template.encode_integers(first, np.array(entries, np.int64).T)
     return template.encode_integers(first, list(zip(*entries, strict=True)))

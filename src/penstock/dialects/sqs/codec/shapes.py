@@ -9,8 +9,8 @@ import msgspec
 from msgspec import field
 
 
-class Shape(msgspec.Struct, kw_only=True, rename="pascal", omit_defaults=True):
-    """Named as on the wire, without what nobody set."""
+class Shape(msgspec.Struct, kw_only=True, rename="pascal", omit_defaults=True, gc=False):
+    """Named as on the wire, without what nobody set. Nothing in one leads back to it: no work for the collector."""
 
 
 class Value(Shape, kw_only=True):
