@@ -100,13 +100,12 @@ def test_every_element_of_a_complete_file_is_a_setting_or_is_named(tmp_path: Pat
         "log_message_bytes": "0",
         "warn": True,
     }
-    assert tree["log"] == {"level": "info", "file": "/var/log/dory/dory.log"}
+    assert tree["log"] == {"level": "info", "file": "/var/log/dory/dory.log", "syslog": "/dev/log"}
     assert tree["node"] == {"message_bytes": "2MiB", "request_bytes": "16MiB"}
     assert [line.split(": ")[1] for line in made.error.splitlines()] == [
         "the port of broker kafka-2",
         "doryConfig/httpInterface/loopbackOnly",
         "doryConfig/logging/file/mode",
-        "doryConfig/logging/syslog",
     ]
     (tmp_path / "penstock.toml").write_text(made.out)
     assert table.load(str(tmp_path / "penstock.toml"), {}, {}).config.of(DoryConfig).http_port == 9191
@@ -121,8 +120,8 @@ def test_the_least_file_starts_with_sane_defaults() -> None:
     assert set(left) == {
         "doryConfig/batching",
         "doryConfig/httpInterface/loopbackOnly",
-        "doryConfig/logging/syslog",
     }
+    assert config.log.syslog == "/dev/log"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +22,7 @@ def _undo() -> Iterator[None]:
     for handler in list(root.handlers):
         if handler not in before[0]:
             root.removeHandler(handler)
+            handler.close()
     root.setLevel(before[1])
     ours.setLevel(before[2])
 
@@ -73,3 +77,50 @@ def test_second_set_up_replaces_the_first() -> None:
     logging.getLogger("penstock.x").info("once")
     assert first.getvalue() == ""
     assert second.getvalue().count("once") == 1
+
+
+def listening(path: Path) -> socket.socket:
+    """Return what a syslog has at this path."""
+    path.unlink(missing_ok=True)
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    found.bind(str(path))
+    found.setblocking(False)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"), [("debug", 31), ("info", 30), ("warning", 28), ("error", 27), ("critical", 26)]
+)
+def test_syslog_gets_every_line_as_well_with_its_priority_and_who_wrote_it(
+    tmp_path: Path, level: str, priority: int
+) -> None:
+    out = io.StringIO()
+    with listening(tmp_path / "log") as syslog:
+        set_up(LogConfig(level="debug", syslog=str(tmp_path / "log")), out)
+        getattr(logging.getLogger("penstock.node"), level)("two\nlines", extra={"shards": 2})
+        head, _, text = syslog.recv(65536).decode().partition("]: ")
+    assert head.startswith(f"<{priority}>")
+    assert head.endswith(f"[{os.getpid()}")
+    assert text == "node: two\\n lines shards=2"
+    assert "two" in out.getvalue()
+
+
+def test_a_syslog_that_is_started_anew_is_found_and_one_that_is_away_is_told_of(tmp_path: Path) -> None:
+    out, path, log = io.StringIO(), tmp_path / "log", logging.getLogger("penstock.node")
+    set_up(LogConfig(syslog=str(path)), out)
+    assert f"log.syslog = {path}: nobody listens there" in out.getvalue()
+    log.info("lost")
+    for word in (b"first", b"second"):
+        with listening(path) as syslog:
+            log.info(word.decode())
+            assert syslog.recv(65536).endswith(word)
+    assert "second" in out.getvalue()
+
+
+def test_a_syslog_that_does_not_read_holds_nobody(tmp_path: Path) -> None:
+    out, lines = io.StringIO(), 100
+    with listening(tmp_path / "log"):
+        set_up(LogConfig(syslog=str(tmp_path / "log")), out)
+        for _ in range(lines):
+            logging.getLogger("penstock.node").info("x" * 20_000)
+    assert out.getvalue().count("\n") == lines

@@ -27,6 +27,8 @@ _LEVELS = {
     **dict.fromkeys(("EMERG", "ALERT", "CRIT", "ERR"), "error"),
     **{"WARNING": "warning", "NOTICE": "info", "INFO": "info", "DEBUG": "debug"},
 }
+#: Where a machine's syslog listens.
+SYSLOG = "/dev/log"
 _ACTIONS = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 #: Dory has the first three; it knows of lz4 and refuses it.
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -373,8 +375,7 @@ def _logging(section: Element, settings: Settings, left: dict[str, str]) -> None
         left[f"{file.path}/mode"] = "the umask decides"
     section.part("stdoutStderr").is_on()
     if section.part("syslog").is_on(default=True):
-        where = settings.get("log.file") or "standard error, which systemd keeps"
-        left["doryConfig/logging/syslog"] = f"lines go to {where}"
+        settings["log.syslog"] = SYSLOG
     discards = section.part("logDiscards")
     if discards.is_there:
         settings["discards.warn"] = discards.is_on()

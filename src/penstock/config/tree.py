@@ -63,6 +63,8 @@ class LogConfig(Section, frozen=True, kw_only=True):
     format: Literal["text", "json"] = "text"
     #: The file they go to, opened anew at SIGUSR1; empty = standard error.
     file: Named = ""
+    #: The socket of the machine's syslog, which gets them, too: usually /dev/log; empty = none.
+    syslog: Named = ""
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):

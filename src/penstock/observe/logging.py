@@ -16,26 +16,39 @@ import msgspec
 
 from penstock.config import LogConfig
 from penstock.errors import ConfigError
+from penstock.observe.syslog import Syslog
+
+_log = logging.getLogger("penstock.log")
 
 #: What every record carries; anything else was added by the one who logged it.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
 def set_up(config: LogConfig, stream: TextIO | None = None) -> logging.Handler:
-    """Send everything that is logged in this process to a stream (standard error), or the file that is configured."""
+    """Send everything that is logged in this process to a stream (standard error), or the file that is configured.
+
+    Where a syslog is configured, it gets everything, too.
+    """
     handler: logging.Handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     if config.file and stream is None:
         handler = _file(config.file)
-    handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
+    handlers = [handler]
+    if config.syslog:
+        handlers.append(Syslog(config.syslog))
     root = logging.getLogger()
     for old in list(root.handlers):
         if isinstance(old.formatter, TextLines | JsonLines):
             root.removeHandler(old)
-            if isinstance(old, logging.FileHandler):
+            if isinstance(old, logging.FileHandler | Syslog):
                 old.close()
-    root.addHandler(handler)
+    for each in handlers:
+        # Syslog has its own times and levels.
+        each.setFormatter(JsonLines() if config.format == "json" else TextLines(is_bare=isinstance(each, Syslog)))
+        root.addHandler(each)
     root.setLevel(logging.WARNING)
     logging.getLogger("penstock").setLevel(config.level.upper())
+    if isinstance(handlers[-1], Syslog) and not handlers[-1].is_heard:
+        _log.warning("log.syslog = %s: nobody listens there; until somebody does, its lines are lost", config.syslog)
     return handler
 
 
@@ -54,13 +67,19 @@ def reopen() -> None:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z info  node: topic orders created key=value`."""
+    """`2026-01-31T12:00:00.123Z info  node: topic orders created key=value`; bare, it begins with `node`."""
+
+    def __init__(self, *, is_bare: bool = False) -> None:
+        super().__init__()
+        self._is_bare = is_bare
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one event."""
         where = record.name.removeprefix("penstock.")
         extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
-        text = f"{_time(record)} {record.levelname.lower():<7} {where}: {_message(record)}{extra}"
+        text = f"{where}: {_message(record)}{extra}"
+        if not self._is_bare:
+            text = f"{_time(record)} {record.levelname.lower():<7} {text}"
         if record.exc_info and record.exc_info[0]:
             text += "\n" + self.formatException(record.exc_info)
         return text.replace("\r", "\\r").replace("\n", "\\n ")
