@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.dory import encode
 from tests.cli.program import Node
 from tests.dory.test_cases import V
 from tests.kafka.brokers import Brokers, wait_for
@@ -22,14 +23,14 @@ TOPIC = "orders"
 
 
 @contextmanager
-def between(path: Path, kafka: Brokers) -> Iterator[tuple[Node, str]]:
+def between(path: Path, kafka: Brokers, more: str = "") -> Iterator[tuple[Node, str]]:
     """Run a node with Dory's inputs that relays all there is; give it and where its stream socket is."""
     brokers = ", ".join(f'"{address}"' for address in kafka.addresses.split(","))
     with tempfile.TemporaryDirectory(prefix="dory-") as directory:
         stream = f"{directory}/stream"
-        (path / "penstock.toml").write_text(
-            f'[dory]\nunix_stream_path = "{stream}"\ntcp = true\n[kafka_relay]\ntopics = ["*"]\nbrokers = [{brokers}]\n'
-        )
+        dory = f'[dory]\nunix_stream_path = "{stream}"\ntcp = true\n'
+        relay = f'[kafka_relay]\ntopics = ["*"]\nbrokers = [{brokers}]\n{more}\n'
+        (path / "penstock.toml").write_text(dory + relay)
         ports = ("--set=dory.http_port=0", "--set=dory.tcp_port=0")
         with Node(path, "--config=penstock.toml", *ports) as node:
             yield node, stream
@@ -113,3 +114,31 @@ def test_dory_case_34_a_new_topic_is_known_after_an_update_and_the_next_one_chan
         wait_for(lambda: times(node)[0] > changed[0], "an update")
         assert times(node)[1] == changed[1]
         assert one.read(made) == []
+
+
+def test_dory_case_35_a_topic_is_made_where_kafka_allows_it_and_costs_its_messages_where_it_does_not(
+    tmp_path: Path, one: Brokers, name: Callable[[str], str]
+) -> None:
+    new = name("made")
+    with between(tmp_path, one, "topic_autocreate = true") as (node, stream), socket.socket(socket.AF_UNIX) as sender:
+        sender.connect(stream)
+        sender.sendall(encode("größe", b"no topic of Kafka's can be called so") + encode(new, b"first"))
+        wait_for(lambda: new in one.admin.list_topics(timeout=60).topics and len(one.read(new)) == 1, "its record")
+        sender.sendall(encode(new, b"second"))
+        wait_for(lambda: [each.value() for each in one.read(new)] == [b"first", b"second"], "the next one")
+        report = asked(node, "/discards/json")["unfinished_report"]
+        assert [(each["topic"], each["count"]) for each in report["discard_topic"]] == [("größe", 1)]
+        assert report["bad_topic_msg_count"] == 0
+
+
+def test_a_topic_that_no_broker_makes_costs_its_messages_for_that_reason(
+    tmp_path: Path, three: Brokers, name: Callable[[str], str]
+) -> None:
+    known, new = three.create(name("known")), name("never")
+    with between(tmp_path, three, "topic_autocreate = true") as (node, stream), socket.socket(socket.AF_UNIX) as sender:
+        sender.connect(stream)
+        sender.sendall(encode(new, b"nowhere to go") + encode(known, b"goes on"))
+        wait_for(lambda: [each.value() for each in three.read(known)] == [b"goes on"], "the other topic's record")
+        report = asked(node, "/discards/json")["unfinished_report"]
+        assert [(each["topic"], each["count"]) for each in report["discard_topic"]] == [(new, 1)]
+        assert report["bad_topic_msg_count"] == 0

@@ -370,6 +370,35 @@ def test_a_topic_is_made_and_its_messages_wait_until_it_is_there() -> None:
     assert way.kafka.asked_for == ["new"]
 
 
+def test_a_topic_is_looked_for_where_kafka_does_not_know_it_while_it_makes_it() -> None:
+    way = Way(replace(PLAIN, topic_autocreate=True))
+    way.kafka.creations.append(3)
+    way.publish(b"x", to="new")
+    way.run(0.4)
+    way.kafka.have("new", (0, 1, 0))
+    way.until(lambda: not way.left("new"))
+    assert way.kafka.bodies == [b"x"]
+
+
+def test_a_topic_that_kafka_never_makes_holds_the_others_up_once() -> None:
+    way = Way(replace(PLAIN, topic_autocreate=True))
+    way.kafka.creations.append(3)
+    way.publish(b"x", to="new")
+    way.publish(b"y")
+    way.until(lambda: not way.left("new") and not way.left(), 5)
+    way.publish(b"x", to="new")
+    way.publish(b"y")
+    way.until(lambda: not way.left("new") and not way.left(), 0.2)
+    assert way.discarded("topic_autocreate_failed") == 2
+    assert way.kafka.bodies == [b"y", b"y"]
+    way.run(60)
+    way.kafka.creations.append(0)
+    way.publish(b"x", to="new")
+    way.until(lambda: not way.left("new"))
+    assert way.kafka.asked_for == ["new", "new"]
+    assert way.discarded("topic_autocreate_failed") == 2
+
+
 def test_a_topic_that_goes_away_costs_what_waits_for_it() -> None:
     way = Way(replace(PLAIN, batching="per_topic", batch_time_ns=3600 * SECOND))
     way.publish(b"x")

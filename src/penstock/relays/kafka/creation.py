@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from penstock.clock import SECOND, Clock, Timer
+from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.discards import Reason
 from penstock.relays.kafka.cluster import Broker
 from penstock.relays.kafka.knowledge import Knowledge
@@ -20,6 +20,12 @@ _log = logging.getLogger("penstock.kafka")
 CREATION_NS = (3 * SECOND, 6 * SECOND, 12 * SECOND)
 #: What an answer to asking for a topic may say: it is there, or it is and has no leader yet.
 CREATED = (0, 5)
+#: Kafka since it has no ZooKeeper says this while it makes a topic, and also where it makes none.
+UNKNOWN = 3
+#: So it is looked for, which is sooner over: nothing else is sent meanwhile, and it may never come.
+UNKNOWN_NS = (250 * MILLISECOND, 500 * MILLISECOND, SECOND, 2 * SECOND)
+#: A topic that did not come then is not asked for again for so long.
+REFUSED_NS = 60 * SECOND
 
 
 class Asker(Protocol):
@@ -61,24 +67,29 @@ class Creation:
         if self._is_over:
             return
         if error in CREATED:
-            self._look_in(CREATION_NS)
+            self._look_in(CREATION_NS, "bad_topic")
+        elif error == UNKNOWN:
+            self._look_in(UNKNOWN_NS, "topic_autocreate_failed")
         else:
             _log.warning("topic %s cannot be made in Kafka: error %d", self._lane.name, error)
             self._asker.not_made(self._lane, "topic_autocreate_failed")
 
-    def _look_in(self, waits: Sequence[int]) -> None:
-        call = partial(self._knowledge.ask, partial(self._looked, waits[1:]), self._failed)
+    def _look_in(self, waits: Sequence[int], otherwise: Reason) -> None:
+        call = partial(self._knowledge.ask, partial(self._looked, waits[1:], otherwise), self._failed)
         self._timer = self._clock.call_at(self._clock.monotonic() + waits[0], call)
 
-    def _looked(self, waits: Sequence[int], found: Found) -> None:
+    def _looked(self, waits: Sequence[int], otherwise: Reason, found: Found) -> None:
         if self._is_over:
             return
         if self._lane.name in found.cluster.topics:
             self._asker.came(found)
         elif waits:
-            self._look_in(waits)
+            self._look_in(waits, otherwise)
         else:
-            self._asker.not_made(self._lane, "bad_topic")
+            if otherwise == "topic_autocreate_failed":
+                self._lane.refused_until_ns = self._clock.monotonic() + REFUSED_NS
+                _log.warning("topic %s did not come into being in Kafka", self._lane.name)
+            self._asker.not_made(self._lane, otherwise)
 
     def _failed(self, why: str) -> None:
         if not self._is_over:

@@ -41,6 +41,8 @@ class Lane:
         self.held = 0
         self.ack_wait = 0
         self.known: KafkaTopic | None = None
+        #: Until when Kafka is not asked to make the topic.
+        self.refused_until_ns = 0
         self._spread: Spread | None = None
         self._keys: KeyMap | None = None
         self._subscription = subscription

@@ -182,6 +182,9 @@ class Router:
 
     def _receive(self, lane: Lane, group: Group) -> None:
         if lane.known is None and self._config.topic_autocreate:
+            if self._clock.monotonic() < lane.refused_until_ns:
+                self.books.discard(group, "topic_autocreate_failed")
+                return
             self._late.append((lane, group))
             self._create(lane)
             return
