@@ -11,6 +11,8 @@ import pytest
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.log import label
+from penstock.node.audit import TOPIC as AUDIT
+from penstock.node.events import HISTORIES
 from penstock.registry.catalog import COUNTERS, DELETED, SUBSCRIPTIONS, TOPICS
 from penstock.settings import TopicSettings
 from tests.node.test_share import LEASE_NS, Cluster, Consumer, made, publish
@@ -162,3 +164,27 @@ def test_a_local_topic_whose_files_are_gone_says_so_at_every_node(cluster: Clust
     one.delete_topic("t")
     cluster.run()
     assert made(cluster, one, "t", LOCAL).record.number == 2
+
+
+def test_a_node_that_lost_its_disk_tells_of_itself_on_the_next_one(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    histories = [one.own_name(each) for each in (*HISTORIES, AUDIT)]
+    before = [made(cluster, one, name, LOCAL) for name in histories]
+    on_kafka = made(cluster, one, "t")
+    publish(on_kafka, b"1")
+    cluster.run()
+    one.close()
+    cluster.run()
+    cluster.stop("one")
+    rmtree(cluster.path / "one")
+    cluster.run(2 * LEASE_NS)
+    one = cluster.start("one")
+    cluster.run()
+    assert one.lost() == []
+    assert Consumer(cluster, one.topic("t")).bodies == [b"1"]
+    after = [made(cluster, one, name, LOCAL) for name in histories]
+    assert not {each.record.number for each in before} & {each.record.number for each in after}
+    assert all(name in caplog.text for name in histories)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.callers.rights import OWN
 from penstock.clock import SECOND
 from penstock.dialect import chosen, measure_of
 from penstock.disk import unmade
@@ -70,8 +71,14 @@ class Lifecycle:
             check_age(self._catalog, self._directories, self._config, counted)
         self._catalog.count_from(*numbers)
         known = set()
+        # A node of a cluster may lose its disk and go on; what it told of itself is no reason not to.
+        is_bare = self._node.share is not None and not self._disk.list(self._directories.topics)
         for record in self._catalog.topics():
             if self._is_here(record):
+                if is_bare and record.is_made and record.name.startswith(OWN):
+                    _log.warning("topic %s went with the disk of this node, and begins anew", record.name)
+                    self._remove(record)
+                    continue
                 self.open_known(record)
                 if not record.settings.ephemeral:
                     known.add(str(record.number))
@@ -90,7 +97,7 @@ class Lifecycle:
         """Open a topic whose files are here; None where it went with the last life, or must wait for the registry."""
         name = record.name
         if record.settings.ephemeral:
-            self._going.add(name, self._catalog.delete_topic(name).settled())
+            self._remove(record)
             return None
         try:
             self._catalog.subscriptions(record)
@@ -105,6 +112,10 @@ class Lifecycle:
         topic.forget_passing()
         self.absent.opened(record)
         return topic
+
+    def _remove(self, record: TopicRecord) -> None:
+        """Let the registry know no more of a topic of which nothing is left."""
+        self._going.add(record.name, self._catalog.delete_topic(record.name).settled())
 
     def check_readable(self, name: str) -> None:
         """Refuse a topic that is not open because the registry has something of it that cannot be read."""
