@@ -142,7 +142,7 @@ class Redrive:
         self._is_open = is_open
         self._rate = rate
         #: Where there is a rate, no letter is taken before this time.
-        self._next_ns = 0
+        self._next_ns = node.clock.monotonic()
         self._taken = 0
         self._moved: dict[str, int] = {}
         self._kept: list[int] = []
