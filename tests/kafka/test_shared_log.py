@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from queue import SimpleQueue
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -55,9 +57,33 @@ def secured(brokers: Brokers, folder: Path) -> SharedLogConfig:
     )
 
 
+class TurnThreads(InlineThreads):
+    """The test's own thread is the loop: what a thread of the writer's tells is called here while something is awaited.
+
+    Called there it could begin the next sync there, which would wait for the answer that this very thread takes.
+    """
+
+    told: ClassVar[SimpleQueue[Callable[[], None]]] = SimpleQueue()
+
+    def tell(self, what: Callable[[], None]) -> None:
+        """Have it called by whoever awaits something."""
+        self.told.put(what)
+
+    @classmethod
+    def until(cls, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something is true that may hang on what is told."""
+
+        def heard() -> bool:
+            while not cls.told.empty():
+                cls.told.get()()
+            return holds()
+
+        wait_for(heard, what)
+
+
 def opened(store: KafkaStore, folder: Path, topic: str, slot: str, *, made: bool) -> tuple[SharedDisk, FileShard]:
     writer = store.writer(slot)
-    disk = SharedDisk(LocalDisk(), store, writer, str(folder), topic, InlineThreads())
+    disk = SharedDisk(LocalDisk(), store, writer, str(folder), topic, TurnThreads())
     try:
         disk.open_all(made=made)
     except BaseException:
@@ -67,6 +93,7 @@ def opened(store: KafkaStore, folder: Path, topic: str, slot: str, *, made: bool
 
 
 def closed(disk: SharedDisk, shard: FileShard) -> None:
+    TurnThreads.until(lambda: True, "what was told")
     disk.close()
     shard.drop()
     disk._writer.close()
@@ -87,7 +114,7 @@ def published(shard: FileShard, count: int, size: int = 100) -> list[bytes]:
         shard.append(Rows.of(rows, "nsq"), 1)
         told: list[BaseException | None] = []
         shard.when_durable(told.append)
-        wait_for(lambda told=told: bool(told), "the batch to be kept")  # type: ignore[misc]
+        TurnThreads.until(lambda told=told: bool(told), "the batch to be kept")  # type: ignore[misc]
         assert told == [None]
         sent += rows
     return sent
@@ -237,7 +264,7 @@ def test_a_whole_shard_moves_with_all_that_was_promised_and_anybody_can_read_it(
     new_disk, new_shard = opened(store, tmp_path / "b", topic, f"{cluster}.slot.1", made=True)
     late: list[BaseException | None] = []
     shard.when_durable(late.append)
-    wait_for(lambda: bool(late), "the one who waits to hear")
+    TurnThreads.until(lambda: bool(late), "the one who waits to hear")
     assert isinstance(late[0], OSError)
     closed(disk, shard)
     assert bodies(new_shard) == sent
