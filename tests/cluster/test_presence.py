@@ -29,3 +29,30 @@ def test_a_registry_that_is_away_is_complained_of_once(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [
         "what this broker says of itself is not in the registry: the registry is away"
     ]
+
+
+class Slow:
+    """A registry that gives a lease when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: Answer[Lease] = Answer()
+        self.ended = 0
+
+    def lease(self, ttl_ns: int) -> Answer[Lease]:
+        return self.asked
+
+    def end(self) -> Answer[None]:
+        """Be the lease that is given."""
+        self.ended += 1
+        return Answer.of(None)
+
+
+def test_a_lease_that_comes_when_all_is_over_ends_at_once_and_nothing_is_said() -> None:
+    registry = Slow()
+    presence = Presence(registry, FakeClock())  # type: ignore[arg-type]
+    refused: list[Exception | None] = []
+    presence.keep("me", b"here").then(lambda _, error: refused.append(error))
+    presence.close().now()
+    registry.asked.give(registry)  # type: ignore[arg-type]
+    assert registry.ended == 1
+    assert isinstance(refused[0], Refusal)

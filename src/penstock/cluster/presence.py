@@ -186,6 +186,9 @@ class Presence:
         return asked
 
     def _begun(self, lease: Lease) -> _Berth:
+        if self._closed:
+            lease.end().settled()
+            raise Refusal("gone", "this broker says nothing more")
         berth = _Berth(lease)
         self._berths.append(berth)
         return berth

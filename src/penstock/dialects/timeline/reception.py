@@ -53,10 +53,12 @@ class Reception:
         membership.changed.append(self._grant_all)
         sessions.on_over = self._session_over
 
-    def close(self) -> None:
-        """Let everybody go, and tell the cluster."""
+    def close(self) -> Answer[None]:
+        """Let everybody go, and tell the cluster; answered once it knows."""
         self.sessions.stop()
-        self._membership.close().then(_told)
+        goodbye = self._membership.close()
+        goodbye.then(_told)
+        return goodbye.settled()
 
     # --- who comes ------------------------------------------------------------------------------------------------
 

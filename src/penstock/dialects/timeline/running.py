@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Self
 
 from penstock.config import Config
@@ -14,7 +16,11 @@ from penstock.http import Door, Listener
 from penstock.http.away import join
 from penstock.http.listener import tls_of
 from penstock.node.node import Node
+from penstock.registry.answer import Answer
 from penstock.wire.crowd import Crowd, files_left
+
+#: The registry is waited for so long when the node ends: who is not heard then is gone by the end of its lease.
+GOODBYE_S = 2.0
 
 
 class Timelines:
@@ -30,6 +36,7 @@ class Timelines:
         app = Http(node, self.service)
         self.listener = Listener("timeline.port", app, node.clock, node.budget, node.gate, door, crowd)
         join(node, self.listener)
+        self._goodbye: Answer[None] = Answer.of(None)
 
     @classmethod
     async def start(cls, node: Node, config: Config, bound: Bound) -> Self:
@@ -41,11 +48,14 @@ class Timelines:
     async def drain(self) -> None:
         """Let nobody new in, and end all streams: what is on lease stays so."""
         self._node.offers.pop("timeline", None)
-        self.service.close()
+        self._goodbye = self.service.close()
 
     async def close(self) -> None:
-        """Hang up on everybody."""
+        """Hang up on everybody, and end when the cluster knows that this broker is gone."""
         await self.listener.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._goodbye
 
     def samples(self) -> Iterable[Sample]:
         """Return how many there are."""

@@ -94,10 +94,11 @@ class Service:
         }
         return Offer(actions, exchanges)
 
-    def close(self) -> None:
-        """Serve nobody any more."""
-        self.reception.close()
+    def close(self) -> Answer[None]:
+        """Serve nobody any more; answered once the cluster knows."""
+        goodbye = self.reception.close()
         self.topics.close()
+        return goodbye
 
     def now_ms(self) -> int:
         """Return the time, as clients count it."""
