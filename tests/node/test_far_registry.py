@@ -254,3 +254,74 @@ def test_growth_that_the_registry_refuses_leaves_the_topic_as_it_was(broker: Far
     topic = broker.node.topic("t")
     assert (len(topic.shards), topic.settings.shards, topic.shards[0].end) == (1, 1, 2)
     assert client.replies() == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_growth_of_which_it_is_not_known_whether_it_was_done_costs_nothing(broker: FarBroker, is_done: bool) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(**{"answer_lost" if is_done else "request_lost": 1.0})
+    broker.far.deafen()
+    answer = grown(broker, 3)
+    client.send(pub("t", b"two"))
+    broker.advance(15)
+    with pytest.raises(Refusal, match="not known whether this was done"):
+        answer.now()
+    assert client.replies() == ["OK", "OK"]
+    broker.kill()
+    assert broker.node.lifecycle.absent.missing == {}
+    topic = broker.node.topic("t")
+    assert [shard.end for shard in topic.shards] == [2, 0, 0] if is_done else [2]
+    again = grown(broker, 4)
+    broker.advance(2)
+    again.now()
+    assert [shard.end for shard in topic.shards] == [2, 0, 0, 0]
+
+
+def test_a_growth_whose_answers_are_lost_is_done_once_the_record_shows_it(broker: FarBroker) -> None:
+    client = broker.client()
+    client.send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(answer_lost=1.0)
+    answer = grown(broker, 3)
+    client.send(pub("t", b"two"))
+    broker.advance(2)
+    answer.now()
+    assert client.replies() == ["OK", "OK"]
+    assert len(broker.node.topic("t").shards) == 3
+
+
+def test_a_growth_that_turns_out_to_be_done_gives_the_topic_its_shards(broker: FarBroker) -> None:
+    broker.client().send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(answer_lost=1.0)
+    broker.far.deafen()
+    answer = grown(broker, 3)
+    broker.advance(15)
+    with pytest.raises(Refusal):
+        answer.now()
+    broker.upset()
+    topic = broker.node.topic("t")
+    assert len(topic.shards) == 1
+    broker.far.hear()
+    broker.advance(2)
+    assert len(topic.shards) == 3
+    paused = topic.pause(paused=True)
+    broker.advance(2)
+    paused.now()
+
+
+def test_fewer_shards_than_a_growth_that_turns_out_to_be_done_are_refused_as_ever(broker: FarBroker) -> None:
+    broker.client().send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(answer_lost=1.0)
+    broker.far.deafen()
+    grown(broker, 3)
+    broker.advance(15)
+    broker.upset()
+    broker.far.show()
+    answer = grown(broker, 2)
+    broker.advance(2)
+    with pytest.raises(Refusal, match="has 3 shards and cannot have 2"):
+        answer.now()

@@ -102,7 +102,7 @@ class Far:
 
     def _near(self, done: Proposal) -> Proposal:
         """Show what was done before it is answered."""
-        self._entries, self._revision = dict(self.server.list("")), self.server.revision
+        self.show()
         return done
 
     def lease(self, ttl_ns: int) -> Answer[Lease]:
@@ -169,6 +169,18 @@ class Far:
         self._unwatch()
         self._watchers.clear()
         self.server.close()
+
+    def deafen(self) -> None:
+        """Show nothing new here from now on."""
+        self._unwatch()
+
+    def show(self) -> None:
+        """Show what happened there, and tell nobody."""
+        self._entries, self._revision = dict(self.server.list("")), self.server.revision
+
+    def hear(self) -> None:
+        """Show again what happens there, and what did meanwhile."""
+        self._unwatch = self.server.watch("", self._revision, self._heard)
 
     def later(self, call: Callable[[], None]) -> None:
         """Let something happen after the time one way takes."""

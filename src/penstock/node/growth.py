@@ -2,11 +2,12 @@
 
 What is stored before the record changes was placed by the old number of shards, all of it, and what is stored after it
 by the new one; the record tells the offsets between the two (decision 012). So nothing is taken in while the registry
-is asked.
+is asked. Invariant: no directory goes of a shard that the record may name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,10 @@ from penstock.errors import InvariantError, Refusal
 from penstock.log.shard import Shard
 from penstock.node import making
 from penstock.registry.answer import Answer
+from penstock.registry.attempt import UnansweredError
+from penstock.registry.catalog import TOPICS
 from penstock.registry.records import Growth, check_topic_settings
+from penstock.registry.registry import Event
 
 if TYPE_CHECKING:
     from penstock.node.topic import Topic
@@ -38,6 +42,9 @@ def no_fewer(topic: Topic, shards: int) -> str:
 
 def grow(topic: Topic, shards: int) -> Answer[None]:
     """Give a topic more shards, which begin empty."""
+    known = _known(topic)
+    if len(topic.shards) < known != shards:  # it has grown before, and nobody heard of it
+        return grow(topic, known).then_ask(lambda _: grow(topic, shards) if known < shards else Answer.of(None))
     node, numbers = topic.node, range(len(topic.shards), shards)
     settings = msgspec.structs.replace(topic.settings, shards=shards)
     try:
@@ -73,35 +80,75 @@ def grow(topic: Topic, shards: int) -> Answer[None]:
 
 def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
     """Write down that a topic has more shards, and put them to work."""
-    node, before = topic.node, topic.shards
+    before = len(topic.shards)
+    answer: Answer[None] = Answer()
     try:
         topic.check_alive()
         topic.intake.hold()
     except Refusal as refusal:
-        _unmake(topic, made)
+        _let_go(topic, made, refusal)
         return Answer.refused(refusal)
-    grown = topic.record.grown
-    growth = Growth(
-        shards=len(before),
-        first=grown[-1].first if grown else len(before),
-        ends=tuple(shard.end for shard in before),
-        at_ns=node.clock.now(),
-    )
-    settings = msgspec.structs.replace(topic.settings, shards=len(before) + len(made))
-    asked = topic.change(settings=settings, grown=(*(each for each in grown if _is_needed(topic, each)), growth))
 
     def told(_: None, error: Exception | None) -> None:
-        if error is not None:
-            _unmake(topic, made)
+        if _known(topic) == before + len(made):  # the answer may be lost, but not what it was about
+            topic.changes.follow()
+        elif error is not None:
+            _let_go(topic, made, error)
             topic.intake.release()
+            answer.refuse(error)
             return
         try:
             topic.take_in(made)
         finally:
             topic.intake.release(topic.record.grown)
+        answer.give(None)
 
-    asked.then(told)
-    return asked
+    _written(topic, before + len(made)).then(told)
+    return answer
+
+
+def _written(topic: Topic, shards: int) -> Answer[None]:
+    """Write down that a topic has so many shards, unless that is written already."""
+    if _known(topic) == shards:
+        return Answer.of(None)
+    grown = topic.record.grown
+    growth = Growth(
+        shards=len(topic.shards),
+        first=grown[-1].first if grown else len(topic.shards),
+        ends=tuple(shard.end for shard in topic.shards),
+        at_ns=topic.node.clock.now(),
+    )
+    settings = msgspec.structs.replace(topic.settings, shards=shards)
+    return topic.change(settings=settings, grown=(*(each for each in grown if _is_needed(topic, each)), growth))
+
+
+def _known(topic: Topic) -> int:
+    """Return how many shards the registry shows that a topic has."""
+    record = topic.node.catalog.known(topic.name)
+    return record.settings.shards if record is not None and record.number == topic.record.number else 0
+
+
+def _let_go(topic: Topic, made: list[Shard], error: Exception) -> None:
+    """Make no use of shards that were made; they stay on the disk where the record names them, or may do so yet."""
+    if isinstance(error, UnansweredError) or _known(topic) > len(topic.shards):
+        for shard in made:
+            shard.drop()
+        _wait_for_news(topic)
+    else:
+        _unmake(topic, made)
+
+
+def _wait_for_news(topic: Topic) -> None:
+    """Take the shards in that the record turns out to name, once it is heard of."""
+    registry, key = topic.node.catalog.registry, TOPICS + topic.name
+
+    def heard(events: Sequence[Event]) -> None:
+        if any(event.key == key for event in events):
+            cancel()
+            if topic.is_open and not topic.is_leaving and (known := _known(topic)) > len(topic.shards):
+                grow(topic, known)  # if that cannot be, whoever asks for it again is told why
+
+    cancel = registry.watch(key, registry.revision, heard)
 
 
 def _unmake(topic: Topic, made: list[Shard]) -> None:

@@ -37,6 +37,14 @@ class Draft(NamedTuple, Generic[T]):
     lease: Lease | None = None
 
 
+class UnansweredError(Refusal):
+    """A change that was given up: it may have been done, or still be done."""
+
+    def __init__(self, error: Exception) -> None:
+        text = f"the registry does not answer, so it is not known whether this was done ({error}); try again"
+        super().__init__("unavailable", text)
+
+
 #: Composes the change from what the registry shows now; raises the Refusal of one that cannot be.
 Compose = Callable[[], Draft[T]]
 
@@ -77,8 +85,8 @@ class _Attempt(Generic[T]):
     def _told(self, revision: int | None, error: Exception | None) -> None:
         if error is None or (self._doubtful and _is(error, "conflict") and self._is_done()):
             self.answer.give(self._draft.made)
-        elif isinstance(error, UnknownOutcomeError):
-            self._doubt(error)
+        elif isinstance(error, UnknownOutcomeError) or (self._doubtful and _is(error, "unavailable")):
+            self._doubt(error)  # what is refused now may have been done before
         elif _is(error, "conflict") and self._conflicts < CONFLICTS_MAX:
             self._conflicts += 1
             self._go()
@@ -89,11 +97,20 @@ class _Attempt(Generic[T]):
         now_ns = self._clock.monotonic()
         self._doubtful = True
         self._until_ns = self._until_ns or now_ns + PATIENCE_NS
-        if now_ns >= self._until_ns:
-            text = f"the registry does not answer, so it is not known whether this was done ({error}); try again"
-            self.answer.refuse(Refusal("unavailable", text))
+        if self._is_past() and self._is_done():
+            self.answer.give(self._draft.made)
+        elif now_ns >= self._until_ns:
+            self.answer.refuse(UnansweredError(error))
         else:
             self._clock.call_at(now_ns + AGAIN_NS, self._propose)
+
+    def _is_past(self) -> bool:
+        """Tell whether a guard holds no longer: then it was done, or never will be as it is."""
+        for key, revision in self._draft.guards.items():
+            entry = self._registry.get(key)
+            if (entry.revision if entry else 0) != revision:
+                return True
+        return False
 
     def _is_done(self) -> bool:
         """Tell whether the registry shows what was asked for: then the answer that was lost said yes."""
