@@ -62,6 +62,29 @@ def test_nsq_case_34_a_node_without_a_ping_for_300_seconds_is_dropped() -> None:
     assert len(service.get("/lookup?topic=t")["producers"]) == 2
 
 
+def test_a_topic_takes_headers_where_one_of_its_nodes_does() -> None:
+    service = Service()
+    first, second = service.node("first"), service.node("second")
+
+    def extends() -> bool:
+        return service.get("/lookup?topic=t&metainfo=true")["meta"]["extend_support"] is True
+
+    for node in (first, second):
+        node.command("REGISTER t")
+    assert not extends()
+    assert first.command('DESCRIBE t {"extend_support":true,"partition_num":2}') == "OK"
+    assert second.command('DESCRIBE t {"extend_support":false,"replica":3}') == "OK"
+    meta = service.get("/lookup?topic=t&metainfo=true")["meta"]
+    assert (meta["extend_support"], meta["partition_num"], meta["replica"]) == (True, 2, 3)
+    second.command("UNREGISTER t")
+    assert extends()
+    second.command('DESCRIBE t {"extend_support":false}')
+    first.leave()
+    assert not extends()
+    second.leave()
+    assert not extends()
+
+
 def test_both_lifetimes_can_be_configured() -> None:
     service = Service(tombstone_lifetime_ns=10**9, inactive_producer_timeout_ns=5 * 10**9)
     service.node("n").command("REGISTER t")

@@ -87,12 +87,34 @@ class _Production:
 class _Topic:
     """A name with its producers and channels, each by the producer's id."""
 
-    __slots__ = ("channels", "meta", "producers")
+    __slots__ = ("channels", "described", "meta", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[str, _Production] = {}
         self.channels: dict[str, dict[str, None]] = {}
+        #: What each node says of it, by the node's id; and what holds while none does.
+        self.described: dict[str, Meta] = {}
         self.meta: Meta | None = None
+
+    def told(self) -> Meta | None:
+        """Return what all together say of it: one that needs a client to know more is enough."""
+        said, known = self.described.values(), self.meta or Meta()
+        if not said:
+            return self.meta
+        return Meta(
+            partition_num=max(each.partition_num for each in said),
+            replica=max(each.replica for each in said),
+            extend_support=any(each.extend_support for each in said),
+            ordered=any(each.ordered for each in said),
+            multi_part=known.multi_part,
+            disable_channel_auto_create=known.disable_channel_auto_create,
+        )
+
+    def forget(self, peer: str) -> None:
+        """Let a node's word count no longer; that of the last one stays."""
+        if len(self.described) == 1 and peer in self.described:
+            self.meta = self.told()
+        self.described.pop(peer, None)
 
 
 class Directory:
@@ -127,13 +149,9 @@ class Directory:
         if partition is not None:
             production.partitions.add(partition)
 
-    def describe(self, topic: str, meta: Meta) -> None:
-        """A node says what a topic was made with; what it cannot know stays."""
-        entry = self._topic(topic)
-        known = entry.meta or Meta()
-        entry.meta = msgspec.structs.replace(
-            meta, multi_part=known.multi_part, disable_channel_auto_create=known.disable_channel_auto_create
-        )
+    def describe(self, peer: str, topic: str, meta: Meta) -> None:
+        """A node says what a topic was made with; others may say something else of theirs."""
+        self._topic(topic).described[peer] = meta
 
     def unregister(self, peer: str, topic: str, channel: str = "", partition: int | None = None) -> None:
         """A node has a channel, a partition or a whole topic no more; an ephemeral name goes with its last producer."""
@@ -154,6 +172,7 @@ class Directory:
         for producers in entry.channels.values():
             producers.pop(peer, None)
         entry.producers.pop(peer, None)
+        entry.forget(peer)
         if not entry.producers and topic.endswith(EPHEMERAL):
             self.remove_topic(topic)
 
@@ -162,6 +181,7 @@ class Directory:
         self._peers.pop(peer, None)
         self._heard_ns.pop(peer, None)
         for entry in self._topics.values():
+            entry.forget(peer)
             if entry.producers.pop(peer, None) is not None:
                 for producers in entry.channels.values():
                     producers.pop(peer, None)
@@ -237,7 +257,7 @@ class Directory:
     def meta(self, topic: str) -> Meta | None:
         """Return what a topic was made with, None where nobody said."""
         entry = self._topics.get(topic)
-        return entry.meta if entry is not None else None
+        return entry.told() if entry is not None else None
 
     def producers(self, topic: str, now_ns: int) -> list[Peer]:
         """Return the nodes where a topic can be had now, in the order they came."""

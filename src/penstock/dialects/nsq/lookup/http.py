@@ -310,7 +310,10 @@ class Http(App):
         real = self._host.meta(topic) if self._host is not None else None
         if real is not None:
             known = msgspec.structs.replace(
-                real, multi_part=known.multi_part, disable_channel_auto_create=known.disable_channel_auto_create
+                real,
+                extend_support=real.extend_support or known.extend_support,  # others may have it, too
+                multi_part=known.multi_part,
+                disable_channel_auto_create=known.disable_channel_auto_create,
             )
         seen = self._directory.partitions(topic, self._clock.monotonic())
         return msgspec.structs.replace(known, partition_num=max(known.partition_num, *(n + 1 for n in seen), 1))

@@ -204,10 +204,10 @@ class Session:
 
     def describe(self, args: list[bytes]) -> None:
         """Take note of what a topic was made with."""
-        self._identified()
+        peer = self._identified()
         topic, meta = described(args)
         self._check(topic)
-        self._directory.describe(topic, meta)
+        self._directory.describe(peer.id, topic, meta)
         self._link.write(OK)
 
     def unregister(self, args: list[bytes]) -> None:
