@@ -12,6 +12,7 @@ import pytest
 
 from penstock.callers import Caller
 from penstock.config import CallersConfig, Config
+from penstock.dialects.dynamiq.queue import NAME, SETTINGS
 from penstock.errors import Refusal
 from penstock.node.audit import DROPPED, TOPIC
 from tests.callers.parts import SECRET, TOKEN, bearer, user, users_in
@@ -109,6 +110,37 @@ def test_nobody_writes_empties_or_deletes_the_audit(flown: Flown) -> None:
         answer = flown.ask(method, path, body, headers=bearer(TOKEN))
         assert (answer.status, answer.code) == (403, "forbidden")
     assert [each["reason"] for each in rows(flown)].count("own_topic") == 5
+
+
+def test_nobody_writes_the_audit_by_way_of_queues_and_fan_outs(flown: Flown) -> None:
+    flown.do(lambda: flown.node.obtain(TOPIC).now())
+    port = flown.ports["dynamiq.port"]
+
+    def asked(method: str, path: str, body: str = "") -> int:
+        return flown.ask(method, path, raw=body, headers=bearer(TOKEN), port=port).status
+
+    forged = '{"act":"delete","who":"eve"}'
+    assert asked("PUT", f"/v1/queues/{TOPIC}") == 403
+    assert asked("PUT", "/v1/topics/news") == 201
+    assert asked("PUT", f"/v1/topics/news/queues/{TOPIC}") == 403
+    assert asked("PUT", "/v1/topics/news/message", forged) == 200
+    assert asked("PUT", f"/v2/topics/news/subscriptions/{TOPIC}") == 403
+    assert asked("POST", "/v2/queues", f'{{"name":"{TOPIC}"}}') == 403
+    refused = [each for each in rows(flown) if each["reason"] == "own_topic"]
+    assert len(refused) == 4
+    assert forged not in flown.ask("GET", f"topics/{TOPIC}/messages", headers=bearer(TOKEN)).content.decode()
+
+
+def test_nobody_sets_the_audit_by_way_of_queues(flown: Flown) -> None:
+    flown.do(lambda: flown.node.obtain(TOPIC).now())
+    # Such as an earlier version made.
+    flown.do(lambda: flown.node.topic(TOPIC).create_subscription(NAME, SETTINGS).now())
+    settings = flown.do(lambda: flown.node.topic(TOPIC).settings)
+    port = flown.ports["dynamiq.port"]
+    for path in (f"/v1/queues/{TOPIC}", f"/v2/queues/{TOPIC}"):
+        body = '{"compressed_messages":true}'
+        assert flown.ask("PATCH", path, raw=body, headers=bearer(TOKEN), port=port).status == 403
+    assert flown.do(lambda: flown.node.topic(TOPIC).settings) == settings
 
 
 def test_reading_the_audit_takes_admin_or_a_right_that_names_it(flown: Flown) -> None:

@@ -43,6 +43,13 @@ def test_every_topic_gets_a_copy_with_an_id_of_its_own(site: Site) -> None:
     assert site.consume(orders, "s") == [b"hello"]
 
 
+def test_the_nodes_own_topics_get_no_copies(site: Site) -> None:
+    own = site.node.obtain("_penstock.audit").now()
+    site.node.fanouts.create("news").now()
+    with pytest.raises(Refusal, match="the node's own"):
+        site.node.fanouts.add("news", own)
+
+
 def test_a_name_is_given_once_and_a_topic_is_added_once(site: Site) -> None:
     fanouts, topic = site.node.fanouts, site.node.create_topic("news").now()
     fanouts.create("news").now()  # a topic of the same name is something else

@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.api.endpoint import PREFIX, Call, Endpoint, Nothing
 from penstock.api.setting import inward, outward, schema
-from penstock.callers import OWN
 from penstock.errors import Refusal
 from penstock.http.away import Away
 from penstock.log.shard import Shard
@@ -158,8 +157,7 @@ async def show_topic(call: Call[Nothing, None]) -> TopicInfo:
 async def change_topic(call: Call[Nothing, TopicChange]) -> TopicInfo:
     """Change settings of a topic."""
     topic = call.topic()
-    if topic.name.startswith(OWN):  # other settings could drop what it holds
-        call.caller.check("delete", topic.name)
+    call.caller.check_not_own(topic.name)
     settings = inward(call.body.settings, topic.settings, call.node.dialects)
     await topic.update(msgspec.structs.replace(settings, paused=topic.settings.paused))
     if settings.paused != topic.settings.paused:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.callers.account import Account
 from penstock.callers.identity import ANONYMOUS, Identity
-from penstock.callers.rights import Action
+from penstock.callers.rights import OWN, Action
 
 if TYPE_CHECKING:
     from penstock.callers.gate import Gate
@@ -110,6 +110,11 @@ class Caller:
         if verdict is not None:
             self._gate.refuse(self, verdict, action, topic, what)
         self._gate.granted(self, action, topic, what)
+
+    def check_not_own(self, topic: str) -> None:
+        """Refuse what would change what the node's own topics hold: other settings, copies of messages."""
+        if topic.startswith(OWN):
+            self.check("delete", topic)
 
     def may(self, action: Action, topic: str) -> bool:
         """Tell whether it may do something; what it may is remembered until users change."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.callers.rights import OWN
 from penstock.errors import Refusal
 from penstock.fanout.record import FanoutRecord
 from penstock.fanout.record import Target as Copied
@@ -94,6 +95,8 @@ class Fanouts:
 
     def add(self, name: str, topic: Target) -> Answer[FanoutRecord]:
         """Let a topic get copies, once however often it is added."""
+        if topic.name.startswith(OWN):
+            raise Refusal("forbidden", f"topic {topic.name} is the node's own and gets no copies")
         target = Copied(topic.name, topic.record.number)
 
         def added(record: FanoutRecord) -> FanoutRecord:

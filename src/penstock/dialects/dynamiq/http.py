@@ -257,6 +257,7 @@ class Http(App):
         name, queue = request.names["t"], request.names["q"]
         request.caller.check("change", name, f"fan-out to {queue}")
         request.caller.check("change", queue, f"fan-out from {name}")
+        request.caller.check_not_own(queue)
         return name, queue
 
     def _changed(self, record: FanoutRecord) -> Response:
@@ -322,6 +323,7 @@ class Http(App):
         """Choose other settings for a queue: all of them, or none."""
         name = request.names["q"]
         request.caller.check("change", name)
+        request.caller.check_not_own(name)
         queue = self._queues.get(name)
         if queue is None:
             raise Fault(404, {"error": "Queue did not exist."})

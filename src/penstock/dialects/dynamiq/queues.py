@@ -77,6 +77,7 @@ class Queues:
         topic = self._node.find(name)
         if topic is not None:
             caller.check("change", name, f"subscription {NAME}")
+            caller.check_not_own(name)
         asked = self._node.obtain_for(caller, "create", name) if topic is None else Answer.of(topic)
         return asked.then_ask(lambda there: there.create_subscription(NAME, SETTINGS)).then_make(lambda _: None)
 

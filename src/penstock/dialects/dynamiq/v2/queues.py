@@ -135,6 +135,7 @@ class QueueResource:
 
     def change_queue(self, call: Call[Nothing, shapes.SettingsIn]) -> Answer[shapes.Queue]:
         """Choose other settings: all of them or none, in force when this is answered."""
+        call.caller.check_not_own(call.names["queue"])
         queue = self.named(call.caller, "change", call.names["queue"])
         return self._change(call.caller, queue.topic.name, call.body)
 

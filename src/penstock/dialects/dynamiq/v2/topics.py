@@ -121,6 +121,7 @@ class TopicResource:
         name, queue = call.names["topic"], call.names["queue"]
         call.caller.check("change", name, f"fan-out to {queue}")
         call.caller.check("change", queue, f"fan-out from {name}")
+        call.caller.check_not_own(queue)
         return self._named(call.caller, "change", name), queue
 
     def _named(self, caller: Caller, action: Action, name: str) -> str:
