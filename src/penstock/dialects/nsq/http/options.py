@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.config import Config, host_and_port
+from penstock.config.keys import keys_of
 from penstock.dialects.nsq.config import NsqConfig, endpoints
 from penstock.dialects.nsq.http.words import Fault, document
 from penstock.errors import ConfigError
@@ -24,6 +25,8 @@ LEVELS = {
     "error": (4, logging.ERROR),
     "fatal": (5, logging.CRITICAL),
 }
+#: Shown to nobody.
+SECRETS = {key.name for key in keys_of(NsqConfig) if key.kind == "secret"}
 LOOKUPD, LOG_LEVEL = "nsqlookupd_tcp_addresses", "log_level"
 
 #: Announces the node to these lookup services and no other.
@@ -52,7 +55,7 @@ class Options:
             **{f"{port}_address": places.get(f"nsq.{port}_port", "") for port in ("tcp", "http", "https")},
         }
         for key in (name, f"{name}_ns"):
-            if key in nsq.__struct_fields__:
+            if key in nsq.__struct_fields__ and key not in SECRETS:
                 named.setdefault(name, getattr(nsq, key))
         if name not in named:
             raise Fault(400, "INVALID_OPTION")
