@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.disk import LocalDisk, LocalFile
+from tests.callers.parts import user, users_in
 from tests.served import Served
 
 
@@ -40,6 +41,19 @@ def test_readyz_tells_that_the_node_is_degraded_and_one_busy_topic_does_not_make
     assert "degraded (storage): its storage fails" in answer.json["problems"][0]
     assert len(answer.json["degraded"]) == 2
     assert served.get("/healthz").status == 200
+
+
+def test_readyz_tells_that_users_are_not_what_the_file_says(served: Served) -> None:
+    users_in(served.path, [user("bob")])
+    served.do(served.node.gate.reload)
+    (served.path / "users.json").unlink()
+    served.do(served.node.gate.reload)
+    answer = served.get("/readyz")
+    assert (answer.status, answer.json["problems"]) == (200, [])
+    assert "users stay as they were" in answer.json["degraded"][0]
+    users_in(served.path, [user("bob")])
+    served.do(served.node.gate.reload)
+    assert served.get("/readyz").json["degraded"] == []
 
 
 def test_readyz_tells_of_a_full_disk(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

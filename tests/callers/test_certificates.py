@@ -58,3 +58,19 @@ def test_https_knows_a_client_by_its_certificate(tmp_path: Path, known: bool) ->
             answer.read()
             assert answer.status == (status if known else 401)
         connection.close()
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_file_of_users_that_goes_away_opens_nothing(tmp_path: Path, left: bytes | None) -> None:
+    context, path = FILES.client_context(shown=True), tmp_path / "users.json"
+    with served(tmp_path, user(NAME, ("publish", "t"), secret="")) as node:
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        node.do(node.node.gate.reload)
+        with Client(node.tcp_port, context) as client:
+            client.identify(tls_v1=True)
+            client.send(pub("t", b"x"))
+            assert client.told() == "OK"
+            client.send(pub("u", b"x"))
+            assert client.told().startswith("E_UNAUTHORIZED")

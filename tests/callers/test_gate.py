@@ -277,6 +277,13 @@ def test_another_secret_or_a_token_taken_back_ends_what_it_opened(place: Place, 
     assert place.shows(shown).how == "wrong"
 
 
+def test_an_empty_file_of_users_is_an_error_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "users.json").touch()
+    clock = FakeClock()
+    with pytest.raises(ConfigError, match="is empty"):
+        Gate(Config(data_dir=str(tmp_path)), clock, FakeDisk(clock))
+
+
 def test_a_file_that_cannot_be_read_changes_nothing_and_is_said_once(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

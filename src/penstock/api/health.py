@@ -31,7 +31,8 @@ class Readiness(msgspec.Struct):
 
     ready: bool
     problems: list[str]
-    #: What of timelines or a relay is held back, and why; a topic's own trouble is not the node's.
+    #: What of timelines or a relay is held back, and why; users that stay as they were though their file is gone. A
+    #: topic's own trouble is not the node's.
     degraded: list[str] = []
 
 
@@ -53,7 +54,7 @@ def _degraded(node: Node) -> list[str]:
     """Return what works less well than it should, while the node does its work."""
     running = [served.running for served in node.served.values()]
     hindrances = [text for each in running if isinstance(each, Hindered) for text in each.hindrances()]
-    return node.health.sentences() + hindrances
+    return node.health.sentences() + hindrances + ([node.gate.unread] if node.gate.unread else [])
 
 
 async def problems_of(node: Node) -> list[str]:

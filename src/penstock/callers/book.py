@@ -120,10 +120,12 @@ class Book:
         return self.having(msgspec.structs.replace(self.user(name), quota=quota))
 
     @classmethod
-    def of(cls, content: bytes, path: str) -> Book:
-        """Return what a file says; ConfigError if it cannot be read as users."""
-        if not content:
+    def of(cls, content: bytes | None, path: str) -> Book:
+        """Return what a file says, nobody without one; ConfigError if it cannot be read as users."""
+        if content is None:
             return cls()
+        if not content:  # what is left of a write that failed: to read it as nobody would let everybody in
+            raise ConfigError(f"{path} is empty. Put the right one there, or remove it if there are to be no users")
         try:
             found = msgspec.json.decode(content, type=_File)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -147,13 +149,13 @@ class Book:
             raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def content_of(path: str) -> bytes:
-    """Return what is in the file of users, nothing where there is none."""
+def content_of(path: str) -> bytes | None:
+    """Return what is in the file of users, None where there is no file."""
     try:
         with open(path, "rb") as file:
             return file.read(FILE_BYTES_MAX)
     except FileNotFoundError:
-        return b""
+        return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
 

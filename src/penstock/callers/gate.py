@@ -108,8 +108,8 @@ class Gate:
         self._timer: Timer | None = None
         self._logged_ns = clock.monotonic() - LOG_NS
         self._unsaid = 0
-        #: Why the file of users was not read the last time.
-        self._unread = ""
+        #: Why the users in force are not what their file says now, empty if they are.
+        self.unread = ""
 
     # --- who it is ------------------------------------------------------------------------------------------------
 
@@ -380,16 +380,20 @@ class Gate:
             caller.entered = None
 
     def reload(self) -> None:
-        """Take the file of users as it is now; one that cannot be read changes nothing."""
+        """Take the file of users as it is now; one that cannot be read, or is gone, changes nothing."""
         try:
             content = content_of(self._path)
-            if content == self._content:
-                return
-            book = Book.of(content, self._path)
+            if content is None and self._content is not None:  # without users, who has a certificate may do everything
+                raise ConfigError(f"{self._path} is gone. Put it back, or start the node anew to have no users")
+            book = Book.of(content, self._path) if content != self._content else None
         except ConfigError as error:
-            if str(error) != self._unread:  # it is looked at every second
-                _log.error("users stay as they were: %s", error)
-            self._unread = str(error)
+            unread = f"users stay as they were: {error}"
+            if unread != self.unread:  # it is looked at every second
+                _log.error(unread)
+            self.unread = unread
+            return
+        self.unread = ""
+        if book is None:
             return
         old, self.book, self._content = self.book, book, content
         self.accounts.apply(book)
