@@ -13,6 +13,7 @@ from penstock.config import Config, check
 from penstock.dialects import DIALECTS
 from penstock.dialects.flight.config import FlightConfig
 from penstock.errors import ConfigError
+from tests.callers.parts import SECRET, user, users_in
 from tests.flight.parts import Flown, many
 from tests.nsq.certificates import certificates
 
@@ -69,6 +70,20 @@ def test_tls_with_the_certificate_of_the_node(tmp_path: Path) -> None:
         with pytest.raises(flight.FlightUnavailableError):
             list(plain.list_flights(b"", flight.FlightCallOptions(timeout=5)))
         plain.close()
+
+
+def test_a_hold_is_ended_only_by_who_may_read_what_it_holds(tmp_path: Path) -> None:
+    users_in(tmp_path, [user("bob", ("consume", "t")), user("eve", ("consume", "other"))])
+    with Flown(tmp_path) as flown:
+        info = flown.act("create-topic", name="t")
+        held = {"name": "query", "topic": "t", "incarnation": info["incarnation"], "offsets": [0], "ttl_ms": 60_000}
+        flown.act("hold", **held)
+        release = flight.Action("release-hold", b'{"name":"query"}')
+        with pytest.raises(flight.FlightUnauthorizedError, match="forbidden: "):
+            list(flown.client.do_action(release, with_token(f"eve:{SECRET}")))
+        assert flown.do(lambda: len(flown.node.holds)) == 1
+        list(flown.client.do_action(release, with_token(f"bob:{SECRET}")))
+        assert flown.do(lambda: len(flown.node.holds)) == 0
 
 
 def test_beyond_this_machine_a_token_and_tls_are_needed() -> None:

@@ -79,6 +79,10 @@ class Holds:
         put = self._catalog.put(key, msgspec.msgpack.encode(record))
         return put.then_make(lambda _: self._records.update({key: record}))
 
+    def topics(self, name: str) -> list[str]:
+        """Return the topics that holds of a name are on."""
+        return sorted(record.topic for record in self._records.values() if record.name == name)
+
     def release(self, name: str) -> Answer[int]:
         """End all holds of a name; answer with how many there were."""
         return self._drop([key for key, record in self._records.items() if record.name == name])

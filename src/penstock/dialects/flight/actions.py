@@ -238,8 +238,14 @@ def hold(service: Service, caller: Caller, document: Hold) -> object:
 
 def release_hold(service: Service, caller: Caller, document: HoldName) -> object:
     """End all holds of a name."""
-    release = service.node.holds.release
-    service.bridge.ask(lambda settle: release(document.name).then_make(lambda _: None).then(settle))
+    holds = service.node.holds
+
+    def release(settle: Settle[int]) -> None:
+        for topic in holds.topics(document.name):
+            caller.check("read", topic, f"hold {document.name}")
+        holds.release(document.name).then(settle)
+
+    service.bridge.ask(release)
     return {}
 
 
