@@ -21,7 +21,7 @@ from penstock.message import Rows
 from penstock.settings import HOUR_NS, Measure, TopicSettings
 from tests.fakes import START_NS as EPOCH_NS
 from tests.fakes import FakeClock
-from tests.log.disks import BrokenDisk, FullDisk, InlineDisk, ManualDisk
+from tests.log.disks import BrokenDisk, FullDisk, InlineDisk, ManualDisk, torn_appends
 from tests.log.samples import Row, in_files, listed, opened, read_all, rows_of
 
 
@@ -479,6 +479,20 @@ def test_group_commits_do_not_each_write_the_state(tmp_path: Path) -> None:
     assert len((tmp_path / "state").read_bytes().splitlines()) == 2
     again = StateFile(InlineDisk(), str(tmp_path)).state
     assert (again.synced_segment, again.synced_position) == (0, shard.stored_bytes())
+
+
+def test_a_line_of_the_state_that_was_torn_and_not_cut_spoils_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = opened(tmp_path)
+    shard.close()
+    file = StateFile(InlineDisk(), str(tmp_path))
+    with torn_appends(monkeypatch), pytest.raises(OSError, match="nor cut again"):
+        file.note()
+    file.state.reserved_end += 1000
+    file.note()
+    file.sync()
+    assert StateFile(InlineDisk(), str(tmp_path)).state == file.state
 
 
 def test_durability_may_change_between_os_and_fsync(tmp_path: Path) -> None:

@@ -468,6 +468,39 @@ def test_after_a_change_that_can_be_neither_written_nor_cut_nothing_is_taken(pat
     assert registry.get("a") is None
 
 
+@pytest.mark.parametrize("cuts", [1, 100])
+def test_what_follows_a_mark_that_was_torn_and_not_cut_is_kept_or_refused(
+    path: str, monkeypatch: pytest.MonkeyPatch, cuts: int
+) -> None:
+    registry = opened(path)
+    put(registry, "a", b"1")
+    write, cut, refused = os.write, os.ftruncate, [errno.EIO] * cuts
+
+    def half(fd: int, data: bytes) -> int:
+        if len(data) == MARK_BYTES:
+            write(fd, data[:5])
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return write(fd, data)
+
+    def refuse(fd: int, length: int) -> None:
+        if refused:
+            raise OSError(refused.pop(), "the cut failed")
+        cut(fd, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", refuse)
+        put(registry, "b", b"2")
+    if cuts == 1:
+        put(registry, "c", b"3")
+    else:
+        with pytest.raises(PenstockError, match="until the node is restarted"):
+            put(registry, "c", b"3")
+    registry.close()
+    found = {"a": b"1", "b": b"2", "c": b"3"} if cuts == 1 else {"a": b"1", "b": b"2"}
+    assert state(opened(path)) == found
+
+
 # Compaction
 
 

@@ -60,7 +60,7 @@ class StateFile:
         self._path = os.path.join(directory, FILE)
         self.found = False
         self.state = State()
-        #: A sync of this file failed: lines before the next may be gone, so it is made anew.
+        #: A write or sync of this file failed: lines before the next may be gone or torn, so it is made anew.
         self._spoiled = False
         try:
             file = disk.open(self._path)
@@ -99,6 +99,9 @@ class StateFile:
             full = self._spoiled or file.size() > STATE_BYTES_MAX
             if not full:
                 file.append([line(self.state)])
+        except OSError:
+            self._spoiled = True  # half a line may be left, which the next one would be a part of
+            raise
         finally:
             file.close()
         if full:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.clock import Clock, Timer
-from penstock.disk import Disk, File, is_full, replace_file
+from penstock.disk import Disk, File, TornFileError, is_full, replace_file
 from penstock.errors import ConfigError, PenstockError, Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.entries import Entries
@@ -306,10 +306,13 @@ class EmbeddedRegistry:
 
     def _mark(self) -> None:
         """Write down that everything so far was synced: from now on a bad frame here is damage."""
+        before = self._file.size()
         try:
-            self._file.append([mark(self._revision, self._file.size())])
+            self._file.append([mark(self._revision, before)])
         except OSError as error:  # a full disk: the change itself is in
             _log.warning("%s: the last change could not be marked as synced (%s)", self.path, error.strerror or error)
+            if isinstance(error, TornFileError):  # behind half a mark the next change would be cut at the next start
+                self._cut_back(before)
 
     def _cut_back(self, length: int) -> None:
         # What was written and not synced must not come back at the next start: its writer is told that it failed.
