@@ -127,6 +127,15 @@ def test_topics_are_dropped_by_pattern_and_only_if_somebody_says_yes(node: Node,
     assert node.ok("topic", "show", f"{topic}.other")
 
 
+def test_a_topic_whose_name_could_be_a_pattern_is_dropped_alone(node: Node, topic: str) -> None:
+    for name in (f"{topic}[1]", f"{topic}1", f"{topic}2"):
+        node.ok("topic", "create", name)
+    assert node.ok("topic", "delete", f"{topic}[1]", "--yes", "--json").json["deleted"] == [f"{topic}[1]"]
+    # There is none of that name any more, so that it is a pattern.
+    assert node.ok("topic", "delete", f"{topic}[1]", "--yes", "--json").json["deleted"] == [f"{topic}1"]
+    assert node.ok("topic", "show", f"{topic}2")
+
+
 def test_a_person_is_asked_before_a_topic_is_dropped(node: Node, topic: str) -> None:
     node.ok("topic", "create", topic)
     for answer, code, there in ((b"n\n", 1, 0), (b"y\n", 0, 1)):

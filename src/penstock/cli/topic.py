@@ -183,14 +183,18 @@ def delete(
 
 
 def _matching(client: Client, names: list[str]) -> list[str]:
-    """Return the topics that are meant; a pattern that fits none is refused, and so is a name that is not there."""
+    """Return the topics that are meant; a pattern that fits none is refused, and so is a name that is not there.
+
+    Where a topic has that very name, it alone is meant, whatever characters are in it.
+    """
     chosen: list[str] = []
     for name in names:
         if not set(name) & set("*?["):
             chosen += [client.get(f"/topics/{part(name)}").read(Topic).name]
             continue
         prefix = re.split(r"[*?\[]", name)[0]
-        found = [topic.name for topic in _listed(client, prefix)[0] if fnmatchcase(topic.name, name)]
+        there = [topic.name for topic in _listed(client, prefix)[0]]
+        found = [name] if name in there else [each for each in there if fnmatchcase(each, name)]
         if not found:
             raise Failure(f"no topic fits {name!r}; `penstock topic list` lists them")
         chosen += found
