@@ -19,9 +19,11 @@ ENV PATH=/opt/penstock/bin:$PATH PENSTOCK_DATA_DIR=/data PENSTOCK_LOG_FORMAT=jso
 USER penstock
 WORKDIR /data
 VOLUME /data
-# NSQ, its HTTP, its lookup service (TCP, HTTP), the admin API, Arrow Flight, Dynamiq, SQS and SNS.
+# NSQ by TCP (4150) and HTTP (4151), its lookup service by TCP (4160) and HTTP (4161), the admin API (7070), Arrow Flight (7071),
+# M3Msg (7507), Dynamiq (8081), timelines (9000), SQS and SNS (9324).
 EXPOSE 4150 4151 4160 4161 7070 7071 7507 8081 9000 9324
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["penstock", "status", "--json"]
+# Needs no token, and costs a start of Python without the program.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s CMD ["python", "-m", "penstock.cli.health", "/data/node.json"]
 ENTRYPOINT ["penstock"]
 CMD ["up"]
