@@ -24,6 +24,8 @@ class Counted(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     released: int = 0
     expired: int = 0
     dead: int = 0
+    #: Where the dead ones went; empty for TOPIC.dead.
+    dead_letter: str = ""
     #: By reason.
     discarded: dict[str, int] = {}
     #: Messages of a subscription that could be delivered, or were out on lease, when the interval ended.

@@ -171,7 +171,7 @@ class Counts:
         now_ns = self._clock.now()
         busy, self._busy = self._busy, []
         begun_ns, self._begun_ns = self._begun_ns or now_ns, 0
-        counted = [*self._backlogs(busy), *(tally.take() for tally in busy), *self._discarded()]
+        counted = [*self._backlogs(busy), *map(self._told, busy), *self._discarded()]
         if not counted and not (ended and self._written_ns):
             return
         self._written_ns = now_ns
@@ -188,6 +188,15 @@ class Counts:
                 for group in groups
             ]
         )
+
+    def _told(self, tally: Tally) -> Counted:
+        """Return what was counted of one, and where its dead letters went."""
+        counted = tally.take()
+        topic = self._node.topics.get(tally.topic) if counted.dead else None
+        subscription = topic.subscriptions.get(tally.subscription or "") if topic is not None else None
+        if subscription is None:
+            return counted
+        return msgspec.structs.replace(counted, dead_letter=subscription.settings.dead_letter)
 
     def _backlogs(self, busy: list[Tally]) -> list[Counted]:
         """Return how much every subscription has before it to whose topic something happened."""

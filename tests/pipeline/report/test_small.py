@@ -17,6 +17,7 @@ from penstock.errors import Refusal
 from penstock.pipeline.jobs.report import Report, page_of, small
 from penstock.pipeline.jobs.report.figures import Figures, Subscription, Topic
 from penstock.pipeline.jobs.report.plain import TYPES, Arrows, PlainQueries
+from penstock.pipeline.jobs.report.problems import problems
 from penstock.pipeline.jobs.report.report import gather
 from penstock.pipeline.jobs.report.scale import Distribution
 from penstock.pipeline.jobs.report.span import Span
@@ -92,6 +93,25 @@ def test_three_messages_and_a_dead_letter_are_told_as_they_were(tmp_path: Path) 
     assert (billing.delivered, billing.again, billing.acked, billing.released, billing.dead) == (4, 1, 2, 2, 1)
     assert topic(page.figures, "orders.dead").messages == 1
     assert "≈" not in page.html.split("</header>")[0]
+
+
+@pytest.mark.parametrize(("setting", "place"), [("", "orders.dead"), ("failed.all", "failed.all")])
+def test_dead_letters_are_looked_for_where_the_subscription_sends_them(
+    tmp_path: Path, setting: str, place: str
+) -> None:
+    site = Site(Config(data_dir="data"))
+    made = site.node.create_topic("orders").now()
+    site.consume(made, "billing", SubscriptionSettings(max_attempts=1, dead_letter=setting))
+    site.publish(made, b"one")
+    site.seat.release([1], 0)
+    site.machine.run(3)
+    site.node.close()
+    copied(site, tmp_path)
+    found = small(QUICK, path=str(tmp_path))
+    assert found is not None
+    (problem,) = problems(page_of(found).figures)
+    assert (problem.kind, problem.command) == ("Dead letters", f"penstock peek {place}")
+    assert f"is in the topic {place}." in problem.what
 
 
 def test_a_hundred_thousand_deliveries_of_a_hundred_thousand_messages(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     released: int = 0
     expired: int = 0
     dead: int = 0
+    #: Where they went last; empty where nobody counted them.
+    dead_letter: str = ""
     #: Deliveries that were not a message's first; None where nobody counted them.
     again: int | None = None
     backlog: Backlog | None = None
@@ -312,6 +314,7 @@ class Found:
                 released=events.get("released", 0),
                 expired=events.get("expired", 0),
                 dead=events.get("dead", 0),
+                dead_letter=self._dead_letter(name, subscription) if exact else "",
                 again=events.get("again", 0) if exact else None,
                 backlog=self._backlog(name, subscription),
                 attempts=dict(sorted(attempts[subscription].items())),
@@ -343,6 +346,11 @@ class Found:
         if self.tallies is None or name is None:
             return None
         return self.tallies.backlogs.get((name, subscription))
+
+    def _dead_letter(self, name: str | None, subscription: str | None) -> str:
+        if self.tallies is None or name is None:
+            return ""
+        return self.tallies.dead_letters.get((name, subscription)) or f"{name}.dead"
 
     def _distribution(self, kind: str, name: str | None, subscription: str | None) -> Distribution:
         return Distribution(

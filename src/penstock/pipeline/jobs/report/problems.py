@@ -73,14 +73,14 @@ def _killed(figures: Figures) -> Iterator[Problem]:
 def _dead(topic: Topic, each: Subscription) -> Iterator[Problem]:
     if each.dead:
         verb = "is" if each.dead == 1 else "are"
-        named = topic.name != OTHERS
+        place = f"topic {each.dead_letter}" if each.dead_letter else "dead-letter topic"
+        command = f"penstock peek {quote(each.dead_letter)}" if each.dead_letter else _show(topic, each)
         yield Problem(
             "Dead letters",
-            f"{_many(each, each.dead, 'message')} of {_name(topic, each)} failed too often and {verb} in the "
-            "dead-letter topic.",
+            f"{_many(each, each.dead, 'message')} of {_name(topic, each)} failed too often and {verb} in the {place}.",
             "Look at them, mend the consumer, then move them back with penstock redrive.",
             "attempts",
-            f"penstock peek {quote(topic.name + '.dead')}" if named else "",
+            command if topic.name != OTHERS else "",
             bad=True,
             weight=each.dead,
         )
@@ -106,8 +106,7 @@ def _backlog(topic: Topic, each: Subscription, figures: Figures) -> Iterator[Pro
             f"{units.count(backlog.first)} at first, about {rate} more than its consumers finish."
         )
         todo = "Start more consumers, or let each hold more messages at once."
-    command = f"penstock subscription show {quote(topic.name)} {quote(each.name)}"
-    yield Problem("Growing backlog", what, todo, "attempts", command, bad=True, weight=backlog.last)
+    yield Problem("Growing backlog", what, todo, "attempts", _show(topic, each), bad=True, weight=backlog.last)
 
 
 def _slow(topic: Topic, each: Subscription) -> Iterator[Problem]:
@@ -169,6 +168,10 @@ def _discarded(topic: Topic) -> Iterator[Problem]:
         what = f"{units.plural(many, 'message')} to {topic.name} {'was' if many == 1 else 'were'} discarded: {reason}."
         todo = "The ledger has the beginning of some, and where they came from."
         yield Problem("Discarded", what, todo, "discards", command, weight=many)
+
+
+def _show(topic: Topic, each: Subscription) -> str:
+    return f"penstock subscription show {quote(topic.name)} {quote(each.name)}"
 
 
 def _name(topic: Topic, each: Subscription) -> str:

@@ -47,6 +47,8 @@ class Tallies:
         #: By topic and event, in each step.
         self.courses: dict[str, dict[str, list[int]]] = {}
         self.backlogs: dict[Pair, Backlog] = {}
+        #: Where dead letters of a subscription went last; empty for TOPIC.dead.
+        self.dead_letters: dict[Pair, str] = {}
         #: When processes ended without saying so: what they had counted last is missing.
         self.killed_us: list[int] = []
         #: From where to where the counts reach.
@@ -107,6 +109,8 @@ def _count(found: Tallies, counted: Counted, step: int, steps: int) -> None:
         for reason, count in counted.discarded.items():
             reasons[reason] += count
             course[step] += count
+    if counted.dead:
+        found.dead_letters[topic, counted.subscription] = counted.dead_letter
     sums = None
     for name in FIELDS:
         value = getattr(counted, name)
