@@ -35,6 +35,8 @@ class Counted(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
 class Interval(msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True):
     """All that was counted from one moment to another; it does not cross a multiple of ten seconds."""
 
+    #: Which node of a cluster counted; empty where it is alone.
+    node: str = ""
     #: When the process began that counted.
     started_us: int
     from_us: int

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.clock import SECOND, Timer
+from penstock.cluster.places import name_of
 from penstock.intake.ledger import OTHER_TOPICS
 from penstock.message import Rows
 from penstock.settings import HOUR_NS, TopicSettings
@@ -175,10 +176,12 @@ class Counts:
         if not counted and not (ended and self._written_ns):
             return
         self._written_ns = now_ns
+        cluster = self._node.config.cluster
         groups = [counted[first : first + ENTRIES_MAX] for first in range(0, len(counted), ENTRIES_MAX)] or [[]]
         self._publish(
             [
                 Interval(
+                    node=name_of(cluster) if cluster.name else "",
                     started_us=self._node.started_ns // 1000,
                     from_us=begun_ns // 1000,
                     until_us=max(now_ns, begun_ns) // 1000,

@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +19,7 @@ from penstock.pipeline.jobs.report.report import gather as gathered
 from penstock.pipeline.jobs.report.small import small
 from penstock.pipeline.jobs.report.spark import SparkQueries
 from penstock.pipeline.jobs.report.totals import Hot
+from penstock.tally import Counted, Interval
 from tests.fakes import START_NS
 from tests.pipeline.data import SECOND_NS, Data
 from tests.pipeline.report.simulation import SECOND_US, START_US, frame, runs
@@ -194,6 +196,41 @@ def test_an_archive_is_reported_on_like_topics(spark: SparkSession, tmp_path: Pa
         assert (found.messages, found.body_bytes, found.topics[0].discards) == (2, 3, {"rate": 3})
         assert "tag" not in found.columns
     assert small(second, tables=[options.table], rows_max=5) is None
+
+
+def of_nodes() -> list[tuple[str, bytes]]:
+    """Return what two nodes of a cluster wrote to topics of their own, and a topic of somebody else's."""
+    told = []
+    for node, many in (("n1", 3), ("n2", 4)):
+        event = {"event": "discarded", "topic": "t", "reason": f"rate {node}", "one_in": 1, "count": many}
+        told += [(f"_penstock.events@{node}", each["body"]) for each in runs(event)]
+        counted = [Counted(topic="t", subscription="s", delivered=10, discarded={f"rate {node}": many})]
+        of_node = Interval(node=node, started_us=1, from_us=START_US, until_us=START_US + SECOND_US, counts=counted)
+        told += [(f"_penstock.counts@{node}", msgspec.json.encode(of_node))]
+    return [*told, ("_penstock.eventson", b"{}"), ("t", b"x")]
+
+
+@pytest.mark.parametrize("place", ["directory", "archive"])
+def test_each_node_of_a_cluster_has_a_history_and_counts_of_its_own(
+    spark: SparkSession, data: Data, tmp_path: Path, place: str
+) -> None:
+    where: dict[str, Any]
+    if place == "directory":
+        for name, body in of_nodes():
+            data.topic(name).append(body)
+        where = {"path": str(data.path)}
+    else:
+        rows = [{**message(name, 0), "body": body} for name, body in of_nodes()]
+        options = Archive(table=str(tmp_path / "lake"), format="parquet")
+        options.lake().append(archived(frame(spark, rows), options).frame, "test", 0)
+        where = {"tables": [options.table]}
+    little = small(Report(), **where)
+    assert little is not None
+    for queries in (little, SparkQueries(*frames(spark, Report(), **where), Report())):
+        assert queries.has_events
+        found = gathered(queries)
+        assert found.topics[0].discards == {"rate n2": 4, "rate n1": 3}
+        assert found.topics[0].subscriptions[0].delivered == 20
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.client.wire import TopicInfo
 from penstock.config import Config
 from penstock.errors import Refusal
-from penstock.pipeline.jobs.report import Report, page_of, small
+from penstock.pipeline.files import Files
+from penstock.pipeline.jobs.report import Report, own, page_of, small
 from penstock.pipeline.jobs.report.figures import Figures, Subscription, Topic
 from penstock.pipeline.jobs.report.plain import TYPES, Arrows, PlainQueries
 from penstock.pipeline.jobs.report.problems import problems
@@ -184,6 +186,39 @@ def test_a_node_that_was_killed_is_told() -> None:
     ]
     found = plain(messages("t", 3), rows)
     assert found.killed_us == (START_US + SECOND_US,)
+
+
+def test_nodes_of_a_cluster_that_take_turns_in_what_they_count_were_not_killed() -> None:
+    def told(node: str, at_s: int, started_us: int, *, ended: bool = False) -> bytes:
+        from_us = START_US + at_s * SECOND_US
+        counts = [Counted(topic="t", published=1)]
+        each = Interval(node=node, started_us=started_us, from_us=from_us, until_us=from_us + 1, counts=counts)
+        return msgspec.json.encode(msgspec.structs.replace(each, ended=ended))
+
+    span = Span.over(START_US, START_US + 60 * SECOND_US, 10)
+    running = [told("n1", 0, 1), told("n2", 1, 2), told("n1", 2, 1), told("n2", 3, 2), told("n1", 4, 1)]
+    assert tallied(running, span, QUICK).killed_us == []
+    ends = [*running, told("n2", 5, 2, ended=True), told("n2", 6, 5), told("n1", 7, 6)]
+    assert tallied(ends, span, QUICK).killed_us == [START_US + 4 * SECOND_US + 1]
+
+
+class Partly(Files):
+    """A cluster one of whose nodes is away."""
+
+    def topic(self, name: str) -> TopicInfo | None:
+        if name.endswith("@n2"):
+            raise Refusal("elsewhere", f"topic {name} is on the disk of node n2, which is not there")
+        return super().topic(name)
+
+
+def test_a_report_does_not_wait_for_what_a_node_counted_that_is_away(
+    data: Data, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("t", f"{COUNTS}@n1", f"{COUNTS}@n2"):
+        data.topic(name).append(b"{}")
+    store = Partly(str(data.path))
+    assert list(own.found(store, COUNTS, store.names())) == [f"{COUNTS}@n1"]
+    assert f"the report is made without topic {COUNTS}@n2: " in caplog.text
 
 
 def test_what_cannot_be_read_counts_nothing() -> None:

@@ -49,10 +49,12 @@ def _plain(rows: pa.Table) -> pa.Table | None:
     return pa.table(columns)
 
 
-def _own(tables: Sequence[pa.Table], topic: str) -> pa.Table | None:
-    """Return what tables have of one of the node's own topics; None if that is nothing."""
+def _own(tables: Sequence[pa.Table], kind: str) -> pa.Table | None:
+    """Return what tables have of a kind of topics that nodes keep of themselves; None if that is nothing."""
     found = [
-        each.filter(pc.equal(each.column("topic"), topic)).select(list(Report.EVENT_COLUMNS))
+        each.filter(
+            pc.or_kleene(pc.equal(each.column("topic"), kind), pc.starts_with(each.column("topic"), f"{kind}@"))
+        ).select(list(Report.EVENT_COLUMNS))
         for each in tables
         if {"topic", *Report.EVENT_COLUMNS} <= set(each.column_names)
     ]

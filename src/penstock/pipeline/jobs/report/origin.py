@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as sql
 
 from penstock.errors import ConfigError
+from penstock.pipeline.jobs.report import own
 from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, OWN_PREFIX, Report, check_names, moment
 from penstock.pipeline.lake.table import format_of, table
 from penstock.pipeline.options import parsed
@@ -50,20 +51,20 @@ def frames(
     if not (path or url or tables):
         raise ConfigError("where are the messages? Name a data directory (path), a node (url) or tables of an archive")
     messages = [_table(spark, place) for place in tables]
-    own = {name: _own(messages, name) for name in (EVENTS_TOPIC, COUNTS_TOPIC)}
+    nodes = {kind: _own(messages, kind) for kind in (EVENTS_TOPIC, COUNTS_TOPIC)}
     if path or url:
         words = {"path": path, "url": url, "token": token, "tlsRoots": tls_roots}
-        live, own = _live(spark, options, {name: value for name, value in words.items() if value}, not tables)
+        live, nodes = _live(spark, options, {name: value for name, value in words.items() if value}, not tables)
         messages = messages or live
     found = _together(messages)
     empty = spark.createDataFrame([], struct(Report.COLUMNS)) if found is None else found
-    return Frames(empty, _together(own[EVENTS_TOPIC]), _together(own[COUNTS_TOPIC]))
+    return Frames(empty, _together(nodes[EVENTS_TOPIC]), _together(nodes[COUNTS_TOPIC]))
 
 
-def _own(tables: Sequence[DataFrame], topic: str) -> list[DataFrame]:
-    """Return what tables of an archive have of one of the node's own topics; one without any does not know of it."""
+def _own(tables: Sequence[DataFrame], kind: str) -> list[DataFrame]:
+    """Return what tables of an archive have of topics that nodes keep of themselves; one without any knows of none."""
     found = [
-        each.where(sql.col("topic") == topic).select(*Report.EVENT_COLUMNS)
+        each.where((sql.col("topic") == kind) | sql.col("topic").startswith(f"{kind}@")).select(*Report.EVENT_COLUMNS)
         for each in tables
         if {"topic", *Report.EVENT_COLUMNS} <= set(each.columns)
     ]
@@ -79,7 +80,8 @@ def _live(
     spark: SparkSession, options: Report, words: Mapping[str, str], messages: bool
 ) -> tuple[list[DataFrame], dict[str, list[DataFrame]]]:
     """Return what a node or its directory has; a topic that was asked for by name must be there."""
-    there = opened(parsed({**words, "subscribePattern": ".*"})).names()
+    store = opened(parsed({**words, "subscribePattern": ".*"}))
+    there = store.names()
     if messages:
         check_names(options, there)
     wanted = list(options.topics) or [name for name in there if not name.startswith(OWN_PREFIX)]
@@ -94,8 +96,8 @@ def _live(
         return reader.options(subscribe=json.dumps(names), columns=json.dumps(columns), failOnDataLoss="false").load()
 
     found = [read(wanted, Report.COLUMNS, times)] if wanted and messages else []
-    own = (EVENTS_TOPIC, COUNTS_TOPIC)
-    return found, {name: [read([name], Report.EVENT_COLUMNS, {})] if name in there else [] for name in own}
+    kept = {kind: list(own.found(store, kind, there)) for kind in (EVENTS_TOPIC, COUNTS_TOPIC)}
+    return found, {kind: [read(names, Report.EVENT_COLUMNS, {})] if names else [] for kind, names in kept.items()}
 
 
 def _together(frames: Sequence[DataFrame]) -> DataFrame | None:

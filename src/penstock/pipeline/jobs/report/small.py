@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.client.wire import Read, TopicInfo
 from penstock.errors import ConfigError
+from penstock.pipeline.jobs.report import own
 from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, OWN_PREFIX, Report, check_names
 from penstock.pipeline.jobs.report.plain import TYPES, Arrows, PlainQueries
 from penstock.pipeline.options import parsed
@@ -70,32 +71,39 @@ def _live(options: Report, words: Mapping[str, str], messages: bool, rows_max: i
     if messages:
         check_names(options, there)
         names = list(options.topics) or [name for name in there if not name.startswith(OWN_PREFIX)]
-    own = [name for name in (EVENTS_TOPIC, COUNTS_TOPIC) if name in there]
-    infos = {name: info for name in [*names, *own] if (info := store.topic(name)) is not None}
+    events, counts = own.found(store, EVENTS_TOPIC, there), own.found(store, COUNTS_TOPIC, there)
+    infos = {name: info for name in names if (info := store.topic(name)) is not None} | events | counts
     reads = {name: list(_reads(store, info, options)) for name, info in infos.items()}
     rows, size = _extent(infos, reads)
     if rows > rows_max or size > BYTES_MAX:
         return None
     found = {name: _table(store, infos[name], each) for name, each in reads.items()}
     parts = [found[name] for name in names if name in found]
-    whole = pa.concat_tables(parts, promote_options="default") if parts else _empty()
-    return Arrows(whole, found.get(EVENTS_TOPIC), found.get(COUNTS_TOPIC))
+    return Arrows(
+        _together(parts) or _empty(), *(_together([found[name] for name in each]) for each in (events, counts))
+    )
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table | None:
+    return pa.concat_tables(tables, promote_options="default") if tables else None
 
 
 def _reads(store: Store, info: TopicInfo, options: Report) -> Iterator[Read]:
     """Yield what is to be read of each shard; of the node's own topics everything."""
-    own = info.name in (EVENTS_TOPIC, COUNTS_TOPIC) and info.name not in options.topics
+    is_own = info.name not in options.topics and any(
+        own.is_of(info.name, kind) for kind in (EVENTS_TOPIC, COUNTS_TOPIC)
+    )
     starts, ends = [shard.start for shard in info.shards], [shard.end for shard in info.shards]
-    if options.since_us is not None and not own:
+    if options.since_us is not None and not is_own:
         starts = store.offsets_at(info, max(options.since_us * 1000, 0))
-    if options.until_us is not None and not own:
+    if options.until_us is not None and not is_own:
         ends = store.offsets_at(info, max(options.until_us * 1000, 0))
     columns = [name for name in Report.COLUMNS if name not in ("topic", "shard")]
     for shard, start, end in zip(info.shards, starts, ends, strict=False):
         if start < end:
             yield Read(
                 topic=info.name, shard=shard.shard, incarnation=info.incarnation, start=start, end=end,
-                columns=columns if not own else list(Report.EVENT_COLUMNS), skip_lost=True,
+                columns=columns if not is_own else list(Report.EVENT_COLUMNS), skip_lost=True,
             )  # fmt: skip
 
 

@@ -64,19 +64,19 @@ def tallied(bodies: Iterable[bytes], span: Span, options: Report) -> Tallies:
     """Return the sums of a range."""
     found = Tallies()
     least_us = span.since_us if options.since_us is not None else span.since_us - INTERVAL_US
-    started_us = last_us = 0
-    ended = True
+    #: By node: the last interval of the process that counts there.
+    latest: dict[str, Interval] = {}
     for body in bodies:
         try:
             interval = msgspec.json.decode(body, type=Interval)
         except msgspec.MsgspecError:
             continue
         inside = least_us <= interval.from_us < span.until_us and interval.until_us >= span.since_us
-        if interval.started_us > started_us:
-            if not ended and span.since_us <= last_us < span.until_us:
-                found.killed_us.append(last_us)
-            started_us = interval.started_us
-        ended, last_us = interval.ended, interval.until_us
+        last = latest.get(interval.node)
+        if last is not None and interval.started_us > last.started_us and not last.ended:
+            found.killed_us += [last.until_us] if span.since_us <= last.until_us < span.until_us else []
+        if last is None or interval.started_us >= last.started_us:
+            latest[interval.node] = interval
         if inside:
             _add(found, interval, span, options)
     return found

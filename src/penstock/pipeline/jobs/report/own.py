@@ -1,0 +1,39 @@
+"""The topics that nodes keep of themselves: their history of deliveries, and their counts.
+
+A node that is alone has one of each; in a cluster each node has its own, its name behind an @.
+Invariant: what is away with its node is left out, and said; the messages of others do not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.wire import TopicInfo
+    from penstock.pipeline.store import Store
+
+_log = logging.getLogger("penstock.report")
+
+
+def is_of(name: str, kind: str) -> bool:
+    """Tell whether a topic is the one of this kind, or that of some node of a cluster."""
+    return name == kind or name.startswith(f"{kind}@")
+
+
+def found(store: Store, kind: str, there: Iterable[str]) -> dict[str, TopicInfo]:
+    """Return the topics of a kind that can be read now, by name."""
+    infos = {}
+    for name in there:
+        if is_of(name, kind):
+            try:
+                info = store.topic(name)
+            except PenstockError as error:
+                _log.warning("the report is made without topic %s: %s", name, error)
+                continue
+            if info is not None:
+                infos[name] = info
+    return infos
