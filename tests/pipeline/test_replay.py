@@ -25,6 +25,7 @@ from penstock.columns import OPTIONAL_COLUMNS
 from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.archive import dated
 from penstock.pipeline.jobs.replay import Progress, Replay, ends_on, planned, replay
+from penstock.pipeline.jobs.replay import plan as plans
 from penstock.pipeline.jobs.replay import run as running
 from penstock.pipeline.jobs.replay.condition import condition
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, steps_of
@@ -383,6 +384,49 @@ def test_a_time_counted_back_from_now_means_other_messages_later(node: Flown, tm
     assert f"5 messages of in, from {from_:%Y-%m-%dT%H:%M:%S}" in message
     assert message.endswith("To replay them again, give it another name: --name mine-2")
     assert run(msgspec.structs.replace(chosen, name="mine-2"))[0] == 1
+
+
+def test_replays_that_cannot_be_meant_again_are_not_kept_for_ever(
+    node: Flown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = FakePace()
+
+    def run(**words: Any) -> str:
+        """Replay something, and return the name that it had."""
+        node.put("in", many(1))
+        pace.at_ns = node.do(node.clock.now)
+        name = replay(never, options(node, **words), str(tmp_path), pace=pace).plan.name
+        node.advance(3600)
+        return name
+
+    def kept() -> set[str]:
+        return {path.name.removeprefix("replay-") for path in tmp_path.iterdir()}
+
+    lasting = {run(), run(name="mine", **{"from": "2m"})}
+    old = run(**{"from": "2m"})
+    assert kept() == {*lasting, old}
+    node.advance(40 * 24 * 3600)
+    monkeypatch.setattr(plans, "KEPT_MAX", 2)
+    names = [run(**{"from": "2m"}) for _ in range(4)]
+    # The last two that were done when the last one began, and that; what the same words mean later is kept.
+    assert kept() == {*lasting, *names[1:]}
+    assert replay(never, options(node), str(tmp_path), pace=pace).rows == 0
+    # What is not done can be gone on with, and is kept.
+    stopped = Heard(stop_after=0)
+    stopped.stop.set()
+    pace.at_ns = node.do(node.clock.now)
+    node.put("in", many(1))
+    waits = replay(never, options(node, **{"from": "5h"}), str(tmp_path), stop=stopped.stop, pace=pace).plan.name
+    node.advance(40 * 24 * 3600)
+    last = run(**{"from": "2m"})
+    assert kept() == {*lasting, waits, last}
+
+
+def test_a_replay_of_nothing_leaves_nothing(node: Flown, tmp_path: Path) -> None:
+    node.put("in", many(1))
+    outcome = replay(never, options(node, **{"from": "latest"}), str(tmp_path))
+    assert outcome.message.startswith("nothing to do")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_replay_from_a_time_back_says_how_to_go_on_with_it(node: Flown, tmp_path: Path) -> None:

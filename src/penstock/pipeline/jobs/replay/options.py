@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -115,15 +116,19 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def chosen_name(self) -> str:
         """Return the name it was given, or one that the same words always give."""
-        if self.name:
-            return self.name
-        text = json.dumps(self.words(), sort_keys=True)
-        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", self.topics[0] if self.topics else self.table.rsplit("/", 1)[-1])
-        return f"{stem.strip('-_')[:40] or 'messages'}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return self.name or name_of(self.words())
 
     def target(self, topic: str) -> str:
         """Return where the messages of a topic go."""
         return self.to.replace(TOPIC, topic)
+
+
+def name_of(words: Mapping[str, Any]) -> str:
+    """Return the name that words have of themselves."""
+    stem = words["topics"][0] if words["topics"] else words["table"].rsplit("/", 1)[-1]
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:40]
+    text = json.dumps(words, sort_keys=True)
+    return f"{stem or 'messages'}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def time_ns(text: str, now_ns: int, key: str) -> int:

@@ -17,9 +17,14 @@ import msgspec
 
 from penstock.disk import LocalDisk, private
 from penstock.errors import ConfigError
+from penstock.pipeline.jobs.replay.options import name_of
 from penstock.units.times import shown
 
 PLAN, DONE = "plan.json", "done.json"
+PREFIX = "replay-"
+#: So many replays that are done are kept, for so long, of those that nobody can mean a second time: as long as the node
+#: remembers their last steps.
+KEPT_MAX, KEPT_NS = 100, 30 * 24 * 3600 * 1_000_000_000
 
 
 class Bucket(NamedTuple):
@@ -92,6 +97,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.said) and self.said != self.words
 
     @property
+    def passing(self) -> bool:
+        """Whether nobody means it again: its times were counted back from then, and so was its name made."""
+        return self.relative and self.name == name_of(self.words)
+
+    @property
     def window(self) -> str:
         """Which messages these are, for people: what was asked for, and when those that were found were taken."""
         said = f"from {_bound(self.words['from'])} until {_bound(self.words['until'])}"
@@ -126,13 +136,15 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     rows: int = 0
     finished_ns: int = 0
+    #: As the plan has it, to be known without reading that.
+    passing: bool = False
 
 
 class Book:
     """The directory of one replay."""
 
     def __init__(self, home: str, name: str) -> None:
-        self.path = os.path.join(os.path.abspath(home), f"replay-{name}")
+        self.path = os.path.join(os.path.abspath(home), PREFIX + name)
         self.name = name
 
     def another(self) -> str:
@@ -158,6 +170,14 @@ class Book:
             yield
         finally:
             os.close(directory)
+
+    def drop(self) -> None:
+        """Remove what is here; a directory that holds anything else stays."""
+        with suppress(OSError):
+            for name in (PLAN, DONE):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, name))
+            os.rmdir(self.path)
 
     def plan(self) -> Plan | None:
         """Return the plan, None if there is none yet."""
@@ -209,6 +229,22 @@ class Book:
             with suppress(OSError):
                 os.unlink(path + ".new")
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def sweep(home: str, now_ns: int) -> None:
+    """Remove replays that are done and that nobody means again, the oldest beyond a number and those beyond an age."""
+    finished = []
+    for name in os.listdir(home):
+        if name.startswith(PREFIX):
+            book = Book(home, name.removeprefix(PREFIX))
+            with suppress(ConfigError):  # damaged, or somebody else's: whoever runs it is told
+                done = book.done()
+                if done.finished_ns and done.passing:
+                    finished.append((done.finished_ns, book))
+    finished.sort(key=lambda each: -each[0])
+    for number, (ended_ns, book) in enumerate(finished):
+        if number >= KEPT_MAX or now_ns - ended_ns >= KEPT_NS:
+            book.drop()
 
 
 def steps_of(buckets: Sequence[Bucket], rows_max: int, bytes_max: int) -> list[Step]:

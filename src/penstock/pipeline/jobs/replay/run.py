@@ -23,7 +23,7 @@ from penstock.errors import ConfigError, Refusal
 from penstock.pipeline.jobs.replay.batches import Batches
 from penstock.pipeline.jobs.replay.condition import Condition, condition
 from penstock.pipeline.jobs.replay.options import Replay
-from penstock.pipeline.jobs.replay.plan import Book, Bucket, Done, Plan, shares_of, steps_of
+from penstock.pipeline.jobs.replay.plan import Book, Bucket, Done, Plan, shares_of, steps_of, sweep
 from penstock.pipeline.jobs.replay.rows import Rows, TopicRows, table_rows
 from penstock.pipeline.jobs.replay.source import (
     CALL_S,
@@ -149,8 +149,10 @@ def replay(
         if plan is None:
             plan = _plan(spark, source, options, meant, now_ns)
             if not plan.steps:
+                book.drop()
                 return Outcome(plan, 0, True, f"nothing to do: no message matches, {plan.window}")
             book.settle(plan)
+            sweep(home, now_ns)
         done = book.done()
         if done.steps == len(plan.steps):
             return Outcome(plan, 0, True, _repeated(plan, done, book))
@@ -223,6 +225,7 @@ class _Run:
                 steps=number + 1,
                 rows=done.rows + plan.steps[number].rows,
                 finished_ns=self._pace.now() if last else 0,
+                passing=plan.passing,
             )
             self._book.note(done)
             self._tell(done, rows, self._pace.monotonic() - began_ns)
