@@ -80,6 +80,11 @@ def cpu(numbers: Mapping[str, Reading], name: str) -> float | None:
     return numbers[name].cpu_us if name in numbers else None
 
 
+def p50_ms(numbers: Mapping[str, Reading], name: str) -> float | None:
+    """Return a server's median latency in milliseconds, None where it is missing."""
+    return numbers[name].p50_us / 1000 if name in numbers else None
+
+
 def p99_ms(numbers: Mapping[str, Reading], name: str) -> float | None:
     """Return a server's p99 in milliseconds, None where it is missing."""
     return numbers[name].p99_us / 1000 if name in numbers else None

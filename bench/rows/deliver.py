@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench import measure
 from bench.measure import Sample, interleaved
-from bench.peers import Nsqd, Penstock, Server, fleet
+from bench.peers import Nsqd, NsqdInMemory, Penstock, Server, fleet
 from bench.plan import Plan
 from bench.report import Result, at_least, at_most, cpu, rate, ratio, result
 
@@ -18,7 +18,7 @@ LONE = 5_000
 
 
 def run(plan: Plan) -> Iterator[Result]:
-    """Fill a channel, restart the server, take everything."""
+    """Fill a channel, restart the server unless it keeps nothing, take everything."""
 
     def turn(server: Server) -> Sample:
         count = plan.deliver_ours if isinstance(server, Penstock) else plan.deliver_peer
@@ -27,13 +27,19 @@ def run(plan: Plan) -> Iterator[Result]:
         server.load("sub", topic=topic, count=0)
         server.load("pub", topic=topic, batch=FILL_BATCH, count=count)
         measure.settle(server.pid)
-        server.restart()
+        if not isinstance(server, NsqdInMemory):
+            server.restart()
         measure.quiet()
         return server.sample("sub", topic=topic, rdy=RDY, count=count)
 
-    with fleet(Nsqd, Penstock) as made:
+    with fleet(Nsqd, NsqdInMemory, Penstock) as made:
         numbers = interleaved(plan.rounds, made.each(turn))
-    goals = [at_least(6, ratio(rate(numbers, "penstock"), rate(numbers, "nsqd")))]
+    ours = rate(numbers, "penstock")
+    goals = [
+        at_least(6, ratio(ours, rate(numbers, "nsqd"))),
+        at_least(6, ratio(ours, rate(numbers, NsqdInMemory.name)), what="nsqd in memory, which read nothing back "),
+        at_most(0.5, cpu(numbers, "penstock"), " µs", "CPU "),
+    ]
     yield result("deliver", f"deliver + FIN, RDY {RDY}, backlog read back from disk", numbers, goals, made.missing)
 
 

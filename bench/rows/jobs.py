@@ -112,7 +112,7 @@ def _archive(site: Site, plan: Plan) -> Iterator[Result]:
     for ours in (True, False):
         turn(ours)
     numbers = interleaved(plan.rounds, {"parquet to parquet": lambda: turn(False), "penstock": lambda: turn(True)})
-    goals = [at_least(0.8, ratio(rate(numbers, "penstock"), rate(numbers, "parquet to parquet")))]
+    goals = [at_least(0.85, ratio(rate(numbers, "penstock"), rate(numbers, "parquet to parquet")))]
     yield result("archive", work, numbers, goals, {})
 
 

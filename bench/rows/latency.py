@@ -28,6 +28,6 @@ def run(plan: Plan) -> Iterator[Result]:
             goals = [
                 at_most(1, ours, " ms", "p99 "),
                 at_most(0.25, ratio(ours, p99_ms(numbers, "nsqd")), what="p99 of nsqd's "),
-                at_most(1.25, ratio(cpu(numbers, "penstock"), cpu(numbers, "nsqd")), what="CPU of nsqd's "),
+                at_most(0.9, ratio(cpu(numbers, "penstock"), cpu(numbers, "nsqd")), what="CPU of nsqd's "),
             ]
             yield result("latency", f"latency at {rate // 1000} k msg/s", numbers, goals, made.missing)

@@ -54,7 +54,7 @@ def _fixed(site: Site, taken: Taken) -> Result:
     fixed_ms = {name: query.middle(taken[name], "batch_ms") for name in taken}
     start_s = {name: query.middle(taken[name], "start_s") for name in taken}
     goals = [
-        at_most(120, fixed_ms[FILES], " ms", "a micro-batch without its rows "),
+        at_most(80, fixed_ms[FILES], " ms", "a micro-batch without its rows "),
         at_most(0.4, start_s[FILES], " s", "query start "),
         shown("a micro-batch over Flight", fixed_ms[FLIGHT], " ms"),
         shown("query start over Flight", start_s[FLIGHT], " s"),
