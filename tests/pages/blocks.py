@@ -7,6 +7,7 @@ A comment right above a fence, which readers do not see, says so: <!-- not run: 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ class Command(NamedTuple):
 
     text: str
     prints: list[str]
+
+
+def is_pipeline(block: Block) -> bool:
+    """Tell whether a toml fence is of a pipeline, or part of one."""
+    return block.language == "toml" and bool({"sources", "steps", "sinks"} & set(tomllib.loads(block.text)))
 
 
 def blocks() -> list[Block]:

@@ -17,8 +17,10 @@ import pytest
 import typer
 
 from penstock.cli.app import app
+from penstock.cli.table import load
+from penstock.relays.m3msg.topology import read as read_topology
 from tests.cli.program import SECONDS_MAX, Node, environment
-from tests.pages.blocks import PAGES, ROOT, Block, Command, blocks, commands
+from tests.pages.blocks import PAGES, ROOT, Block, Command, blocks, commands, is_pipeline
 
 ALL = blocks()
 
@@ -120,15 +122,43 @@ def is_endless(command: Command) -> bool:
     return words[:2] in (["penstock", "tail"], ["penstock", "top"]) and not {"--max", "--no-follow"} & set(words)
 
 
-@pytest.mark.parametrize("block", of("json", "toml"))
+@pytest.mark.parametrize("block", of("json"))
 def test_documents_of_a_page_can_be_read(block: Block) -> None:
-    if block.language == "toml":
-        tomllib.loads(block.text)
+    left = block.text.strip()
+    while left:  # several documents may follow each other
+        _, end = json.JSONDecoder().raw_decode(left)
+        left = left[end:].strip()
+
+
+@pytest.mark.parametrize("block", [each for each in of("toml") if not is_pipeline(each.values[0])])
+def test_a_configuration_of_a_page_is_one_that_a_node_would_start_with(block: Block, tmp_path: Path) -> None:
+    """Those of pipelines are checked where Spark is: tests/pipeline/test_pages.py."""
+
+    def here(found: re.Match[str]) -> str:
+        """Return a file of the reader's own, for a path in a page."""
+        path = tmp_path / found[1]
+        path.touch(mode=0o600)
+        path.write_text("0123456789abcdef" * 4)
+        return f'"{path}"'
+
+    file = tmp_path / "page.toml"
+    file.write_text(re.sub(r'"/etc/penstock/([a-z.-]+)"', here, block.text))
+    if "placements" in tomllib.loads(block.text):
+        topology = read_topology(os.fspath(file))
+        assert topology.topics, block
+        assert topology.placements, block
     else:
-        left = block.text.strip()
-        while left:  # several documents may follow each other
-            _, end = json.JSONDecoder().raw_decode(left)
-            left = left[end:].strip()
+        load(os.fspath(file), {}, {})
+
+
+@pytest.mark.parametrize("block", [each for each in of("python") if each.values[0].excuse.startswith("part of ")])
+def test_a_snippet_that_is_part_of_a_file_is_that_part(block: Block) -> None:
+    name = block.excuse.removeprefix("part of ").partition(",")[0]
+
+    def plain(text: str) -> str:
+        return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+    assert plain(block.text) in plain((ROOT / name).read_text()), f"{block}: {name} says something else"
 
 
 def test_commands_stand_in_fences_that_are_run() -> None:

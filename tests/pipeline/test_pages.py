@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from penstock import pipeline
 from penstock.pipeline.run import runner
 from tests.cli.program import SECONDS_MAX, Done, environment, inside
 from tests.flight.parts import Flown
-from tests.pages.blocks import WITH_SPARK, Block, Command, blocks, commands
+from tests.pages.blocks import WITH_SPARK, Block, Command, blocks, commands, is_pipeline
 
 #: A toml fence with a name is a file that commands below it speak of.
 ALL = [block for block in blocks() if block.excuse == WITH_SPARK or re.match(r"# \S+\.toml\n", block.text)]
@@ -161,9 +162,7 @@ def reader(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     directory = tmp_path_factory.mktemp("pages")
     before = {name: spark.conf.get(name) for name in ("spark.sql.shuffle.partitions",)}
     with Flown(directory / "penstock-data", ahead_s=-AGO_S) as node, pytest.MonkeyPatch.context() as patch:
-        # What readers of the directory find the node by; it is a part of the program, not of the node.
-        places = {"pid": os.getpid(), "flight": f"grpc://127.0.0.1:{node.flight.port}"}
-        (directory / "penstock-data" / "node.json").write_text(json.dumps(places))
+        _announced(node)
         patch.chdir(directory)
 
         def session(*_: object, **__: object) -> SparkSession:
@@ -177,6 +176,12 @@ def reader(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for name, value in before.items():
         assert value is not None
         spark.conf.set(name, value)
+
+
+def _announced(node: Flown) -> None:
+    """Write what readers of the directory find the node by; it is a part of the program, not of the node."""
+    places = {"pid": os.getpid(), "flight": f"grpc://127.0.0.1:{node.flight.port}"}
+    (node.path / "node.json").write_text(json.dumps(places))
 
 
 def _publish(node: Flown) -> None:
@@ -201,6 +206,25 @@ def test_what_a_page_shows_of_spark_runs(reader: Reader, block: Block) -> None:
         assert reader.inside("pipeline", "run", str(DEFAULT), "--once").code == 0
     run: Callable[[Block], None] = reader.python if block.language == "python" else reader.console
     run(block)
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=str(block)) for block in blocks() if is_pipeline(block)])
+def test_a_pipeline_of_a_page_is_one_that_would_run(block: Block, tmp_path: Path) -> None:
+    """What a page leaves out of one, where it shows a step alone, is put around it."""
+    found = tomllib.loads(block.text)
+    steps, sinks = found.get("steps", {}), found.get("sinks", {})
+    taken = {each["from"] for each in (*steps.values(), *sinks.values())}
+    sources = {name: {"topic": name} for name in taken - set(steps)} | found.get("sources", {})
+    more = [f'[sources.{name}]\ntopic = "{name}"' for name in set(sources) - set(found.get("sources", {}))]
+    more += [f'[sinks.of-{name}]\nfrom = "{name}"\ntopic = "of-{name}"' for name in set(steps) - taken]
+    file = tmp_path / "page.toml"
+    file.write_text("\n".join([block.text, *more]))
+    with Flown(tmp_path / "penstock-data") as node:
+        for source in sources.values():
+            node.publish(source["topic"], "login:1|c")
+        _announced(node)
+        done = inside("pipeline", "check", file, cwd=tmp_path)
+    assert done.code == 0, done.error
 
 
 def test_a_replay_of_the_readme_that_runs_twice_adds_nothing_twice(reader: Reader) -> None:
