@@ -39,8 +39,12 @@ class Told:
         self.lies: dict[str, str] = {}
         #: Nodes that are not there.
         self.gone: set[str] = set()
+        #: Topics that go from one node to another.
+        self.leaving: set[str] = set()
 
     def refusal(self, name: str) -> Refusal | None:
+        if name in self.leaving:
+            return Refusal("unavailable", f"topic {name} cannot be used now: nobody has it yet", SECOND)
         return Elsewhere(name, self.lies[name]) if name in self.lies else self._share.refusal(name)
 
     def address(self, node: str) -> str | None:
@@ -135,9 +139,13 @@ class Pair:
         assert isinstance(places, Told)
         return places
 
+    def name(self, node: Served) -> str:
+        """Return what the cluster calls a node."""
+        return next(name for name, each in self.nodes.items() if each is node)
+
     def kill(self, node: Served) -> None:
         """Let a node be gone for the others at once, in the middle of whatever it does for them."""
-        name = next(name for name, each in self.nodes.items() if each is node)
+        name = self.name(node)
 
         def gone() -> None:
             for other in self.nodes.values():

@@ -192,6 +192,28 @@ def test_dynamiq_answers_on_either_node(pair: Pair) -> None:
     assert queue_service(there, "GET", "/v1/queues/chores").status == 404
 
 
+def test_a_queue_that_nobody_has_now_refuses_its_copy_and_the_others_get_theirs(pair: Pair) -> None:
+    here, there = pair.n1, pair.n2
+    queue_service(here, "PUT", "/v1/topics/moves")
+    for node, name in ((here, "stays"), (there, "leaves")):
+        queue_service(node, "PUT", f"/v1/queues/{name}")
+        assert queue_service(node, "PUT", f"/v1/topics/moves/queues/{name}").status == 200
+    pair.told(here).leaving.add("leaves")
+    try:
+        assert queue_service(here, "GET", "/v1/topics/moves").json == {"Queues": ["leaves", "stays"]}
+        first = queue_service(here, "PUT", "/v1/topics/moves/message", raw="x")
+        assert (first.status, sorted(first.json), first.json["leaves"]) == (200, ["leaves", "stays"], "")
+        messages = {"messages": [{"body": "y"}, {"body": "z"}]}
+        told = queue_service(here, "POST", "/v2/topics/moves/messages", messages).json["data"]
+        assert told["stored"] == 2
+        for result in told["results"]:
+            assert list(result["ids"]) == ["stays"]
+            assert result["errors"]["leaves"]["code"] == "unavailable"
+    finally:
+        pair.told(here).leaving.clear()
+    assert queue_service(here, "PUT", "/v1/topics/moves/message", raw="x").json["leaves"]
+
+
 def test_dynamiq_case_24_nodes_of_a_cluster_have_ranges_that_meet_and_say_the_same_of_each_other(
     tmp_path: Path,
 ) -> None:

@@ -17,7 +17,7 @@ from penstock.callers.rights import OWN
 from penstock.errors import Refusal
 from penstock.fanout.record import FanoutRecord
 from penstock.fanout.record import Target as Copied
-from penstock.peers.far import reached
+from penstock.peers.far import Unreached, reached
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft
 from penstock.registry.records import check_name, decoded, encoded
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.message import Rows
     from penstock.node.node import Change, Node
     from penstock.node.topic import Topic
-    from penstock.peers.far import Target
+    from penstock.peers.far import Reached, Target
 
 FANOUTS = "fanout/"
 
@@ -59,13 +59,13 @@ class Fanouts:
         entry = self._registry.get(FANOUTS + name)
         return decoded(entry.value, FanoutRecord, FANOUTS + name) if entry else None
 
-    def topics(self, name: str) -> list[Target]:
-        """Return the topics that get copies, as far as they are there; none of a fan-out that is not."""
+    def topics(self, name: str) -> list[Reached]:
+        """Return the topics that get copies, also those that refuse them now; none of a fan-out that is not there."""
         record = self.get(name)
         found = (
             [(reached(self._node, each.topic), each.number) for each in record.targets] if record is not None else []
         )
-        return [topic for topic, number in found if topic is not None and topic.record.number == number]
+        return [topic for topic, number in found if topic is not None and _is_it(topic, number)]
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Fanouts:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def publish(
-        self, topics: Sequence[Target], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
+        self, topics: Sequence[Reached], caller: Caller, rows: Rows, publisher: object, done: Callable[[Copies], None]
     ) -> None:
         """Store a copy of rows in each topic and tell what became of them once that is known of all."""
         from penstock.node.admission import admit
@@ -173,6 +173,12 @@ class Fanouts:
             return
         for topic in topics:
             topic.publish(msgspec.structs.replace(rows), publisher, partial(stored, topic.name))
+
+
+def _is_it(topic: Reached, number: int) -> bool:
+    if isinstance(topic, Unreached) and topic.record is None:
+        return True  # nobody knows, and what was published must not be lost in silence
+    return topic.record is not None and topic.record.number == number
 
 
 def without(record: FanoutRecord, gone: Callable[[Copied], bool]) -> FanoutRecord:

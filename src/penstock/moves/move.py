@@ -17,10 +17,10 @@ from penstock.columns import OPTIONAL_COLUMNS, Column, id_of
 from penstock.intake.receipt import Receipt
 from penstock.intake.synced import synced
 from penstock.message import Batch, Done, Rows
-from penstock.peers.far import FarTopic
+from penstock.peers.far import FarTopic, Unreached
 
 if TYPE_CHECKING:
-    from penstock.peers.far import Target
+    from penstock.peers.far import Reached
 
 
 class Origin(NamedTuple):
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
         return Rows.of([batch.row_body(row) for row in self.rows], batch.row_source(self.rows[0]), columns)
 
 
-def move(copies: Rows, targets: Sequence[Target], publisher: object, finish: Callable[[], None], done: Done) -> None:
+def move(copies: Rows, targets: Sequence[Reached], publisher: object, finish: Callable[[], None], done: Done) -> None:
     """Publish copies of messages to topics, `finish` them when all are synced, and tell `done`, or why not.
 
     If one topic refuses them, nothing is finished; those that took them know them when they come again.
@@ -80,7 +80,7 @@ def move(copies: Rows, targets: Sequence[Target], publisher: object, finish: Cal
         _publish_synced(target, copies, publisher, copied)
 
 
-def _publish_synced(topic: Target, rows: Rows, publisher: object, done: Done) -> None:
+def _publish_synced(topic: Reached, rows: Rows, publisher: object, done: Done) -> None:
     """Publish rows; `done` hears once they survive a power loss, whatever the topic promises, or why not."""
 
     def told(_: Receipt | None, error: BaseException | None) -> None:
@@ -88,5 +88,7 @@ def _publish_synced(topic: Target, rows: Rows, publisher: object, done: Done) ->
 
     if isinstance(topic, FarTopic):
         topic.publish(rows, publisher, told, synced=True)
+    elif isinstance(topic, Unreached):
+        topic.publish(rows, publisher, told)
     else:
         topic.publish(rows, publisher, synced(topic.shards, told))

@@ -273,7 +273,7 @@ class Redrive:
             finish, done = partial(self._finish, ids), partial(self._copied, target, ids, after)
             there = reached(self._node, target)
             if there is None:
-                done(Refusal("unavailable", f"topic {target} cannot be reached now"))
+                done(Refusal("unavailable", f"topic {target} is gone"))
             else:
                 move(copies, [there], self, finish, done)
 

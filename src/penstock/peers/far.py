@@ -1,4 +1,4 @@
-"""A topic that another node has, to those who only publish: it takes rows as a topic here does.
+"""A topic that another node has, to those who only publish: it takes rows as a topic here does, or says why not.
 
 Owns nothing: rows go to the line to its node. Rights were looked at before, quotas are whoever publishes'.
 """
@@ -38,8 +38,10 @@ class Patient(Protocol):
 class FarIntake:
     """What of an intake publishers need beside `publish`."""
 
-    def __init__(self, topic: FarTopic) -> None:
+    def __init__(self, topic: FarTopic | Unreached) -> None:
         self._topic = topic
+        #: The window of keys ends when the rows come that are published next.
+        self.passes_time = False
 
     def refuse(self, refusal: Refusal, count: int, done: Published) -> None:
         """Count rows that are not taken and tell their publisher."""
@@ -48,7 +50,8 @@ class FarIntake:
         done(None, refusal)
 
     def pass_time(self) -> None:
-        """Leave the window of keys to the node that has them."""
+        """Let the window of keys end when what is published next comes to the node that has them."""
+        self.passes_time = True
 
 
 class FarTopic:
@@ -84,6 +87,7 @@ class FarTopic:
         self, rows: Rows, publisher: object, done: Published, shard: int | None = None, *, synced: bool = False
     ) -> None:
         """Have rows taken in where the topic is; `done` hears as from a topic here."""
+        passes_time, self.intake.passes_time = self.intake.passes_time, False
         line = self._line
         if line is None or line.is_over:
             if self.node.peers is None:
@@ -92,7 +96,16 @@ class FarTopic:
             line = self._line = self.node.peers.line(self.owner)
         number = id(publisher) >> 4
         head = Head(
-            0, number, self.name, self.incarnation, shard, rows.count, rows.source, rows.sequence, synced=synced
+            0,
+            number,
+            self.name,
+            self.incarnation,
+            shard,
+            rows.count,
+            rows.source,
+            rows.sequence,
+            synced=synced,
+            passes_time=passes_time,
         )
         line.publish(head, rows, partial(self._told, done))
         if line.is_full and isinstance(publisher, Patient):
@@ -104,8 +117,31 @@ class FarTopic:
         done(receipt, error)
 
 
+class Unreached:
+    """A topic that is there and cannot be published to now: it refuses all rows, and says why."""
+
+    def __init__(self, node: Node, name: str, refusal: Refusal) -> None:
+        self.node = node
+        self.name = name
+        self.refusal = refusal
+        #: None where it cannot be read.
+        self.record = node.catalog.known(name)
+        self.intake = FarIntake(self)
+
+    @property
+    def incarnation(self) -> int:
+        """What tells it from a deleted one of the same name; 0 where that is not known."""
+        return self.record.incarnation if self.record is not None else 0
+
+    def publish(self, rows: Rows, publisher: object, done: Published, shard: int | None = None) -> None:
+        """Refuse rows."""
+        self.intake.refuse(self.refusal, rows.count, done)
+
+
 #: Whatever takes rows in, here or on another node.
 Target: TypeAlias = "Topic | FarTopic"
+#: The same, or what should.
+Reached: TypeAlias = "Topic | FarTopic | Unreached"
 
 
 def target(node: Node, answer: Answer[Topic]) -> Answer[Target]:
@@ -141,11 +177,14 @@ def far(node: Node, there: Elsewhere) -> FarTopic:
     return found
 
 
-def reached(node: Node, name: str) -> Target | None:
-    """Return a topic to publish to, on whichever node it is; None if there is none, or it cannot be reached now."""
+def reached(node: Node, name: str) -> Reached | None:
+    """Return a topic to publish to, on whichever node it is; None if there is none."""
     try:
         return node.find(name)
     except Elsewhere as there:
-        return far(node, there) if node.peers is not None else None
-    except Refusal:  # it is on its way from one node to another
-        return None
+        try:
+            return far(node, there)
+        except Elsewhere:
+            return Unreached(node, name, Refusal("unavailable", f"{there}, and there is no way to it now"))
+    except Refusal as refusal:  # it is on its way from one node to another
+        return Unreached(node, name, refusal)

@@ -100,6 +100,8 @@ class Batches(asyncio.Protocol):
         publisher = self._publishers.get(number)
         if publisher is None:
             publisher = self._publishers[number] = Publisher()
+        if head.passes_time:
+            topic.intake.pass_time()
         topic.publish(rows, publisher, synced(topic.shards, done) if head.synced else done, head.shard)
 
     def _stored(self, number: int, receipt: Receipt | None, error: BaseException | None) -> None:

@@ -50,6 +50,8 @@ class Head(msgspec.Struct, array_like=True):
     arrow: bytes = b""
     #: It is answered once it survives a power loss, whatever the topic promises.
     synced: bool = False
+    #: The window of its rows' keys ends when it comes, and not at the last append.
+    passes_time: bool = False
 
 
 class Stored(msgspec.Struct, array_like=True, tag=1):

@@ -12,7 +12,7 @@ from penstock.dialects.dynamiq.v2.messages import Drafts, MessageResource
 from penstock.dialects.dynamiq.v2.queues import QueueResource, page_of
 from penstock.errors import Refusal
 from penstock.intake.receipt import PartRefusal
-from penstock.peers.far import Target
+from penstock.peers.far import Reached
 from penstock.registry.answer import Answer
 from penstock.rest.problem import Problem, problem_of
 from penstock.rest.reading import Nothing
@@ -163,7 +163,7 @@ class TopicResource:
             self._fanouts.publish(topics, call.caller, drafts.rows, self._publisher(call.request), done)
         return told
 
-    def _copied(self, drafts: Drafts, topics: list[Target], copies: Copies) -> shapes.CopiedAll:
+    def _copied(self, drafts: Drafts, topics: list[Reached], copies: Copies) -> shapes.CopiedAll:
         results = [
             shapes.Copied(error=drafts.problems[place]) if place in drafts.problems else shapes.Copied(ids={})
             for place in range(drafts.total)

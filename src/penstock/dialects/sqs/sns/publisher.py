@@ -1,7 +1,8 @@
 """What is published to a topic of SNS goes to its subscribers: as it is, or in an envelope, as far as filters take it.
 
 Every queue, and the outbox of every endpoint, gets its copy in one piece, whatever the number of messages. If one of
-them refuses, the publisher is told so and may publish again: copies may be repeated, none is lost.
+them cannot be reached, nothing is stored; if one refuses, the publisher is told so and may publish again: copies may be
+repeated, none is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from penstock.dialects.sqs.sns.topics import Topics, dead_letters
 from penstock.intake.receipt import Receipt
 from penstock.message import Rows
 from penstock.node.admission import admit
-from penstock.peers.far import Target, reached
+from penstock.peers.far import Reached, Unreached, reached
 from penstock.registry.answer import Answer
 
 MESSAGE_BYTES_MAX = 262_144
@@ -62,7 +63,7 @@ class Draft(NamedTuple):
 class Recipient(NamedTuple):
     """Who gets copies, and where they are stored."""
 
-    topic: Target
+    topic: Reached
     id: str
     member: Member
 
@@ -135,6 +136,9 @@ class Publisher:
 
         sieve = Sieve(len(drafts))
         passed = [(each, [draft for draft in drafts if sieve.takes(each.member, draft)]) for each in recipients]
+        for each, some in passed:
+            if some and isinstance(each.topic, Unreached):
+                raise each.topic.refusal
 
         def store(envelopes: Envelopes) -> Answer[None]:
             copies = [
@@ -152,15 +156,15 @@ class Publisher:
         return self._signed(name, wrapped, drafts, version, base_url).then_ask(store)
 
     def _recipients(self, name: str, record: Record) -> list[Recipient]:
-        """Return who is subscribed and can be reached."""
+        """Return who is subscribed, also who cannot be reached now."""
         queues, fanouts = self._topics.queues, self._node.fanouts
         by_queue = {member.queue: (id_, member) for id_, member in record.members.items() if member.queue}
         found = [Recipient(topic, *by_queue.pop(topic.name, ("", _RAW))) for topic in fanouts.topics(name)]
         for queue, (id_, member) in by_queue.items():
             again = reached(self._node, queue) if queues.is_queue(queue) else None
-            if again is not None:  # it was deleted and made again: it gets messages again, from whomever
-                fanouts.add(name, again)
-            else:
+            if again is not None and not isinstance(again, Unreached):
+                fanouts.add(name, again)  # it was deleted and made again: it gets messages again, from whomever
+            elif again is None:
                 letters = dead_letters(member.attributes, queues.names)
                 again = reached(self._node, letters) if letters is not None and queues.is_queue(letters) else None
             if again is not None:
@@ -190,7 +194,7 @@ class Publisher:
 
         return self._seals.sign([envelope.signed_text(each) for each in documents.values()], version).then_make(seal)
 
-    def _store(self, caller: Caller, copies: Sequence[tuple[Target, Rows]], publisher: object) -> Answer[None]:
+    def _store(self, caller: Caller, copies: Sequence[tuple[Reached, Rows]], publisher: object) -> Answer[None]:
         clock = self._node.clock
         wait_ns = admit(clock, caller, [rows for _, rows in copies])
         until_ns = clock.monotonic() + wait_ns

@@ -1,0 +1,121 @@
+"""SNS where queues, outboxes and certificates are on different nodes of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.sqs.sns.record import OUTBOX
+from tests.peers.pair import Pair
+from tests.peers.test_http import sqs
+from tests.served import Answer, Served
+from tests.sqs.hook import Hook, visit
+
+SUBSCRIPTION, NOTIFICATION = "SubscriptionConfirmation", "Notification"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with Pair(tmp_path_factory.mktemp("sns"), sqs=SqsConfig(port=0)) as found:
+        yield found
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with Hook() as hook:
+        yield hook
+
+
+def arn(name: str, service: str = "sns") -> str:
+    return f"arn:aws:{service}:us-east-1:000000000000:{name}"
+
+
+def sns(node: Served, action: str, **asked: str) -> Answer:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    raw = urlencode({"Action": action, **asked})
+    return node.ask("POST", "/", raw=raw, headers=headers, port=node.ports["sqs.port"])
+
+
+def done(node: Served, action: str, **asked: str) -> Answer:
+    answer = sns(node, action, **asked)
+    assert answer.status == 200, answer
+    return answer
+
+
+def attributes(**given: str) -> dict[str, str]:
+    """Return attributes as parameters."""
+    return {
+        f"Attributes.entry.{number}.{part}": text
+        for number, (name, value) in enumerate(given.items(), 1)
+        for part, text in (("key", name), ("value", value))
+    }
+
+
+def queue(node: Served, name: str, **given: str) -> str:
+    """Make a queue on a node and return its address."""
+    made = sqs(node, "CreateQueue", QueueName=name, Attributes=given)
+    assert made.status == 200, made
+    url: str = made.json["QueueUrl"]
+    return url
+
+
+def received(node: Served, url: str) -> list[str]:
+    found = sqs(node, "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10).json.get("Messages", [])
+    return sorted(each["Body"] for each in found)
+
+
+def endpoint(node: Served, name: str, hook: Hook, **given: str) -> str:
+    """Make a topic with an endpoint that is confirmed, and return the last part of its subscription's ARN."""
+    done(node, "CreateTopic", Name=name)
+    asked = {"TopicArn": arn(name), "Protocol": "http", "Endpoint": hook.url, "ReturnSubscriptionArn": "true"}
+    made = done(node, "Subscribe", **asked, **attributes(**given))
+    visit(hook.wait(SUBSCRIPTION)[-1].json["SubscribeURL"])
+    found = re.search(rb"<SubscriptionArn>(.*)</SubscriptionArn>", made.content)
+    assert found is not None
+    return found[1].decode().rpartition(":")[2]
+
+
+def test_nothing_is_published_while_a_subscriber_cannot_be_reached(pair: Pair, hook: Hook) -> None:
+    here, there = pair.n1, pair.n2
+    wanted = attributes(RawMessageDelivery="true", FilterPolicy='{"size": ["L"]}')
+    size = {"MessageAttributes.entry.1.Name": "size", "MessageAttributes.entry.1.Value.DataType": "String"}
+    large, small = ({**size, "MessageAttributes.entry.1.Value.StringValue": text} for text in "LS")
+    outbox = OUTBOX + endpoint(there, "both", hook, FilterPolicy='{"size": ["L"]}')
+    near, away = queue(here, "near"), queue(there, "away")
+    raw = attributes(RawMessageDelivery="true")
+    for name, given in (("near", raw), ("away", wanted)):
+        done(here, "Subscribe", TopicArn=arn("both"), Protocol="sqs", Endpoint=arn(name, "sqs"), **given)
+    for name in (outbox, "away"):
+        pair.told(here).leaving.add(name)
+        try:
+            refused = sns(here, "Publish", TopicArn=arn("both"), Message="large", **large)
+            assert (refused.status, b"ServiceUnavailable" in refused.content) == (503, True), refused
+            assert received(here, near) == []
+            done(here, "Publish", TopicArn=arn("both"), Message="small", **small)  # it does not get this one
+            assert received(here, near) == ["small"]
+        finally:
+            pair.told(here).leaving.clear()
+    done(here, "Publish", TopicArn=arn("both"), Message="large", **large)
+    assert (received(here, near), received(there, away)) == (["large"], ["large"])
+    assert hook.wait(NOTIFICATION)[0].json["Message"] == "large"
+
+
+def test_a_deduplication_id_holds_for_five_minutes_also_in_a_queue_of_another_node(tmp_path: Path) -> None:
+    with Pair(tmp_path, sqs=SqsConfig(port=0)) as pair:
+        here, there = pair.n1, pair.n2
+        url = queue(there, "q.fifo", FifoQueue="true")
+        done(here, "CreateTopic", Name="t.fifo", **attributes(FifoTopic="true"))
+        raw = attributes(RawMessageDelivery="true")
+        done(there, "Subscribe", TopicArn=arn("t.fifo"), Protocol="sqs", Endpoint=arn("q.fifo", "sqs"), **raw)
+        said = {"TopicArn": arn("t.fifo"), "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+        for text in ("one", "the same again"):
+            done(here, "Publish", Message=text, **said)
+        for node in (here, there):
+            node.advance(301)
+        done(here, "Publish", Message="two", **said)
+        assert received(there, url) == ["one", "two"]
