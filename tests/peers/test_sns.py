@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from penstock.config import TopicConfig
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.sqs.sns.record import OUTBOX
 from tests.peers.pair import Pair
@@ -16,7 +18,7 @@ from tests.peers.test_http import sqs
 from tests.served import Answer, Served
 from tests.sqs.hook import Hook, visit
 
-SUBSCRIPTION, NOTIFICATION = "SubscriptionConfirmation", "Notification"
+SUBSCRIPTION, NOTIFICATION, CANCELLED = "SubscriptionConfirmation", "Notification", "UnsubscribeConfirmation"
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,23 @@ def endpoint(node: Served, name: str, hook: Hook, **given: str) -> str:
     return found[1].decode().rpartition(":")[2]
 
 
+def test_an_endpoint_is_served_by_whichever_node_has_its_outbox(tmp_path: Path, hook: Hook) -> None:
+    with Pair(tmp_path, sqs=SqsConfig(port=0), topic=TopicConfig(log="kafka")) as pair:
+        here, there = pair.n1, pair.n2
+        there.until(lambda: there.node.share is not None and bool(there.node.share.holdings.ready))
+        outbox = OUTBOX + endpoint(there, "t", hook)
+        texts = ["one", "two", "three"]
+        done(here, "Publish", TopicArn=arn("t"), Message=texts[0])
+        hook.wait(NOTIFICATION)
+        for text, leaves, comes in zip(texts[1:], (there, here), (here, there), strict=True):
+            assert here.post("cluster/undrain", {"node": pair.name(comes)}).status == 200
+            assert here.post("cluster/drain", {"node": pair.name(leaves)}).status == 200
+            comes.until(lambda comes=comes: outbox in comes.node.topics)  # type: ignore[misc]
+            done(leaves, "Publish", TopicArn=arn("t"), Message=text)
+            hook.wait(NOTIFICATION, texts.index(text) + 1)
+        assert [each.json["Message"] for each in hook.of(NOTIFICATION)] == texts
+
+
 def test_nothing_is_published_while_a_subscriber_cannot_be_reached(pair: Pair, hook: Hook) -> None:
     here, there = pair.n1, pair.n2
     wanted = attributes(RawMessageDelivery="true", FilterPolicy='{"size": ["L"]}')
@@ -103,6 +122,41 @@ def test_nothing_is_published_while_a_subscriber_cannot_be_reached(pair: Pair, h
     done(here, "Publish", TopicArn=arn("both"), Message="large", **large)
     assert (received(here, near), received(there, away)) == (["large"], ["large"])
     assert hook.wait(NOTIFICATION)[0].json["Message"] == "large"
+
+
+def test_what_an_endpoint_does_not_take_goes_to_dead_letters_on_another_node(pair: Pair, hook: Hook) -> None:
+    here, there = pair.n1, pair.n2
+    letters = queue(there, "letters-there")
+    redrive = json.dumps({"deadLetterTargetArn": arn("letters-there", "sqs")})
+    outbox = OUTBOX + endpoint(here, "dead", hook, RawMessageDelivery="true", RedrivePolicy=redrive)
+    hook.statuses[:] = [404]
+    done(here, "Publish", TopicArn=arn("dead"), Message="not there")
+    hook.wait(NOTIFICATION)
+    here.until(lambda: here.node.topics[outbox].subscriptions["endpoint"].in_flight() == 0)
+    assert received(there, letters) == ["not there"]
+
+
+def test_who_subscribed_no_more_is_told_whichever_node_is_asked(pair: Pair, hook: Hook) -> None:
+    here, there = pair.n1, pair.n2
+    id_ = endpoint(there, "left", hook)
+    done(here, "Unsubscribe", SubscriptionArn=arn(f"left:{id_}"))
+    (cancelled,) = hook.wait(CANCELLED)
+    visit(cancelled.json["SubscribeURL"].replace(f":{there.ports['sqs.port']}/", f":{here.ports['sqs.port']}/"))
+    done(here, "Publish", TopicArn=arn("left"), Message="again")
+    assert hook.wait(NOTIFICATION)[0].json["Message"] == "again"
+
+
+def test_a_subscription_stays_as_it_is_where_its_end_cannot_be_told(pair: Pair, hook: Hook) -> None:
+    here, there = pair.n1, pair.n2
+    id_ = endpoint(there, "kept", hook)
+    pair.told(here).gone.add("n2")
+    try:
+        refused = sns(here, "Unsubscribe", SubscriptionArn=arn(f"kept:{id_}"))
+        assert refused.status == 503, refused
+        listed = done(here, "ListSubscriptionsByTopic", TopicArn=arn("kept"))
+        assert arn(f"kept:{id_}").encode() in listed.content
+    finally:
+        pair.told(here).gone.clear()
 
 
 def test_a_deduplication_id_holds_for_five_minutes_also_in_a_queue_of_another_node(tmp_path: Path) -> None:

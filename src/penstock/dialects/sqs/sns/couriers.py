@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.callers import Caller
-from penstock.clock import SECOND, Timer
+from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.dialects.sqs.sns import retries
@@ -29,7 +29,9 @@ from penstock.dialects.sqs.sns.topics import Topics, dead_letters
 from penstock.message import Batch
 from penstock.moves.letters import LEFT_BEHIND, as_letters
 from penstock.moves.move import Origin, Piece, move
+from penstock.node.node import Change
 from penstock.node.topic import Topic
+from penstock.peers.far import reached
 from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings
 from penstock.wire.dial import LoopDialler
@@ -52,6 +54,8 @@ WAIT_NS = 2 * 3600 * SECOND
 OLD_MAX = 256
 #: Subscriptions that nobody confirmed, and outboxes that nobody needs, are looked for this often.
 SWEEP_NS = 3600 * SECOND
+#: Outboxes that come together, with a slot of a cluster, are looked at together.
+LOOK_NS = 100 * MILLISECOND
 
 #: Requests say so in this header.
 TYPE = "x-amz-sns-message-type"
@@ -86,14 +90,13 @@ class Couriers:
         self._waiting: deque[tuple[Courier, Parcel]] = deque()
         self._under_way = 0
         self._timer: Timer | None = None
+        self._looking: Timer | None = None
         self._closed = False
 
     def start(self) -> None:
-        """Go on with what the registry tells of, and tidy up now and then."""
-        for name in self.node.fanouts.names():
-            for id_, member in self.topics.record(name).members.items():
-                if member.endpoint:
-                    self.attend(name, id_, member)
+        """Go on with what the registry tells of, also with outboxes that come later, and tidy up now and then."""
+        self.node.watchers.append(self._heard)
+        self._look()
         self._sweep()
 
     def __len__(self) -> int:
@@ -112,8 +115,11 @@ class Couriers:
         """Begin nothing more."""
         self._closed = True
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._heard in self.node.watchers:
+            self.node.watchers.remove(self._heard)
+        for timer in (self._timer, self._looking):
+            if timer is not None:
+                timer.cancel()
         for courier in list(self._by_id.values()):
             courier.close()
 
@@ -160,6 +166,20 @@ class Couriers:
     def gone(self, id_: str) -> None:
         """Hear that a courier ended."""
         self._by_id.pop(id_, None)
+
+    def _heard(self, event: Change, topic: Topic, _: Subscription | None) -> None:
+        """Look in a moment at an outbox that came: opened at last, or from another node."""
+        if event == "created" and topic.name.startswith(OUTBOX) and self._looking is None:
+            clock = self.node.clock
+            self._looking = clock.call_at(clock.monotonic() + LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        """Attend to every outbox that is here."""
+        self._looking = None
+        for name in self.node.fanouts.names():
+            for id_, member in self.topics.record(name).members.items():
+                if member.endpoint:
+                    self.attend(name, id_, member)
 
     def _sweep(self) -> None:
         """Let go of what nobody confirmed in time, and of outboxes whose subscriptions are no more."""
@@ -318,9 +338,9 @@ class Courier:
 
     def _give_up(self, parcels: Sequence[Parcel], why: str) -> None:
         """Take rows of a batch to the dead letters of their subscription; where there are none, they are gone."""
-        node, member = self._couriers.node, self._member()
-        queue = dead_letters(member.attributes, self._couriers.topics.queues.names) if member is not None else None
-        found = self._couriers.topics.queues.known(queue) if queue is not None else None
+        node, queues, member = self._couriers.node, self._couriers.topics.queues, self._member()
+        queue = dead_letters(member.attributes, queues.names) if member is not None else None
+        found = reached(node, queue) if queue is not None and queues.is_queue(queue) else None
         kept: list[Parcel] = []
         lost: list[Parcel] = []
         for parcel in [each for each in parcels if self.has(each)]:
@@ -344,7 +364,7 @@ class Courier:
             if error is not None and again:  # the queue refuses them: they wait, and nothing is lost
                 self._seat.release(again, 20 * SECOND)
 
-        move(letters, [found.topic], node, finish, done)
+        move(letters, [found], node, finish, done)
 
 
 def _parcels(deliveries: list[Delivery]) -> Iterator[Parcel]:

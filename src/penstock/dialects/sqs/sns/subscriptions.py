@@ -213,9 +213,10 @@ class Subscriptions:
             self._couriers.empty(id_)
             return self._ask(name, id_, left, cancelled=True)
 
-        return (
-            self._topics.change(name, lambda now: now.having(id_, left)).then_ask(tell).then_make(lambda _: Nothing())
-        )
+        # Its outbox first: where that is at another node, so is all of this, and nothing of it was done here.
+        found = self._couriers.outbox(id_)
+        noted = found.then_ask(lambda _: self._topics.change(name, lambda now: now.having(id_, left)))
+        return noted.then_ask(tell).then_make(lambda _: Nothing())
 
     def delete_topic(self, caller: Caller, asked: shapes.ByTopic) -> Answer[Nothing]:
         """Delete a topic with its subscriptions, and what endpoints did not get yet."""
