@@ -142,6 +142,7 @@ QUEUES: dict[str, Asked] = {
     "Dynamiq delete many": lambda desk: desk.requesting("DELETE", f"/v1/queues/q/messages/{first_id(desk)}"),
     "v2 receive": lambda desk: desk.requesting("POST", "/v2/queues/q/leases", {"max": 2}),
     "v2 delete": lambda desk: desk.requesting("DELETE", f"/v2/queues/q/leases/{desk.leased()}"),
+    "v2 delete by id": lambda desk: desk.requesting("DELETE", f"/v2/queues/q/messages/{first_id(desk)}"),
     "v2 extend": lambda desk: desk.requesting("PATCH", f"/v2/queues/q/leases/{desk.leased()}", {"visibility": 60}),
     "v2 release": lambda desk: desk.requesting("POST", f"/v2/queues/q/leases/{desk.leased()}/release", {}),
     "v2 delete many": lambda desk: desk.requesting(

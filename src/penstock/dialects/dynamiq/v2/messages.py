@@ -185,7 +185,7 @@ class MessageResource:
         queue.peek(ids, told)
         return shown
 
-    def delete_message(self, call: Call[Nothing, None]) -> shapes.Deleted:
+    def delete_message(self, call: Call[Nothing, None]) -> shapes.Deleted | Answer[shapes.Deleted]:
         """Delete one message, also one that somebody else has."""
         queue = self._queues.named(call.caller, "receive", call.names["queue"])
         count = queue.delete(core_ids([call.names["id"]], queue.key))
@@ -193,7 +193,7 @@ class MessageResource:
             raise _no_message(queue, call.names["id"])
         if self._stats is not None:
             self._stats.deleted(queue.topic.name, count)
-        return shapes.Deleted(count)
+        return queue.subscription.keeping.kept(shapes.Deleted(count))
 
 
 def message(queue: Queue, batch: Batch, row: int, id_: int, mapping: Any) -> shapes.Message:
