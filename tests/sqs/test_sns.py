@@ -359,6 +359,18 @@ def test_ids_of_groups_and_duplicates_that_amazon_would_refuse_are_refused(boto:
     assert [each["Body"] for each in boto.receive(url)] == ["good"]
 
 
+def test_a_batch_is_as_large_as_its_texts_and_attributes(boto: Boto, name: str) -> None:
+    topic_arn = topic(boto, name[-50:])
+    # Six parts of 50,000 bytes, most of it in attributes, are more than 262,144.
+    entries = [
+        {"Id": str(number), "Message": "x" * 10_000, "MessageAttributes": {"a": text("y" * 40_000)}}
+        for number in range(6)
+    ]
+    error = boto.refused("publish_batch", "sns", TopicArn=topic_arn, PublishBatchRequestEntries=entries)
+    assert (error.code, error.status) == ("BatchRequestTooLong", 400)
+    assert len(boto("publish_batch", "sns", TopicArn=topic_arn, PublishBatchRequestEntries=entries[:5])["Successful"])
+
+
 def test_topics_and_their_subscriptions_outlive_the_node(node: Served, boto: Boto, name: str) -> None:
     name = name[-50:]
     topic(boto, name)

@@ -47,6 +47,8 @@ class Draft(NamedTuple):
     """A message on its way."""
 
     id: str
+    #: What Amazon's limits count: text and attributes.
+    size: int
     text: str
     #: What it says to subscribers of other protocols than this.
     forms: dict[str, str]
@@ -115,7 +117,7 @@ class Publisher:
                 )
             except Fault as fault:
                 told.failed.append(failed(entry.id, fault))
-        if sum(len(draft.text.encode()) for draft in drafts) > MESSAGE_BYTES_MAX:
+        if sum(draft.size for draft in drafts) > MESSAGE_BYTES_MAX:
             raise Fault("BatchRequestTooLong", f"The length of all messages is above {MESSAGE_BYTES_MAX} bytes.")
         if not drafts:
             return Answer.of(told)
@@ -356,6 +358,7 @@ def _draft(asked: shapes.Publishing, name: str, record: Record) -> Draft:
         raise Fault("InvalidParameter", "Invalid parameter: MessageDeduplicationId Reason: only for FIFO topics")
     return Draft(
         str(uuid4()),
+        size,
         text,
         forms,
         asked.subject,
