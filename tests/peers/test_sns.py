@@ -173,3 +173,21 @@ def test_a_deduplication_id_holds_for_five_minutes_also_in_a_queue_of_another_no
             node.advance(301)
         done(here, "Publish", Message="two", **said)
         assert received(there, url) == ["one", "two"]
+
+
+def test_any_node_shows_the_certificate_of_whoever_signed(pair: Pair) -> None:
+    here, there = pair.n1, pair.n2
+    url = queue(there, "signed")
+    done(there, "CreateTopic", Name="signed")
+    done(there, "Subscribe", TopicArn=arn("signed"), Protocol="sqs", Endpoint=arn("signed", "sqs"))
+    for signs, other in ((here, there), (there, here)):
+        done(signs, "Publish", TopicArn=arn("signed"), Message="x")
+        (body,) = received(there, url)
+        path = "/" + json.loads(body)["SigningCertURL"].rpartition("/")[2]
+        own = signs.ask("GET", path, port=signs.ports["sqs.port"])
+        shown = other.ask("GET", path, port=other.ports["sqs.port"])
+        assert shown.status == 200, shown
+        assert shown.content == own.content
+        assert shown.content.startswith(b"-----BEGIN CERTIFICATE-----")
+        unknown = other.ask("GET", path.replace(".pem", "0.pem"), port=other.ports["sqs.port"])
+        assert unknown.status == 404
