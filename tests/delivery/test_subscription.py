@@ -107,6 +107,17 @@ def test_extended_lease_lasts_but_not_for_ever(bench: Bench) -> None:
     assert first.take() + second.take() == [b"hello"]
 
 
+def test_lease_that_is_extended_for_longer_than_the_longest_lease_lasts_as_long_as_one_may(bench: Bench) -> None:
+    bench.shard.put([b"hello"])
+    first = bench.receiver(lease_ns=60 * SECOND)
+    assert first.take() == [b"hello"]
+    assert first.seat.extend([1], 3600 * SECOND) == []
+    bench.advance(14 * 60 * SECOND)
+    assert first.take() == []
+    bench.advance(61 * SECOND)
+    assert first.take() == [b"hello"]
+
+
 def test_what_a_leaving_consumer_held_goes_to_the_others(bench: Bench) -> None:
     bench.shard.put(numbered(20))
     first = bench.receiver()

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.clock import SECOND
 from penstock.m3.placement import Shard
+from penstock.relays.m3msg import connection
+from penstock.relays.m3msg.retry import Retry
+from penstock.relays.m3msg.wire import Framed, framed
 from tests.cli.program import inside
 from tests.m3msg.consumers import Way, placed, service, topic
 
@@ -78,3 +84,51 @@ def test_m3msg_case_22_cutover_is_the_first_time_and_cutoff_the_first_one_after_
     assert list(one.got) == [b"a"] * (is_timely or ignores)
     assert way.counts("s").untimely == (not is_timely and not ignores)
     assert way.topic.subscription("m3msg.s").depth() == 0
+
+
+def test_a_message_that_went_out_dozens_of_times_still_waits_between_and_goes_out_until_it_is_acked() -> None:
+    way = Way()
+    one = way.consumer()
+    one.acks = False
+    way.topology.placements = {"s": placed({one: (0, 1, 2, 3)})}
+    way.topology.say(topic(service("s")))
+    way.run()
+    way.publish(b"a", routes=[0])
+    for _ in range(35):
+        way.until(lambda: len(one.sessions) == 4)
+        for session in list(one.sessions):
+            session.hang_up()
+        way.run(2)
+    way.until(lambda: len(one.sessions) == 4)
+    before = one.got[b"a"]
+    assert before > 30
+    way.run(60)
+    assert one.got[b"a"] - before <= 1
+    one.acks = True
+    way.publish(b"b", routes=[0])
+    for session in list(one.sessions):
+        session.hang_up()
+    way.until(lambda: way.topic.subscription("m3msg.s").in_flight() + way.topic.subscription("m3msg.s").depth() == 0)
+    assert one.got[b"b"] == 1
+
+
+def test_pauses_without_a_limit_do_not_grow_beyond_half_a_day() -> None:
+    for retry in (Retry(5 * SECOND, 0, Random(1)), Retry(SECOND, 0, Random(1), pauses_ns=[1 << 60])):
+        assert max(retry.after_ns(attempt) for attempt in (20, 33, 65_535)) <= 12 * 3600 * SECOND
+
+
+def test_a_connection_that_could_not_be_sent_to_once_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    way = Way()
+    one = way.consumer()
+    way.topology.placements = {"s": placed({one: (0, 1, 2, 3)})}
+    way.topology.say(topic(service("s")))
+    way.run()
+
+    def fails(*told: Any) -> Framed:
+        monkeypatch.setattr(connection, "framed", framed)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(connection, "framed", fails)
+    way.publish(b"a", routes=[0])
+    way.run(30)
+    assert (list(one.got), len(one.sessions)) == ([b"a"], 4)

@@ -251,7 +251,9 @@ class Seat:
         refused: list[int] = []
         for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
             most_ns = subscription.settings.lease_max_ns
-            rest = cursor.states.extend(offsets, self.holder, lease_ns, most_ns, now, renew=renew)
+            rest = cursor.states.extend(
+                offsets, self.holder, lease_ns, most_ns, now, begun_ns=self.lease_ns, renew=renew
+            )
             refused += _ids(cursor.source.number, rest)
         if self.named:
             subscription.flush()

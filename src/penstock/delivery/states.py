@@ -234,15 +234,26 @@ class RowStates:
         self.finish(FILTERED, offsets)
 
     def extend(
-        self, offsets: Offsets, holder: int, lease_ns: int, lease_max_ns: int, now: Instant, *, renew: bool
+        self,
+        offsets: Offsets,
+        holder: int,
+        lease_ns: int,
+        lease_max_ns: int,
+        now: Instant,
+        *,
+        begun_ns: int,
+        renew: bool,
     ) -> Offsets:
-        """Let leases last `lease_ns` from now; return the rows the holder does not have. `renew` gives new versions."""
+        """Let leases last `lease_ns` from now; return the rows the holder does not have.
+
+        A connection leases for `begun_ns` at first. `renew` gives new versions.
+        """
         good = self.pages.leased(offsets, holder)
         mine = offsets[good]
         if len(mine):
             name = self.names.get(holder)
-            # A connection's leases are all of one length; how long a named holder asked for at first is not known.
-            begun = None if name is not None else lease_ns
+            # How long a named holder asked for at first is not known.
+            begun = None if name is not None else begun_ns
             if renew:
                 self.pages.next_versions(mine)
             deadlines = self.pages.extend(mine, now.monotonic_ns, lease_ns, lease_max_ns, self.grain_ns, begun)

@@ -30,8 +30,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     connections: Annotated[int, Meta(ge=1, le=64)] = 4
     #: Messages without an ack that one connection may have.
     in_flight: Annotated[int, Meta(ge=1)] = 65_536
-    #: A message without an ack is sent again after this, and each time after twice as long, up to the next (0 = no
-    #: limit). Up to half of it is left off by chance.
+    #: A message without an ack is sent again after this, and each time after twice as long, up to the next (0 = the
+    #: most there is, 12 h). Up to half of it is left off by chance.
     retry_initial_ns: Duration = 5 * SECOND_NS
     retry_max_ns: Duration = 0
     #: These pauses instead, of which the last one repeats, like ["1s", "10s"].

@@ -135,7 +135,11 @@ class Connection:
         if self._draining:  # a node that stops gives no seats
             return
         self._seat = self._attach(
-            self._deliver, lease_ns=self._manner.retry.after_ns(1), name=self._name, keep=self._keep, evict=self._leave
+            self._deliver,
+            lease_ns=self._manner.retry.after_ns(1),
+            name=self._name,
+            keep=self._keep,
+            evict=self._evicted,
         )
         self._seat.set_credit(self._manner.in_flight)
 
@@ -178,6 +182,11 @@ class Connection:
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.close()
+
+    def _evicted(self) -> None:
+        """Hang up: without a seat a link that stands would let its shards wait for nobody."""
+        self._leave()
+        self.link.drop("it could not be sent to")
 
     def _finish(self, ids: list[int]) -> None:
         if self._seat is not None:

@@ -23,7 +23,7 @@ from penstock.settings import HOUR_NS, SubscriptionSettings, TrafficSettings
 
 _log = logging.getLogger("penstock.m3msg")
 
-#: However often it was tried, a message is sent again within this.
+#: Longer than any pause of a retry, which counts from when a message goes out.
 LEASE_NS_MAX = 24 * HOUR_NS
 
 #: How often it is looked whether a service that is about to go has acked everything, as upstream does.
