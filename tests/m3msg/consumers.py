@@ -150,8 +150,8 @@ class Told:
 class Way:
     """A node, its relay, and everybody it sends to."""
 
-    def __init__(self, config: Config = PLAIN) -> None:
-        self.site = Site(config)
+    def __init__(self, config: Config = PLAIN, site: Site | None = None) -> None:
+        self.site = site or Site(config)
         weather = Weather(Random(7), 1_000_000, 0.3)
         self.outside = Outside(self.site.machine.scheduler, weather)
         self.topology = Told()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
+from penstock.clock import MILLISECOND, SECOND
 from penstock.config import FilterConfig, RoutingConfig
 from penstock.node.declared import declare
+from penstock.node.node import Node
+from penstock.registry import EmbeddedRegistry
 from penstock.relays.m3msg.service import Service
 from tests.m3msg.consumers import NAME, Way, placed, service, topic
-from tests.site import PLAIN
+from tests.registry.far import Far, Trouble
+from tests.site import PLAIN, Site
 
 ALL = [0, 1, 2, 3]
 
@@ -150,3 +156,86 @@ def test_a_service_cannot_become_replicated_and_stays_shared_as_it_was() -> None
     assert way.service("one") is there
     assert (there.said.consumption, there.said.ttl_ns) == ("shared", 7)
     assert list(way.topic.subscriptions) == ["m3msg.one"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_subscription_that_somebody_deletes_is_made_anew_for_what_comes_from_then_on(number: int) -> None:
+    way = Way()
+    one, two = way.consumer(), way.consumer()
+    one.acks = two.acks = False
+    way.topology.placements = {"r": placed({one: ALL, two: ALL})}
+    way.topology.say(topic(service("r", "replicated")))
+    way.run()
+    way.publish(b"before")
+    way.run()
+    names = sorted(way.topic.subscriptions)
+    way.topic.delete_subscription(names[number]).now()
+    way.run(3)
+    assert sorted(way.topic.subscriptions) == names
+    one.acks = two.acks = True
+    way.publish(b"after")
+    way.until(lambda: {each.depth() + each.in_flight() for each in way.topic.subscriptions.values()} == {0})
+    assert (one.got[b"after"], two.got[b"after"], len(one.sessions), len(two.sessions)) == (1, 1, 4, 4)
+
+
+def test_the_subscription_of_a_service_without_a_placement_is_made_anew_too() -> None:
+    way = Way()
+    one = way.consumer()
+    way.topology.say(topic(service("other"), service("s")))
+    way.run()
+    way.topic.delete_subscription("m3msg.s").now()
+    way.run()
+    way.publish(b"after")
+    way.topology.place("s", placed({one: ALL}))
+    way.until(lambda: one.got[b"after"] == 1)
+
+
+class FarSite(Site):
+    """A node whose registry is elsewhere and answers later."""
+
+    def start(self) -> None:
+        self.machine.start()
+        clock, disk = self.machine.clock, self.machine.disk
+        server = EmbeddedRegistry.open(disk, clock, "data/registry")
+        far = Far(server, clock, Random(3), Trouble(delay_ns=200 * MILLISECOND))
+        self.node = Node(self.config, clock, disk, Random(1), far)
+
+
+def test_a_service_that_comes_back_while_the_registry_still_removes_it_is_sent_to() -> None:
+    site = FarSite()
+    site.machine.run(2)
+    site.node.obtain(NAME)
+    site.machine.run(2)
+    way = Way(site=site)
+    one, two = way.consumer(), way.consumer()
+    way.topology.placements = {"r": placed({one: ALL, two: ALL})}
+    way.topology.say(topic(service("r", "replicated")))
+    way.run(5)
+    for _ in range(2):
+        way.topology.say(topic())
+        way.run(0.1)
+        way.topology.say(topic(service("r", "replicated")))
+        way.run(5)
+        assert sorted(way.topic.subscriptions) == ["m3msg.r", "m3msg.r.1"]
+        way.publish(b"after %d" % _)
+        way.run(5)
+        assert (one.got[b"after %d" % _], two.got[b"after %d" % _]) == (1, 1)
+        assert site.node.catalog.registry.get(f"m3msg/{NAME}/m3msg.r")
+
+
+def test_a_service_whose_subscription_is_being_deleted_while_it_is_placed_anew_is_sent_to() -> None:
+    site = FarSite()
+    site.machine.run(2)
+    site.node.obtain(NAME)
+    site.machine.run(2)
+    way = Way(site=site)
+    one = way.consumer()
+    way.topology.say(topic(service("s")))
+    way.run(5)
+    way.topic.delete_subscription("m3msg.s")
+    way.topology.place("s", placed({one: ALL}))
+    way.topology.say(topic(service("s", ttl_ns=3600 * SECOND)))
+    way.run(5)
+    way.publish(b"after")
+    way.run(5)
+    assert list(one.got) == [b"after"]

@@ -104,10 +104,13 @@ class Relay:
             self.topics[topic.name] = Relayed(stream, self._topology, self._way, self._config.connections)
 
     def _changed(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
-        """Follow topics that go and come back: one that was deleted is relayed again once it is made anew."""
-        if subscription is not None or topic.name not in self._config.topics:
+        """Follow topics and subscriptions that somebody deletes: what M3's topic asks for is made anew."""
+        if topic.name not in self._config.topics:
             return
-        if event == "created":
+        if subscription is not None:
+            if event == "deleted" and topic.name in self.topics:
+                self.topics[topic.name].lost(subscription)
+        elif event == "created":
             self._begin(topic)
         elif event in ("deleted", "left") and topic.name in self.topics:
             self.topics.pop(topic.name).close()

@@ -8,6 +8,7 @@ from random import Random
 
 from penstock.clock import SECOND, Clock
 from penstock.config import parse_duration
+from penstock.delivery.subscription import Subscription
 from penstock.m3.topic import ConsumerService, ServiceId, Topic
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.config import RelayConfig
@@ -79,6 +80,8 @@ class Relayed:
         self._connections = connections
         self._members = Members(stream)
         self._cancels: dict[ServiceId, Callable[[], None]] = {}
+        #: What is being removed of services that left, which must be over before one of them comes back.
+        self._going: dict[ServiceId, Answer[None]] = {}
         self._is_draining = False
         self._cancel = topology.watch_topic(stream.name, self._heard)
 
@@ -115,7 +118,8 @@ class Relayed:
             if key in self.services:
                 self.services[key].become(service)
             else:
-                self._made(service).begin(known)
+                going = self._going.get(key, known)
+                self._made(service).begin(known.then_ask(lambda _, going=going: going))  # type: ignore[misc]
                 self._cancels[key] = self._topology.watch_placement(key, self.services[key].place)
 
     def _made(self, said: ConsumerService) -> Service:
@@ -141,9 +145,23 @@ class Relayed:
         def left(removed: Answer[None]) -> None:
             cancel()
             del self._cancels[key], self.leaving[key]
-            removed.then(lambda _, error: self._forget(service) if error is None else None)
+            going = self._going[key] = removed.settled()
+            removed.then(lambda _, error: self._gone(service, going, error))
 
         service.leave(left, after_ns)
+
+    def _gone(self, service: Service, going: Answer[None], error: BaseException | None) -> None:
+        key = service.said.service_id
+        if self._going.get(key) is going:
+            del self._going[key]
+        if error is None:
+            self._forget(service)
+
+    def lost(self, subscription: Subscription) -> None:
+        """Make a subscription of a service anew that somebody deleted."""
+        if not self._is_draining:
+            for service in (*self.services.values(), *self.leaving.values()):
+                service.lost(subscription)
 
     def _forget(self, gone: Service) -> None:
         """Remember a service no more, but while the file has filters for it: each start makes its subscription anew."""

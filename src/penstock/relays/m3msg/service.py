@@ -84,6 +84,19 @@ class Service:
         """See to it that nothing is missed once it is remembered, whatever the placement is."""
         self._then(lambda: known.then_ask(lambda _: self._subscribed(0)).then_make(lambda _: None))
 
+    def lost(self, subscription: Subscription) -> None:
+        """Hear that a subscription was deleted: if it was one of its own, have another for what comes from now on."""
+        names = self._names()
+        if self._closed or subscription.name not in names:
+            return
+        number = names.index(subscription.name)
+        for replica in self._replicas[number:]:
+            replica.close()
+        del self._replicas[number:]
+        if self._left is None:
+            _log.warning("subscription %s was deleted and is made anew: its service is in the topic", subscription.name)
+            self._then(self._again)
+
     def become(self, said: ConsumerService) -> None:
         """Take over what a topic says of it now, but how it is consumed, which stays."""
         if said.consumption != self.said.consumption:
@@ -139,6 +152,7 @@ class Service:
         for subscription in self._subscriptions():
             subscription.gate(None)
             subscription.pump()
+        self._then(self._again)  # somebody may have deleted one meanwhile
 
     def _look_around(self) -> None:
         """Go if nothing is waited for any more."""
@@ -210,10 +224,15 @@ class Service:
     def _name_of(self, number: int) -> str:
         return self.name if number == 0 else f"{self.name}.{number}"
 
+    def _names(self) -> list[str]:
+        return [self._name_of(number) for number in range(max(len(self._replicas), len(self._places()), 1))]
+
     def _subscriptions(self) -> list[Subscription]:
         """Return those it has, also where their replicas are nobody's any more."""
-        names = map(self._name_of, range(max(len(self._replicas), len(self._places()), 1)))
-        return [self._stream.subscriptions[name] for name in names if name in self._stream.subscriptions]
+        return [self._stream.subscriptions[name] for name in self._names() if name in self._stream.subscriptions]
+
+    def _again(self) -> Answer[None]:
+        return self._subscribed(0).then_ask(lambda _: self._place())
 
     def _subscribed(self, number: int) -> Answer[Subscription]:
         name = self._name_of(number)
