@@ -143,6 +143,39 @@ def test_a_policy_is_written_and_moving_a_bit_needs_force(one: Cluster, prefix: 
     asyncio.run(main())
 
 
+def test_moving_a_bit_needs_force_also_where_the_key_was_deleted(one: Cluster, prefix: str) -> None:
+    async def main() -> None:
+        async with following(one.zone(), prefix) as made:
+            await made.follower.write(POLICY)
+            await ctl(one, "del", prefix)
+            await made.until(lambda: made.policy.counts["deleted"] == 1)
+            with pytest.raises(Refusal, match="staging moves from bit 1 to 2"):
+                await made.follower.write({**POLICY, "staging": 2})
+            assert await made.client.get(prefix.encode()) is None
+            await made.follower.write({**POLICY, "staging": 2}, force=True)
+            assert made.mapping == {**POLICY, "staging": 2}
+
+    asyncio.run(main())
+
+
+def test_moving_a_bit_needs_force_also_where_the_mapping_stands_under_the_second_key(one: Cluster, prefix: str) -> None:
+    async def main() -> None:
+        first, second = routing.keys(prefix, "p", "rp")
+        await ctl(one, "put", first, stdin=routing.encode({"a": 1}))
+        async with following(one.zone(), first, second) as made:
+            await ctl(one, "put", second, stdin=routing.encode({"a": 2}))
+            await made.until(lambda: made.mapping == {"a": 2})
+            with pytest.raises(Refusal, match="a moves from bit 2 to 1"):
+                await made.follower.write({"a": 1})
+            await made.follower.write({"a": 2, "b": 3})
+            assert (made.mapping, made.policy.key) == ({"a": 2, "b": 3}, first)
+            await ctl(one, "put", first, stdin=b"something else")
+            with pytest.raises(Refusal, match="holds something else"):
+                await made.follower.write({"a": 2, "b": 3})
+
+    asyncio.run(main())
+
+
 def test_m3msg_case_44_a_policy_that_is_followed_no_more_stays_as_it_was(one: Cluster, prefix: str) -> None:
     async def main() -> None:
         async with following(one.zone(), prefix) as made:

@@ -70,6 +70,11 @@ class Policy:
         self._mapping = mapping.traffic_types
         self._on_mapping = on_mapping
 
+    @property
+    def in_force(self) -> Mapping[str, int]:
+        """The mapping that counts, also while no key holds it."""
+        return self._mapping
+
     def put(self, key: str, value: bytes, revision: int) -> None:
         """Hear of a value under one of the keys."""
         self._there[key] = Entry(value, revision)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -28,6 +29,10 @@ class Listener(Protocol):
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys; the first is the one to write."""
+
+    @property
+    def in_force(self) -> Mapping[str, int]:
+        """The mapping that counts, also while no key holds it."""
 
     def put(self, key: str, value: bytes, revision: int) -> None:
         """Hear of a value."""
@@ -69,20 +74,14 @@ class Follower:
         """Put another policy, over the revision that was seen; to move or reuse a bit only with `force`."""
         if found := routing.problems(traffic_types):
             raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(found))
-        key = self._listener.keys[0].encode()
-        entry = await self._client.get(key)
-        if entry is not None and not force:
-            try:
-                before = routing.decode(entry.value)
-            except BadMessage as error:
-                text = f"{key.decode()} holds something else ({error}); force it to put a routing policy there"
-                raise Refusal("conflict", text) from None
-            if clashes := mapping_clashes(RoutingMapping(traffic_types=before), traffic_types):
-                text = "producers and consumers would disagree: " + "; ".join(clashes)
-                raise Refusal("conflict", text + ". Choose free bits, or force it")
-        # Where the key is gone, nobody's change is lost.
-        revision = 0 if entry is None else entry.revision if seen is None else seen
-        guards = {key: revision}
+        keys = [key.encode() for key in self._listener.keys]
+        key, entries = keys[0], [await self._client.get(each) for each in keys]
+        if not force and (clashes := self._clashes(entries, traffic_types)):
+            text = "producers and consumers would disagree: " + "; ".join(clashes)
+            raise Refusal("conflict", text + ". Choose free bits, or force it")
+        guards = {each: 0 if entry is None else entry.revision for each, entry in zip(keys, entries, strict=True)}
+        if seen is not None and entries[0] is not None:  # where the key is gone, nobody's change is lost
+            guards[key] = seen
         outcome = await self._client.change({key: routing.encode(traffic_types)}, guards=guards)
         if outcome.conflicts:
             raise Refusal(
@@ -93,6 +92,25 @@ class Follower:
             await mirror.until(lambda: mirror.revision >= outcome.revision, START_S)
         except TimeoutError:
             pass  # it is there, and will be heard of
+
+    def _clashes(self, entries: Sequence[Entry | None], traffic_types: Mapping[str, int]) -> list[str]:
+        """Return where another policy contradicts the one in force, or what was put last, which is about to be."""
+        before, there = [self._listener.in_force], [entry for entry in entries if entry is not None]
+        if entries[0] is not None:
+            try:
+                routing.decode(entries[0].value)
+            except BadMessage as error:
+                text = (
+                    f"{self._listener.keys[0]} holds something else ({error}); force it to put a routing policy there"
+                )
+                raise Refusal("conflict", text) from None
+        if there:
+            with suppress(BadMessage):  # nobody takes what cannot be read
+                before.append(routing.decode(max(there, key=lambda entry: entry.revision).value))
+        found = {
+            each for old in before for each in mapping_clashes(RoutingMapping(traffic_types=dict(old)), traffic_types)
+        }
+        return sorted(found)
 
     async def close(self) -> None:
         """Follow no more."""
