@@ -8,8 +8,10 @@ import signal
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from penstock.m3.topic import ConsumerService, ServiceId, Topic, encode
 from penstock.registry.etcd.client import Client
 from penstock.registry.etcd.mirror import Edit, Mirror
 from tests.cli.program import Done, Node, inside
@@ -131,6 +133,32 @@ def test_what_etcd_holds_is_shown_and_what_cannot_be_is_refused_with_a_reason(re
     assert "0..3" in relayed.ok("placement", "remove", "s", "b")
     relayed.ok("topic", "remove", "metrics", "s")
     assert "has no services" in relayed.ok("topic", "show", "metrics")
+
+
+def test_a_service_is_removed_in_its_own_zone_and_environment_and_no_other(relayed: Relayed, one: Cluster) -> None:
+    env = relayed.environment
+    ids = [
+        ServiceId("s"),
+        *(ServiceId("s", env, zone) for zone in ("default", "east", "west")),
+        ServiceId("t", "e", "z"),
+    ]
+    services = tuple(ConsumerService(service_id=each, consumption="shared") for each in ids)
+    value = encode(Topic(name="metrics", shards=4, services=services))
+    one.ctl("put", f"/topic/{env}/metrics", stdin=value)
+    relayed.ok("topic", "remove", "metrics", "s")
+    assert left(relayed) == ["s", f"east/{env}/s", f"west/{env}/s", "z/e/t"]
+    relayed.ok("topic", "remove", "metrics", "s")
+    refused = relayed.m3("topic", "remove", "metrics", "s")
+    assert (refused.code, f"more than one s consumes metrics: east/{env}/s, west/{env}/s" in refused.error) == (1, True)
+    relayed.ok("topic", "remove", "metrics", f"east/{env}/s")
+    relayed.ok("topic", "remove", "metrics", "t")
+    assert left(relayed) == [f"west/{env}/s"]
+    assert f"those that do: west/{env}/s" in relayed.m3("topic", "remove", "metrics", "z/s").error
+
+
+def left(relayed: Relayed) -> list[str]:
+    found = json.loads(relayed.ok("topic", "show", "metrics", "--json"))
+    return [str(msgspec.convert(each["service_id"], ServiceId)) for each in found["services"]]
 
 
 def test_m3msg_case_47_a_topic_is_changed_as_it_was_seen_and_its_end_is_told(relayed: Relayed, one: Cluster) -> None:

@@ -17,7 +17,7 @@ from penstock.cli.values import pairs
 
 if TYPE_CHECKING:
     from penstock.m3.placement import Placement
-    from penstock.m3.topic import Topic
+    from penstock.m3.topic import ServiceId, Topic
     from penstock.registry.etcd.client import Client
     from penstock.relays.m3msg.topology import EtcdTopology
 
@@ -90,17 +90,29 @@ def topic_add(
 def topic_remove(
     name: Name, service: ServiceName, file: File = None, settings: Settings = None, json: Json = False
 ) -> None:
-    """Let a service consume a topic no more; what waits for it is gone."""
+    """Let a service consume a topic no more; what waits for it is gone. One of another zone is named as it is shown."""
+    from penstock.m3.topic import ServiceId
 
     async def remove(client: Client, where: EtcdTopology) -> Topic:
         found, revision = await _topic(client, where, name)
-        rest = tuple(each for each in found.services if each.service_id.name != service)
-        if len(rest) == len(found.services):
-            names = ", ".join(each.service_id.name for each in rest) or "none"
-            raise Failure(f"{service} does not consume {name}; those that do: {names}")
+        ids = [each.service_id for each in found.services]
+        gone = _named(name, service, ids, ServiceId(service, where.environment, where.zone))
+        rest = tuple(each for each in found.services if each.service_id != gone)
         return await _put_topic(client, where, msgspec.structs.replace(found, services=rest), revision)
 
     _show_topic(Printer(json=json), _ask(remove, file, settings))
+
+
+def _named(topic: str, service: str, ids: list[ServiceId], own: ServiceId) -> ServiceId:
+    """Return which service is meant: the one of this zone and environment, the one shown so, or the only one."""
+    exact = [each for each in ids if each == own] or [each for each in ids if str(each) == service]
+    found = exact or [each for each in ids if each.name == service]
+    if not found:
+        names = ", ".join(map(str, ids)) or "none"
+        raise Failure(f"{service} does not consume {topic}; those that do: {names}")
+    if len(found) > 1:
+        raise Failure(f"more than one {service} consumes {topic}: {', '.join(map(str, found))}; write which")
+    return found[0]
 
 
 @topic_app.command("show")
