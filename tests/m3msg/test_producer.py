@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from penstock.clock import MILLISECOND
+from penstock.clock import MILLISECOND, SECOND
 from penstock.errors import ConfigError, Refusal
 from penstock.m3.topic import Filters, RoutingFilter
 from penstock.relays.m3msg.buffer import BufferFull, Limits, MessageTooLarge
@@ -285,3 +286,40 @@ def test_a_program_sends_to_a_service_over_sockets(tmp_path: Path) -> None:
         asyncio.run(send())
     assert fates == ["consumed"] * 1000
     assert set(receiver.got) == {b"value %d" % number for number in range(1000)}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_instance_that_accepts_and_never_reads_is_written_little_and_delays_nobody(
+    tmp_path: Path, at_once: bool
+) -> None:
+    file = tmp_path / "m3.toml"
+    count, size = 120, 256 << 10
+    config = RelayConfig(retry_initial_ns=600 * SECOND, write_timeout_ns=200 * MILLISECOND)
+
+    async def send() -> tuple[int, int]:
+        topology = FileTopology(read(str(file)))
+        async with producing("metrics", topology, config=config) as producer:
+            mute = next(each for key, each in producer.relayed.services.items() if key.name == "mute")
+            for number in range(count):
+                producer.produce(b"%8d" % number * (size // 8), id=b"id")
+                if not at_once:
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                while len(reads.got) < count or mute.counts.resets < 3:
+                    await asyncio.sleep(0.01)
+            await producer.close(drop=True)
+            return mute.counts.sent * size, mute.counts.resets + 1
+
+    with Receiver() as reads, socket.socket() as mute:
+        mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(64)
+        services = {"reads": reads.endpoint, "mute": f"127.0.0.1:{mute.getsockname()[1]}"}
+        file.write_text(
+            "[topics.metrics]\nshards = 1\n"
+            + "".join(f'[[topics.metrics.services]]\nname = "{name}"\n' for name in services)
+            + "".join(f'[placements.{name}.instances.a]\nendpoint = "{at}"\n' for name, at in services.items())
+        )
+        sent, connections = asyncio.run(send())
+    # The kernel takes up to some MiB of each connection, and one hand-out is about 1 MiB.
+    assert sent <= connections * 8 << 20

@@ -199,6 +199,8 @@ class Cursor:
                 return []
             limit = 1
         bytes_max = NO_LIMIT if taker.owner is None else LOOK_BYTES_MAX
+        if taker.owner is None and self.ready.many and not self.ready.policy.by_due:
+            bytes_max = TAKE_BYTES_MAX
         keeper = holder if self.states.keys is None else taker.keeper
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns, self.states.grain_ns)
         portion = Portion(self, limit, holder, keeper, deadline_ns, now, bytes_max)

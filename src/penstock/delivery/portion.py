@@ -116,7 +116,10 @@ class Portion:
             return
         for code in cursor.ready.open_to(taker, rank, self._now, ordered=cursor.rules.ordered):
             taken = self._take_lane(code)
-            if not cursor.ready.policy.served(code, taker, taken, self._deadline_ns) or self._left <= 0:
+            goes_on = cursor.ready.policy.served(code, taker, taken, self._deadline_ns)
+            if self._bytes_left <= 0 and taker.owner is None:  # more may stand there, for when its socket took this
+                cursor.wake()
+            if not goes_on or self._left <= 0 or self._bytes_left <= 0:
                 break
 
     def _take_lane(self, code: int) -> int:
