@@ -476,6 +476,71 @@ def test_m3msg_case_38_a_routing_filter_needs_no_mapping_without_which_its_defau
     assert (one.got, two.got) == (once([]), once([b"p", b"none"]))
 
 
+@pytest.mark.parametrize("many", [1, 300])
+def test_the_shard_of_a_metric_is_that_of_its_id_whatever_its_producer_says(many: int) -> None:
+    way = Way()
+    one = way.consumer()
+    way.topology.placements = {"one": placed({one: ALL})}
+    way.topology.say(topic(service("one")))
+    way.run()
+    bodies = [b"%d" % number for number in range(many)]
+    keys: list[bytes | None] = [b"id %d" % number for number in range(many)]
+    way.publish(*bodies, keys=keys, routes=[(shard_of(key or b"", 4) + 1) % 4 for key in keys])
+    way.publish(b"without an id", keys=[None], routes=[7])
+    way.run()
+    assert one.shards == {body: shard_of(key or b"", 4) for body, key in zip(bodies, keys, strict=True)} | {
+        b"without an id": 3
+    }
+
+
+def shard_sets(way: Way, **sets: str | None) -> None:
+    services = [service(name, filters=Filters(shard_set=said) if said else None) for name, said in sets.items()]
+    way.topology.say(topic(*services))
+    way.run()
+
+
+def test_a_shard_set_of_the_topic_takes_the_shards_that_messages_are_sent_to() -> None:
+    way = Way()
+    one, other = way.consumer(), way.consumer()
+    way.topology.placements = {"one": placed({one: ALL}), "other": placed({other: [2, 3]})}
+    shard_sets(way, one="0..1", other="2..3")
+    way.publish(*BODIES, keys=KEYS)
+    way.publish(b"far", b"none", routes=[9, None])
+    way.run(3)
+    shards = {body: shard_of(key or b"", 4) for body, key in zip(BODIES, KEYS, strict=True)} | {b"far": 1, b"none": 1}
+    assert one.got == once([body for body, shard in shards.items() if shard < 2])
+    assert other.got == once([body for body, shard in shards.items() if shard >= 2])
+    for name, got in (("one", one.got), ("other", other.got)):
+        subscription = way.topic.subscription(f"m3msg.{name}")
+        # Nobody has these shards, and nothing is kept for them.
+        assert (subscription.depth(), subscription.in_flight()) == (0, 0)
+        assert subscription.refused == {"shard-set": len(shards) - len(got)}
+
+
+def test_a_shard_set_that_changes_holds_for_what_is_sent_from_then_on() -> None:
+    way = Way()
+    one = way.consumer()
+    way.topology.placements = {"one": placed({one: ALL})}
+    shard_sets(way, one=None)
+    way.publish(b"a", b"b", routes=[0, 1])
+    way.run()
+    shard_sets(way, one="1")
+    way.publish(b"c", b"d", routes=[0, 1])
+    way.run()
+    shard_sets(way, one="0")
+    way.publish(b"e", b"f", routes=[0, 1])
+    way.run()
+    assert one.got == once([b"a", b"b", b"d", b"e"])
+    # Somebody's own, where the topic says nothing.
+    way.restart()
+    shard_sets(way, one=None)
+    found = way.topic.subscription("m3msg.one")
+    way.topic.update_subscription(found.name, msgspec.structs.replace(found.settings, shard_set="2")).now()
+    way.publish(b"g", b"h", routes=[0, 2])
+    way.run()
+    assert set(one.got) == {b"a", b"b", b"d", b"e", b"h"}
+
+
 def test_m3msg_case_49_a_connection_that_is_not_read_delays_its_own_shards_only() -> None:
     way = Way()
     one = way.consumer()

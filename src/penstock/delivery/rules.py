@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -149,7 +150,7 @@ def rules_of(
 
     What they refuse is added to `refused`, by subscription and by kind of filter.
     """
-    accepted = {name: Acceptance.of(one) for name, one in settings.items()}
+    accepted = {name: _accepted(one) for name, one in settings.items()}
     filters = {name: one.traffic for name, one in accepted.items() if one.traffic is not None}
     together = TrafficRules(list(filters.values()), mapping)
     untyped = dict(zip(filters, together.verdict(0), strict=True))
@@ -176,6 +177,12 @@ def rules_of(
         )
         for name, one in settings.items()
     }
+
+
+def _accepted(settings: SubscriptionSettings) -> Acceptance:
+    """Return the filters that are looked at here: of `routed` ones the shards are, where it is known what these are."""
+    found = Acceptance.of(settings)
+    return msgspec.structs.replace(found, shard_set="") if settings.policy == "routed" else found
 
 
 def _passed(

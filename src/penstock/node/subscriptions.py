@@ -198,6 +198,7 @@ class Subscriptions:
             self.apply_rules()
             subscription.follow(self._topic.record.grown, shard_of)
             subscription.pump()
+            self._node.tell("changed", self._topic, subscription)
             return subscription
 
         return self._node.catalog.update_subscription(self._topic.record, name, settings).then_make(updated)

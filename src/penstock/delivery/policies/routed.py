@@ -1,7 +1,8 @@
 """The `routed` policy: rows go where a number of theirs says, and who has which numbers is told by a relay.
 
-A row's slot is its `route`, else the hash of its key, else its offset, modulo the number of slots. Which slots stand in
-one lane, and which seats take from it, changes with a placement; nothing is read again for that.
+A row's slot is the hash of its key, else its `route`, else its offset, modulo the number of slots: a `route` is what
+somebody else made of the key, who may have had another number of slots. Which slots stand in one lane, and which seats
+take from it, changes with a placement; nothing is read again for that.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.columns import Column, Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.page import Slots
 from penstock.delivery.policies.policy import Policy, Stock, Taker
-from penstock.keyed import shard_of
+from penstock.keyed import hashes_of
 from penstock.message import Batch, int64s
+
+_BYTES = bytes | bytearray | memoryview
 
 
 class Routed(Policy):
@@ -49,7 +53,7 @@ class Routed(Policy):
 
 
 def routes(batch: Batch, offsets: Offsets, slots: int) -> Slots:
-    """Return the slot of each of these rows of a batch. Budget: 20 ns a row with a route, 0.6 us with a key only."""
+    """Return the slot of each of these rows of a batch. Budget: 20 ns a row, 0.1 us with a key."""
     known = batch.wire.get(Routed)
     if known is None or known[0] != slots:
         # Asked when rows are put into lanes, and again when they are sent.
@@ -61,14 +65,17 @@ def routes(batch: Batch, offsets: Offsets, slots: int) -> Slots:
 def _routes(batch: Batch, slots: int) -> Slots:
     found = np.arange(batch.first, batch.end) % slots
     column = batch.columns.get("route")
-    values, valid = int64s(column) if column is not None else (found, np.zeros(batch.count, np.bool_))
+    if column is not None:
+        values, valid = int64s(column)
+        found = np.where(valid, values % slots, found)
     keys = batch.columns.get("key")
-    if keys is not None and not valid.all():
-        by_key = [-1 if key is None else shard_of(key, slots) for key in _keys(keys)]
-        found = np.where(np.array(by_key) >= 0, by_key, found)
-    return np.where(valid, values % slots, found).astype(np.int32)
+    if keys is not None:
+        hashes = _hashes(keys)
+        found = np.where(hashes >= 0, hashes % slots, found)
+    return found.astype(np.int32)
 
 
-def _keys(column: Column) -> list[bytes | None]:
-    cells = column if isinstance(column, list) else column.to_pylist()
-    return [bytes(cell) if isinstance(cell, bytes | bytearray | memoryview) else None for cell in cells]
+def _hashes(keys: Column) -> npt.NDArray[np.int64]:
+    if isinstance(keys, list):
+        return np.array(hashes_of(bytes(key) if isinstance(key, _BYTES) else None for key in keys), np.int64)
+    return np.array(hashes_of(keys.to_pylist()), np.int64)

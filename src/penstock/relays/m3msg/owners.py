@@ -18,8 +18,9 @@ from penstock.delivery.page import Slots
 from penstock.errors import ConfigError
 from penstock.m3.placement import Placement
 
-#: The taker of what nobody has.
+#: The taker of what nobody has, and of what the service does not take.
 NOBODY = "nobody"
+UNWANTED = "unwanted"
 
 
 class Owner(NamedTuple):
@@ -99,8 +100,11 @@ def taker(endpoint: str, connection: int) -> str:
     return f"{endpoint}#{connection}"
 
 
-def dealt(owners: Owners, shards: int, connections: int) -> Deal:
-    """Return the lanes: shards with the same owners that go over the same connection of each stand in one."""
+def dealt(owners: Owners, shards: int, connections: int, wanted: Sequence[bool] | None = None) -> Deal:
+    """Return the lanes: shards with the same owners that go over the same connection of each stand in one.
+
+    Of `wanted` shards where that is said; the others stand in one for themselves.
+    """
     lanes = np.zeros(shards, np.int32)
     known: dict[tuple[frozenset[str], int], int] = {}
     takers: dict[str, list[int]] = {}
@@ -108,9 +112,13 @@ def dealt(owners: Owners, shards: int, connections: int) -> Deal:
         endpoints = frozenset(owner.endpoint for owner in owners.get(shard, ()))
         # M3's own way from a shard to one of the connections: a connection that is stuck delays only its shards.
         kind = endpoints, shard % connections if endpoints else 0
+        is_wanted = wanted is None or wanted[shard]
+        if not is_wanted:
+            kind = frozenset((UNWANTED,)), 0
         if kind not in known:
             known[kind] = len(known)
-            for name in [taker(endpoint, kind[1]) for endpoint in sorted(endpoints)] or [NOBODY]:
+            names = [taker(endpoint, kind[1]) for endpoint in sorted(endpoints)] or [NOBODY]
+            for name in names if is_wanted else [UNWANTED]:
                 takers.setdefault(name, []).append(known[kind])
         lanes[shard] = known[kind]
     return Deal(lanes, takers)

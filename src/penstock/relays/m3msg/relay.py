@@ -110,6 +110,8 @@ class Relay:
         if subscription is not None:
             if event == "deleted" and topic.name in self.topics:
                 self.topics[topic.name].lost(subscription)
+            elif event == "changed" and topic.name in self.topics:
+                self.topics[topic.name].configured()
         elif event == "created":
             self._begin(topic)
         elif event in ("deleted", "left") and topic.name in self.topics:

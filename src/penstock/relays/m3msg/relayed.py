@@ -157,6 +157,11 @@ class Relayed:
         if error is None:
             self._forget(service)
 
+    def configured(self) -> None:
+        """Go by the settings that the subscriptions of its services have now."""
+        for service in (*self.services.values(), *self.leaving.values()):
+            service.configured()
+
     def lost(self, subscription: Subscription) -> None:
         """Make a subscription of a service anew that somebody deleted."""
         if not self._is_draining:

@@ -18,9 +18,11 @@ from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery
 from penstock.delivery.subscription import Subscription
 from penstock.errors import ConfigError
+from penstock.filters.acceptance import SHARD_SET
+from penstock.filters.shards import ShardFilter
 from penstock.message import Batch
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
-from penstock.relays.m3msg.owners import NOBODY, Owner, dealt, taker
+from penstock.relays.m3msg.owners import NOBODY, UNWANTED, Owner, dealt, taker
 from penstock.relays.m3msg.stream import Attach
 
 
@@ -46,7 +48,12 @@ class Replica:
         self._first_shard = first_shard
         #: By the endpoint of the instance.
         self._connections: dict[str, list[Connection]] = {}
-        self._nobody: Seat | None = None
+        #: Who takes what is not sent, by their names.
+        self._discarding: dict[str, Seat] = {}
+        self._owners: Mapping[int, Sequence[Owner]] | None = None
+        self._discards = False
+        #: The shards that the service takes, as they were last dealt.
+        self._shard_set = ""
         self._is_draining = False
 
     @property
@@ -58,6 +65,8 @@ class Replica:
         """Send to these owners from now on; `discards`: what nobody has is not kept."""
         if self._is_draining:
             return
+        self._owners, self._discards = owners, discards
+        self._shard_set = self.subscription.settings.shard_set
         endpoints = {owner.endpoint for some in owners.values() for owner in some}
         for gone in [endpoint for endpoint in self._connections if endpoint not in endpoints]:
             for connection in self._connections.pop(gone):
@@ -65,9 +74,14 @@ class Replica:
         policy = self.subscription.chosen_policy
         if not isinstance(policy, Routed):
             raise ConfigError(f"subscription {self.subscription.name} is not dealt by routes, and cannot be relayed")
-        deal = dealt(owners, self._shards, self._number)
+        wanted = None
+        if self._shard_set:
+            # Of its own shards, whatever `route` a message brought.
+            wanted = ShardFilter(self._shard_set).verdicts(list(range(self._shards))).tolist()
+        deal = dealt(owners, self._shards, self._number, wanted)
         policy.deal_to(deal.lanes, deal.takers)
-        self._discard(discards and NOBODY in deal.takers)
+        self._discard(NOBODY, discards and NOBODY in deal.takers)
+        self._discard(UNWANTED, UNWANTED in deal.takers)
         for endpoint in sorted(endpoints - self._connections.keys()):
             self._connections[endpoint] = [self._connection(endpoint, number) for number in range(self._number)]
         keep = self._timely(owners)
@@ -75,6 +89,11 @@ class Replica:
             connection.judge_by(keep)
             connection.link.connect()
         self.subscription.pump()
+
+    def configured(self) -> None:
+        """Send what the settings of its subscription let it take now."""
+        if self._owners is not None and self.subscription.settings.shard_set != self._shard_set:
+            self.place(self._owners, discards=self._discards)
 
     def drain(self) -> None:
         """Send nothing more, to nobody who comes either."""
@@ -87,7 +106,8 @@ class Replica:
         for connection in self.connections:
             connection.close()
         self._connections.clear()
-        self._discard(False)
+        for name in list(self._discarding):
+            self._discard(name, False)
 
     def _connection(self, endpoint: str, number: int) -> Connection:
         attach = partial(self._attach, self.subscription)
@@ -103,18 +123,22 @@ class Replica:
 
     # --- what is not sent -----------------------------------------------------------------------------------------
 
-    def _discard(self, does: bool) -> None:
-        """Finish what nobody has, or cease to."""
-        if does and self._nobody is None:
-            self._nobody = self._attach(self.subscription, _nothing, name=NOBODY, keep=self._refuse)
-            self._nobody.set_credit(1 << 30)
-        elif not does and self._nobody is not None:
-            self._nobody.close()
-            self._nobody = None
+    def _discard(self, name: str, does: bool) -> None:
+        """Finish what nobody has, or what is not wanted, or cease to."""
+        if does and name not in self._discarding:
+            seat = self._attach(self.subscription, _nothing, name=name, keep=partial(self._refuse, name))
+            self._discarding[name] = seat
+            seat.set_credit(1 << 30)
+        elif not does and name in self._discarding:
+            self._discarding.pop(name).close()
 
-    def _refuse(self, shard: int, batch: Batch, rows: slice | Offsets) -> npt.NDArray[np.bool_]:
+    def _refuse(self, name: str, shard: int, batch: Batch, rows: slice | Offsets) -> npt.NDArray[np.bool_]:
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        self._counts.unowned += count
+        if name == NOBODY:
+            self._counts.unowned += count
+        else:
+            refused = self.subscription.refused
+            refused[SHARD_SET] = refused.get(SHARD_SET, 0) + count
         return np.zeros(count, np.bool_)
 
     def _timely(self, owners: Mapping[int, Sequence[Owner]]) -> Keep | None:

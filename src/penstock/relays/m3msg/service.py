@@ -84,6 +84,11 @@ class Service:
         """See to it that nothing is missed once it is remembered, whatever the placement is."""
         self._then(lambda: known.then_ask(lambda _: self._subscribed(0)).then_make(lambda _: None))
 
+    def configured(self) -> None:
+        """Hear that the settings of a subscription of its own may have changed."""
+        for replica in self._replicas:
+            replica.configured()
+
     def lost(self, subscription: Subscription) -> None:
         """Hear that a subscription was deleted: if it was one of its own, have another for what comes from now on."""
         names = self._names()
@@ -219,7 +224,7 @@ class Service:
                     name, self._settings(self._stream.subscriptions[name].settings)
                 ).settled()
             )
-        return answer
+        return answer.then_make(lambda _: self.configured())
 
     def _name_of(self, number: int) -> str:
         return self.name if number == 0 else f"{self.name}.{number}"

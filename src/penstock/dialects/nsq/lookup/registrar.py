@@ -107,7 +107,7 @@ class Registrar:
         if subscription is None:
             for link in self.links:
                 link.describe(topic.name, meta_of(topic))
-        if event == "changed" and len(topic.shards) == 1:
+        if event == "changed" and (subscription is not None or len(topic.shards) == 1):
             return
         if self._directory is not None:
             self._list(topic, channel)
