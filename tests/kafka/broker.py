@@ -17,6 +17,8 @@ VERSIONS = {Api.PRODUCE: 3, Api.METADATA: 4, Api.INIT_PRODUCER_ID: 0, Api.API_VE
 
 #: What becomes of the answer to one question: it is this instead, or (None) the connection is cut.
 Fault = Callable[[bytes], bytes | None]
+#: Key and value.
+Record = tuple[bytes | None, bytes | None]
 
 
 def text(value: str) -> bytes:
@@ -39,6 +41,11 @@ class Read:
         self.at += max(size, 0)
         return self.data[self.at - max(size, 0) : self.at]
 
+    def cell(self) -> bytes | None:
+        """Read a key or a value of a record."""
+        size = self.varint()
+        return None if size < 0 else self.piece(size)
+
     def varint(self) -> int:
         value = shift = 0
         while True:
@@ -50,21 +57,25 @@ class Read:
                 return (value >> 1) ^ -(value & 1)
 
 
-def bodies(batch: bytes) -> list[bytes]:
-    """Return the values of a record batch, plain or gzipped."""
+def records(batch: bytes) -> list[Record]:
+    """Return keys and values of a record batch, plain or gzipped."""
     (count,) = unpack_from(">i", batch, 57)
     plain = zlib.decompress(batch[61:], 31) if codec(batch) == "gzip" else batch[61:]
-    read, found = Read(plain), []
+    read, found = Read(plain), list[Record]()
     for _ in range(count):
         end = read.varint()
         end += read.at
         read.at += 1
         read.varint()
         read.varint()
-        read.piece(read.varint())
-        found.append(read.piece(read.varint()))
+        found.append((read.cell(), read.cell()))
         read.at = end
     return found
+
+
+def bodies(batch: bytes) -> list[bytes]:
+    """Return the values of a record batch."""
+    return [value or b"" for _, value in records(batch)]
 
 
 def codec(batch: bytes) -> CodecName:
@@ -81,13 +92,18 @@ class ByteBroker:
         self.topic = topic
         #: The next answers to each question; those behind are as they should be.
         self.faults: dict[Api, deque[Fault]] = {api: deque() for api in Api}
-        self.stored: list[bytes] = []
+        self.records: list[Record] = []
         #: How each batch was compressed.
         self.codecs: list[CodecName] = []
         self.sessions = 0
         #: The next number of each producer.
         self._numbers: dict[int, int] = {}
         self._producers = 0
+
+    @property
+    def stored(self) -> list[bytes]:
+        """The values of what it has."""
+        return [value or b"" for _, value in self.records]
 
     def answer(self, data: bytes) -> bytes | None:
         """Return the answer to a question, whole; None where the connection is to be cut."""
@@ -129,7 +145,7 @@ class ByteBroker:
         due = self._numbers.get(producer, 0)
         if first == due:
             self._numbers[producer] = first + count
-            self.stored += bodies(batch)
+            self.records += records(batch)
             self.codecs.append(codec(batch))
         error = 0 if first <= due else 45
         return pack(">i", 1) + text(self.topic) + pack(">iihqqi", 1, 0, error, 0, -1, 0)

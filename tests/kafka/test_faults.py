@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.kafka.exchange import Api
+from penstock.message import Rows
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.conversation import Manner
 from penstock.relays.kafka.outside import KafkaOutside
@@ -91,6 +92,18 @@ def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
         assert Counter(way.broker.stored) == Counter(sent)
     assert set(way.broker.stored) == set(sent)
     assert (counts.taken, counts.acked, counts.discarded) == (len(sent), len(sent), 0)
+
+
+def test_what_is_empty_is_absent_where_dory_took_it_and_nowhere_else() -> None:
+    way = Way(replace(PLAIN, batching="per_topic", batch_messages=40))
+    for source in ("dory", "test"):
+        rows = Rows.of([b""] * 10 + [b"x"] * 10, source, {"key": [b"", b"k"] * 10})
+        way.topic.publish(rows, way.site, lambda _, error: None)
+    way.until_stored(40)
+    assert len(way.broker.codecs) == 1
+    absent = [(None, None), (b"k", None)] * 5 + [(None, b"x"), (b"k", b"x")] * 5
+    empty = [(b"", b""), (b"k", b"")] * 5 + [(b"", b"x"), (b"k", b"x")] * 5
+    assert way.broker.records == absent + empty
 
 
 KINDS = {

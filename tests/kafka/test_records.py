@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import Column, Offsets
 from penstock.kafka import headers, records
 from penstock.kafka.compression import Compression
-from penstock.kafka.records import Piece, Records, laid_out, sealed
+from penstock.kafka.records import Flags, Piece, Records, laid_out, sealed
 from penstock.message import Batch
+from penstock.relays.kafka.records import null_empty
 
 Row = tuple[bytes | None, bytes, int, bytes | None]
 
@@ -34,26 +36,40 @@ ROWS = st.lists(
 )
 
 
-def piece(rows: list[Row]) -> Piece:
+def piece(rows: list[Row], null_empty: bool | Flags = True) -> Piece:
     keys, values, times, said = ([row[place] for row in rows] for place in range(4))
     cuts = np.cumsum([0, *map(len, values)]).astype(np.int32)  # type: ignore[arg-type]
     key = pa.array(keys, pa.binary()) if any(each is not None for each in keys) else None
     header = pa.array(said, pa.binary()) if any(each is not None for each in said) else None
-    return Piece(cuts, b"".join(values), np.array(times, np.int64), key, header)  # type: ignore[arg-type]
+    return Piece(cuts, b"".join(values), np.array(times, np.int64), key, header, null_empty)  # type: ignore[arg-type]
 
 
 def whole(found: Records) -> tuple[int, bytes, int, int, int]:
     return found.count, bytes(found.data), found.first_ms, found.last_ms, found.weight
 
 
-@given(ROWS, st.integers(0, 200), st.booleans(), st.sampled_from(["all", "no keys", "no headers", "values alone"]))
+@given(
+    ROWS,
+    st.integers(0, 200),
+    st.lists(st.booleans() | st.integers(0), min_size=2, max_size=2),
+    st.sampled_from(["all", "no keys", "no headers", "values alone", "nothing"]),
+)
 def test_columns_make_the_bytes_that_the_plain_loop_makes(
-    rows: list[Row], cut: int, null_empty: bool, shape: str
+    rows: list[Row], cut: int, nulls: list[bool | int], shape: str
 ) -> None:
     keys, said = shape in ("all", "no headers"), shape in ("all", "no keys")
     rows = [(key if keys else None, value, time, header if said else None) for key, value, time, header in rows]
-    pieces = [piece(part) for part in (rows[:cut], rows[cut:]) if part]
-    assert whole(records._columns(pieces, len(rows), null_empty)) == whole(records._each(pieces, len(rows), null_empty))
+    if shape == "nothing":
+        rows = [(None, b"", 5, None) for _ in rows]
+    pieces = [
+        piece(part, flags(null, part)) for part, null in zip((rows[:cut], rows[cut:]), nulls, strict=True) if part
+    ]
+    assert whole(records._columns(pieces, len(rows))) == whole(records._each(pieces, len(rows)))
+
+
+def flags(null: bool | int, rows: list[Row]) -> bool | Flags:
+    """Return one for all rows, or one each: the bits of a number."""
+    return null if isinstance(null, bool) else np.array([bool(null >> row & 1) for row in range(len(rows))], np.bool_)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 100, 8191, 8192])
@@ -62,7 +78,7 @@ def test_values_of_one_size_make_the_bytes_that_the_plain_loop_makes(size: int, 
     count = 40_000 if size == 1 else 9_000 if size <= 100 else 300
     rows: list[Row] = [(None, bytes([row % 256]) * size, 1_000 + step_ms * row, None) for row in range(count)]
     pieces = [piece(rows[: count // 3]), piece(rows[count // 3 :])]
-    assert whole(laid_out(pieces)) == whole(records._each(pieces, count, True))
+    assert whole(laid_out(pieces)) == whole(records._each(pieces, count))
 
 
 def test_rows_of_a_batch_are_picked_or_taken_as_they_stand() -> None:
@@ -74,6 +90,18 @@ def test_rows_of_a_batch_are_picked_or_taken_as_they_stand() -> None:
         picks = np.arange(100)[rows].tolist()
         expected = piece([(keys[row].as_py(), bodies[row], 5, None) for row in picks])
         assert whole(laid_out([Piece.of(batch, rows, 5)])) == whole(laid_out([expected]))
+
+
+@pytest.mark.parametrize("rows", [slice(1, 4), np.array([0, 2, 3])], ids=["in a row", "picked"])
+def test_rows_that_dory_took_are_known_however_the_log_has_them(rows: slice | Offsets) -> None:
+    def of(source: str | Column) -> bool | list[bool]:
+        found = null_empty(Batch(0, 4, 7, [0] * 5, b"", source, {}, 0), rows)
+        return found if isinstance(found, bool) else found.tolist()
+
+    mixed = ["dory", "nsq", "dory", "nsq"]
+    expected = np.array([True, False, True, False])[rows].tolist()
+    assert [of("dory"), of("nsq"), of(["dory"] * 4), of(pa.array(["nsq"] * 4))] == [True, False, True, False]
+    assert of(mixed) == of(pa.array(mixed)) == expected
 
 
 def test_headers_keep_text_and_bytes_as_they_are_and_everything_else_as_json() -> None:
@@ -101,7 +129,7 @@ def test_headers_keep_text_and_bytes_as_they_are_and_everything_else_as_json() -
 def test_a_tombstone_that_came_from_kafka_goes_out_as_one(
     value: bytes, said: bytes | None, null: bool, left: bytes | None
 ) -> None:
-    found = laid_out([piece([(b"k", value, 5, said)])], null_empty=False)
+    found = laid_out([piece([(b"k", value, 5, said)], null_empty=False)])
     inside = b"\0\0\0" + b"\2k" + (b"\1" if null else bytes([2 * len(value)]) + value) + headers.section(left)
     assert bytes(found.data) == bytes([2 * len(inside)]) + inside
 

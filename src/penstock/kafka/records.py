@@ -2,8 +2,8 @@
 
 Owns their layout. Up to FEW records a plain loop; above that numpy and Arrow, which make the same bytes.
 Budget: 0.2 us a record of 100 bytes from 1,000 on, the checksum included.
-Invariant: what is left of an empty key or value is null, as Dory has it, unless one asks for empty ones; a tombstone
-that came from Kafka is one again.
+Invariant: what is left of an empty key or value is null where its piece says so, as Dory has it, and empty elsewhere; a
+tombstone that came from Kafka is one again.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Piece(msgspec.Struct, eq=False):
     key: Column | None = None
     #: JSON objects.
     headers: Column | None = None
+    #: Whether keys and values that are empty are none at all; one for all, or one each.
+    null_empty: bool | Flags = True
 
     @property
     def count(self) -> int:
@@ -74,15 +76,16 @@ class Piece(msgspec.Struct, eq=False):
         return len(self.cuts) - 1
 
     @classmethod
-    def of(cls, batch: Batch, rows: slice | Offsets, times_ms: Times) -> Piece:
-        """Return rows of a batch of the log; a slice is not copied. `times_ms` has one for each row that is meant."""
+    def of(cls, batch: Batch, rows: slice | Offsets, times_ms: Times, null_empty: bool | Flags = True) -> Piece:
+        """Return rows of a batch of the log; a slice is not copied. Times and flags are of the rows that are meant."""
         key, headers = batch.columns.get("key"), batch.columns.get("headers")
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(batch.count)
             cuts: Cuts = batch.cuts[start : stop + 1]
-            return cls(cuts, batch.body, times_ms, _slice(key, start, stop), _slice(headers, start, stop))
+            some = _slice(key, start, stop), _slice(headers, start, stop)
+            return cls(cuts, batch.body, times_ms, *some, null_empty)
         cuts, body = _picked(batch, rows)
-        return cls(cuts, body, times_ms, _take(key, rows), _take(headers, rows))
+        return cls(cuts, body, times_ms, _take(key, rows), _take(headers, rows), null_empty)
 
 
 class Records(msgspec.Struct, eq=False):
@@ -111,12 +114,12 @@ class Sealed(msgspec.Struct, eq=False):
         return HEAD_BYTES + self.sent_bytes
 
 
-def laid_out(pieces: Sequence[Piece], *, null_empty: bool = True) -> Records:
+def laid_out(pieces: Sequence[Piece]) -> Records:
     """Return the records of messages, in order; there must be one at least."""
     count = sum([piece.count for piece in pieces])
     if count <= FEW:
-        return _each(pieces, count, null_empty)
-    return _columns(pieces, count, null_empty)
+        return _each(pieces, count)
+    return _columns(pieces, count)
 
 
 def sealed(
@@ -158,7 +161,7 @@ def _known() -> pa.Array:
 # --- a few, one by one ------------------------------------------------------------------------------------------------
 
 
-def _each(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
+def _each(pieces: Sequence[Piece], count: int) -> Records:
     out: list[bytes] = []
     first_ms = last_ms = _time(pieces[0].times_ms, 0)
     weight = row = 0
@@ -166,10 +169,12 @@ def _each(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
         view, keys, headers = memoryview(piece.body), _listed(piece.key), _listed(piece.headers)
         cuts = piece.cuts.tolist() if isinstance(piece.cuts, np.ndarray) else piece.cuts
         times = piece.times_ms.tolist() if isinstance(piece.times_ms, np.ndarray) else piece.times_ms
+        nulls = piece.null_empty if isinstance(piece.null_empty, bool) else piece.null_empty.tolist()
         for at, (start, stop) in enumerate(pairwise(cuts)):
             time_ms = times if isinstance(times, int) else times[at]
             if time_ms > last_ms:
                 last_ms = time_ms
+            null_empty = nulls if isinstance(nulls, bool) else nulls[at]
             key = None if keys is None else keys[at]
             value = bytes(view[start:stop])
             said = None if headers is None else headers[at]
@@ -210,15 +215,16 @@ def _zigzag(number: int) -> bytes:
 # --- many, by columns -------------------------------------------------------------------------------------------------
 
 
-def _columns(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
+def _columns(pieces: Sequence[Piece], count: int) -> Records:
     times, first_ms, last_ms = _times(pieces)
     sizes = _sizes(pieces)
     key, headers = _joined_column(pieces, "key"), _joined_column(pieces, "headers")
+    null_empty = _nulls(pieces)
     weight = int(sizes.sum()) + MESSAGE_OVERHEAD_BYTES * count
     if key is None and headers is None and times is None:
         size = int(sizes[0])
-        if (sizes == size).all():
-            data: Buffer = _alike(pieces, count, size, null_empty)
+        if (size or isinstance(null_empty, bool)) and (sizes == size).all():
+            data: Buffer = _alike(pieces, count, size, not size and bool(null_empty))
             return Records(count, data, first_ms, last_ms, weight)
     #: What every record has one behind the other, and how many bytes of it stand in each.
     inside: Offsets = sizes + 1
@@ -241,13 +247,12 @@ def _columns(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
     else:
         key_sizes = np.asarray(pc.binary_length(key).fill_null(0), np.int64)
         weight += int(key_sizes.sum())
-        nulls = key_sizes == 0 if null_empty else np.asarray(key.is_null())
+        nulls = np.asarray(key.is_null()) | ((key_sizes == 0) & null_empty)
         inside += _add(columns, np.where(nulls, 1, key_sizes << 1)) + key_sizes
         columns.append(key.fill_null(b"") if key.null_count else key)
     empty = sizes == 0
     gone, headers = _tombstones(empty, headers)
-    if null_empty:
-        gone = empty
+    gone = gone | (empty & null_empty)
     inside += _add(columns, np.where(gone, 1, sizes << 1))
     columns.append(_values(pieces))
     if headers is None:
@@ -261,6 +266,20 @@ def _columns(pieces: Sequence[Piece], count: int, null_empty: bool) -> Records:
     _add(first, inside << 1)
     joined = pc.binary_join_element_wise(*_fewer([*first, *columns]), _scalar(b""))
     return Records(count, _bytes_of(joined), first_ms, last_ms, weight)
+
+
+def _nulls(pieces: Sequence[Piece]) -> bool | Flags:
+    """Return whether what is empty is null: one for all where they agree, else one each."""
+    said = [piece.null_empty for piece in pieces]
+    first = said[0]
+    if isinstance(first, bool) and all(isinstance(each, bool) and each == first for each in said):
+        return first
+    return np.concatenate(
+        [
+            np.full(piece.count, each) if isinstance(each, bool) else each
+            for piece, each in zip(pieces, said, strict=True)
+        ]
+    )
 
 
 def _tombstones(empty: Flags, headers: pa.Array | None) -> tuple[Flags, pa.Array | None]:
@@ -311,9 +330,9 @@ def _scalar(data: bytes) -> pa.Scalar:
     return pa.scalar(data, pa.binary())
 
 
-def _alike(pieces: Sequence[Piece], count: int, size: int, null_empty: bool) -> Buffer:
+def _alike(pieces: Sequence[Piece], count: int, size: int, is_null: bool) -> Buffer:
     """Return records that differ in their offsets and values alone: a matrix for all offsets of one width."""
-    value_size = _NULL if null_empty and not size else varint(size << 1)
+    value_size = _NULL if is_null else varint(size << 1)
     middle = np.frombuffer(_NULL + value_size, np.uint8)
     values = np.concatenate([_matrix(piece, size) for piece in pieces]) if len(pieces) > 1 else _matrix(pieces[0], size)
     out: list[Bytes] = []

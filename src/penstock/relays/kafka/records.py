@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import thread_time_ns
 
-from penstock.columns import Buffer
+import numpy as np
+import pyarrow.compute as pc
+
+from penstock.columns import Buffer, Offsets
 from penstock.kafka.compression import Compression
 from penstock.kafka.producer_id import NOBODY, Producer
-from penstock.kafka.records import Piece, Records, laid_out, sealed
+from penstock.kafka.records import Flags, Piece, Records, laid_out, sealed
+from penstock.message import Batch
 from penstock.relays.kafka.config import KafkaRelayConfig, TopicManner
 from penstock.relays.kafka.learning import Codec, Learning
 from penstock.relays.kafka.sequences import Sequences
@@ -29,8 +33,9 @@ class Packer:
     def batch(self, part: MessageSet, sequences: Sequences | None) -> Sequence[Buffer]:
         """Return the record batch of a set, in pieces."""
         groups = part.groups
-        pieces = [Piece.of(group.batch, group.rows, group.stamp_ms) for group in groups]
-        records = laid_out(pieces, null_empty=any(group.batch.source == DORY for group in groups))
+        records = laid_out(
+            [Piece.of(group.batch, group.rows, group.stamp_ms, null_empty(group.batch, group.rows)) for group in groups]
+        )
         producer = NOBODY if sequences is None else Producer(sequences.producer_id, sequences.epoch)
         compression = self._compression(part.topic, groups[0].lane.manner, records)
         start_ns = thread_time_ns()
@@ -49,3 +54,15 @@ class Packer:
             found = Compression(codec, level, manner.compression_min_bytes, self._percent)
             self._compressions[codec, manner] = found
         return found
+
+
+def null_empty(batch: Batch, rows: slice | Offsets) -> bool | Flags:
+    """Return whether what is empty in these rows is absent: one for all where they agree, else one each."""
+    source = batch.source
+    if isinstance(source, str):
+        return source == DORY
+    if isinstance(source, list):
+        found = np.array([each == DORY for each in source], np.bool_)[rows]
+    else:
+        found = np.asarray(pc.equal(source, DORY))[rows]
+    return bool(found[0]) if (found == found[0]).all() else found
