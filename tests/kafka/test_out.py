@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
+from penstock.client import Client
 from tests.cli.program import Node
 from tests.kafka.brokers import USERS, Brokers, wait_for
 from tests.m3msg.test_out import published
 
 Name = Callable[[str], str]
+HOUR_MS = 3_600_000
 BODIES = [b"order %d" % number for number in range(5000)]
 
 
@@ -102,6 +107,27 @@ def test_what_is_published_arrives_once_and_what_cannot_is_accounted_for(
         published(node, again, BODIES[:100])
         balanced(node, 5107, 2)
         assert has(one, again, BODIES[:100])
+        assert node.end() == 0
+
+
+def test_a_time_that_no_broker_takes_costs_nobody_anything(tmp_path: Path, one: Brokers, name: Name) -> None:
+    topic = one.create(name("times"))
+    strict = one.create(name("strict"), message_timestamp_after_max_ms=1000)
+    more = 'batching = "per_topic"\nbatch_messages = 5'
+    with relayed(tmp_path, one, topic, strict, more=more) as node:
+        now_ms = time.time_ns() // 1_000_000
+        said = [now_ms, now_ms + 2 * HOUR_MS, now_ms + HOUR_MS // 60, -1, -5]
+        rows = {"body": ["0", "1", "2", "3", "4"], "event_time": [each * 1_000_000 for each in said]}
+        with Client(f"127.0.0.1:{node.port('flight.port')}") as client:
+            client.publish(topic, pa.table(rows))
+            client.publish(strict, pa.table(rows))
+        balanced(node, 10, 5)
+        taken = {message.value() or b"": message.timestamp()[1] for message in one.read(topic)}
+        assert [taken.pop(b"0"), taken.pop(b"2")] == [said[0], said[2]]
+        assert sorted(taken) == [b"1", b"3", b"4"]
+        assert all(now_ms <= each < now_ms + HOUR_MS // 60 for each in taken.values())
+        # A broker that takes less says why it refuses, and so does the node.
+        assert "rejected due to invalid timestamp" in node.errors()
         assert node.end() == 0
 
 

@@ -18,11 +18,15 @@ from penstock.clock import MILLISECOND
 from penstock.columns import OFFSET_BITS, Offsets
 from penstock.delivery.source import Delivery
 from penstock.message import Batch, int64s
+from penstock.settings import MINUTE_NS
 
 if TYPE_CHECKING:
     from penstock.relays.kafka.lane import Lane
 
 Content = bytes
+#: A broker refuses a whole set for one record that is an hour ahead of its clock, which may be behind ours
+#: (`log.message.timestamp.after.max.ms`).
+AHEAD_NS_MAX = 50 * MINUTE_NS
 
 
 class Group(msgspec.Struct, eq=False):
@@ -79,17 +83,21 @@ class Group(msgspec.Struct, eq=False):
 
     @property
     def times_ms(self) -> Offsets:
-        """The producer's time of each, else when it came."""
+        """The producer's time of each as it said it, else when it came."""
         taken, said, valid = self._times()
         return np.where(valid, said, taken) // MILLISECOND
 
     @property
-    def stamp_ms(self) -> int | Offsets:
-        """The same, as one number where all have one time."""
+    def stamps_ms(self) -> int | Offsets:
+        """The time of each record, one number where all have one: the producer's if brokers take it, else when it came.
+
+        They take none far ahead, and none before 1970.
+        """
         time = self.batch.timestamp
         if isinstance(time, int) and "event_time" not in self.batch.columns:
             return time // MILLISECOND
-        return self.times_ms
+        taken, said, valid = self._times()
+        return np.where(valid & (said >= 0) & (said <= taken + AHEAD_NS_MAX), said, taken) // MILLISECOND
 
     @property
     def routes(self) -> tuple[Offsets, npt.NDArray[np.bool_]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,6 +11,7 @@ from penstock.config import host_and_port
 from penstock.kafka import metadata, produce, producer_id
 from penstock.kafka.codes import NONE, named
 from penstock.kafka.exchange import Api
+from penstock.kafka.produce import Outcome
 from penstock.kafka.wire import BadAnswer, Reader
 from penstock.relays.kafka.cluster import Broker, SaidTopic, cluster
 from penstock.relays.kafka.config import KafkaRelayConfig
@@ -20,6 +22,8 @@ from penstock.relays.kafka.records import Packer
 from penstock.relays.kafka.sequences import Sequences
 from penstock.relays.kafka.sets import Request
 from penstock.relays.kafka.way import Found
+
+_log = logging.getLogger("penstock.kafka")
 
 MILLISECOND_NS = 1_000_000
 
@@ -39,6 +43,8 @@ class ProduceWire:
         self._packer = packer
         self._sequences = sequences
         self._timeout_ms = timeout_ms
+        #: Topics and errors; each is explained once.
+        self._explained: set[tuple[str, int]] = set()
         address = line.broker.host, line.broker.port
         self._conversation = Conversation(address, manner, ready=line.wake, failed=line.failed, hold=line.hold)
 
@@ -65,7 +71,18 @@ class ProduceWire:
         codes = {(part.topic, part.partition): part.error for part in parts}
         if len(codes) < len(parts):
             raise BadAnswer("it has a partition twice")
+        for part in parts:
+            self._explain(part)
         self._line.answered(codes)
+
+    def _explain(self, part: Outcome) -> None:
+        """Say why a broker refuses messages, where it does."""
+        said = [why for why in (part.why, *(each.why for each in part.bad[:1])) if why]
+        if part.error == NONE or not said or (part.topic, part.error) in self._explained:
+            return
+        self._explained.add((part.topic, part.error))
+        where = f"topic {part.topic}, partition {part.partition}: broker {self._line.broker.id}"
+        _log.warning("%s refuses messages with error %s: %s", where, named(part.error), "; ".join(said)[:500])
 
 
 class _Inquiry:

@@ -34,7 +34,10 @@ class Packer:
         """Return the record batch of a set, in pieces."""
         groups = part.groups
         records = laid_out(
-            [Piece.of(group.batch, group.rows, group.stamp_ms, null_empty(group.batch, group.rows)) for group in groups]
+            [
+                Piece.of(group.batch, group.rows, group.stamps_ms, null_empty(group.batch, group.rows))
+                for group in groups
+            ]
         )
         producer = NOBODY if sequences is None else Producer(sequences.producer_id, sequences.epoch)
         compression = self._compression(part.topic, groups[0].lane.manner, records)
