@@ -264,6 +264,19 @@ def test_dory_case_33_what_waits_for_company_is_sent_when_the_node_stops() -> No
     assert sorted(way.kafka.bodies) == [b"x", b"y"]
 
 
+def test_what_waits_for_company_is_sent_when_the_node_stops_while_a_topic_is_looked_for_in_vain() -> None:
+    way = Way(replace(PLAIN, batching="combined", combined_time_ns=60 * SECOND, topic_autocreate=True))
+    way.publish(b"waits")
+    way.kafka.creations.append(3)
+    way.publish(b"nowhere to go", to="new")
+    way.run(0.5)
+    ended: list[bool] = []
+    way.router.drain(lambda: ended.append(True))
+    way.until(lambda: bool(ended), 5)
+    assert way.kafka.bodies == [b"waits"]
+    assert way.discarded("topic_autocreate_failed") == 1
+
+
 @pytest.mark.parametrize("durability", ["memory", "os"])
 def test_dory_case_32_what_is_never_acked_is_doubtful_and_lost_only_where_nothing_is_stored(
     durability: str,

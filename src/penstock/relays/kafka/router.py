@@ -362,6 +362,9 @@ class Router:
         pending, self._pending = self._pending, ""
         if pending:
             self._pause(pending)
+        if self._is_draining:
+            self._flush()
+            self._tell_idle()
         if self._state == "running":
             self.knowledge.arm(self.refresh)  # its time may have come meanwhile
         if self._state == "running" and not self._is_full:
