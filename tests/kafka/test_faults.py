@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import Counter
 from random import Random
 from struct import pack
@@ -11,10 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.dialects.dory.figures import Figures
 from penstock.kafka.exchange import Api
 from penstock.message import Rows
+from penstock.relays.kafka import records as relay_records
 from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.conversation import Manner
+from penstock.relays.kafka.learning import Learning
 from penstock.relays.kafka.outside import KafkaOutside
 from penstock.relays.kafka.relay import Relay
 from penstock.wire.dial import Dialling, Failed
@@ -52,7 +56,9 @@ class Way:
         clock = SimClock(self.site.machine.scheduler, 0, Random(9092))
         self._outside.listen(9092, lambda: Session(self.broker), clock)
         manner = Manner(self.site.machine.clock, self, Random(3), client_id="test", timeout_ns=2 * SECOND)
-        self.relay = Relay(self.site.node, config, KafkaOutside(config, manner), Random(3))
+        learning = Learning(self.site.machine.clock, lambda work, done: done(work()))
+        outside = KafkaOutside(config, manner, learning)
+        self.relay = Relay(self.site.node, config, outside, Random(3), learning=learning)
         self.run(0.1)
         self.topic = self.site.node.topics["t"]
 
@@ -150,6 +156,40 @@ def codecs(*bodies: bytes) -> list[str]:
 
 def test_dory_case_29_a_set_is_compressed_from_a_size_on() -> None:
     assert codecs(b"A" * 101, b"A" * 102) == ["none", "gzip"]
+
+
+def test_a_codec_that_fails_costs_a_set_its_compression_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bytes:
+        raise zlib.error("no room")
+
+    way = Way(replace(PLAIN, compression="gzip"))
+    monkeypatch.setattr(zlib, "compress", fails)
+    for count in range(1, 4):
+        assert way.site.offer(way.topic, b"A" * 500) == [None]
+        way.until_stored(count)
+    assert way.broker.codecs == ["none"] * 3
+    assert way.broker.sessions == 2  # one to ask, one to send: nothing broke
+    figures = Figures().read({}, way.site.node.discards, way.relay.samples(), 0, 0, {})
+    assert {each.name: each.value for each in figures}["MsgSetCompressionError"] == 3
+
+
+def test_what_cannot_be_packed_goes_once_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bytes:
+        raise ValueError("nobody foresaw this")
+
+    way = Way()
+    assert way.site.offer(way.topic, b"before") == [None]
+    way.until_stored(1)
+    with monkeypatch.context() as broken:
+        broken.setattr(relay_records, "laid_out", fails)
+        assert way.site.offer(way.topic, b"x") == [None]
+        way.run(1)
+    assert way.relay.hindrances()
+    assert way.site.offer(way.topic, b"after") == [None]
+    way.until_stored(3)
+    assert way.broker.stored == [b"before", b"x", b"after"]
+    assert way.site.node.discards.duplicates == {}
+    assert not way.relay.hindrances()
 
 
 def test_dory_case_30_a_set_that_would_hardly_be_smaller_goes_plain() -> None:

@@ -8,6 +8,7 @@ tombstone that came from Kafka is one again.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -107,6 +108,8 @@ class Sealed(msgspec.Struct, eq=False):
     #: The records' bytes, as they are and as they go.
     plain_bytes: int
     sent_bytes: int
+    #: Why they go as they are although they were to be compressed: the codec failed.
+    fault: str = ""
 
     @property
     def size(self) -> int:
@@ -125,14 +128,18 @@ def laid_out(pieces: Sequence[Piece]) -> Records:
 def sealed(
     records: Records, compression: Compression = PLAIN, producer: Producer = NOBODY, sequence: int = -1
 ) -> Sealed:
-    """Return the batch that carries records, compressed if that is wanted and worth it."""
+    """Return the batch that carries records, compressed if that is wanted, worth it, and can be done."""
     data: Buffer = records.data
-    plain, codec = len(data), compression.codec
+    plain, codec, fault = len(data), compression.codec, ""
     if codec != "none" and records.weight < compression.bytes_min:
         codec = "none"
     if codec != "none":
-        small = compressed(codec, compression.level, memoryview(data))
-        if 100 * len(small) <= compression.percent * plain:
+        small: Buffer = b""
+        try:
+            small = compressed(codec, compression.level, memoryview(data))
+        except (zlib.error, pa.ArrowException, MemoryError, OSError, ValueError) as error:
+            fault = f"{codec}: {error!r}"
+        if not fault and 100 * len(small) <= compression.percent * plain:
             data = small
         else:
             codec = "none"
@@ -142,7 +149,7 @@ def sealed(
     )
     crc = crc32c(data, crc32c(after))
     before = _BEFORE.pack(0, HEAD_BYTES - _LENGTH_FROM + len(data), -1, _MAGIC, crc)
-    return Sealed([before + after, data], codec, plain, len(data))
+    return Sealed([before + after, data], codec, plain, len(data), fault)
 
 
 @cache

@@ -136,6 +136,7 @@ SAMPLES = {
     "metadata_unchanged_total": "MetadataUnchangedOnRefresh",
     "compressed_sets_total": "MsgSetCompressionYes",
     "plain_sets_total": "MsgSetCompressionNo",
+    "compression_errors_total": "MsgSetCompressionError",
 }
 #: Connections that failed, by the relay's kinds.
 FAILURES = {

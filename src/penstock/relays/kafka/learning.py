@@ -46,6 +46,7 @@ class Savings:
     __slots__ = (
         "choice",
         "compressed_sets",
+        "faults",
         "learned_ns",
         "plain_bytes",
         "sample",
@@ -58,6 +59,8 @@ class Savings:
     def __init__(self) -> None:
         self.sets = 0
         self.compressed_sets = 0
+        #: Those that their codec failed on.
+        self.faults = 0
         self.plain_bytes = 0
         self.sent_bytes = 0
         #: CPU time.
@@ -103,9 +106,13 @@ class Learning:
             measure = self._measure
             self._run(lambda: measure(sample, SAMPLE_BYTES), lambda found: self._learned(topic, savings, found))
 
-    def sent(self, topic: str, plain_bytes: int, sent_bytes: int, spent_ns: int) -> None:
-        """Count a set."""
+    def sent(self, topic: str, plain_bytes: int, sent_bytes: int, spent_ns: int, fault: str = "") -> None:
+        """Count a set; `fault` is why its codec failed."""
         savings = self._of(topic)
+        if fault:
+            savings.faults += 1
+            if savings.faults == 1:
+                _log.error("topic %s: what cannot be compressed goes as it is: %s", topic, fault)
         savings.sets += 1
         savings.compressed_sets += sent_bytes < plain_bytes
         savings.plain_bytes += plain_bytes
@@ -170,6 +177,7 @@ def chosen(found: Sequence[Measure]) -> Choice:
 _FIGURES: tuple[tuple[str, str, Callable[[Savings], float]], ...] = (
     ("compressed_sets_total", "Message sets that went compressed.", lambda each: each.compressed_sets),
     ("plain_sets_total", "Message sets that went as they are.", lambda each: each.sets - each.compressed_sets),
+    ("compression_errors_total", "Message sets that their codec failed on.", lambda each: each.faults),
     ("plain_bytes_total", "Bytes of records before compression.", lambda each: each.plain_bytes),
     ("saved_bytes_total", "Bytes that compression saved.", lambda each: each.plain_bytes - each.sent_bytes),
     ("compression_seconds_total", "CPU time that packing took.", lambda each: each.spent_ns / 1e9),

@@ -6,6 +6,7 @@ Invariant: a message is in the queue, in a batch that grows, in a set that is to
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, TypeAlias
@@ -19,6 +20,8 @@ from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.group import Group
 from penstock.relays.kafka.sequences import Place
 from penstock.relays.kafka.sets import MessageSet, Request
+
+_log = logging.getLogger("penstock.kafka")
 
 #: How a connection fails: it cannot be had, it ends, it is silent, its answers are wrong, or it breaks.
 Trouble: TypeAlias = Literal["connect", "closed", "silent", "answer", "error"]
@@ -162,9 +165,16 @@ class Line:
         sets = self._sent_before() if is_again else self._new()
         is_alone = any(each.sequence == 0 or (is_again and each.sequence > 0) for each in sets)
         request = Request(sorted(sets, key=lambda each: each.place), is_alone=is_alone)
-        self.out.append(request)
-        if self.wire is not None:
+        if self.wire is None:
+            raise RuntimeError(f"broker {self.broker.id} has no connection to send on")
+        try:
             self.wire.produce(request)
+        except Exception as error:  # nothing was written, and nothing will be answered: the next one would be
+            _log.exception("messages for broker %d could not be sent", self.broker.id)
+            self.returned += sets
+            self.failed(f"messages could not be sent to it: {error!r}")
+            return
+        self.out.append(request)
         self._judge.sent(request)
 
     def _sent_before(self) -> list[MessageSet]:

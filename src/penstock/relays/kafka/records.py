@@ -44,7 +44,7 @@ class Packer:
         start_ns = thread_time_ns()
         found = sealed(records, compression, producer, part.sequence)
         spent_ns = thread_time_ns() - start_ns if compression.codec != "none" else 0
-        self._learning.sent(part.topic, found.plain_bytes, found.sent_bytes, spent_ns)
+        self._learning.sent(part.topic, found.plain_bytes, found.sent_bytes, spent_ns, found.fault)
         return found.pieces
 
     def _compression(self, topic: str, manner: TopicManner, records: Records) -> Compression:
