@@ -145,6 +145,20 @@ def test_dory_case_22_while_kafka_is_away_messages_wait_unseen_and_arrive_when_i
     assert sorted(way.kafka.bodies) == sorted(BODIES[:6])
 
 
+def test_between_two_requests_others_have_their_turn() -> None:
+    way = Way(replace(PLAIN, request_bytes=1))
+    turns: list[str] = []
+
+    def sent(*_: object) -> None:
+        turns.append("request")
+        way.site.machine.clock.call_soon(lambda: turns.append("others"))
+
+    way.relay.watch = lambda stage, *_: sent() if stage == "send" else None
+    way.publish(*BODIES[:4], route=[0] * 4)
+    way.until(lambda: not way.left())
+    assert turns == ["request", "others"] * 4
+
+
 @EITHER
 def test_dory_case_23_a_message_that_is_refused_too_often_is_thrown_away(config: KafkaRelayConfig) -> None:
     way = Way(replace(config, failed_attempts_max=2))

@@ -137,8 +137,9 @@ class Line:
 
     def _woken(self) -> None:
         self._is_woken = False
-        while self._may_send():
+        if self._may_send():
             self._send()
+            self.wake()  # in another turn: packing and compressing a megabyte takes tens of milliseconds
 
     def _may_send(self) -> bool:
         return (
