@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import zlib
 from collections import deque
 from collections.abc import Callable
 from struct import pack, unpack_from
 from typing import cast
 
+from penstock.clock import MILLISECOND, Clock
 from penstock.kafka.compression import NUMBERS, CodecName
 from penstock.kafka.exchange import Api
+from penstock.wire.tls import Tls
 
 #: What it understands: one old version of each, without compact forms.
 VERSIONS = {Api.PRODUCE: 3, Api.METADATA: 4, Api.INIT_PRODUCER_ID: 0, Api.API_VERSIONS: 0}
+#: And where it lets nobody in who does not say a password.
+LOGIN_VERSIONS = {Api.SASL_HANDSHAKE: 1, Api.SASL_AUTHENTICATE: 1}
 
 #: What becomes of the answer to one question: it is this instead, or (None) the connection is cut.
 Fault = Callable[[bytes], bytes | None]
@@ -87,9 +92,16 @@ def codec(batch: bytes) -> CodecName:
 class ByteBroker:
     """One broker, with one topic of one partition, and how it will answer."""
 
-    def __init__(self, port: int, topic: str) -> None:
+    def __init__(self, port: int, topic: str, clock: Clock) -> None:
         self.port = port
         self.topic = topic
+        self.clock = clock
+        #: What one has to say to it by PLAIN, empty = nothing; and for how long that holds, 0 = for ever.
+        self.said = b""
+        self.lifetime_ms = 0
+        #: Who it is, where it speaks TLS, and what becomes of the first it says of keys.
+        self.tls: ssl.SSLContext | None = None
+        self.greetings: deque[Fault] = deque()
         #: The next answers to each question; those behind are as they should be.
         self.faults: dict[Api, deque[Fault]] = {api: deque() for api in Api}
         self.records: list[Record] = []
@@ -105,12 +117,22 @@ class ByteBroker:
         """The values of what it has."""
         return [value or b"" for _, value in self.records]
 
-    def answer(self, data: bytes) -> bytes | None:
+    @property
+    def versions(self) -> dict[Api, int]:
+        """What it understands."""
+        return VERSIONS | LOGIN_VERSIONS if self.said else VERSIONS
+
+    def answer(self, data: bytes, session: Session) -> bytes | None:
         """Return the answer to a question, whole; None where the connection is to be cut."""
         read = Read(data)
         api, version, number = Api(read.number(">h")), read.number(">h"), read.number(">i")
         read.piece(read.number(">h"))
-        known = VERSIONS[api] == version
+        known = self.versions[api] == version
+        if self.said and not session.allows(api):
+            return None
+        if api is Api.SASL_AUTHENTICATE:
+            assert data.endswith(self.said)
+            session.let_in(self.lifetime_ms)
         body = pack(">h", 35) if not known else getattr(self, f"_{api.name.lower()}")(read)
         if api is Api.API_VERSIONS and not known:
             body += pack(">i", 0)
@@ -119,8 +141,14 @@ class ByteBroker:
         return faults.popleft()(whole) if known and faults else whole
 
     def _api_versions(self, _: Read) -> bytes:
-        pairs = b"".join(pack(">hhh", api, version, version) for api, version in VERSIONS.items())
-        return pack(">hi", 0, len(VERSIONS)) + pairs
+        pairs = b"".join(pack(">hhh", api, version, version) for api, version in self.versions.items())
+        return pack(">hi", 0, len(self.versions)) + pairs
+
+    def _sasl_handshake(self, _: Read) -> bytes:
+        return pack(">hi", 0, 1) + text("PLAIN")
+
+    def _sasl_authenticate(self, _: Read) -> bytes:
+        return pack(">hhiq", 0, -1, 0, self.lifetime_ms)
 
     def _metadata(self, _: Read) -> bytes:
         brokers = pack(">ii", 1, 1) + text("10.0.0.1") + pack(">ih", self.port, -1)
@@ -156,22 +184,54 @@ class Session(asyncio.Protocol):
 
     def __init__(self, broker: ByteBroker) -> None:
         self._broker = broker
+        self._tls = Tls(broker.tls) if broker.tls is not None else None
         self._data = b""
         self._transport: asyncio.Transport
+        #: Until when it may ask; None = it has to log in first.
+        self._until_ns: int | None = None
+        #: A login has begun: nothing else may be asked before its end.
+        self._is_at_login = False
+
+    def allows(self, api: Api) -> bool:
+        """Tell whether this may be asked now."""
+        if api in LOGIN_VERSIONS:
+            allowed = self._is_at_login == (api is Api.SASL_AUTHENTICATE)
+            self._is_at_login = api is Api.SASL_HANDSHAKE
+            return allowed
+        if api is Api.API_VERSIONS:
+            return True
+        return not self._is_at_login and self._until_ns is not None and self._broker.clock.monotonic() < self._until_ns
+
+    def let_in(self, lifetime_ms: int) -> None:
+        """Let it ask for so long; 0 = for ever."""
+        self._until_ns = self._broker.clock.monotonic() + (lifetime_ms or 1 << 40) * MILLISECOND
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._broker.sessions += 1
 
+    def _agreed(self, tls: Tls, data: bytes) -> bytes:
+        """Agree on keys, or decrypt."""
+        if not tls.done:
+            said: bytes | None = tls.handshake(data)
+            if said and self._broker.greetings:
+                said = self._broker.greetings.popleft()(said)
+            if said is None:
+                self._transport.close()
+            else:
+                self._transport.write(said)
+            data = b""  # some may have come behind the handshake
+        return tls.receive(data)
+
     def data_received(self, data: bytes) -> None:
-        self._data += data
+        self._data += data if self._tls is None else self._agreed(self._tls, data)
         while len(self._data) >= 4:
             (size,) = unpack_from(">i", self._data)
             if len(self._data) < 4 + size:
                 return
             question, self._data = self._data[4 : 4 + size], self._data[4 + size :]
-            answer = self._broker.answer(question)
+            answer = self._broker.answer(question, self)
             if answer is None:
                 self._transport.close()
                 return
-            self._transport.write(answer)
+            self._transport.write(answer if self._tls is None else self._tls.send(answer))

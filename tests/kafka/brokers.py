@@ -37,6 +37,8 @@ from tests.signals import stand_still
 PATIENCE_S = 180.0
 #: What every user's password is; the names are plain, because Kafka's SCRAM takes no others.
 USERS: Mapping[str, str] = {"alice": "alice's secret", "bjorn": "päss=wörd,"}
+#: So long a login by SCRAM-SHA-256 in the clear holds; others hold for ever.
+LOGIN_MS = 3000
 
 _LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
 #: Quick to start rather than quick in the long run.
@@ -398,4 +400,5 @@ def _logins() -> str:
         for way in ("256", "512"):
             module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             lines.append(f"listener.name.{listener}.scram-sha-{way}.sasl.jaas.config={module}")
+    lines.append(f"listener.name.sasl_plaintext.scram-sha-256.connections.max.reauth.ms={LOGIN_MS}")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from penstock.clock import MILLISECOND, SECOND
 from penstock.dialects.dory.figures import Figures
 from penstock.kafka.exchange import Api
+from penstock.kafka.sasl import Plain
 from penstock.message import Rows
 from penstock.relays.kafka import records as relay_records
 from penstock.relays.kafka.config import KafkaRelayConfig
@@ -23,6 +24,7 @@ from penstock.relays.kafka.outside import KafkaOutside
 from penstock.relays.kafka.relay import Relay
 from penstock.wire.dial import Dialling, Failed
 from tests.kafka.broker import ByteBroker, Fault, Session
+from tests.nsq.certificates import certificates
 from tests.simulation.clock import SimClock
 from tests.simulation.network import Weather
 from tests.simulation.outgoing import Outside
@@ -49,13 +51,30 @@ PLAIN = KafkaRelayConfig(topics=("t",), brokers=("10.0.0.1:9092",), restart_max_
 class Way:
     """A node, its relay, and a broker beyond a simulated network."""
 
-    def __init__(self, config: KafkaRelayConfig = PLAIN) -> None:
+    def __init__(
+        self, config: KafkaRelayConfig = PLAIN, *, user: str = "", lifetime_ms: int = 0, tls: bool = False
+    ) -> None:
         self.site = Site()
-        self.broker = ByteBroker(9092, "t")
         self._outside = Outside(self.site.machine.scheduler, Weather(Random(7), MILLISECOND, 0.3))
         clock = SimClock(self.site.machine.scheduler, 0, Random(9092))
+        self.broker = ByteBroker(9092, "t", clock)
+        login = Plain(user, "secret")
+        self.broker.said = login.first() if user else b""
+        self.broker.lifetime_ms = lifetime_ms
+        context = certificates().client_context() if tls else None
+        if context is not None:
+            context.check_hostname = False  # it is at an address here
+            self.broker.tls = certificates().server_context()
         self._outside.listen(9092, lambda: Session(self.broker), clock)
-        manner = Manner(self.site.machine.clock, self, Random(3), client_id="test", timeout_ns=2 * SECOND)
+        manner = Manner(
+            self.site.machine.clock,
+            self,
+            Random(3),
+            client_id="test",
+            timeout_ns=2 * SECOND,
+            tls=context,
+            login=(lambda: login) if user else None,
+        )
         learning = Learning(self.site.machine.clock, lambda work, done: done(work()))
         outside = KafkaOutside(config, manner, learning)
         self.relay = Relay(self.site.node, config, outside, Random(3), learning=learning)
@@ -76,9 +95,15 @@ class Way:
         raise AssertionError(f"{len(self.broker.stored)} of {count} messages arrived: {self.relay.router.trouble}")
 
 
-@pytest.mark.parametrize("api", [Api.API_VERSIONS, Api.METADATA, Api.INIT_PRODUCER_ID, Api.PRODUCE])
+@pytest.mark.parametrize(
+    "api",
+    [
+        *(Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE),
+        *(Api.METADATA, Api.INIT_PRODUCER_ID, Api.PRODUCE),
+    ],
+)
 def test_whatever_a_broker_answers_everything_arrives_once(api: Api) -> None:
-    way = Way()
+    way = Way(user="me")
     sent: list[bytes] = []
     for name, fault in FAULTS.items():
         if api is not Api.PRODUCE:  # asked before anything can be sent: have it asked again
@@ -110,6 +135,37 @@ def test_what_is_empty_is_absent_where_dory_took_it_and_nowhere_else() -> None:
     absent = [(None, None), (b"k", None)] * 5 + [(None, b"x"), (b"k", b"x")] * 5
     empty = [(b"", b""), (b"k", b"")] * 5 + [(b"", b"x"), (b"k", b"x")] * 5
     assert way.broker.records == absent + empty
+
+
+KEY_FAULTS: dict[str, Fault] = {
+    **{name: FAULTS[name] for name in ("hangs up", "answers garbage", "is silent")},
+    "says half and no more": lambda answer: answer[: len(answer) // 2],
+}
+
+
+@pytest.mark.parametrize("fault", KEY_FAULTS)
+def test_keys_that_a_broker_does_not_agree_on_cost_nothing(fault: str) -> None:
+    way = Way(tls=True)
+    assert way.site.offer(way.topic, b"before") == [None]
+    way.until_stored(1)
+    way.broker.greetings += [KEY_FAULTS[fault]] * 2
+    way.broker.faults[Api.PRODUCE].append(FAULTS["hangs up"])
+    assert way.site.offer(way.topic, b"after") == [None]
+    way.until_stored(2)
+    assert not way.broker.greetings
+    assert way.broker.stored == [b"before", b"after"]
+
+
+def test_who_logged_in_does_so_again_before_its_time_is_over() -> None:
+    way = Way(user="me", lifetime_ms=5000)
+    sent = [b"%d" % number for number in range(600)]
+    for number, body in enumerate(sent, 1):
+        assert way.site.offer(way.topic, body) == [None]
+        way.until_stored(number)
+    assert way.site.machine.clock.monotonic() > 15 * SECOND
+    assert way.broker.stored == sent
+    counts = way.relay.router.books.counts
+    assert (way.broker.sessions, counts.pauses, sum(counts.connection_failures.values())) == (2, 0, 0)
 
 
 KINDS = {

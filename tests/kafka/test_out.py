@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.client import Client
 from tests.cli.program import Node
-from tests.kafka.brokers import USERS, Brokers, wait_for
+from tests.kafka.brokers import LOGIN_MS, USERS, Brokers, wait_for
 from tests.m3msg.test_out import published
 
 Name = Callable[[str], str]
@@ -152,6 +152,29 @@ def test_too_few_replicas_cost_messages_or_make_them_wait_as_is_configured(
         three.heal()
         balanced(node, 490, 0)
         assert has(three, topic, BODIES[10:500])
+        assert node.end() == 0
+
+
+def test_a_broker_that_believes_a_login_for_a_time_hears_it_again_in_time(
+    tmp_path: Path, one: Brokers, name: Name
+) -> None:
+    topic = one.create(name("logins"))
+    user, password = next(iter(USERS.items()))
+    more = f'sasl = "scram-sha-256"\nuser = "{user}"\npassword = "{password}"'
+    with relayed(tmp_path, one, topic, more=more, addresses=f"127.0.0.1:{one.members[0].sasl_port}") as node:
+        sent = 0
+
+        def is_over() -> bool:
+            nonlocal sent
+            published(node, topic, BODIES[sent : sent + 10])
+            sent += 10
+            balanced(node, sent, 0)
+            return time.monotonic() > end
+
+        end = time.monotonic() + 2.5 * LOGIN_MS / 1000
+        wait_for(is_over, "two lives of a login")
+        assert figures(node)["pauses_total"] == 0, node.errors()
+        assert has(one, topic, BODIES[:sent])
         assert node.end() == 0
 
 

@@ -1,5 +1,6 @@
 """What is said on a new connection before anything else: what the broker understands, and who we are.
 
+And later who we are once more, where the broker believes it for a time only (KIP-368).
 Invariant: `versions` is there when everything was said, and not before.
 """
 
@@ -34,12 +35,18 @@ class Opening:
         self._chosen: dict[Api, int] = {}
         #: What both sides speak, once everything was said.
         self.versions: dict[Api, int] | None = None
-        #: After so long the broker wants us to come again; 0 = never.
+        #: After so long the broker wants to hear again who we are; 0 = never.
         self.lifetime_ms = 0
 
     def begin(self) -> Sequence[Buffer]:
         """Return what is written first."""
         return self._ask_versions(versions.FIRST)
+
+    def renew(self, login: Login) -> Sequence[Buffer]:
+        """Return what is written to log in again; nothing else may be asked before its end."""
+        self._login = login
+        self.versions = None
+        return self._shake_hands(login)
 
     def answered(self, asked: Asked, reader: Reader) -> Sequence[Buffer]:
         """Return what is written next, nothing where that was all; BadAnswer, Unsupported or LoginFailed."""
@@ -72,6 +79,9 @@ class Opening:
             self._chosen |= versions.chosen(found, (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE))
         except versions.Unsupported:
             raise LoginFailed("the broker knows no users: leave the name and the password out") from None
+        return self._shake_hands(login)
+
+    def _shake_hands(self, login: Login) -> Sequence[Buffer]:
         version = self._chosen[Api.SASL_HANDSHAKE]
         return self._exchange.ask(Api.SASL_HANDSHAKE, version, [sasl.handshake(login.mechanism)])
 

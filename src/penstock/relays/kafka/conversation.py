@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from penstock.clock import SECOND, Clock
+from penstock.clock import MILLISECOND, SECOND, Clock, Timer
 from penstock.columns import Buffer
 from penstock.errors import PenstockError
 from penstock.kafka.exchange import Api, Exchange
@@ -25,6 +25,10 @@ from penstock.wire.link import HUNG_UP, Backoff, Link
 _log = logging.getLogger("penstock.kafka")
 
 BEAT_NS = SECOND
+#: A broker that believes us for a time is told again who we are when this much of it is over.
+RENEWAL_SHARE = 0.85
+#: Not oftener, whatever it wants.
+RENEWAL_NS_MIN = SECOND
 
 #: Told why a connection is over, and of what kind that is.
 Failed = Callable[[str, Trouble], None]
@@ -68,6 +72,7 @@ class Conversation:
         failed: Failed,
         hold: Callable[[bool], None] | None = None,
     ) -> None:
+        """Connect; `ready` is told whenever something can be asked, after each login."""
         self._manner = manner
         self._ready = ready
         self._failed = failed
@@ -76,6 +81,11 @@ class Conversation:
         self._told: deque[Told] = deque()
         self._opening = Opening(self._exchange)
         self._versions: dict[Api, int] = {}
+        #: Answers are those to the first words, or to who we are.
+        self._is_opening = True
+        #: Who we are is to be said again once everything is answered.
+        self._is_renewal_due = False
+        self._renewal: Timer | None = None
         #: When something was last heard, or asked where nothing was waited for.
         self._alive_ns = 0
         self._is_over = False
@@ -110,6 +120,7 @@ class Conversation:
         """Hang up; nothing more is told."""
         self._is_over = True
         self.is_ready = False
+        self._cancel()
         self.link.close()
 
     def fail(self, why: str, kind: Trouble = "error") -> None:
@@ -123,12 +134,12 @@ class Conversation:
         """Ask what the broker understands, and say who we are."""
         self._alive_ns = self._manner.clock.monotonic()
         self._is_connected = True
-        if self._manner.login is not None:
-            try:
-                self._opening = Opening(self._exchange, self._manner.login())
-            except PenstockError as error:
-                self.fail(str(error))
-                return
+        try:
+            login = self._login()
+        except PenstockError as error:
+            self.fail(str(error))
+            return
+        self._opening = Opening(self._exchange, login)
         self._write(self._opening.begin())
 
     def received(self, data: bytes) -> None:
@@ -136,16 +147,17 @@ class Conversation:
         self._alive_ns = self._manner.clock.monotonic()
         for asked, reader in self._exchange.feed(data):
             try:
-                if self.is_ready:
-                    self._told.popleft()(reader, asked.version)
-                else:
+                if self._is_opening:
                     self._open(self._opening.answered(asked, reader))
+                else:
+                    self._told.popleft()(reader, asked.version)
             except PenstockError as error:
-                self.fail(f"the answer to {asked.api.name}: {error}", "answer" if self.is_ready else "error")
+                self.fail(f"the answer to {asked.api.name}: {error}", "error" if self._is_opening else "answer")
             if self._is_over:
                 return
         if self._exchange.fault:
             self.fail(self._exchange.fault, "answer")
+        self._renew()
 
     def beat(self) -> None:
         """Give up on who says nothing."""
@@ -171,10 +183,47 @@ class Conversation:
     def _open(self, pieces: Sequence[Buffer]) -> None:
         """Go on with the first words, or be ready for others."""
         self._write(pieces)
-        if self._opening.versions is not None:
-            self._versions = self._opening.versions
-            self.is_ready = True
-            self._ready()
+        opening = self._opening
+        if opening.versions is None:
+            return
+        self._versions = opening.versions
+        self._is_opening = False
+        self.is_ready = True
+        if opening.lifetime_ms > 0:
+            clock = self._manner.clock
+            wait_ns = max(int(opening.lifetime_ms * RENEWAL_SHARE) * MILLISECOND, RENEWAL_NS_MIN)
+            self._renewal = clock.call_at(clock.monotonic() + wait_ns, self._must_renew)
+        self._ready()
+
+    def _must_renew(self) -> None:
+        """Have nothing more asked, so that soon everything is answered."""
+        self._renewal = None
+        self.is_ready = False
+        self._is_renewal_due = True
+        self._renew()
+
+    def _renew(self) -> None:
+        """Say again who we are, if it is time for it and nothing waits for an answer: others may not come between."""
+        if not self._is_renewal_due or self._exchange.waiting or self._is_over:
+            return
+        self._is_renewal_due = False
+        try:
+            login = self._login()
+        except PenstockError as error:
+            self.fail(str(error))
+            return
+        if login is not None:
+            self._is_opening = True
+            self._alive_ns = self._manner.clock.monotonic()
+            self._write(self._opening.renew(login))
+
+    def _login(self) -> Login | None:
+        return self._manner.login() if self._manner.login is not None else None
+
+    def _cancel(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
 
     def _lost(self, why: str) -> None:
         if not self._is_connected:
@@ -186,4 +235,5 @@ class Conversation:
         if not self._is_over:
             self._is_over = True
             self.is_ready = False
+            self._cancel()
             self._failed(why, kind)
