@@ -125,6 +125,21 @@ def test_the_least_file_starts_with_sane_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("enable", "file", "why"),
+    [
+        ("true", False, None),
+        ("true", True, "lines go to the file and not to standard error as well"),
+        ("false", True, None),
+        ("false", False, "without a file, lines go to standard error"),
+    ],
+)
+def test_where_the_log_goes_otherwise_than_the_file_says_is_told(enable: str, file: bool, why: str | None) -> None:
+    where = '<file enable="true"><path value="/var/log/dory.log"/></file>' if file else ""
+    _, left = imported(section(f'<logging><stdoutStderr enable="{enable}"/>{where}</logging>'))
+    assert left.get("doryConfig/logging/stdoutStderr") == why
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         # Case 37, in its order; its last, lz4, works here.

@@ -373,7 +373,11 @@ def _logging(section: Element, settings: Settings, left: dict[str, str]) -> None
         path.text()
     if file.part("mode").text() is not None:
         left[f"{file.path}/mode"] = "the umask decides"
-    section.part("stdoutStderr").is_on()
+    standard = section.part("stdoutStderr")
+    if standard.is_on() and "log.file" in settings:
+        left[standard.path] = "lines go to the file and not to standard error as well"
+    elif standard.is_there and not standard.is_on() and "log.file" not in settings:
+        left[standard.path] = "without a file, lines go to standard error"
     if section.part("syslog").is_on(default=True):
         settings["log.syslog"] = SYSLOG
     discards = section.part("logDiscards")
