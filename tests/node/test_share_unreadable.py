@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from penstock.clock import SECOND
 from penstock.cluster.deal import slot_of
 from penstock.config import Config, EventsConfig
 from penstock.errors import Refusal
+from penstock.intake.staging import digest, name_of
 from penstock.node.node import Node
 from penstock.registry.catalog import SUBSCRIPTIONS, TOPICS
 from penstock.registry.embedded import EmbeddedRegistry
@@ -205,3 +207,125 @@ def test_a_node_that_is_alone_starts_without_what_it_cannot_read_and_keeps_its_f
     assert node.topics["bad"].shards[0].end == 1
     assert "s" in node.topics["bad"].subscriptions
     node.close()
+
+
+#: One key below each prefix that a node reads when it starts or takes over, with what is there.
+BAD = [
+    ("hold/x", GARBAGE),
+    ("commit/x", GARBAGE),
+    (f"commit/{digest('q')}/{digest('t0')}", GARBAGE),
+    ("decision/x", GARBAGE),
+    ("redrive/t0", GARBAGE),
+    ("fanout/x", GARBAGE),
+    ("routing/mapping", GARBAGE),
+    ("counter/subscription", b"many"),
+    ("counter/topic", b"many"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD, ids=[key for key, _ in BAD])
+def test_a_bad_key_keeps_no_node_from_starting_and_no_topic_from_being_taken_over(
+    cluster: Cluster, key: str, value: bytes
+) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    names = [made(cluster, one, f"t{number}").name for number in range(4)]
+    assert all(works(cluster, one.topic(name)) for name in names)
+    if key == "redrive/t0":
+        key = f"redrive/{one.topics['t0'].record.number}"
+    put(cluster, key, value)
+    cluster.run()
+    cluster.stop("one")
+    two = cluster.start("two")
+    cluster.run(30 * SECOND)
+    assert sorted(two.topics) == sorted(names)
+    assert all(works(cluster, two.topic(name)) for name in names)
+    cluster.run(120 * SECOND)  # sweeps come by
+    assert (one.bugs, two.bugs) == (0, 0)
+    [problem] = share_of(two).problems() + share_of(two).unreadable()
+    assert key in problem
+    assert value_of(cluster, key) == value
+    cluster.server.propose({}, [key]).now()
+    cluster.run()
+    assert share_of(two).unreadable() == []
+
+
+def test_what_comes_together_with_a_bad_key_is_heard(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    cluster.run()
+    made(cluster, one, "a")
+    record = one.topics["a"].record
+    one.holds.hold("query", record, [0], 3600 * SECOND).then(lambda *_: None)
+    cluster.run()
+    [(key, was)] = [(key, entry.value) for key, entry in cluster.server.list("hold/").items()]
+    cluster.server.propose({"hold/0": GARBAGE, "hold/z": was, key: GARBAGE, "decision/0": GARBAGE}).now()
+    cluster.run()
+    for node in (one, two):
+        assert len(node.holds.floors(record)) == 2, "what was held is held until it runs out"
+        assert node.bugs == 0
+        assert [key in str(share_of(node).unreadable()) for key in ("hold/0", key, "decision/0")] == [True] * 3
+
+
+def test_a_number_is_given_to_nobody_while_it_cannot_be_told_which_were(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    topic = made(cluster, one, "t")
+    Consumer(cluster, topic)
+    was = {counter: value_of(cluster, counter) for counter in ("counter/topic", "counter/subscription")}
+    cluster.server.propose(dict.fromkeys(was, b"many")).now()
+    cluster.run()
+    refused: list[BaseException | None] = []
+    topic.subscribe("other").then(lambda _, error: refused.append(error))
+    one.obtain("other").then(lambda _, error: refused.append(error))
+    cluster.run()
+    assert [isinstance(error, Refusal) and error.code for error in refused] == ["unavailable"] * 2
+    assert "counter/subscription" in str(refused[0])
+    cluster.server.propose(was).now()
+    cluster.run()
+    assert works(cluster, made(cluster, one, "other"))
+
+
+def test_a_query_whose_last_commit_cannot_be_read_goes_no_further_until_it_can(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    made(cluster, one, "a")
+
+    def commit(batch: int) -> str:
+        rows = pa.record_batch({"body": pa.array([b"1"], pa.binary())})
+        attempt = f"{batch}"
+        if not one.staging.has(name_of("q", batch, attempt)):
+            writer = one.staging.writer("q", batch, attempt, "a", rows.schema)
+            writer.write(rows)
+            writer.finish()
+            one.staging.add("q", batch, attempt, one.clock.now())
+        told: list[str] = []
+        one.transactions.commit("q", batch, [attempt], lambda _, error: told.append(str(error or "")))
+        cluster.run()
+        return told[0]
+
+    assert commit(0) == ""
+    key = f"commit/{digest('q')}/{digest('a')}"
+    was = value_of(cluster, key)
+    put(cluster, key, GARBAGE)
+    cluster.run()
+    assert key in commit(1)
+    cluster.run(25 * 3600 * SECOND)
+    put(cluster, key, was)
+    cluster.run()
+    assert commit(1) == "", "what was staged is there, though a day has passed"
+    assert one.topic("a").shards[0].end == 2
+
+
+def test_a_mapping_that_cannot_be_read_is_replaced_only_by_force(cluster: Cluster) -> None:
+    one = cluster.start("one")
+    cluster.run()
+    put(cluster, "routing/mapping", GARBAGE)
+    cluster.run()
+    told: list[BaseException | None] = []
+    for force in (False, True):
+        one.catalog.set_mapping({"live": 1}, force=force).then(lambda _, error: told.append(error))
+        cluster.run()
+    assert isinstance(told[0], Refusal)
+    assert told[1] is None
+    assert one.routing.mapping == {"live": 1}
+    assert share_of(one).unreadable() == []

@@ -385,4 +385,4 @@ def test_a_mapping_that_cannot_be_read_is_logged_and_skipped(house: House, caplo
     put(catalog.registry, MAPPING, b"garbage")
     house.clock.turn()
     assert seen == []
-    assert "routing mapping of revision 1 ignored" in caplog.text
+    assert "routing/mapping cannot be read" in caplog.text

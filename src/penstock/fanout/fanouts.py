@@ -20,7 +20,7 @@ from penstock.fanout.record import Target as Copied
 from penstock.peers.far import Unreached, reached
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft
-from penstock.registry.records import check_name, decoded, encoded
+from penstock.registry.records import check_name, encoded
 
 if TYPE_CHECKING:
     from penstock.callers import Caller
@@ -51,13 +51,17 @@ class Fanouts:
         node.watchers.append(self._heard)
 
     def names(self) -> list[str]:
-        """Return the names, in order."""
-        return [key[len(FANOUTS) :] for key in self._registry.list(FANOUTS)]
+        """Return the names, in order, of those that can be read."""
+        return [key[len(FANOUTS) :] for key in self._catalog.each(FANOUTS, FanoutRecord)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them can be read."""
+        return len(self.names()) == len(self._registry.list(FANOUTS))
 
     def get(self, name: str) -> FanoutRecord | None:
-        """Return the fan-out of this name, or None."""
-        entry = self._registry.get(FANOUTS + name)
-        return decoded(entry.value, FanoutRecord, FANOUTS + name) if entry else None
+        """Return the fan-out of this name, or None; Refusal if it cannot be read."""
+        return self._catalog.get(FANOUTS + name, FanoutRecord)
 
     def topics(self, name: str) -> list[Reached]:
         """Return the topics that get copies, also those that refuse them now; none of a fan-out that is not there."""
@@ -126,10 +130,10 @@ class Fanouts:
         return self._catalog.attempt(compose)
 
     def _known(self, name: str) -> tuple[FanoutRecord, int]:
-        entry = self._registry.get(FANOUTS + name)
-        if entry is None:
+        entry, record = self._registry.get(FANOUTS + name), self.get(name)
+        if entry is None or record is None:
             raise Refusal("not_found", f"there is no fan-out {name}")
-        return decoded(entry.value, FanoutRecord, FANOUTS + name), entry.revision
+        return record, entry.revision
 
     def _heard(self, event: Change, topic: Topic, subscription: Subscription | None) -> None:
         """Forget a topic that is gone; if the registry refuses that, its number still tells it from later ones."""

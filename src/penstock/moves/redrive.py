@@ -109,7 +109,9 @@ def resume(node: Node, topics: Iterable[Topic]) -> None:
         topic = by_key.get(key)
         if topic is None and node.share is not None:
             continue  # it may be another node's
-        intent = msgspec.msgpack.decode(entry.value, type=Intent)
+        intent = node.catalog.reader.read(key, entry, Intent)
+        if intent is None:
+            continue
         subscription = topic.subscriptions.get(intent.subscription) if topic is not None else None
         if topic is None or subscription is None:
             node.catalog.remove([key])

@@ -28,7 +28,7 @@ def declare(node: Node) -> list[Answer[None]]:
     """Put into force what the file says, and return what to wait for; what is refused is logged and counted."""
     asked: list[Answer[None]] = []
     if node.config.routing.traffic_types and node.routing.policy is None:
-        types = {**node.catalog.mapping().traffic_types, **node.config.routing.traffic_types}
+        types = {**node.catalog.mapping_or_none().traffic_types, **node.config.routing.traffic_types}
         asked.append(_settled(node, node.catalog.set_mapping(types), "routing.traffic_types"))
     for each in node.config.routing.filters:
         where = f"routing.filters of {each.topic}/{each.subscription}"

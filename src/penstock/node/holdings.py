@@ -146,7 +146,8 @@ class Holdings:
                 return
             try:
                 work = self._opening(held, held.writer, record)
-            except PenstockError as error:  # something else of it cannot be read: a subscription
+            except Exception as error:  # something else of it cannot be read: a subscription
+                node.bugs += not isinstance(error, PenstockError)
                 self._note(_topic(name), error)
                 self._retry(name)
                 return

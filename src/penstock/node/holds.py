@@ -18,7 +18,7 @@ from penstock.errors import Refusal
 from penstock.registry.answer import Answer
 from penstock.registry.catalog import Catalog
 from penstock.registry.records import TopicRecord
-from penstock.registry.registry import Event
+from penstock.registry.registry import Entry, Event
 
 KEYS = "hold/"
 #: More than any query asks for; a hold is renewed long before.
@@ -44,9 +44,7 @@ class Holds:
         self._clock = clock
         self._is_here = is_here
         registry = catalog.registry
-        self._records: dict[str, HoldRecord] = {
-            key: msgspec.msgpack.decode(entry.value, type=HoldRecord) for key, entry in registry.list(KEYS).items()
-        }
+        self._records = catalog.each(KEYS, HoldRecord)
         #: Hears no more what other nodes are told.
         self.close = registry.watch(KEYS, registry.revision, self._heard)
 
@@ -54,8 +52,10 @@ class Holds:
         for event in events:
             if event.value is None:
                 self._records.pop(event.key, None)
-            else:
-                self._records[event.key] = msgspec.msgpack.decode(event.value, type=HoldRecord)
+                continue
+            record = self._catalog.reader.read(event.key, Entry(event.value, event.revision), HoldRecord)
+            if record is not None:  # else what was held is held until it runs out
+                self._records[event.key] = record
 
     def __len__(self) -> int:
         return len(self._records)

@@ -25,7 +25,7 @@ class Routing:
         self._clock = clock
         self._catalog = catalog
         self._on_change = on_change
-        known = catalog.mapping()
+        known = catalog.mapping_or_none()
         #: Traffic types and their bits, by which messages are routed.
         self.mapping = known.traffic_types
         #: The mapping as etcd has it; None where it is the registry's own.

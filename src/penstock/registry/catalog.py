@@ -8,7 +8,7 @@ that it was deleted; a record that cannot be read is never told as none.
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
@@ -62,8 +62,7 @@ REMOVE_KEYS_MAX = 100
 EDITS_MAX = 50
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class Catalog:
@@ -75,7 +74,8 @@ class Catalog:
         self._random = random
         #: The largest numbers that were seen, by counter: what is put back from a backup has smaller ones.
         self._seen: dict[str, int] = {}
-        self._reader = Reader()
+        #: Tells what cannot be read, whoever met it.
+        self.reader = Reader()
         registry.watch(COUNTERS, registry.revision, self._counted)
 
     def topics(self) -> list[TopicRecord]:
@@ -100,23 +100,45 @@ class Catalog:
 
     def unreadable(self) -> dict[str, str]:
         """Return why each key cannot be read that was met here."""
-        return self._reader.unreadable(self.registry)
+        for counter in (TOPIC_COUNTER, SUBSCRIPTION_COUNTER):  # met when it is too late
+            self._is_count(counter, self.registry.get(counter))
+        return self.reader.unreadable(self.registry)
 
     def problems(self) -> list[str]:
         """Return what cannot be read, one sentence each."""
-        return [f"{why}. {PASSED_OVER}" for why in self.unreadable().values()]
+        return [self._told(key, why) for key, why in self.unreadable().items()]
+
+    def each(self, prefix: str, kind: type[Record]) -> dict[str, Record]:
+        """Return what others keep below a prefix, by key, as far as it can be read."""
+        listed = self.registry.list(prefix).items()
+        return {key: record for key, entry in listed if (record := self.reader.read(key, entry, kind)) is not None}
+
+    def get(self, key: str, kind: type[Record]) -> Record | None:
+        """Return what others keep under a key, None if there is nothing; Refusal if what there is cannot be read."""
+        entry = self.registry.get(key)
+        record = self.reader.read(key, entry, kind)
+        if record is None and entry is not None:
+            raise self._unread(key)
+        return record
+
+    def _unread(self, key: str) -> Refusal:
+        return Refusal("unavailable", self._told(key, self.unreadable()[key]))
+
+    def _told(self, key: str, why: str) -> str:
+        # Whoever removed a counter would have its numbers given a second time.
+        return why if key.startswith(COUNTERS) else f"{why}. {PASSED_OVER}"
 
     def _read(self, key: str, entry: Entry) -> TopicRecord | None:
-        record = self._reader.read(key, entry, TopicRecord)
+        record = self.reader.read(key, entry, TopicRecord)
         if record is not None and TOPICS + record.name != key:
-            self._reader.note(key, entry, f"registry entry {key} holds the record of another topic, {record.name}")
+            self.reader.note(key, entry, f"registry entry {key} holds the record of another topic, {record.name}")
             return None
         return record
 
     def _readable(self, key: str, entry: Entry) -> TopicRecord:
         record = self._read(key, entry)
         if record is None:
-            raise Refusal("unavailable", f"{self._reader.unreadable(self.registry)[key]}. {PASSED_OVER}")
+            raise self._unread(key)
         return record
 
     def create_topic(
@@ -248,7 +270,7 @@ class Catalog:
     def deleted(self) -> list[DeletedTopic]:
         """Return the topics that were deleted and are not forgotten yet."""
         listed = self.registry.list(DELETED).items()
-        return [gone for key, entry in listed if (gone := self._reader.read(key, entry, DeletedTopic)) is not None]
+        return [gone for key, entry in listed if (gone := self.reader.read(key, entry, DeletedTopic)) is not None]
 
     def forget_deleted(self, numbers: Sequence[int]) -> Answer[None]:
         """Forget deleted topics of which nothing is left on disk, for good, and what is left of them here."""
@@ -256,9 +278,12 @@ class Catalog:
         return self.remove([*left, *(f"{DELETED}{number}" for number in numbers)])
 
     def subscriptions_counted(self) -> int:
-        """Return the largest number that a subscription was ever given, as far as is known here."""
+        """Return the largest number that a subscription was ever given; any, where nobody can tell.
+
+        None is given then, so none is given twice.
+        """
         entry = self.registry.get(SUBSCRIPTION_COUNTER)
-        return int(entry.value) if entry else 0
+        return _number(entry) if self._is_count(SUBSCRIPTION_COUNTER, entry) else sys.maxsize
 
     def count_from(self, topic_number: int, subscription_number: int) -> None:
         """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
@@ -384,9 +409,12 @@ class Catalog:
         return attempt(self.registry, self._clock, compose)
 
     def mapping(self) -> RoutingMapping:
-        """Return the routing mapping; one without types where none is set."""
-        entry = self.registry.get(MAPPING)
-        return decoded(entry.value, RoutingMapping, MAPPING) if entry else RoutingMapping()
+        """Return the routing mapping; one without types where none is set. Refusal if it cannot be read."""
+        return self.get(MAPPING, RoutingMapping) or RoutingMapping()
+
+    def mapping_or_none(self) -> RoutingMapping:
+        """Return the routing mapping; one without types also where what is set cannot be read."""
+        return self.reader.read(MAPPING, self.registry.get(MAPPING), RoutingMapping) or RoutingMapping()
 
     def set_mapping(
         self, traffic_types: Mapping[str, int], *, force: bool = False, before: Mapping[str, int] | None = None
@@ -396,7 +424,7 @@ class Catalog:
         def compose() -> Draft[RoutingMapping]:
             if problems := routing.problems(traffic_types):
                 raise Refusal("bad_request", "the routing mapping cannot be used: " + "; ".join(problems))
-            old = self.mapping()
+            old = self.mapping_or_none() if force else self.mapping()
             if before is not None and before != old.traffic_types:
                 raise Refusal(
                     "conflict", "somebody else changed the routing mapping at the same time; look at it and try again"
@@ -407,7 +435,7 @@ class Catalog:
                     "producers and consumers would disagree: " + "; ".join(clashes) + ". Choose free bits, or force it",
                 )
             mapping = replaced_mapping(old, traffic_types)
-            if mapping == old:
+            if mapping == old and MAPPING not in self.unreadable():
                 return Draft(mapping)
             return Draft(mapping, {MAPPING: encoded(mapping)}, (), self._guard(MAPPING))
 
@@ -417,41 +445,58 @@ class Catalog:
         """Remember a mapping that somebody else decides on."""
 
         def compose() -> Draft[RoutingMapping]:
-            old = self.mapping()
+            old = self.mapping_or_none()
             mapping = replaced_mapping(old, traffic_types)
             return (
                 Draft(mapping)
-                if mapping == old
+                if mapping == old and MAPPING not in self.unreadable()
                 else Draft(mapping, {MAPPING: encoded(mapping)}, (), self._guard(MAPPING))
             )
 
         return self.attempt(compose)
 
     def watch_mapping(self, on_mapping: Callable[[RoutingMapping], None]) -> Cancel:
-        """Report each new mapping from now on; one that cannot be read is logged, and the last one stays."""
+        """Report each new mapping from now on; one that cannot be read is told, and the last one stays."""
 
         def on_events(events: Sequence[Event]) -> None:
             last = next((event for event in reversed(events) if event.key == MAPPING), None)
             if last is None:
                 return
-            try:
-                mapping = RoutingMapping() if last.value is None else decoded(last.value, RoutingMapping, MAPPING)
-            except CorruptionError as error:
-                _log.error("routing mapping of revision %d ignored: %s", last.revision, error)
-                return
-            on_mapping(mapping)
+            entry = Entry(last.value, last.revision) if last.value is not None else None
+            mapping = self.reader.read(MAPPING, entry, RoutingMapping)
+            if mapping is not None or entry is None:
+                on_mapping(mapping or RoutingMapping())
 
         return self.registry.watch(MAPPING, self.registry.revision, on_events)
 
     def _next_number(self, counter: str) -> tuple[int, dict[str, bytes], dict[str, int]]:
         """Return a number, what to put together with what gets it, and the guard of that."""
         entry = self.registry.get(counter)
-        number = max(int(entry.value) if entry else 0, self._seen.get(counter, 0)) + 1
+        if not self._is_count(counter, entry):
+            raise self._unread(counter)
+        number = max(_number(entry), self._seen.get(counter, 0)) + 1
         return number, {counter: b"%d" % number}, {counter: entry.revision if entry else 0}
+
+    def _is_count(self, counter: str, entry: Entry | None) -> bool:
+        """Tell whether a counter says a number, or is not there; else that is told."""
+        if entry is None or entry.value.isdigit():
+            return True
+        what, least = counter.removeprefix(COUNTERS), self._seen.get(counter, 0)
+        self.reader.note(
+            counter,
+            entry,
+            f"registry entry {counter} is no number, so no {what} is made. Put back what was there, or a number that "
+            f"no {what} ever had (more than {least}, which is known here); do not remove the key",
+        )
+        return False
 
     def _guard(self, key: str) -> dict[str, int]:
         entry = self.registry.get(key)
         return {key: entry.revision if entry else 0}
+
+
+def _number(entry: Entry | None) -> int:
+    return int(entry.value) if entry is not None else 0
 
 
 def _subscriptions_of(topic: TopicRecord) -> str:

@@ -38,6 +38,7 @@ class FanoutFiles:
         self._disk = node.disk
         self._path = f"{node.config.data_dir}/{DIRECTORY}"
         self._registry = node.catalog.registry
+        self._reader = node.catalog.reader
         #: Names that are being written, and whether what is written is out of date already.
         self._writing: dict[str, bool] = {}
         known = set(self._disk.list(self._path))
@@ -58,8 +59,10 @@ class FanoutFiles:
         if name in self._writing:
             self._writing[name] = True
             return
-        self._writing[name] = False
         entry = self._registry.get(FANOUTS + name)
+        if entry is not None and self._reader.read(FANOUTS + name, entry, FanoutRecord) is None:
+            return  # what is kept of it is better
+        self._writing[name] = False
         work = partial(_put, self._disk, self._path, file_of(name), entry.value if entry is not None else None)
         self._disk.submit("seal", work, partial(self._written, name))
 

@@ -114,7 +114,8 @@ class _Rebuild:
             for key, value in old.items()
             if not key.startswith((TOPICS, SUBSCRIPTIONS)) and key not in (TOPIC_COUNTER, SUBSCRIPTION_COUNTER)
         }
-        counted = [int(old.get(counter, b"0")) for counter in (TOPIC_COUNTER, SUBSCRIPTION_COUNTER)]
+        values = [old.get(counter, b"") for counter in (TOPIC_COUNTER, SUBSCRIPTION_COUNTER)]
+        counted = [int(value) if value.isdigit() else 0 for value in values]
         seen = directories.numbers()
         self._topic_counter = max(counted[0], seen[0])
         self._subscription_counter = max(counted[1], seen[1])

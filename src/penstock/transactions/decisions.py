@@ -8,6 +8,7 @@ Invariant: another batch of a query is decided only when every part of the one b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,8 +19,7 @@ from penstock.intake.staging import digest
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Draft
 from penstock.registry.registry import Event
-from penstock.transactions.record import decoded as transaction_of
-from penstock.transactions.record import key_of
+from penstock.transactions.record import TransactionRecord, key_of
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -62,13 +62,12 @@ class Decisions:
         registry.watch(KEYS, registry.revision, self._heard)
 
     def all(self) -> list[Decision]:
-        """Return every query's."""
-        return [_decoded(entry.value) for entry in self._node.catalog.registry.list(KEYS).values()]
+        """Return every query's that can be read."""
+        return list(self._node.catalog.each(KEYS, Decision).values())
 
     def of(self, query: str) -> Decision | None:
-        """Return the last of a query."""
-        entry = self._node.catalog.registry.get(_key(query))
-        return _decoded(entry.value) if entry is not None else None
+        """Return the last of a query; Refusal if it cannot be read."""
+        return self._node.catalog.get(_key(query), Decision)
 
     def here(self, topic: str) -> None:
         """Carry out what was decided for a topic, which is here now."""
@@ -95,7 +94,7 @@ class Decisions:
 
         def compose() -> Draft[Decision]:
             entry = catalog.registry.get(key)
-            last = _decoded(entry.value) if entry is not None else None
+            last = self.of(query)
             if last is not None and last.batch == batch and not any_rows:
                 _check_same(last, wanted)
             if last is not None and last.batch >= batch:
@@ -118,20 +117,20 @@ class Decisions:
         catalog = self._node.catalog
         for part in last.parts:
             topic = catalog.topic(part.topic)
-            entry = catalog.registry.get(key_of(last.query, part.topic))
             if topic is None or topic.incarnation != part.incarnation:
                 continue  # it was deleted, and what was staged with it
-            if entry is None or transaction_of(entry.value).batch < last.batch:
+            begun = catalog.get(key_of(last.query, part.topic), TransactionRecord)
+            if begun is None or begun.batch < last.batch:
                 text = f"batch {last.batch} of query {last.query} is not begun in topic {part.topic} yet; try again"
                 raise Refusal("unavailable", text, SECOND)
 
     def _heard(self, events: Sequence[Event]) -> None:
         for event in events:
-            entry = self._node.catalog.registry.get(event.key)
-            if entry is not None and not self._node.stopping:
-                decision = _decoded(entry.value)
+            catalog = self._node.catalog
+            decision = catalog.reader.read(event.key, catalog.registry.get(event.key), Decision)
+            if decision is not None and not self._node.stopping:
                 for part in decision.parts:
-                    self._carry_out(decision, part)
+                    self._node.guarded(f"decision {event.key}", partial(self._carry_out, decision, part))
 
 
 def _check_same(last: Decision, wanted: Mapping[str, Sequence[str]]) -> None:
@@ -149,7 +148,3 @@ def _check_same(last: Decision, wanted: Mapping[str, Sequence[str]]) -> None:
 
 def _key(query: str) -> str:
     return KEYS + digest(query)
-
-
-def _decoded(value: bytes) -> Decision:
-    return msgspec.msgpack.decode(value, type=Decision)

@@ -73,8 +73,3 @@ def is_ahead(there: TransactionRecord, record: TransactionRecord) -> bool:
 def key_of(query: str, topic: str | None) -> str:
     """Return where the registry keeps the last transaction of a query to a topic."""
     return KEYS + digest(query) + (f"/{digest(topic)}" if topic is not None else "")
-
-
-def decoded(value: bytes) -> TransactionRecord:
-    """Return what the registry keeps."""
-    return msgspec.msgpack.decode(value, type=TransactionRecord)

@@ -1,4 +1,7 @@
-"""What the registry knows of transactions."""
+"""What the registry knows of transactions.
+
+Invariant: a record that cannot be read is never told as none, where something may follow it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import Refusal
+from penstock.intake.staging import digest
 from penstock.registry.answer import Answer
-from penstock.transactions.record import KEYS, TransactionRecord, decoded, is_ahead, key_of
+from penstock.transactions.record import KEYS, TransactionRecord, is_ahead, key_of
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -22,18 +26,24 @@ class Records:
         self._node = node
 
     def all(self) -> list[TransactionRecord]:
-        """Return every one."""
-        return [decoded(entry.value) for entry in self._node.catalog.registry.list(KEYS).values()]
+        """Return every one that can be read."""
+        return list(self._node.catalog.each(KEYS, TransactionRecord).values())
+
+    def of_topic(self, topic: str) -> list[TransactionRecord]:
+        """Return those to a topic that can be read."""
+        end, catalog = f"/{digest(topic)}", self._node.catalog
+        listed = catalog.registry.list(KEYS).items()
+        found = (catalog.reader.read(key, entry, TransactionRecord) for key, entry in listed if key.endswith(end))
+        return [record for record in found if record is not None]
 
     def of_query(self, query: str) -> list[TransactionRecord]:
-        """Return those of a query, one for each of its topics."""
-        found = self._node.catalog.registry.list(key_of(query, None)).values()
-        return [decoded(entry.value) for entry in found]
+        """Return those of a query, one for each of its topics; Refusal if one cannot be read."""
+        found = (self.get(key) for key in self._node.catalog.registry.list(key_of(query, None)))
+        return [record for record in found if record is not None]
 
     def get(self, key: str) -> TransactionRecord | None:
-        """Return one by its key."""
-        entry = self._node.catalog.registry.get(key)
-        return decoded(entry.value) if entry else None
+        """Return one by its key; Refusal if it cannot be read."""
+        return self._node.catalog.get(key, TransactionRecord)
 
     def last(self, query: str, topic: str | None) -> TransactionRecord | None:
         """Return the last commit of a query to a topic, if that topic is there still."""

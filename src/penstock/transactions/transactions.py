@@ -18,10 +18,11 @@ import pyarrow as pa
 from penstock.clock import SECOND
 from penstock.errors import Refusal
 from penstock.intake.mark import BITS
-from penstock.intake.staging import TOPIC, digest, name_of, topic_of
+from penstock.intake.staging import TOPIC, name_of, topic_of
 from penstock.registry.answer import Answer, Told
+from penstock.transactions.decisions import KEYS as DECISIONS
 from penstock.transactions.decisions import Decision, Decisions, Part
-from penstock.transactions.record import KEYS, Past, TransactionRecord, decoded, key_of
+from penstock.transactions.record import KEYS, Past, TransactionRecord, key_of
 from penstock.transactions.records import Records
 from penstock.transactions.transaction import RETRY_NS, Committed, Transaction, marked
 from penstock.units.times import shown
@@ -105,9 +106,8 @@ class Transactions:
             return
         if change == "created":
             self._node.staging.open(topic.name, topic.disk, topic.path, self._node.clock.now())
-            end = f"/{digest(topic.name)}"
-            for key, entry in self._node.catalog.registry.list(KEYS).items():
-                if key.endswith(end) and key not in self._running and not (record := decoded(entry.value)).done:
+            for record in self._records.of_topic(topic.name):
+                if not record.done and record.key not in self._running:
                     self._start(record)
             self.decisions.here(topic.name)
         elif change in ("left", "deleted"):
@@ -179,7 +179,16 @@ class Transactions:
         if topic is None or topic.record.incarnation != part.incarnation or self._node.stopping:
             return
         names = [name_of(decision.query, decision.batch, attempt) for attempt in part.attempts]
-        last = self._records.last(decision.query, part.topic)
+        clock = self._node.clock
+
+        def again() -> None:
+            clock.call_at(clock.monotonic() + RETRY_NS, lambda: self._carry_out(decision, part))
+
+        try:
+            last = self._records.last(decision.query, part.topic)
+        except Refusal:  # it cannot be read, and what follows it waits until it can
+            again()
+            return
         if last is not None and last.batch >= decision.batch:
             return
         if (last is not None and not last.done) or not all(map(self._node.staging.has, names)):
@@ -187,8 +196,7 @@ class Transactions:
 
         def done(_: tuple[int, bool] | None, error: BaseException | None) -> None:
             if error is not None:  # also where another node has it by now, which is seen then
-                clock = self._node.clock
-                clock.call_at(clock.monotonic() + RETRY_NS, lambda: self._carry_out(decision, part))
+                again()
 
         asked = _Asked(decision.query, decision.batch, part.attempts, names, False, done, self._node.obtain)
         self._begin(asked, last)
@@ -324,6 +332,8 @@ class Transactions:
             for part in decision.parts:
                 needed.update(name_of(decision.query, decision.batch, attempt) for attempt in part.attempts)
         self.decisions.forget(now_ns - FORGET_NS)
+        if any(key.startswith((KEYS, DECISIONS)) for key in self._node.catalog.unreadable()):
+            return  # one of them may need any attempt
         swept = self._node.staging.sweep(now_ns, needed)
         if swept:
             self._node.ledger.add("staged", "", swept, now_ns, "staged and not committed within a day")

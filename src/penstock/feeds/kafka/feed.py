@@ -132,11 +132,11 @@ class Feed:
         if before is not None and before.source == source and before.topic is topic:
             return before
         positions: dict[int, int] = {}
-        entry = self._node.registry.get(key_of(source))
-        if entry is not None:
-            note = msgspec.msgpack.decode(entry.value, type=Note)
-            if (note.into, note.incarnation) == (topic.name, topic.incarnation):
-                positions = note.positions
+        key = key_of(source)
+        note = self._node.catalog.reader.read(key, self._node.registry.get(key), Note)
+        # Where it cannot be read, what is stored with the rows tells, as far as that goes back.
+        if note is not None and (note.into, note.incarnation) == (topic.name, topic.incarnation):
+            positions = note.positions
         for partition, offset in latest(source, topic.intake.sequences(prefix_of(source))).items():
             positions[partition] = max(offset, positions.get(partition, 0))
         return _Known(source, topic, positions)

@@ -195,6 +195,8 @@ class Couriers:
                     known.add(id_)
             if old:
                 self.topics.change(name, lambda record, old=old: record.lacking(*old))  # type: ignore[misc]
+        if not self.node.fanouts.is_whole:
+            return  # one that cannot be read may need any outbox
         for topic in [each for each in self.node.topics if each.startswith(OUTBOX)]:
             if topic.removeprefix(OUTBOX) not in known:
                 self.dismiss(topic.removeprefix(OUTBOX))
