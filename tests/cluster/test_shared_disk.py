@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from penstock.config import ClusterConfig
 from penstock.disk import LocalDisk, replace_file
 from penstock.errors import CorruptionError
+from penstock.intake.stages import Stages
+from penstock.intake.staging import name_of
 from penstock.log.kafka import files, part
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.store import AwayError, FencedError, Partition, Record
@@ -698,3 +701,57 @@ def test_what_waits_beyond_what_memory_keeps_is_read_from_the_disk(
     assert not any(told)
     assert content(disk, path) == wanted
     assert content(taken(store, tmp_path, 1), path) == wanted
+
+
+def away(partition: Partition) -> None:
+    raise AwayError("the store did not answer in time")
+
+
+def test_what_is_staged_that_is_not_shown_is_looked_for_again(tmp_path: Path) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path / "one")
+    rows = pa.record_batch({"body": pa.array([bytes(8 << 20)], pa.binary())})
+    stages = Stages(LocalDisk(), str(tmp_path / "own"), 0)
+    stages.open("t", disk, disk.root, 0)
+    writer = stages.writer("q", 0, "a", "t", rows.schema)
+    writer.write(rows)
+    writer.finish()
+    again = taken(store, tmp_path / "two", made=True)
+    store.before_read = away
+    with pytest.raises(AwayError):
+        Stages.look_through(again, again.root)
+
+
+def test_what_is_staged_is_in_the_log_and_no_weight_of_the_state(tmp_path: Path) -> None:
+    store = FakeStore()
+    disk = taken(store, tmp_path / "one")
+    rows = pa.record_batch({"body": pa.array([bytes(8 << 20)], pa.binary())})
+    stages = Stages(LocalDisk(), str(tmp_path / "own"), 0)
+    stages.open("t", disk, disk.root, 0)
+    for attempt in ("a", "b"):
+        writer = stages.writer("q", 0, attempt, "t", rows.schema)
+        for _ in range(4):
+            writer.write(rows)
+        writer.finish()
+        stages.add("q", 0, attempt, 0)
+    unfinished = stages.writer("q", 0, "c", "t", rows.schema)
+    unfinished.write(rows)
+    assert sum(len(record.value) for record in store.records(Partition(STATE, 0))) < 1 << 16
+    last = [record for record in store.records(Partition(LOG, 0)) if b"staging" in record.headers["name"]]
+    assert not any("rows" in record.headers for record in last)
+    again = taken(store, tmp_path / "two", made=True)
+    found = Stages(LocalDisk(), str(tmp_path / "own"), 0)
+    Stages.look_through(again, again.root)
+    store.before_read = away
+    found.open("t", again, again.root, 0)
+    names = [name_of("q", 0, attempt) for attempt in ("a", "b", "c")]
+    assert [found.has(name) for name in names] == [True, True, False]
+    assert found.topic(names[:2]) == "t"
+    with pytest.raises(AwayError):
+        list(found.batches(names[0]))
+    store.heal()
+    found.check(names[:2])
+    assert [batch.num_rows for batch in found.batches(names[0])] == [1] * 4
+    found.remove(names[:2])
+    again.sync_directory(f"{again.root}/staging")
+    assert store.records(Partition(LOG, 0)) == []

@@ -13,9 +13,10 @@ import pyarrow as pa
 from penstock.disk import Disk
 from penstock.errors import Refusal
 from penstock.intake.staging import Staging, Writer, name_of
+from penstock.log.manifest import STAGED_SUFFIX
 
-#: Behind the names of files that are with a topic: they are no segments of its log.
-MARK = ".staged"
+#: Where they are, below the directory of a topic.
+DIRECTORY = "staging"
 
 
 class Stages:
@@ -29,7 +30,12 @@ class Stages:
 
     def open(self, topic: str, disk: Disk, path: str, now_ns: int) -> None:
         """Find what was staged for a topic that came, below its own directory; more goes there, too."""
-        self._apart[topic] = Staging(disk, f"{path}/staging", now_ns, MARK)
+        self._apart[topic] = Staging(disk, f"{path}/{DIRECTORY}", now_ns, STAGED_SUFFIX)
+
+    @staticmethod
+    def look_through(disk: Disk, path: str) -> None:
+        """Read what `open` reads, so that nothing of it must be fetched while the loop waits; blocking."""
+        Staging(disk, f"{path}/{DIRECTORY}", 0, STAGED_SUFFIX)
 
     def close(self, topic: str) -> None:
         """Know no more of what is staged for a topic, which went."""

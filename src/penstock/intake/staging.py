@@ -23,6 +23,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from penstock.disk import Disk, File, is_full
 from penstock.errors import CorruptionError, Refusal
+from penstock.log.kafka.store import AwayError
 
 #: What nobody committed in this time never will be; after a restart it counts anew.
 KEEP_NS = 24 * 3600 * 1_000_000_000
@@ -101,6 +102,8 @@ class Staging:
         try:
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 self._complete[name] = Complete(now_ns, topic_of(reader.schema))
+        except AwayError:
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             _log.error("%s/%s cannot be read and is left alone: %s", self._path, name, error)
         finally:
@@ -172,7 +175,7 @@ class Staging:
             with pa.ipc.open_stream(pa.PythonFile(_Source(file), "r")) as reader:
                 yield from reader
         except (OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, AwayError) or (isinstance(error, OSError) and error.errno is not None):
                 raise  # the disk's word, not that of Arrow about what it read: another time it may be different
             raise CorruptionError(
                 f"{path} is damaged, and the rows that were staged in it are lost: {error}"

@@ -24,6 +24,8 @@ FILE = "manifest"
 DATA_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
 NEW_SUFFIX = ".new"
+#: Of files beside the shards with rows that are no messages yet: what Spark's tasks staged.
+STAGED_SUFFIX = ".staged"
 _ZEROS = "0" * 8
 #: What follows the check in the file.
 _END = b'"\n}'

@@ -17,6 +17,7 @@ from penstock.clock import SECOND
 from penstock.cluster.slots import Slots, slot_of
 from penstock.errors import PenstockError, Refusal
 from penstock.intake.intake import sequence_window_ns
+from penstock.intake.stages import Stages
 from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.engine import Engine, topic_of
@@ -172,6 +173,7 @@ class Holdings:
                 check_subscriptions(node.config, record, subscriptions(disk, path), counted)
                 made = making.opened(node, disk, record, path, quota, written)
                 _look_through(made, record, node.clock.now())
+                Stages.look_through(disk, path)
             except BaseException:
                 disk.close()  # the writer is well, perhaps: nothing of this try may come between what the next writes
                 for shard in made.shards if made is not None else ():

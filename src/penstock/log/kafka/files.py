@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import CorruptionError
 from penstock.log.kafka.record import Extent, Note, Op, Piece, op_of
 from penstock.log.kafka.store import Stored
-from penstock.log.manifest import DATA_SUFFIX, NEW_SUFFIX
+from penstock.log.manifest import DATA_SUFFIX, NEW_SUFFIX, STAGED_SUFFIX
 
 #: Bytes of a file in one record; an append that is larger is one record all the same.
 RECORD_BYTES = 1 << 20
@@ -27,8 +27,8 @@ _note_decoder = msgspec.json.Decoder(Note)
 
 
 def is_segment(name: str) -> bool:
-    """Tell whether a file's bytes go to the log's partition."""
-    return name.removesuffix(NEW_SUFFIX).endswith(DATA_SUFFIX)
+    """Tell whether a file's bytes go to the log's partition: a segment's, and those of what is staged."""
+    return name.removesuffix(NEW_SUFFIX).endswith((DATA_SUFFIX, STAGED_SUFFIX))
 
 
 class Node:

@@ -16,6 +16,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from penstock.errors import CorruptionError
 from penstock.log.kafka.store import Record, Stored
 from penstock.log.layout import layout_at
+from penstock.log.manifest import NEW_SUFFIX, STAGED_SUFFIX
 
 VERSION = b"1"
 #: Frames of a record that are walked through to count its rows; of more, the first and the last tell.
@@ -128,7 +129,8 @@ def log_record(file: str, name: str, at: int, data: bytes, last_at: int) -> Reco
         "at": b"%d" % at,
         "crc": b"%08x" % crc32c(data),
     }
-    rows = rows_of(data, last_at - at) if 0 < at <= last_at else None  # else it goes on with one that is larger
+    is_staged = name.removesuffix(NEW_SUFFIX).endswith(STAGED_SUFFIX)  # rows that have no offsets yet
+    rows = rows_of(data, last_at - at) if 0 < at <= last_at and not is_staged else None  # or it goes on with a larger
     if rows is not None:
         headers["first"], headers["rows"] = b"%d" % rows[0], b"%d" % rows[1]
     return Record(data, headers)
