@@ -20,6 +20,7 @@ from penstock.dialects import DIALECTS
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.running import Timelines
 from penstock.node.node import Node
+from penstock.registry.answer import Answer
 from tests.fakes import FakeClock, FakeDisk
 from tests.http.line import Line
 
@@ -172,6 +173,18 @@ class Desk:
         relative: bool = True,
     ) -> list[dict[str, Any]]:
         """Create messages (id, due in ms from now on, body)."""
+        answer = self.creating(session, *messages, relative=relative)
+        self.settle()
+        told: list[dict[str, Any]] = answer.now().to_pylist()
+        return told
+
+    def creating(
+        self,
+        session: str,
+        *messages: tuple[str | None, int] | tuple[str | None, int, bytes],
+        relative: bool = True,
+    ) -> Answer[pa.RecordBatch]:
+        """Begin to create messages."""
         rows = pa.record_batch(
             [
                 pa.array([None if each[0] is None else each[0].encode() for each in messages], pa.binary()),
@@ -181,10 +194,7 @@ class Desk:
             wire.CREATED,
         )
         words = wire.CreateMessages(session_id=session, relative=relative)
-        answer = self.service.create_messages(self.caller, self, words, rows)
-        self.settle()
-        told: list[dict[str, Any]] = answer.now().to_pylist()
-        return told
+        return self.service.create_messages(self.caller, self, words, rows)
 
     def made(self, session: str, *messages: Any, **more: Any) -> list[str]:
         """Create messages that must be stored; return their ids."""

@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.client.timeline.wire import Kind
+from penstock.dialects.timeline import timeline
 from penstock.dialects.timeline.errors import Fault
+from penstock.errors import Refusal
+from penstock.intake.receipt import Published
+from penstock.node.admission import publish
 from tests.timeline.desk import Consuming, Desk, due_ids
 
 
@@ -166,6 +173,35 @@ def test_timeline_case_21_an_id_is_there_once_whatever_the_bucket(desk: Desk) ->
     assert consumer.ids() == ["a", "b", "c"]
     assert desk.kinds("delete", consumer.session, ("a", 2)) == [0]
     assert desk.made(producer, ("a", 0)) == ["a"]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_timeline_case_21_an_id_that_is_being_written_is_judged_once_that_is_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    held: list[Callable[[], None]] = []
+
+    def holding(topic: Any, caller: Any, rows: Any, publisher: Any, done: Published) -> None:
+        held.append(partial(publish, topic, caller, rows, publisher, done))
+        if not is_stored:
+            held[-1] = partial(done, None, Refusal("disk_failed", "the disk failed"))
+
+    desk.topic()
+    producer = desk.producer()
+    monkeypatch.setattr(timeline, "publish", holding)
+    first = desk.creating(producer, ("a", 0))
+    monkeypatch.setattr(timeline, "publish", publish)
+    second = desk.creating(producer, ("a", 0), ("b", 0))
+    third = desk.creating(producer, ("c", 0), ("a", 0))
+    assert desk.made(producer, ("d", 0)) == ["d"], "others do not wait"
+    assert not second.is_given
+    held[0]()
+    desk.settle()
+    kinds = [each.now().column("kind").to_pylist() for each in (second, third)]
+    assert kinds == ([[415, 0], [0, 415]] if is_stored else [[0, 0], [0, 415]])
+    if is_stored:
+        assert first.now().column("kind").to_pylist() == [0]
+    assert desk.count() == 4
 
 
 def test_timeline_case_22_a_message_without_an_id_gets_one(desk: Desk) -> None:

@@ -83,6 +83,8 @@ class Timeline:
         self.topic = topic
         self.subscription = subscription
         self.index = Index(key)
+        #: Creates that are being written, and the ids of each.
+        self._writing: dict[Answer[Created], Hashes] = {}
         #: Those that receive, by their ids.
         self.consumers: dict[str, Consumer] = {}
         #: Rows that were released: when they are due since, and the version by which nobody has had them yet.
@@ -129,7 +131,11 @@ class Timeline:
     def create(
         self, caller: Caller, publisher: object, group: bytes, batch: pa.RecordBatch, trace: int | None = None
     ) -> Answer[Created]:
-        """Take messages in (message_id, due_ms, body); each is stored or refused by itself. Budget: 1 us a row."""
+        """Take messages in (message_id, due_ms, body); each is stored or refused by itself. Budget: 1 us a row.
+
+        An id that is being written is judged once that is over: who sent it again after its connection broke takes the
+        answer that it is there for stored.
+        """
         if self.is_whole.is_given:
             return self._create(caller, publisher, group, batch, trace)
         return self.is_whole.then_ask(lambda _: self._create(caller, publisher, group, batch, trace))
@@ -143,7 +149,9 @@ class Timeline:
         due_ms = np.asarray(batch.column("due_ms"), np.int64)
         kinds = self._judged(ids, due_ms, batch.column("body"), now_ms)
         hashes = self.index.hashes(ids)
-        self._refuse_known(ids, hashes, kinds)
+        if self._refuse_known(hashes, kinds):
+            before = next(answer for answer, written in self._writing.items() if np.isin(written, hashes).any())
+            return before.settled().then_ask(lambda _: self._create(caller, publisher, group, batch, trace))
         good = kinds == 0
         created = Created(ids, kinds)
         stored = int(good.sum())
@@ -163,6 +171,7 @@ class Timeline:
             rows, hashes = rows.filter(pa.array(good)), hashes[good]
         expected = self.index.expect(hashes)
         answer: Answer[Created] = Answer()
+        self._writing[answer] = hashes
         publish(
             self.topic,
             caller,
@@ -183,8 +192,8 @@ class Timeline:
         kinds[~are_message_ids(ids)] = Kind.PROTOCOL
         return kinds
 
-    def _refuse_known(self, ids: pa.BinaryArray, hashes: Hashes, kinds: Kinds) -> None:
-        """Refuse ids that are there already, or stand earlier in the batch."""
+    def _refuse_known(self, hashes: Hashes, kinds: Kinds) -> bool:
+        """Refuse ids that are there already, or stand earlier in the batch; True where one is being written."""
         ordered = np.sort(hashes)
         if (ordered[1:] == ordered[:-1]).any():
             _, first = np.unique(hashes, return_index=True)
@@ -199,6 +208,7 @@ class Timeline:
             self.index.drop(hashes[stored & gone])
             there &= ~(stored & gone)
         kinds[there] = Kind.DUPLICATE_ID
+        return bool((there & ~stored).any())
 
     def _created(
         self,
@@ -210,6 +220,7 @@ class Timeline:
         receipt: Receipt | None,
         error: BaseException | None,
     ) -> None:
+        del self._writing[answer]
         if receipt is not None:
             self.index.settle(expected, hashes, np.asarray(receipt.ids(), np.int64))
             answer.give(created)
