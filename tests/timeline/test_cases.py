@@ -395,3 +395,37 @@ def test_timeline_case_45_consumers_hear_how_their_topic_is(desk: Desk) -> None:
     assert (busy.available, busy.create_rate, busy.consumers) == (9999, 10_000.0, 1)
     assert 0 < busy.oldest_lag_ms <= 1000
     assert busy.window == desk.now_ms // 1000
+
+
+@pytest.mark.parametrize("has_consumer", [False, True])
+def test_the_oldest_message_is_the_one_that_was_due_first_of_those_that_are_due(desk: Desk, has_consumer: bool) -> None:
+    desk.topic(prefetch_max_ms=1200)
+    if has_consumer:
+        desk.consumer(room=0)
+    producer = desk.producer()
+    desk.made(producer, ("later", 1100))
+    desk.made(producer, ("now", 0))
+
+    def shown() -> tuple[int, int]:
+        _, told = desk.ask("GET", "/v1/topics/t")
+        return told["approx_available"], desk.now_ms - told["oldest_ms"]
+
+    desk.advance(0.5)
+    assert shown() == (1, 500)
+    desk.advance(0.7)
+    assert shown() == (2, 1200)
+    assert desk.kinds("delete", producer, ("now", None)) == [0]
+    desk.advance(0.1)
+    assert shown() == (1, 200)
+
+
+def test_the_oldest_message_is_due_since_its_release(desk: Desk) -> None:
+    desk.topic()
+    consumer = desk.consumer(room=1)
+    desk.made(desk.producer(), ("a", 0))
+    assert consumer.ids() == ["a"]
+    consumer.status(0)
+    desk.advance(1)
+    assert desk.kinds("release", consumer.session, ("a", 2), new_ms=1000) == [0]
+    desk.advance(1.5)
+    assert desk.service.topics.find("t").status().oldest_lag_ms == 500

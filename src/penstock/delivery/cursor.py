@@ -422,13 +422,6 @@ class Cursor:
         first = self.states.pages.first() if self.states.held else None
         return self.position.offset if first is None else first
 
-    def first_ready(self) -> int | None:
-        """Return about the lowest row that could be handed out now; None if there is none."""
-        ready = self.ready.first() if self.states.ready else None
-        if ready is None and self.position.unread_rows():
-            return self.position.offset
-        return ready
-
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
         return self.states.ready + self.position.unread_rows()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.columns import OFFSET_BITS, Offsets
 from penstock.delivery.source import Delivery
@@ -72,6 +73,20 @@ class DueLane:
     def first(self) -> int:
         """Return the lowest row."""
         return min((int(run.offsets[run.at :].min()) for run in self._runs), default=0)
+
+    def heads(self, are_ready: Callable[[Offsets], npt.NDArray[np.bool_]]) -> Offsets:
+        """Return of every run the first row that is ready still: others stand here until somebody comes to them."""
+        found: list[int] = []
+        for run in self._runs:
+            at, size = run.at, 1
+            while at < len(run.offsets):
+                part = run.offsets[at : at + size]
+                good = np.isin(part, (ordered := np.sort(part))[are_ready(ordered)])
+                if good.any():
+                    found.append(int(part[good.argmax()]))
+                    break
+                at, size = at + size, 4 * size
+        return np.array(found, np.int64)
 
     def next_ns(self, after_ns: int) -> int | None:
         """Return when the next row is due after a time, None if there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from penstock.message import Batch
 
 #: Pieces do not grow together beyond this: a page of rows.
 PIECE_ROWS_MAX = 1 << 16
+#: Which row was due first is looked for among so many of so many unsorted pieces.
+HEAD_ROWS, HEAD_PIECES = 4096, 16
 
 
 class _Nowhere(deque[Offsets]):
@@ -173,12 +176,15 @@ class Ready:
     def _first(self, code: int) -> int:
         return self._lanes[code].first()
 
-    def first(self) -> int | None:
-        """Return about the lowest row that stands ready: the lowest of those that are next; None if there are none."""
-        heads = [lane.first() for lane in (self.only, *self._lanes.values()) if lane]
-        if self.unsorted:
-            heads.append(int(self.unsorted[0][0]))
-        return min(heads, default=None)
+    def heads(self) -> Offsets:
+        """Return rows, ascending, among which the one is that was due first; of unsorted rows the next ones."""
+        found = [piece[:HEAD_ROWS] for piece in islice(self.unsorted, HEAD_PIECES)]
+        for lane in (self.only, *self._lanes.values()):
+            if isinstance(lane, DueLane):
+                found.append(lane.heads(self._pages.ready))
+            elif lane:
+                found.append(np.array([lane.first()]))
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def drop(self, keep: Callable[[Offsets], Offsets]) -> bool:
         """Keep of every piece what `keep` returns; tell whether anything went."""

@@ -21,6 +21,7 @@ from penstock.columns import OFFSET_BITS, Offsets
 from penstock.dealing.buckets import drawn
 from penstock.dealing.table import Table
 from penstock.dealing.windows import Windows
+from penstock.delivery.oldest import oldest_ns
 from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices
@@ -295,14 +296,10 @@ class Timeline:
         )
 
     def _oldest_lag_ms(self) -> int:
-        """Return for how long what is oldest by its place in the log could have gone out."""
-        oldest: list[int] = []
-        for cursor, shard in zip(self.subscription.cursors, self.topic.shards, strict=True):
-            offset = cursor.first_ready()
-            batch = shard.read(offset) if offset is not None else None
-            if batch is not None and offset is not None and batch.first <= offset:
-                oldest.append(int(columns.due_ms(batch, np.array([offset - batch.first]))[0]))
-        return max(self.now_ms() - min(oldest), 0) if oldest else 0
+        """Return for how long what was due first could have gone out."""
+        wall_ns = self.node.clock.now()
+        found = [time_ns for cursor in self.subscription.cursors if (time_ns := oldest_ns(cursor, wall_ns)) is not None]
+        return (wall_ns - min(found)) // MS if found else 0
 
     def count(self, status: Status) -> int:
         """Return how many messages are in a state."""
