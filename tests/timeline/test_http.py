@@ -188,6 +188,13 @@ BAD: list[tuple[str, str, Any, int, int]] = [
     ("DELETE", "/v1/topics/none", None, 404, Kind.TOPIC_NOT_FOUND),
     ("GET", "/v1/topics/t/count?status=lost", None, 400, Kind.PROTOCOL),
     ("GET", "/v1/topics/none/count", None, 404, Kind.TOPIC_NOT_FOUND),
+    ("GET", "/v1/topics/none/count?topic_id=t", None, 404, Kind.TOPIC_NOT_FOUND),
+    ("GET", "/v1/topics/t/count?from_ms=" + "9" * 5000, None, 400, Kind.PROTOCOL),
+    ("GET", "/v1/topics/t/count?from_ms=soon", None, 400, Kind.PROTOCOL),
+    ("GET", "/v1/topics/t/count?status=7", None, 400, Kind.PROTOCOL),
+    ("POST", "/v1/ping", b'{"local_ts_ms": %s}' % (b"9" * 5000), 400, Kind.PROTOCOL),
+    ("POST", "/v1/lease", b'{"session_id": "x", "limit": %s}' % (b"9" * 5000), 400, Kind.PROTOCOL),
+    ("PUT", "/v1/topics/u", b'{"bucket_count": %s}' % (b"9" * 5000), 400, Kind.PROTOCOL),
 ]
 
 
@@ -199,6 +206,16 @@ def test_what_is_wrong_is_told_by_its_kind(
     told = desk.ask(method, path, body)
     assert (told[0], told[1]["error"]["kind"]) == (status, kind), told
     assert told[1]["error"]["message"]
+    assert desk.node.bugs == 0
+
+
+def test_a_count_beyond_all_times_counts_nothing_or_is_refused(desk: Desk) -> None:
+    desk.topic()
+    desk.made(desk.producer(), ("a", 0))
+    for digits, status in ((13, 200), (18, 200), (19, 400), (40, 400)):
+        assert desk.ask("GET", "/v1/topics/t/count?from_ms=" + "9" * digits)[0] == status
+        found, told = desk.ask("GET", "/v1/topics/t/count?to_ms=" + "9" * digits)
+        assert (found, told.get("n")) == (status, 1 if status == 200 else None)
     assert desk.node.bugs == 0
 
 

@@ -35,6 +35,8 @@ JSON = (b"content-type", b"application/json")
 COMMAND_BYTES_MAX = 64 << 10
 #: A question waits no longer, whatever it asks for.
 WAIT_MS_MAX = 60_000
+#: No number of a query is longer: 64 bits have 20 digits, and Python does not read thousands of them.
+DIGITS_MAX = 20
 
 
 class MessageIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -151,10 +153,12 @@ class Http(App):
 
     def count(self, request: Request) -> Answer[Response]:
         """Tell how many messages a topic has."""
-        document: dict[str, object] = {"topic_id": unquoted(request.names["topic"])}
+        document: dict[str, object] = {}
         for part in request.query.decode("latin-1").split("&") if request.query else ():
             name, _, value = part.partition("=")
-            document[name] = int(value) if value.isdecimal() else unquoted(value)
+            is_number = value.isdecimal() and len(value) <= DIGITS_MAX
+            document[name] = int(value) if is_number else unquoted(value)
+        document["topic_id"] = unquoted(request.names["topic"])
         return self._act("count", request, msgspec.json.encode(document))
 
     def _named(self, request: Request, field: str) -> bytes:
