@@ -86,6 +86,22 @@ def test_a_session_may_ask_so_often_a_second(tmp_path: Path) -> None:
     assert kind_of(desk.create, producer, *[(None, 0)] * 4) == Kind.PROTOCOL
 
 
+def test_leases_and_pings_of_a_session_count_in_how_often_it_may_ask(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.topic(rqs_limit_per_client=2)
+    consumer = desk.greet()
+    asked = {"session_id": consumer, "local_ts_ms": 1}
+    assert desk.ask("POST", "/v1/lease", {"session_id": consumer})[0] == 200
+    assert desk.ask("POST", "/v1/ping", asked)[0] == 200
+    for path, body in (("/v1/lease", {"session_id": consumer}), ("/v1/ping", asked)):
+        status, told = desk.ask("POST", path, body)
+        assert (status, told["error"]["kind"]) == (429, Kind.THROTTLED), path
+        assert told["error"]["throttled_ms"] > 0
+    assert desk.ask("POST", "/v1/ping", {"local_ts_ms": 1})[0] == 200, "one without a session counts in none"
+    desk.advance(0.501)
+    assert desk.ask("POST", "/v1/lease", {"session_id": consumer})[0] == 200
+
+
 def test_versions_that_are_too_old_are_refused_and_so_is_one_session_too_many(tmp_path: Path) -> None:
     desk = Desk(tmp_path, max_sessions=1)
     desk.topic(minimum_driver_version=7)

@@ -208,7 +208,7 @@ class Http(App):
         asked = _read(request.body, LeaseIn)
         session = self._service.sessions.find(asked.session_id, "consumer")
         request.caller.check("receive", session.topic)
-        timeline = self._service.topics.find(session.topic)
+        timeline = self._service.admitted(session)
         if not 1 <= asked.limit <= self._service.config.max_batch or not 0 <= asked.wait_ms <= WAIT_MS_MAX:
             most = self._service.config.max_batch
             raise Fault(Kind.PROTOCOL, f"limit is 1 to {most}, and wait_ms 0 to {WAIT_MS_MAX}")

@@ -223,6 +223,9 @@ class Service:
         """Tell the time here."""
         if asked.session_id:
             session = self.sessions.find(asked.session_id)
+            timeline = self.topics.by_name.get(session.topic)
+            if timeline is not None:
+                session.spend(timeline.choices.rqs_limit_per_client, self.node.clock.monotonic())
             # How long it was on its way is not known.
             self.membership.told_time(session.role, session.topic, session.member, asked.local_ts_ms, caller.voice)
         return Answer.of(wire.Pong(local_ts_ms=asked.local_ts_ms, partner_ts_ms=self.now_ms()))
@@ -253,7 +256,7 @@ class Service:
     def _create_messages(
         self, caller: Caller, publisher: object, session: Session, asked: wire.CreateMessages, rows: pa.RecordBatch
     ) -> Answer[Created]:
-        timeline = self._admitted(session, len(rows))
+        timeline = self.admitted(session, len(rows))
         now_ms = timeline.now_ms()
         due_ms = whole(rows.column("due_ms"), 0 if asked.relative else now_ms)
         if asked.relative:
@@ -290,7 +293,7 @@ class Service:
     def _change_messages(
         self, session: Session, asked: wire.Change, ids: pa.BinaryArray, rows: pa.RecordBatch
     ) -> Answer[leases.Changed]:
-        timeline = self._admitted(session, len(rows))
+        timeline = self.admitted(session, len(rows))
         versions = whole(rows.column("version"))
         keeping = timeline.subscription.keeping
         if asked.command == "delete":
@@ -302,7 +305,7 @@ class Service:
         act = leases.extend if asked.command == "extend-lease" else leases.release
         return keeping.after(act(timeline, session, ids, versions, new_ms))
 
-    def _admitted(self, session: Session, rows: int) -> Timeline:
+    def admitted(self, session: Session, rows: int = 0) -> Timeline:
         """Return the topic of a session that may ask now for so many messages."""
         timeline = self.topics.find(session.topic)
         session.spend(timeline.choices.rqs_limit_per_client, self.node.clock.monotonic())
