@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -242,6 +243,32 @@ def test_the_topics_status_is_heard_and_pings_are_answered(fake: FakeTimelines) 
     with Timeline("t", fake.url) as timeline, timeline.consumer("c", on_status=heard.append):
         fake.say(status=TopicStatus(available=10_000, create_rate=5.5), ping=Ping(local_ts_ms=1))
         until(lambda: heard == [TopicStatus(available=10_000, create_rate=5.5)])
+
+
+@pytest.mark.parametrize("name", ["on_status", "on_drift"])
+@pytest.mark.parametrize("kind", [ZeroDivisionError, Refusal, SystemExit])
+def test_what_a_callback_raises_ends_the_consumer_and_is_raised_by_take(
+    fake: FakeTimelines, name: str, kind: type[BaseException]
+) -> None:
+    error = Refusal("unavailable", "not now") if kind is Refusal else kind("not now")
+
+    def called(_: object) -> None:
+        raise error
+
+    heard: dict[str, Any] = {name: called}
+    with (
+        Timeline("t", fake.url) as timeline,
+        timeline.consumer("c", clock=Clock(fake.now_ms), status_tick=0.01, **heard) as consumer,
+    ):
+        fake.push("a", due_ms=fake.now_ms)
+        until(lambda: len(consumer._leases) == 1)
+        fake.now_ms += 3_600_000
+        fake.say(status=TopicStatus(available=1))
+        until(lambda: fake.talks[-1].is_closed)
+        with pytest.raises(kind, match="not now"):
+            list(iter(partial(consumer.take, PATIENCE_S), None))
+        assert consumer.take() is None
+    assert len(fake.greeted) == 1
 
 
 @pytest.mark.parametrize("follow", [True, False])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -40,6 +40,7 @@ LOOK_S = 0.1
 #: How long closing waits for the threads.
 CLOSE_S = 5.0
 
+T = TypeVar("T")
 #: Milliseconds since 1970, by the clock here.
 Clock: TypeAlias = Callable[[], float]
 
@@ -158,7 +159,8 @@ class Consumer:
         self._joined = threading.Event()
         self._leaving = False
         self._closing = threading.Event()
-        self._failure: PenstockError | None = None
+        #: What went wrong for good; the program hears of it once it took what was there before.
+        self._failure: BaseException | None = None
         self._ended = False
         self._threads = [
             threading.Thread(target=self._read, name="penstock timeline", daemon=True),
@@ -352,6 +354,9 @@ class Consumer:
             except PenstockError as error:
                 if not isinstance(error, Unreachable):
                     self._fail(error)
+            except BaseException as error:
+                self._fail(error)
+                return
 
     def _say_some(self) -> None:
         now_s = time.monotonic()
@@ -408,8 +413,14 @@ class Consumer:
     # --- the thread that reads ------------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        try:
+            self._read_streams()
+        except BaseException as error:  # whoever takes would wait for a thread that is gone
+            self._fail(error)
+
+    def _read_streams(self) -> None:
         retry = SessionRetry(self._link.patience_s)
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self._failure is None:
             try:
                 self._link.keep_pause()
                 self._stream(retry)
@@ -441,6 +452,8 @@ class Consumer:
                 if chunk.app_metadata is not None:
                     words = native.decoded(chunk.app_metadata.to_pybytes(), wire.Down)
                     self._hear(words, opened)
+                    if self._failure is not None:
+                        return
                     if words.hydrated or words.status is not None:
                         opened = self._was_open = True
                         retry.renew()
@@ -472,8 +485,7 @@ class Consumer:
             self._switch = words.switch
         if words.status is not None:
             self._window = words.status.window
-            if self._habits.on_status is not None:
-                self._habits.on_status(words.status)
+            self._tell(self._habits.on_status, words.status)
         error = words.error
         if error is not None and error.message:
             if opened and error.kind == Kind.UNKNOWN_SESSION:
@@ -494,8 +506,16 @@ class Consumer:
             drifts, told = self._drift.is_active, self._was_drifting
             self._was_drifting = drifts
             self._changed.notify_all()
-        if drifts != told and self._habits.on_drift is not None:
-            self._habits.on_drift(self._drift.offset_ms)
+        if drifts != told:
+            self._tell(self._habits.on_drift, self._drift.offset_ms)
+
+    def _tell(self, callback: Callable[[T], object] | None, value: T) -> None:
+        """Tell the program something; what it raises is no trouble of the connection's, and ends the consumer."""
+        if callback is not None:
+            try:
+                callback(value)
+            except BaseException as error:
+                self._fail(error)
 
     def _moves(self) -> bool:
         """Go to the node that was suggested once its window is there; True if the stream is to be left."""
@@ -515,7 +535,7 @@ class Consumer:
             with suppress(pa.ArrowException, OSError):
                 writer.done_writing()
 
-    def _fail(self, error: PenstockError) -> None:
+    def _fail(self, error: BaseException) -> None:
         with self._changed:
             if self._failure is None:
                 self._failure = error
