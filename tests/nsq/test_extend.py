@@ -567,6 +567,14 @@ def test_a_channel_begins_where_its_only_client_asks(broker: Broker, start: str,
     assert other.frames() == [(0, b"OK")]
 
 
+def test_a_channel_that_stays_where_it_is_begins_nowhere_else(broker: Broker) -> None:
+    broker.client().pub("t", b"0")
+    broker.node.topics["t"].subscribe("ch").now().no_seek = "look elsewhere"
+    client = broker.client()
+    client.send(b"SUB_ADVANCED t ch 0 msgcount:0\n")
+    assert client.replies() == ["E_INVALID SUB_ADVANCED failed subscription ch stays where it is: look elsewhere"]
+
+
 @pytest.mark.parametrize("start", ["special:-2", "nonsense", "timestamp:", "timestamp:x", "special:", "offset:5"])
 def test_a_start_that_says_nothing_is_refused(broker: Broker, start: str) -> None:
     client = broker.client()

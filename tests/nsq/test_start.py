@@ -182,6 +182,13 @@ def test_setoffset_refuses_other_words(served: Served, text: bytes) -> None:
     assert topic_of(served, "t")["channels"][0]["depth"] == 1
 
 
+def test_setoffset_refuses_a_channel_that_stays_where_it_is(served: Served) -> None:
+    done(served, "/topic/create?topic=t")
+    done(served, "/channel/create?topic=t&channel=ch")
+    served.do(lambda: setattr(served.node.topics["t"].subscriptions["ch"], "no_seek", "look elsewhere"))
+    assert refused(post(served, "/channel/setoffset?topic=t&channel=ch", b"msgcount:0"))[0] == 409
+
+
 def test_setoffset_of_one_partition(served: Served) -> None:
     served.post("topics", {"name": "t", "settings": {"shards": 2}})
     path = "/channel/setoffset?topic=t&channel=ch"

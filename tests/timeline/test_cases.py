@@ -429,3 +429,20 @@ def test_the_oldest_message_is_due_since_its_release(desk: Desk) -> None:
     assert desk.kinds("release", consumer.session, ("a", 2), new_ms=1000) == [0]
     desk.advance(1.5)
     assert desk.service.topics.find("t").status().oldest_lag_ms == 500
+
+
+def test_messages_that_were_deleted_do_not_come_back_by_a_seek(desk: Desk) -> None:
+    desk.topic()
+    producer = desk.producer()
+    desk.made(producer, ("a", 0))
+    assert desk.kinds("delete", producer, ("a", None)) == [0]
+    for _ in range(2):
+        with pytest.raises(Refusal, match="read the topic's log") as refused:
+            desk.node.topics["t"].subscriptions["timeline"].seek(0, 0)
+        assert refused.value.code == "conflict"
+        assert desk.count() == 0
+        desk.kill()
+    topic = desk.node.topics["t"]
+    other = topic.subscribe("other").now()
+    other.seek(0, 0)
+    assert topic.backlog(other).ready == 1

@@ -86,6 +86,8 @@ class Subscription:
         self.waited, self.leased_for = self.dealer.waited, Durations()
         #: Told the ids of what seats finished, where somebody measures that.
         self.on_ack: Callable[[list[int] | Offsets], None] | None = None
+        #: Why it cannot begin anew elsewhere, and what to do instead; empty where it can.
+        self.no_seek = ""
         #: Looks how keys moved when the topic grew; None where it did not.
         self._moves: Callable[[], Moves] | None = None
         #: The policy that was chosen; in force unless some seat asks for a tag.
@@ -348,8 +350,14 @@ class Subscription:
             )
         self._changed()
 
+    def check_seek(self) -> None:
+        """Refuse to begin anew where that cannot be."""
+        if self.no_seek:
+            raise Refusal("conflict", f"subscription {self.name} stays where it is: {self.no_seek}")
+
     def seek(self, shard: int, offset: int) -> None:
         """Begin anew at an offset of a shard."""
+        self.check_seek()
         cursor = self.cursor(shard)
         if not cursor.source.start <= offset <= cursor.source.readable_end:
             raise Refusal(

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 #: The subscription that consumers of a timeline share. A lease may be renewed for as long as somebody does so.
 NAME = "timeline"
 
+#: What was deleted would come back, and its ids with it, which others may have by then.
+NO_SEEK = "messages of a timeline come once; read the topic's log from there, or as another subscription, which may seek"
+
 MS = 1_000_000
 #: How a topic is is looked up no more often, however many ask.
 STATUS_NS = 20 * MS
@@ -83,6 +86,7 @@ class Timeline:
         self.node = node
         self.topic = topic
         self.subscription = subscription
+        subscription.no_seek = NO_SEEK
         self.index = Index(key)
         #: Creates that are being written, and the ids of each.
         self._writing: dict[Answer[Created], Hashes] = {}
@@ -125,6 +129,7 @@ class Timeline:
 
     def close(self) -> None:
         """Follow the log no more."""
+        self.subscription.no_seek = ""
         self._filling.close()
 
     # --- in -------------------------------------------------------------------------------------------------------

@@ -414,6 +414,7 @@ class Http(App):
         """Let a channel begin anew at the place that the body names."""
         params = words.params(request)
         topic, subscription = self._admin.channel(request.caller, params)
+        subscription.check_seek()
         start = Start.of(request.body.decode("latin-1").strip())
         if start is None:
             raise Fault(400, "INVALID_OFFSET", "write special:-1, timestamp:S, virtual_queue:BYTES or msgcount:N")

@@ -263,6 +263,7 @@ class Receiver:
 
         self._session.wait()
         try:
+            subscription.check_seek()
             start.find(topic, numbers, found, failed)
         except Refusal as refusal:
             failed(refusal)
