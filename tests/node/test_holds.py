@@ -89,6 +89,18 @@ def test_hold_on_a_deleted_topic_does_not_hold_its_successor(site: Site) -> None
     assert topic.shards[0].start > 0
 
 
+def test_holds_have_a_limit_and_one_that_is_there_is_renewed(site: Site) -> None:
+    topic, holds = site.node.create_topic("t", SHORT).now(), site.node.holds
+    holds.most = 2
+    for name in "aba":
+        holds.hold(name, topic.record, [0], HOUR_S * SECOND).now()
+    with pytest.raises(Refusal, match=r"limits\.holds may be raised") as caught:
+        holds.hold("c", topic.record, [0], HOUR_S * SECOND).now()
+    assert caught.value.code == "limit_reached"
+    holds.release("a").now()
+    holds.hold("c", topic.record, [0], HOUR_S * SECOND).now()
+
+
 def test_hold_that_makes_no_sense_is_refused(site: Site) -> None:
     topic = site.node.create_topic("t", SHORT).now()
     with pytest.raises(Refusal, match="takes 1 offsets, one per shard"):

@@ -53,6 +53,37 @@ def test_shards_have_a_limit_in_one_topic_and_in_all(node: Node) -> None:
     assert node.ledger.total("limits.shards") == 1
 
 
+@pytest.mark.parametrize(("name", "most"), [("topic_subscriptions", 2), ("subscriptions", 3)])
+def test_subscriptions_have_a_limit_in_one_topic_and_in_all(tmp_path: Path, name: str, most: int) -> None:
+    broker = Broker(tmp_path, limits=LimitsConfig(**{name: most}))
+    other = broker.node.create_topic("other").now()
+    other.create_subscription("one").now()
+    topic = broker.node.create_topic("t").now()
+    for each in "ab":
+        topic.create_subscription(each).now()
+    with pytest.raises(Refusal, match=rf"limits\.{name} may be raised") as caught:
+        topic.create_subscription("c").now()
+    assert caught.value.code == "limit_reached"
+    assert broker.node.catalog.subscription(topic.record, "c") is None
+    client = broker.client()
+    client.send(b"SUB t c\n")
+    assert f"limits.{name}" in client.replies()[0]
+    assert broker.node.ledger.total(f"limits.{name}", "t") == 2
+    assert topic.subscribe("a").now().name == "a"
+    topic.delete_subscription("b").now()
+    topic.create_subscription("c").now()
+
+
+def test_a_subscription_that_comes_leaves_the_rules_of_others_alone(node: Node) -> None:
+    topic = node.create_topic("t").now()
+    for number in range(5):
+        topic.create_subscription(f"s{number}").now()
+    rules = {name: each.cursors[0].rules for name, each in topic.subscriptions.items()}
+    topic.create_subscription("more").now()
+    for name, kept in rules.items():
+        assert topic.subscriptions[name].cursors[0].rules is kept
+
+
 @pytest.mark.parametrize("name", ["connections", "connections_per_address"])
 def test_connections_have_a_limit(tmp_path: Path, name: str) -> None:
     broker = Broker(tmp_path, limits=LimitsConfig(**{name: 2}))

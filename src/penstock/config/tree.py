@@ -119,6 +119,12 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     shards: Annotated[int, Meta(ge=1)] = 16_384
     #: Shards of one topic: each is made with a few syncs.
     topic_shards: Annotated[int, Meta(ge=1)] = 64
+    #: Subscriptions (channels) of one topic: each is offered every message.
+    topic_subscriptions: Annotated[int, Meta(ge=1)] = 1000
+    #: Subscriptions of all topics together; each takes a file for every shard of its topic.
+    subscriptions: Annotated[int, Meta(ge=1)] = 32_768
+    #: Holds of readers outside, like Spark's, which keep rows against retention.
+    holds: Annotated[int, Meta(ge=1)] = 1000
     #: Connections to each listener; of Flight every stream counts.
     connections: Annotated[int, Meta(ge=1)] = 10_000
     #: Those of them that come from one address.

@@ -39,10 +39,12 @@ class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Holds:
     """All holds that the registry has."""
 
-    def __init__(self, catalog: Catalog, clock: SteadyTime, is_here: Callable[[str], bool]) -> None:
+    def __init__(self, catalog: Catalog, clock: SteadyTime, is_here: Callable[[str], bool], most: int) -> None:
         self._catalog = catalog
         self._clock = clock
         self._is_here = is_here
+        #: So many there are at once: each of them is looked at whenever a topic's retention is.
+        self.most = most
         registry = catalog.registry
         self._records = catalog.each(KEYS, HoldRecord)
         #: Hears no more what other nodes are told.
@@ -68,6 +70,10 @@ class Holds:
             return Answer.refused(Refusal("bad_offset", text))
         if not 0 < ttl_ns <= TTL_NS_MAX:
             return Answer.refused(Refusal("bad_request", f"a hold lasts 1 ms to {TTL_NS_MAX // 1_000_000} ms"))
+        key = _key(name, topic.name)
+        if key not in self._records and len(self._records) >= self.most:
+            text = f"there are {self.most} holds already; limits.holds may be raised"
+            return Answer.refused(Refusal("limit_reached", text))
         record = HoldRecord(
             name=name,
             topic=topic.name,
@@ -75,7 +81,6 @@ class Holds:
             offsets=(*offsets, *(0,) * (topic.settings.shards - len(offsets))),
             until_ns=self._clock.now() + ttl_ns,
         )
-        key = _key(name, topic.name)
         put = self._catalog.put(key, msgspec.msgpack.encode(record))
         return put.then_make(lambda _: self._records.update({key: record}))
 

@@ -226,6 +226,16 @@ class Lifecycle:
             why = f"all topics together have {have} shards, and {more} more are too many"
             raise self._beyond("limits.shards", name, why)
 
+    def check_subscriptions(self, topic: str, have: int) -> None:
+        """Refuse a topic that has so many subscriptions one more, or all topics together."""
+        limits = self._config.limits
+        if have >= limits.topic_subscriptions:
+            why = f"topic {topic} has {have} subscriptions already"
+            raise self._beyond("limits.topic_subscriptions", topic, why)
+        total = sum(len(each.subscriptions) for each in self._topics.values())
+        if total >= limits.subscriptions:
+            raise self._beyond("limits.subscriptions", topic, f"all topics together have {total} subscriptions already")
+
     def _beyond(self, limit: str, name: str, why: str) -> Refusal:
         self._node.ledger.add(limit, name, 1, self._node.clock.now())
         return Refusal("limit_reached", f"{why}; {limit} may be raised")

@@ -186,7 +186,7 @@ class Node:
         self.lifecycle = Lifecycle(self)
         self.routing = Routing(config.routing, clock, self.catalog, self._remapped)
         #: What readers outside need of the log, what tasks staged, and what becomes of it.
-        self.holds = Holds(self.catalog, self.steady, self.topics.__contains__)
+        self.holds = Holds(self.catalog, self.steady, self.topics.__contains__, config.limits.holds)
         self.staging = Stages(disk, f"{config.data_dir}/staging", clock.now())
         self.transactions = Transactions(self)
         self.watchers.append(self.transactions.changed)

@@ -5,7 +5,7 @@ Owns what is under way while the registry does not answer. What they do with mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from penstock.delivery.seat import Deliver, Keep, Seat
 from penstock.delivery.subscription import Subscription
 from penstock.disk import unmade
 from penstock.errors import Refusal
+from penstock.filters.acceptance import Acceptance
 from penstock.keyed import shard_of
 from penstock.log.shard import Shard
 from penstock.moves.dead import bury
@@ -80,7 +81,8 @@ class Subscriptions:
             settings = msgspec.structs.replace(settings, order="shard")
         try:
             policy_of(settings)
-        except Refusal as refusal:  # one that is not there
+            self._node.lifecycle.check_subscriptions(topic.name, len(self.by_name) + len(self._coming))
+        except Refusal as refusal:
             return Answer.refused(refusal)
         recorded = self._recorded(name, settings, self._starts(earliest=earliest))
         return self._coming.add(name, recorded.then_make(self._created))
@@ -142,7 +144,10 @@ class Subscriptions:
         self._record(subscription)
         self.by_name[record.name] = subscription
         self.open = tuple(self.by_name.values())
-        self.apply_rules()
+        if Acceptance.of(record.settings).traffic is None:
+            self._use({record.name: subscription})
+        else:  # filters of traffic types look at a batch together
+            self.apply_rules()
         subscription.follow(self._topic.record.grown, shard_of)
         for cursor, rows_due in zip(subscription.cursors, due, strict=True):
             cursor.pass_waiting(rows_due, now.wall_ns)
@@ -176,10 +181,13 @@ class Subscriptions:
 
     def apply_rules(self) -> None:
         """Judge from now on by the mapping and settings of this moment."""
-        settings = {name: subscription.settings for name, subscription in self.by_name.items()}
-        refused = {name: subscription.refused for name, subscription in self.by_name.items()}
+        self._use(self.by_name)
+
+    def _use(self, subscriptions: Mapping[str, Subscription]) -> None:
+        settings = {name: subscription.settings for name, subscription in subscriptions.items()}
+        refused = {name: subscription.refused for name, subscription in subscriptions.items()}
         for name, rules in rules_of(settings, self._node.routing.mapping, refused).items():
-            for cursor in self.by_name[name].cursors:
+            for cursor in subscriptions[name].cursors:
                 cursor.use_rules(rules._replace(shard=cursor.source.number))
 
     def update(self, name: str, settings: SubscriptionSettings) -> Answer[Subscription]:

@@ -146,6 +146,9 @@ class Underway(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return name in self._answers
 
+    def __len__(self) -> int:
+        return len(self._answers)
+
     def get(self, name: str) -> Answer[T] | None:
         """Return the answer that is waited for under this name."""
         return self._answers.get(name)

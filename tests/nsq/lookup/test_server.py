@@ -234,9 +234,8 @@ def test_a_client_that_says_nothing_is_cut_off_after_a_minute() -> None:
     assert not service.lookup.server.connections - {lively.connection}
 
 
-def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.dialects.nsq.lookup.directory.NAMES_MAX", 3)
-    service = Service()
+def test_names_without_end_are_refused() -> None:
+    service = Service(lookup_names_max=3)
     node = service.node()
     node.command("REGISTER t c")
     node.command("REGISTER t c")
@@ -245,6 +244,21 @@ def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     service.post("/topic/delete?topic=t")
     assert service.node().command("REGISTER v w") == "OK"
     assert service.ask("POST", "/topic/create?topic=x").status == 503
+
+
+def test_registrations_without_end_are_refused_and_end_with_their_node() -> None:
+    service = Service(lookup_registrations_max=4)
+    first, second = service.node(), service.node("n2")
+    assert [first.command(f"REGISTER {name}") for name in ("t c", "u", "t c")] == ["OK"] * 3
+    assert second.command("REGISTER t") == "OK"
+    assert second.command("REGISTER u").startswith("E_INVALID the directory holds 4 registrations")
+    third = service.node("n3")
+    assert third.command("REGISTER u") == "OK"  # the second was hung up on and is under no name any more
+    first.connection.connection_lost(None)
+    assert third.command("REGISTER t c") == "OK"
+    service.post("/topic/delete?topic=t")
+    assert [third.command(f"REGISTER {name}") for name in "vwx"] == ["OK"] * 3
+    assert third.command("REGISTER y").startswith("E_INVALID the directory holds 4 registrations")
 
 
 @pytest.mark.parametrize("begun", [b"REGISTER t", b"IDENTIFY\n\x00\x00\x10\x00{"])

@@ -28,6 +28,10 @@ class NsqConfig(Section, frozen=True, kw_only=True):
     lookup: bool = True
     lookup_tcp_port: Port = 4160
     lookup_http_port: Port = 4161
+    #: Topics and channels that it remembers.
+    lookup_names_max: Annotated[int, Meta(ge=1)] = 100_000
+    #: Nodes that it remembers under them, each counted under each.
+    lookup_registrations_max: Annotated[int, Meta(ge=1)] = 500_000
     #: Lookup services elsewhere that this node announces itself to, each "host:port".
     lookupd_tcp_addresses: NamedList = ()
     #: What those of them that ask for it are shown: a token, or user:secret.

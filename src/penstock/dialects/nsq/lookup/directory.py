@@ -17,9 +17,6 @@ from penstock.errors import Refusal
 #: Names that end so live as long as somebody produces them.
 EPHEMERAL = "#ephemeral"
 
-#: Topics and channels together; a peer that invents names without end is refused before memory is.
-NAMES_MAX = 1_000_000
-
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """A node, as it introduced itself."""
@@ -120,13 +117,22 @@ class _Topic:
 class Directory:
     """All that is known of a cluster."""
 
-    def __init__(self, tombstone_lifetime_ns: int, inactive_timeout_ns: int) -> None:
+    def __init__(
+        self, tombstone_lifetime_ns: int, inactive_timeout_ns: int, names_max: int, registrations_max: int
+    ) -> None:
+        """Take how much a peer that invents names without end may have it keep."""
+        self._names_max = names_max
+        self._registrations_max = registrations_max
         self._tombstone_lifetime_ns = tombstone_lifetime_ns
         self._inactive_timeout_ns = inactive_timeout_ns
         self._peers: dict[str, Peer] = {}
         self._heard_ns: dict[str, int] = {}
         self._topics: dict[str, _Topic] = {}
+        #: The topics of each node: it may leave without a walk through all there are.
+        self._produced: dict[str, set[str]] = {}
         self._names = 0
+        #: Nodes under topics and under channels.
+        self._registrations = 0
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -143,15 +149,24 @@ class Directory:
     def register(self, peer: str, topic: str, channel: str = "", partition: int | None = None) -> None:
         """A node has a topic, or a channel and so its topic; a tombstone stays."""
         entry = self._topic(topic)
-        if channel:
-            self._channel(entry, channel)[peer] = None
-        production = entry.producers.setdefault(peer, _Production())
+        production = entry.producers.get(peer)
+        if production is None:
+            self._count_registration()
+            production = entry.producers[peer] = _Production()
+            self._produced.setdefault(peer, set()).add(topic)
+        if channel and peer not in (producers := self._channel(entry, channel)):
+            self._count_registration()
+            producers[peer] = None
         if partition is not None:
             production.partitions.add(partition)
 
     def describe(self, peer: str, topic: str, meta: Meta) -> None:
         """A node says what a topic was made with; others may say something else of theirs."""
-        self._topic(topic).described[peer] = meta
+        entry = self._topic(topic)
+        if peer not in entry.described:
+            self._count_registration()
+            self._produced.setdefault(peer, set()).add(topic)
+        entry.described[peer] = meta
 
     def unregister(self, peer: str, topic: str, channel: str = "", partition: int | None = None) -> None:
         """A node has a channel, a partition or a whole topic no more; an ephemeral name goes with its last producer."""
@@ -160,7 +175,7 @@ class Directory:
             return
         if channel:
             producers = entry.channels.get(channel, {})
-            producers.pop(peer, None)
+            self._withdraw(producers, peer)
             if not producers and channel.endswith(EPHEMERAL):
                 self.remove_channel(topic, channel)
             return
@@ -169,10 +184,7 @@ class Directory:
             production.partitions.discard(partition)
             if production.partitions:
                 return
-        for producers in entry.channels.values():
-            producers.pop(peer, None)
-        entry.producers.pop(peer, None)
-        entry.forget(peer)
+        self._produce_no_more(peer, topic, entry)
         if not entry.producers and topic.endswith(EPHEMERAL):
             self.remove_topic(topic)
 
@@ -180,11 +192,8 @@ class Directory:
         """Forget a node; the names stay."""
         self._peers.pop(peer, None)
         self._heard_ns.pop(peer, None)
-        for entry in self._topics.values():
-            entry.forget(peer)
-            if entry.producers.pop(peer, None) is not None:
-                for producers in entry.channels.values():
-                    producers.pop(peer, None)
+        for topic in list(self._produced.get(peer, ())):
+            self._produce_no_more(peer, topic, self._topics[topic])
 
     def tombstone(self, topic: str, node: str, now_ns: int) -> None:
         """Hide the producer at `broadcast_address:http_port` of a topic for a while."""
@@ -219,13 +228,15 @@ class Directory:
         entry = self._topics.pop(topic, None)
         if entry is not None:
             self._names -= 1 + len(entry.channels)
+            for peer in [*entry.producers, *entry.described]:
+                self._produce_no_more(peer, topic, entry)
 
     def remove_channel(self, topic: str, channel: str) -> bool:
         """Forget the name of a channel; False if nobody knows it."""
         entry = self._topics.get(topic)
         if entry is None or channel not in entry.channels:
             return False
-        del entry.channels[channel]
+        self._registrations -= len(entry.channels.pop(channel))
         self._names -= 1
         return True
 
@@ -326,6 +337,30 @@ class Directory:
         return producers
 
     def _count(self) -> None:
-        if self._names >= NAMES_MAX:
-            raise Refusal("memory_full", f"the directory holds {NAMES_MAX} names and takes no more")
+        if self._names >= self._names_max:
+            text = f"the directory holds {self._names_max} names and takes no more; nsq.lookup_names_max may be raised"
+            raise Refusal("memory_full", text)
         self._names += 1
+
+    def _count_registration(self) -> None:
+        if self._registrations >= self._registrations_max:
+            most = f"{self._registrations_max} registrations"
+            text = f"the directory holds {most} and takes no more; nsq.lookup_registrations_max may be raised"
+            raise Refusal("memory_full", text)
+        self._registrations += 1
+
+    def _withdraw(self, producers: dict[str, None] | dict[str, _Production], peer: str) -> None:
+        if producers.pop(peer, self) is not self:
+            self._registrations -= 1
+
+    def _produce_no_more(self, peer: str, topic: str, entry: _Topic) -> None:
+        for producers in entry.channels.values():
+            self._withdraw(producers, peer)
+        self._withdraw(entry.producers, peer)
+        if peer in entry.described:
+            self._registrations -= 1
+            entry.forget(peer)
+        topics = self._produced.get(peer, set())
+        topics.discard(topic)
+        if not topics:
+            self._produced.pop(peer, None)

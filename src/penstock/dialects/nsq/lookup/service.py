@@ -40,7 +40,12 @@ class Lookup:
     ) -> None:
         nsq = config.of(NsqConfig)
         self._config = config
-        self.directory = Directory(nsq.tombstone_lifetime_ns, nsq.inactive_producer_timeout_ns)
+        self.directory = Directory(
+            nsq.tombstone_lifetime_ns,
+            nsq.inactive_producer_timeout_ns,
+            nsq.lookup_names_max,
+            nsq.lookup_registrations_max,
+        )
         self.tcp_port = 0
         self.http_port = 0
         budget = Budget(MEMORY, config.limits, clock)
