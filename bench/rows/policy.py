@@ -66,6 +66,11 @@ class Heard:
         self.told = asyncio.Event()
         self._policy = policy
 
+    @property
+    def in_force(self) -> Mapping[str, int]:
+        """The mapping that counts."""
+        return self._policy.in_force
+
     def put(self, key: str, value: bytes, revision: int) -> None:
         """Hear of a value."""
         self._policy.put(key, value, revision)

@@ -8,7 +8,7 @@ from random import Random
 
 from penstock.clock import MILLISECOND, SECOND
 from penstock.node.topic import Topic
-from penstock.peers.far import Target, reached
+from penstock.peers.far import Target, Unreached, reached
 from penstock.registry import EmbeddedRegistry
 from tests.cluster.fake_store import FakeStore
 from tests.simulation.clock import Scheduler, SimClock
@@ -76,7 +76,7 @@ class ClusterWorld:
         member = random.choice(awake)
         assert member.node is not None
         found = reached(member.node, name)
-        return (member, found) if found is not None else None
+        return None if found is None or isinstance(found, Unreached) else (member, found)
 
     # --- the run --------------------------------------------------------------------------------------------------
 
