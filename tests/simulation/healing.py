@@ -27,6 +27,9 @@ from tests.simulation.trouble import Trouble
 #: Everything must have arrived this long after everything has healed: the longest delay is 1 s, the longest lease 2 s.
 HEAL_NS = 20 * SECOND
 
+#: Nothing is on its way from or to a registry elsewhere for longer.
+FAR_NS = 2 * SECOND
+
 
 class Healed(Surroundings, Protocol):
     """What is needed of the world to make it well."""
@@ -57,6 +60,11 @@ def heal(world: Healed) -> None:
     """Let everything be well, see that what must arrive does, and that nothing comes again after one more crash."""
     scheduler, book = world.scheduler, world.book
     scheduler.run_until(scheduler.time_ns + 100 * MILLISECOND)
+    if world.plan.far is not None:  # what was asked for before is answered, or comes too late
+        world.operator.rests = True
+        world.keep_away(away=False)
+        scheduler.run_until(scheduler.time_ns + FAR_NS)
+        scheduler.run_until(scheduler.time_ns + HEAL_NS, lambda: not world.operator.waits)
     world.busy = False
     book.record("heal")
     world.trouble.make_space()

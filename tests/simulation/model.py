@@ -220,6 +220,8 @@ class SubscriptionModel:
     settings: SubscriptionSettings
     rules: list[Rule]
     rows: dict[Message, Row] = field(default_factory=dict)
+    #: What was asked for, and may hold or not.
+    unsettled: list[Rule] = field(default_factory=list)
     #: Frames may have been written for nobody: attempts are then higher than seen.
     hidden: bool = False
     #: When somebody last seeked, emptied, paused or changed it.
@@ -253,7 +255,7 @@ class SubscriptionModel:
 
     def takes(self, message: Message, now_ns: int, grace_ns: int) -> tuple[bool, bool]:
         """Return whether a filter that held since the message was offered takes it: (any of them, all of them)."""
-        verdicts = []
+        verdicts = [rule.takes(message.extras.traffic) for rule in self.unsettled]
         for number, rule in enumerate(self.rules):
             last = number + 1 == len(self.rules)
             if last or self.rules[number + 1].since_ns + grace_ns >= message.offered_ns:

@@ -31,6 +31,14 @@ class Operator(Actor):
         self._grows = grows
         super().__init__(world, random, gap_ns)
 
+    #: It does nothing more by itself.
+    rests = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is not answered yet."""
+        return False
+
     def act(self, node: Node) -> None:
         """Do one thing to one subscription or topic."""
         book = self.world.book

@@ -90,6 +90,8 @@ class Plan:
     grows: bool = False
     #: The registry is elsewhere, and this goes wrong on the way; None where it is the node's own.
     far: Trouble | None = None
+    #: For so long a change is asked for there.
+    patience_ns: int = 10 * SECOND
     #: Queues with clients of their own.
     queues: list[QueuePlan] = field(default_factory=list)
 
@@ -197,12 +199,12 @@ def _grow(plan: Plan, random: Random) -> None:
 def _go_far(plan: Plan, random: Random) -> None:
     """Let the registry be elsewhere: topics are made by the first who publishes, history and dead letters likewise.
 
-    The book takes what an operator does, and what a SUB makes, for done when it is asked for. So channels are there
-    before anybody comes, and stay as they are.
+    The book takes what a SUB makes for done when it is asked for. So channels are there before anybody comes, and the
+    operator neither makes nor deletes one.
     """
     odds = [random.choice((0.0, 0.1, 0.3)) * random.random() for _ in range(4)]
     plan.far = Trouble(random.choice((1, 10, 40)) * MILLISECOND, *odds)
-    plan.operator_gap_ns = None
+    plan.patience_ns = random.choice((150 * MILLISECOND, 400 * MILLISECOND, 10 * SECOND))
     plan.spoils_ns = None  # damage is the other seeds' affair
     for ending in plan.endings:
         ending.flips = 0

@@ -105,6 +105,7 @@ def _crash_row(book: Book, row: Row, kind: str) -> None:
         row.let_go()
     elif row.state is State.READY:
         row.due_maybe = row.due_maybe or doubtful
+        row.maybe = row.maybe or (doubtful and row.version > 0)  # a session may have its lease again that it gave back
 
 
 def _is_synced(book: Book, row: Row) -> bool:

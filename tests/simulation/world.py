@@ -14,7 +14,7 @@ from penstock.dialects.nsq.config import NsqConfig
 from penstock.log import seal
 from penstock.node.node import Node
 from penstock.node.topic import Topic
-from penstock.registry import EmbeddedRegistry
+from penstock.registry import EmbeddedRegistry, attempt
 from penstock.settings import SubscriptionSettings
 from tests.registry.far import Far
 from tests.registry.far import Trouble as Distance
@@ -22,6 +22,7 @@ from tests.simulation.book import Book
 from tests.simulation.clients import DialectClient
 from tests.simulation.clock import Scheduler, SimClock
 from tests.simulation.disk import Died, Platter, SimDisk
+from tests.simulation.far_operator import FarOperator
 from tests.simulation.healing import check_sums, heal
 from tests.simulation.history import History
 from tests.simulation.lookup import Elsewhere
@@ -39,6 +40,9 @@ from tests.simulation.trouble import Trouble
 
 # A rewrite pauses so that the loop's thread gets its turn; here there is one thread.
 seal.pause = lambda: None
+
+#: How long a change of the registry is asked for; lives here are too short to see that come to its end.
+PATIENCE_NS = attempt.PATIENCE_NS
 
 #: Parts of bodies that a decoder might take for commands.
 TEXTS = (b"\nPUB t0\n\x00\x00\x00\x05", b"FIN 0000000000000001\n", b"  V2", b"\x00" * 8)
@@ -93,7 +97,7 @@ class World:
         settings = SubscriptionSettings(lease_ns=nsq.msg_timeout_ns, lease_max_ns=nsq.max_msg_timeout_ns)
         self.tap = Overhear(self.book, settings, self._find_subscription, self._observe)
         self.queue_tap = QueueTap(self.book, self._find_topic, self._observe)
-        self.operator = Operator(
+        self.operator = (FarOperator if self.plan.far else Operator)(
             self, self.random("operator"), self.plan.operator_gap_ns or 10**15, self.plan.deletes, self.plan.grows
         )
         self.trouble = Trouble(self, self.random("trouble"))
@@ -110,6 +114,13 @@ class World:
 
     def run(self) -> Outcome:
         """Live through the plan, heal, and check what must be true then."""
+        try:
+            return self._run()
+        finally:
+            attempt.PATIENCE_NS = PATIENCE_NS
+
+    def _run(self) -> Outcome:
+        attempt.PATIENCE_NS = self.plan.patience_ns if self.plan.far is not None else PATIENCE_NS
         self._boot(None)
         self._people()
         self.keep_away(away=True)

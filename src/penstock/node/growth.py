@@ -108,14 +108,16 @@ def _take(topic: Topic, made: list[Shard]) -> Answer[None]:
 
 
 def _written(topic: Topic, shards: int) -> Answer[None]:
-    """Write down that a topic has so many shards, unless that is written already."""
-    if _known(topic) == shards:
-        return Answer.of(None)
+    """Write down that a topic has so many shards; if that is written already, then only where the others end now."""
+    ends, record = tuple(shard.end for shard in topic.shards), topic.node.catalog.known(topic.name)
+    if record is not None and _known(topic) == shards:
+        *earlier, last = record.grown
+        return topic.change(grown=(*earlier, msgspec.structs.replace(last, ends=ends)))
     grown = topic.record.grown
     growth = Growth(
         shards=len(topic.shards),
         first=grown[-1].first if grown else len(topic.shards),
-        ends=tuple(shard.end for shard in topic.shards),
+        ends=ends,
         at_ns=topic.node.clock.now(),
     )
     settings = msgspec.structs.replace(topic.settings, shards=shards)

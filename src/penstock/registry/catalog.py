@@ -193,7 +193,7 @@ class Catalog:
         """Change what is given and answer with the new record; `gate=None` takes the gate away.
 
         `measured` says what rows weigh from some offsets on, if that is something else than before. More shards come
-        together with `grown`, whose last entry tells how many there were.
+        together with `grown`, whose last entry tells how many there were; alone it puts right what that says.
         """
         key = TOPICS + name
 
@@ -208,6 +208,8 @@ class Catalog:
                 if settings.shards != record.settings.shards:
                     raise Refusal("conflict", f"topic {name} has {record.settings.shards} shards by now; try again")
                 record = msgspec.structs.replace(record, settings=settings)
+            elif grown is not None:
+                record = msgspec.structs.replace(record, grown=tuple(grown))
             if orphan_from is not None:
                 record = msgspec.structs.replace(record, orphan_from=_per_shard(record, orphan_from))
             if gate is not msgspec.UNSET:

@@ -95,7 +95,11 @@ class QueueTap:
         self.book.record("connect", link.number)
 
     def stop(self) -> None:
-        """Forget all connections: the process is gone."""
+        """Forget all connections: the process is gone, maybe after it wrote down what a receive found."""
+        for pending in [each for waiting in self._pending.values() for each in waiting if each.ask.word in WAYS]:
+            topic = self.book.topics.get(pending.ask.topic)
+            for model in topic.subscriptions.values() if topic is not None else ():
+                model.hidden = model.hidden or model.is_queue
         self._pending.clear()
         self._served.clear()
 
