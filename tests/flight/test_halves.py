@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,43 @@ def test_a_message_has_a_time_however_it_comes(tmp_path: Path) -> None:
             flown.until(lambda: bool(faults(flown)) or on_its_way(flown) > 0)
         assert call.is_hung_up()
         flown.until(lambda: faults(flown) == {"flight:too_slow": 1})
+
+
+def test_a_connection_of_which_nothing_whole_comes_is_hung_up_on(small: Flown) -> None:
+    quiet, answers = small.connect().do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
+    quiet.write_batch(many(1))
+    answers.read()
+    idle = small.connect()
+    list(idle.list_flights(b"", limited()))
+    with Call(small.flight.port, "DoPut") as call:
+        small.until(lambda: len(traffic(small.flight.port)) == 3)
+        before_ns = small.clock.ahead_ns
+
+        def is_cut_in_time() -> bool:
+            small.clock.ahead_ns += SECOND // 10
+            return faults(small) == {"flight:too_slow": 1}
+
+        small.until(is_cut_in_time)
+        assert small.clock.ahead_ns - before_ns >= halves.UNHEARD_NS - SECOND
+        assert call.is_hung_up()
+    quiet.write_batch(many(1))
+    answers.read()
+    quiet.close()
+    list(idle.list_flights(b"", limited()))
+
+
+def test_calls_that_say_nothing_take_so_many_threads_and_no_more(small: Flown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "UNHEARD_MAX", 20)
+    writer, answers = small.connect().do_put(flight.FlightDescriptor.for_path("t"), many(1).schema, limited())
+    before = len(os.listdir("/proc/self/task"))
+    calls = [Call(small.flight.port, "DoPut") for _ in range(60)]
+    small.until(lambda: faults(small).get("flight:too_many_connections", 0) >= 30)
+    small.until(lambda: len(os.listdir("/proc/self/task")) <= before + 30)
+    writer.write_batch(many(1))
+    answers.read()
+    writer.close()
+    for call in calls:
+        call.__exit__()
 
 
 def test_the_largest_of_many_half_messages_gives_way_where_memory_is_full(small: Flown) -> None:

@@ -11,9 +11,11 @@ Invariant: no connection has much more than one message on its way for each of i
 from __future__ import annotations
 
 import logging
-from collections import deque
+import os
+from collections import Counter, deque
 from functools import partial
 from threading import Event, Lock, Thread
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,6 +38,12 @@ COUNTED_BYTES = 256 * 1024
 #: A message may be so much larger than the largest batch.
 SPARE_BYTES = 1 << 20
 
+#: A connection of which nothing whole ever came is hung up on after this: each call on it has a thread of gRPC's, which
+#: waits for the first message before anybody hears of the call.
+UNHEARD_NS = 30 * SECOND
+#: So many threads may wait like that; where there are more, connections without a known call are hung up on at once.
+UNHEARD_MAX = 256
+
 #: What is said beside a batch, or in a command, an action or a ticket: 30 ms of reading at most.
 WORDS_BYTES_MAX = 2 << 20
 
@@ -53,9 +61,12 @@ _log = logging.getLogger("penstock.flight")
 class _Flow:
     """One connection. What calls change is behind the lock of all."""
 
-    __slots__ = ("credit", "is_heard", "owed", "streams", "taken", "told", "wait", "works")
+    __slots__ = ("credit", "is_heard", "is_known", "owed", "since_ns", "streams", "told", "wait", "works")
 
-    def __init__(self) -> None:
+    def __init__(self, since_ns: int = 0) -> None:
+        #: When it came, and whether a call on it was ever heard of.
+        self.since_ns = since_ns
+        self.is_known = False
         #: What came out of calls since the kernel was asked, and whether anything did.
         self.credit = 0
         self.is_heard = False
@@ -80,6 +91,8 @@ class Halves:
         self._told_ns = 0
         self._pause_s = IDLE_S
         self._port = 0
+        #: Threads that there are beside those of calls.
+        self._others = 0
 
     # --- calls, on their threads ----------------------------------------------------------------------------------
 
@@ -89,7 +102,7 @@ class Halves:
             flow = self._flow(peer)
             flow.works += 1
             flow.credit += size + CALL_BYTES
-            flow.is_heard = True
+            flow.is_heard = flow.is_known = True
 
     def end(self, peer: str) -> None:
         """Know it no more."""
@@ -122,6 +135,7 @@ class Halves:
     def watch(self, port: int) -> None:
         """Look at the connections to a port from now on."""
         self._port = port
+        self._others = _threads()
         Thread(target=self._run, name="flight-halves", daemon=True).start()
 
     def close(self) -> None:
@@ -133,27 +147,31 @@ class Halves:
         try:
             of = families(self._port)
             while not self._ended:
-                self._service.bridge.tell(partial(self.told, traffic(self._port, of)))
+                self._service.bridge.tell(partial(self.told, traffic(self._port, of), _threads()))
                 self._wake.wait(self._pause_s)
                 self._wake.clear()
-                while self._cut:
-                    hang_up(self._port, self._cut.popleft())
+                if self._cut:
+                    hang_up(self._port, *(self._cut.popleft() for _ in range(len(self._cut))))
         except OSError as error:
             _log.warning("what is half sent over Flight is not bounded: %s", error)
 
     # --- on the loop ----------------------------------------------------------------------------------------------
 
-    def told(self, found: dict[str, Traffic]) -> None:
-        """Reckon what each connection has on its way."""
+    def told(self, found: dict[str, Traffic], threads: int) -> None:
+        """Reckon what each connection has on its way, and which has threads that wait for nothing."""
         now_ns = self._service.node.clock.monotonic()
         alive = ALIVE_BYTES * (now_ns - self._told_ns) // SECOND
         self._told_ns = now_ns
         with self._lock:
-            gone = [key for key, flow in self._flows.items() if key not in found and not (flow.works or flow.streams)]
-            left = [self._flows.pop(key) for key in gone]
+            away = [(key, flow) for key, flow in self._flows.items() if key not in found]
+            # One that was heard of since the kernel was asked may have come after that.
+            left = [self._flows.pop(key) for key, it in away if not (it.works or it.streams or it.is_heard)]
+            for _, flow in away:
+                flow.is_heard = False
             looked_at = []
+            waiting = threads - sum(flow.works + flow.streams for flow in self._flows.values())
             for key, said in found.items():
-                flow = self._flows.setdefault(key, _Flow())
+                flow = self._flows.setdefault(key, _Flow(now_ns))
                 credit, flow.credit = flow.credit + alive + (said.sent - flow.told.sent) // READ_PART, 0
                 flow.owed = max(flow.owed + said.taken - flow.told.taken - credit, 0)
                 flow.told = said
@@ -161,10 +179,28 @@ class Halves:
                 flow.is_heard = False
         for flow in left:
             self._count(flow, "", 0)
+        self._end_silent({key: flow for key, flow, _, works, streams in looked_at if not (works or streams)}, waiting)
         for key, flow, is_heard, works, streams in looked_at:
             self._judge(key, flow, is_heard=is_heard, works=works, streams=streams)
         busy = any(flow.owed >= COUNTED_BYTES for _, flow, *_ in looked_at)
         self._pause_s = BUSY_S if busy else QUIET_S if found else IDLE_S
+
+    def _end_silent(self, silent: dict[str, _Flow], waiting: int) -> None:
+        """Hang up on connections without a known call: those that never had one in time, or take too many threads."""
+        now_ns, reading = self._service.node.clock.monotonic(), Counter(self._service.gets.peers())
+        # What is half a message has a time already.
+        silent = {key: flow for key, flow in silent.items() if flow.owed < COUNTED_BYTES and key not in reading}
+        strange = sorted((flow.since_ns, key) for key, flow in silent.items() if not flow.is_known)
+        late = [key for since_ns, key in strange if now_ns - since_ns >= UNHEARD_NS]
+        for key in late:
+            self._hang_up(key, Refusal("too_slow", f"nothing whole came of it in {UNHEARD_NS // SECOND} s"))
+        over = waiting - reading.total() - self._others - UNHEARD_MAX - len(late)
+        if over > 0:
+            why = Refusal("too_many_connections", f"{over + UNHEARD_MAX} threads wait for calls that say nothing")
+            others = [key for _, key in strange[len(late) :]]
+            # One connection may have many such calls: without strangers it is one of those that had a call before.
+            for key in others[:over] or [key for key, flow in silent.items() if flow.is_known]:
+                self._hang_up(key, why)
 
     def _judge(self, key: str, flow: _Flow, *, is_heard: bool, works: bool, streams: int) -> None:
         batch = self._service.batch_bytes_max
@@ -209,6 +245,12 @@ class _Heard:
         self._halves.heard(self._peer, said + (data.nbytes if data is not None else 0))
         check_words(said)
         return chunk
+
+
+def _threads() -> int:
+    """Return how many threads are none of Python's, but gRPC's and other libraries'; `Dummy-` is such a one."""
+    ours = sum(not thread.name.startswith("Dummy-") for thread in enumerate_threads())
+    return len(os.listdir("/proc/self/task")) - ours
 
 
 def check_words(size: int) -> None:

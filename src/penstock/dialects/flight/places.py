@@ -112,6 +112,11 @@ class Places:
             self._taken.discard(place)
             self._changed.notify_all()
 
+    def peers(self) -> list[str]:
+        """Return whose streams have a place."""
+        with self._changed:
+            return [plain(place.peer) for place in self._taken]
+
     def _make_room(self, peer: str) -> None:
         """Hang up on the stream whose client is waited for longest, if that is too long.
 
@@ -129,10 +134,10 @@ class Places:
         self._changed.wait_for(lambda: len(self._taken) < self._most, GIVE_WAY_S)
 
 
-def hang_up(port: int, peer: str = "") -> None:
-    """Cut every connection that was accepted on a port, or the one of a peer: gRPC itself offers no way to end a call
+def hang_up(port: int, *peers: str) -> None:
+    """Cut every connection that was accepted on a port, or those of some peers: gRPC itself offers no way to end a call
     that waits for its client, and a node must not wait for a client."""
-    wanted = plain(peer)
+    wanted = {plain(peer) for peer in peers}
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -143,7 +148,7 @@ def hang_up(port: int, peer: str = "") -> None:
         with copy, suppress(OSError):
             if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == port:
                 host, remote = copy.getpeername()[:2]  # the listening socket has no peer, and stays
-                if not wanted or wanted == plain(f"{host}:{remote}"):
+                if not wanted or plain(f"{host}:{remote}") in wanted:
                     copy.shutdown(socket.SHUT_RDWR)
 
 
