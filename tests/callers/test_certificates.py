@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from penstock.callers.book import User
 from penstock.config import CallersConfig
 from penstock.dialects.nsq.config import NsqConfig
+from penstock.dialects.sqs.config import SqsConfig
+from penstock.dialects.timeline.config import TimelineConfig
 from tests.callers.parts import user, users_in
 from tests.nsq.caller import Caller as Client
 from tests.nsq.certificates import certificates
@@ -31,6 +35,15 @@ def served(path: Path, *users: User) -> Served:
         tls_root_ca_file=str(FILES.authority),
     )
     return Served(path, nsq=nsq, callers=CallersConfig(anonymous="off"))
+
+
+def lone_certificate(path: Path) -> tuple[str, str]:
+    """Make a certificate that only its owner signed."""
+    certificate, key = str(path / "lone.pem"), str(path / "lone.key")
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={NAME}"]
+    command = ["openssl", "req", "-x509", *new, "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -74,3 +87,46 @@ def test_a_file_of_users_that_goes_away_opens_nothing(tmp_path: Path, left: byte
             assert client.told() == "OK"
             client.send(pub("u", b"x"))
             assert client.told().startswith("E_UNAUTHORIZED")
+
+
+#: Every listener that speaks HTTP, with a question to it.
+ASKED = {
+    "api.port": "/api/v1/topics/t",
+    "sqs.port": "/?Action=ListQueues",
+    "dynamiq.port": "/v1/queues/t",
+    "timeline.port": "/v1/topics",
+}
+
+
+@pytest.mark.parametrize("key", ASKED)
+def test_any_https_listener_knows_a_client_by_its_certificate_and_speaks_no_older_tls(tmp_path: Path, key: str) -> None:
+    users_in(tmp_path, [user(NAME, ("admin", "*"), secret="")])
+    node = Served(
+        tmp_path,
+        sqs=SqsConfig(port=0),
+        timeline=TimelineConfig(port=0),
+        tls_cert=str(FILES.server),
+        tls_key=str(FILES.server_key),
+        tls_client_ca=str(FILES.authority),
+        tls_min_version="tls1.3",
+        callers=CallersConfig(anonymous="off"),
+    )
+
+    def status(context: ssl.SSLContext) -> int:
+        connection = http.client.HTTPSConnection("localhost", node.ports[key], timeout=PATIENCE_S, context=context)
+        try:
+            connection.request("GET", ASKED[key])
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    old, stranger = FILES.client_context(shown=True), FILES.client_context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    # One that nobody vouches for.
+    stranger.load_cert_chain(*lone_certificate(tmp_path))
+    with node:
+        assert status(FILES.client_context(shown=True)) not in (401, 403)
+        assert status(FILES.client_context()) in (401, 403)
+        for refused in (old, stranger):
+            with pytest.raises(OSError):
+                status(refused)

@@ -44,6 +44,8 @@ def check(config: Config, parts: Sequence[Part]) -> None:
     if not config.data_dir:
         raise ConfigError("data_dir is empty; name the directory that shall hold the data")
     check_certificate(config.tls_cert, config.tls_key)
+    if config.tls_client_ca and not os.access(config.tls_client_ca, os.R_OK):
+        raise ConfigError(f'tls_client_ca = "{config.tls_client_ca}": no such file, or it cannot be read')
     check_registry(config)
     check_cluster(config)
     check_routing(config)

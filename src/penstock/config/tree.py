@@ -39,6 +39,8 @@ Named = Annotated[str, Meta(extra={"kind": "text", "named": True})]
 NamedList = Annotated[tuple[str, ...], Meta(extra={"kind": "list", "named": True})]
 NamedSwitch = Annotated[bool, Meta(extra={"kind": "switch", "named": True})]
 
+TlsVersion = Literal["tls1.2", "tls1.3"]
+
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the tree, written as a table in the file."""
@@ -372,6 +374,11 @@ class Config(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""
+    #: Certificates that vouch for those that clients may show to listeners for HTTPS: such a client is the user of its
+    #: common name. One that shows none must show something else.
+    tls_client_ca: Named = ""
+    #: The oldest that listeners speak; Flight's is 1.2, whatever this says.
+    tls_min_version: TlsVersion = "tls1.2"
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     node: NodeConfig = NodeConfig()

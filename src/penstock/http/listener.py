@@ -17,7 +17,7 @@ from penstock.config import Config
 from penstock.http.connection import Connection
 from penstock.http.door import Door
 from penstock.wire.crowd import Crowd
-from penstock.wire.tls import server_context
+from penstock.wire.tls import ask_clients, server_context
 
 if TYPE_CHECKING:
     from penstock.http.app import App
@@ -110,5 +110,10 @@ class Listener:
 
 
 def tls_of(config: Config) -> ssl.SSLContext | None:
-    """Return TLS with the node's certificate, None where it has none."""
-    return server_context(config.tls_cert, config.tls_key) if config.tls_cert else None
+    """Return TLS with the node's certificate, None where it has none; clients may show theirs if somebody vouches."""
+    if not config.tls_cert:
+        return None
+    context = server_context(config.tls_cert, config.tls_key, config.tls_min_version)
+    if config.tls_client_ca:
+        ask_clients(context, config.tls_client_ca, "tls_client_ca", required=False)
+    return context

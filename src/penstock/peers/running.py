@@ -45,7 +45,7 @@ class Running:
         inward: ssl.SSLContext | None = None
         outward: ssl.SSLContext | None = None
         if cluster.tls_cert:
-            inward = server_context(cluster.tls_cert, cluster.tls_key)
+            inward = server_context(cluster.tls_cert, cluster.tls_key, config.tls_min_version)
             ask_clients(inward, cluster.tls_ca, "cluster.tls_ca")
             outward = client_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
         running = cls(node, config, LoopDialler(outward))

@@ -16,6 +16,8 @@ from penstock.wire.layers import LayerError
 
 #: A TLS record carries at most this much.
 RECORD_BYTES_MAX = 16 * 1024
+#: By the names that settings have for them.
+VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsFacts(NamedTuple):
@@ -113,16 +115,20 @@ def common_name(certificate: Mapping[str, Any] | None) -> str:
     return next((value for part in subject for key, value in part if key == "commonName"), "")
 
 
-def server_context(certificate: str, key: str) -> ssl.SSLContext:
-    """Return what serves TLS with a certificate's file and a key's."""
+def server_context(certificate: str, key: str, oldest: str = "tls1.2") -> ssl.SSLContext:
+    """Return what serves TLS with a certificate's file and a key's, from a version on."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[oldest]
     _show(context, certificate, key)
     return context
 
 
-def ask_clients(context: ssl.SSLContext, authority: str, setting: str) -> None:
-    """Ask each client for a certificate that an authority's file vouches for, or without one the system's."""
-    context.verify_mode = ssl.CERT_REQUIRED
+def ask_clients(context: ssl.SSLContext, authority: str, setting: str, *, required: bool = True) -> None:
+    """Ask each client for a certificate that an authority's file vouches for, or without one the system's.
+
+    Unless it is required, a client may show none, but no other.
+    """
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     if not authority:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         return

@@ -94,7 +94,7 @@ class M3Msg:
 
 def tls_of(config: Config) -> ssl.SSLContext:
     """Return TLS with the node's certificate, which asks producers for theirs where somebody vouches for them."""
-    context = server_context(config.tls_cert, config.tls_key)
+    context = server_context(config.tls_cert, config.tls_key, config.tls_min_version)
     authority = config.of(M3MsgConfig).tls_client_ca
     if authority:
         ask_clients(context, authority, "m3msg.tls_client_ca")

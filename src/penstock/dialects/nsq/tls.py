@@ -12,8 +12,6 @@ from penstock.config import Config
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.wire import tls as wire
 
-VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
-
 
 def server_context(config: Config) -> ssl.SSLContext | None:
     """Return what a configuration asks for, None where it names no certificate."""
@@ -21,9 +19,10 @@ def server_context(config: Config) -> ssl.SSLContext | None:
     certificate, key = nsq.tls_cert or config.tls_cert, nsq.tls_key or config.tls_key
     if not certificate:
         return None
-    context = wire.server_context(certificate, key)
-    context.minimum_version = VERSIONS[nsq.tls_min_version]
+    context = wire.server_context(certificate, key, max(nsq.tls_min_version, config.tls_min_version))
     if nsq.tls_client_auth_policy != "none":
         # Python's TLS has no way to ask for a certificate and take any, so `require` checks it as well.
         wire.ask_clients(context, nsq.tls_root_ca_file, "nsq.tls_root_ca_file")
+    elif config.tls_client_ca:
+        wire.ask_clients(context, config.tls_client_ca, "tls_client_ca", required=False)
     return context
