@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.client import Client, Outgoing, Properties
+from penstock.client import AsyncClient, AsyncTimeline, Client, Outgoing, Properties, Timeline
 from penstock.client.outgoing import BATCH_ROWS_MAX, batches_of
+from penstock.settings import TopicSettings
 
 
 def sent(messages: Any, **properties: Any) -> list[dict[str, Any]]:
@@ -131,6 +133,11 @@ def test_rows_of_a_list_are_all_looked_at_first_and_those_of_an_iterator_as_they
         (lambda c: c.publish("t", b"a", header={}), "publish() has no 'header'; did you mean 'headers'?"),
         (lambda c: c.subscribe("t", "s", erliest=True), "subscribe() has no 'erliest'; did you mean 'earliest'?"),
         (lambda c: c.read("t", begin=3), "read() has no 'begin'; there are topic, shard, start"),
+        (lambda c: c.create_topic("t", shard=3), "create_topic() has no 'shard'; did you mean 'shards'?"),
+        (
+            lambda c: c.create_topic("t", durabilty="os"),
+            "create_topic() has no 'durabilty'; did you mean 'durability'?",
+        ),
         (lambda c: c.publish(5, b"a"), "topic is 5; it takes a str"),
         (lambda c: c.read("t", columns="body"), "columns is 'body'; it takes a list of str: ['body']"),
         (lambda c: c.subscribe("t", "s", lease=[30]), 'a time span is seconds, a timedelta or a str like "30s"'),
@@ -140,3 +147,44 @@ def test_keyword_that_is_not_there_offers_the_nearest(call: Any, text: str) -> N
     with Client("grpc://127.0.0.1:1", patience=0) as client, pytest.raises(TypeError) as error:
         call(client)
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda t: t.create(bucket_cuont=3), "create() has no 'bucket_cuont'; did you mean 'bucket_count'?"),
+        (
+            lambda t: t.producer("g", batch_message=3),
+            "producer() has no 'batch_message'; did you mean 'batch_messages'?",
+        ),
+        (
+            lambda t: t.consumer("c", lease="2s", stop_afer=1),
+            "consumer() has no 'stop_afer'; did you mean 'stop_after'?",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [Timeline, AsyncTimeline])
+def test_keyword_of_a_timeline_that_is_not_there_offers_the_nearest(call: Any, text: str, kind: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        call(kind("t", "grpc://127.0.0.1:1", patience=0))
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("name", ["create", "producer", "consumer"])
+def test_a_timeline_for_asyncio_takes_what_the_other_does(name: str) -> None:
+    assert parameters(AsyncTimeline, name) == parameters(Timeline, name)
+
+
+@pytest.mark.parametrize("name", ["create_topic", "publish", "subscribe", "read"])
+def test_a_client_for_asyncio_takes_what_the_other_does(name: str) -> None:
+    assert parameters(AsyncClient, name) == parameters(Client, name)
+
+
+def test_a_topic_is_made_with_every_setting_that_there_is() -> None:
+    settings = [name for name in TopicSettings.__struct_fields__ if name != "paused"]
+    assert [name for name, _ in parameters(Client, "create_topic")] == ["self", "name", *settings]
+
+
+def parameters(kind: type, name: str) -> list[tuple[str, Any]]:
+    """Return the names and defaults of what a method takes."""
+    return [(each.name, each.default) for each in signature(getattr(kind, name)).parameters.values()]

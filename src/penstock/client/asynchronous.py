@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from penstock.client.nodes import Nodes
 from penstock.client.outgoing import BATCH_ROWS_MAX, Bytes, Moment, Outgoing, Properties, Publishable, check
 from penstock.client.publisher import Receipt
 from penstock.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.settings import Choice, Compression, Durability, Home, QuotaFull
 
 #: A lone publish waits this long for company.
 GATHER_S = 0.001
@@ -218,9 +221,52 @@ class AsyncClient:
         """Return which bit each traffic type is."""
         return await self._call(self._client.routing)
 
-    async def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
-        """Make a topic; settings are those of the admin API."""
-        return await self._call(partial(self._client.create_topic, name, **settings))
+    @hinted
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        shards: int | None = None,
+        durability: Durability | None = None,
+        log: Home | None = None,
+        retention_age_ns: int | None = None,
+        retention_bytes: int | None = None,
+        retention_hard: bool | None = None,
+        quota_bytes: int | None = None,
+        quota_full: QuotaFull | None = None,
+        compression: Compression | None = None,
+        segment_bytes: int | None = None,
+        memory_rows: int | None = None,
+        dedup_window_ns: int | None = None,
+        rate: int | None = None,
+        max_due_ns: int | None = None,
+        ordered: bool | None = None,
+        ephemeral: bool | None = None,
+        dialects: Mapping[str, Mapping[str, Choice]] | None = None,
+    ) -> wire.TopicInfo:
+        """Make a topic; what is not chosen is as the node's configuration has it. See `Client.create_topic`."""
+        make = partial(
+            self._client.create_topic,
+            name,
+            shards=shards,
+            durability=durability,
+            log=log,
+            retention_age_ns=retention_age_ns,
+            retention_bytes=retention_bytes,
+            retention_hard=retention_hard,
+            quota_bytes=quota_bytes,
+            quota_full=quota_full,
+            compression=compression,
+            segment_bytes=segment_bytes,
+            memory_rows=memory_rows,
+            dedup_window_ns=dedup_window_ns,
+            rate=rate,
+            max_due_ns=max_due_ns,
+            ordered=ordered,
+            ephemeral=ephemeral,
+            dialects=dialects,
+        )
+        return await self._call(make)
 
     async def delete_topic(self, name: str) -> None:
         """Drop a topic with everything in it."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ from penstock.client.nodes import Nodes
 from penstock.client.outgoing import Bytes, Moment, Properties, Publishable, batches_of
 from penstock.client.publisher import Publisher, Receipt
 from penstock.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.settings import Choice, Compression, Durability, Home, QuotaFull
 
 #: How long a call waits for a node that does not answer, by default.
 PATIENCE_S = 30.0
@@ -233,8 +236,51 @@ class Client:
         """Return which bit each traffic type is."""
         return self.nodes.call(None, lambda connection: connection.routing(), self._patience_s)
 
-    def create_topic(self, name: str, **settings: Any) -> wire.TopicInfo:
-        """Make a topic; settings are those of the admin API."""
+    @hinted
+    def create_topic(
+        self,
+        name: str,
+        *,
+        shards: int | None = None,
+        durability: Durability | None = None,
+        log: Home | None = None,
+        retention_age_ns: int | None = None,
+        retention_bytes: int | None = None,
+        retention_hard: bool | None = None,
+        quota_bytes: int | None = None,
+        quota_full: QuotaFull | None = None,
+        compression: Compression | None = None,
+        segment_bytes: int | None = None,
+        memory_rows: int | None = None,
+        dedup_window_ns: int | None = None,
+        rate: int | None = None,
+        max_due_ns: int | None = None,
+        ordered: bool | None = None,
+        ephemeral: bool | None = None,
+        dialects: Mapping[str, Mapping[str, Choice]] | None = None,
+    ) -> wire.TopicInfo:
+        """Make a topic; what is not chosen is as the node's configuration has it. `TopicSettings` explains each."""
+        check_name("name", name)
+        chosen = {
+            "shards": shards,
+            "durability": durability,
+            "log": log,
+            "retention_age_ns": retention_age_ns,
+            "retention_bytes": retention_bytes,
+            "retention_hard": retention_hard,
+            "quota_bytes": quota_bytes,
+            "quota_full": quota_full,
+            "compression": compression,
+            "segment_bytes": segment_bytes,
+            "memory_rows": memory_rows,
+            "dedup_window_ns": dedup_window_ns,
+            "rate": rate,
+            "max_due_ns": max_due_ns,
+            "ordered": ordered,
+            "ephemeral": ephemeral,
+            "dialects": dialects,
+        }
+        settings = {key: value for key, value in chosen.items() if value is not None}
         unsure = False
 
         def create(connection: Connection) -> wire.TopicInfo:

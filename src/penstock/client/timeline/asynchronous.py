@@ -21,11 +21,13 @@ from typing import Any, TypeVar
 
 from penstock.client.connection import DEFAULT_URL
 from penstock.client.incoming import Span
+from penstock.client.keywords import hinted
 from penstock.client.outgoing import Bytes, Moment
-from penstock.client.timeline.consumer import Consumer, Message
+from penstock.client.timeline.consumer import Clock, Consumer, Message
 from penstock.client.timeline.outgoing import Schedulable
-from penstock.client.timeline.producer import Producer
+from penstock.client.timeline.producer import BATCH_BYTES, BATCH_MESSAGES, Producer
 from penstock.client.timeline.timeline import PATIENCE_S, Timeline
+from penstock.client.timeline.wire import TopicStatus
 
 #: Calls that may be blocked at the same time.
 THREADS = 16
@@ -88,9 +90,36 @@ class AsyncTimeline:
         await self._threads.call(self._timeline.close)
         self._threads.close()
 
-    async def create(self, **settings: Any) -> None:
+    @hinted
+    async def create(
+        self,
+        *,
+        max_seconds_future: int | None = None,
+        max_seconds_lease: int = 0,
+        max_body_bytes: int = 0,
+        rqs_limit_per_client: int = 0,
+        bucket_count: int = 0,
+        time_window_ms: int = 0,
+        prefetch_max_ms: int | None = None,
+        prefetch_max_count: int = 0,
+        dealer: str = "",
+        checksum_bodies: bool = False,
+    ) -> None:
         """Make the topic. See `Timeline.create`."""
-        await self._threads.call(partial(self._timeline.create, **settings))
+        make = partial(
+            self._timeline.create,
+            max_seconds_future=max_seconds_future,
+            max_seconds_lease=max_seconds_lease,
+            max_body_bytes=max_body_bytes,
+            rqs_limit_per_client=rqs_limit_per_client,
+            bucket_count=bucket_count,
+            time_window_ms=time_window_ms,
+            prefetch_max_ms=prefetch_max_ms,
+            prefetch_max_count=prefetch_max_count,
+            dealer=dealer,
+            checksum_bodies=checksum_bodies,
+        )
+        await self._threads.call(make)
 
     async def delete(self) -> None:
         """Drop the topic with all of its messages."""
@@ -104,13 +133,59 @@ class AsyncTimeline:
         """Return how many messages there are."""
         return await self._threads.call(partial(self._timeline.count, status, start=start, end=end))
 
-    async def producer(self, group: str, **options: Any) -> AsyncProducer:
+    @hinted
+    async def producer(
+        self,
+        group: str,
+        *,
+        producer_id: str = "",
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> AsyncProducer:
         """Become a producer. See `Timeline.producer`."""
-        return AsyncProducer(await self._threads.call(partial(self._timeline.producer, group, **options)))
+        become = partial(
+            self._timeline.producer,
+            group,
+            producer_id=producer_id,
+            batch_messages=batch_messages,
+            batch_bytes=batch_bytes,
+        )
+        return AsyncProducer(await self._threads.call(become))
 
-    async def consumer(self, consumer_id: str, **options: Any) -> AsyncConsumer:
+    @hinted
+    async def consumer(
+        self,
+        consumer_id: str,
+        *,
+        rack: str = "",
+        lease: Span = 60,
+        buffer: int = 100,
+        status_tick: Span = 1,
+        stop_after: int | None = None,
+        auto_extend: bool = False,
+        delete_batch: int = 100,
+        follow: bool = True,
+        on_status: Callable[[TopicStatus], object] | None = None,
+        on_drift: Callable[[float], object] | None = None,
+        clock: Clock | None = None,
+    ) -> AsyncConsumer:
         """Become a consumer. See `Timeline.consumer`."""
-        return AsyncConsumer(await self._threads.call(partial(self._timeline.consumer, consumer_id, **options)))
+        become = partial(
+            self._timeline.consumer,
+            consumer_id,
+            rack=rack,
+            lease=lease,
+            buffer=buffer,
+            status_tick=status_tick,
+            stop_after=stop_after,
+            auto_extend=auto_extend,
+            delete_batch=delete_batch,
+            follow=follow,
+            on_status=on_status,
+            on_drift=on_drift,
+            clock=clock,
+        )
+        return AsyncConsumer(await self._threads.call(become))
 
 
 class AsyncProducer:
