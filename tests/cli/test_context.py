@@ -41,6 +41,36 @@ def test_what_stands_nearer_to_the_command_wins(node: Node, tmp_path: Path) -> N
     assert (both.code, "choose one" in both.error) == (2, True)
 
 
+def test_a_context_may_stand_behind_the_command(node: Node, tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:1"
+    call(tmp_path, "context", "add", "here", "--url", node.url)
+    call(tmp_path, "context", "add", "nowhere", "--url", nowhere)
+    call(tmp_path, "context", "use", "nowhere")
+    assert call(tmp_path, "topic", "list", "--context", "here").code == 0
+    assert call(tmp_path, "topic", "list", "--context", "here", PENSTOCK_URL=nowhere).code == 0
+    assert call(tmp_path, "status", "--every", "1ms", "--context=here").code == 0
+    assert call(tmp_path, "--context", "nowhere", "topic", "list", "--context", "here").code == 0
+    assert call(tmp_path, "--url", nowhere, "topic", "list", "--context", "here").code == 0
+    both = call(tmp_path, "topic", "list", "--context", "here", "--url", node.url)
+    assert (both.code, "choose one" in both.error) == (2, True)
+    wrong = call(tmp_path, "topic", "list", "--context", "her")
+    assert (wrong.code, "did you mean here?" in wrong.error) == (2, True)
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_pipeline_takes_the_node_of_a_context(node: Node, topic: str, tmp_path: Path, behind: bool) -> None:
+    node.ok("pub", topic, "hello")
+    call(tmp_path, "context", "add", "here", "--url", node.url)
+    call(tmp_path, "context", "add", "nowhere", "--url", "http://127.0.0.1:1")
+    call(tmp_path, "context", "use", "nowhere")
+    words = ["pipeline", "replay", topic, "--to", f"{topic}.again", "--dry-run", "--json"]
+    done = call(tmp_path, *([*words, "--context", "here"] if behind else ["--context", "here", *words]))
+    assert (done.code, done.json["rows"]) == (0, 1)
+    if behind:
+        both = call(tmp_path, *words, "--context", "here", "--data", "elsewhere")
+        assert (both.code, "choose one" in both.error) == (2, True)
+
+
 def test_the_token_of_a_context_stays_in_its_file_and_goes_to_its_node(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("s3cret\n")

@@ -1,7 +1,7 @@
 """How a command that speaks to a node is declared: its own parameters, plus the ones that all of them share.
 
-Owns `--url`, `--token-file` and `--json`. A command function takes a Client, a Printer and its own parameters, and
-never sees an address.
+Owns `--url`, `--context`, `--token-file` and `--json`. A command function takes a Client, a Printer and its own
+parameters, and never sees an address.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from penstock.cli.client import Client, target
+from penstock.cli.failure import USAGE, Failure
 from penstock.cli.printer import Printer
 
 Function = TypeVar("Function", bound=Callable[..., int | None])
@@ -87,12 +88,46 @@ class Target(NamedTuple):
     name: str | None = None
     #: On this command line, and not by the environment.
     said: bool = False
+    #: By a context that stands behind the command, which no address beside it may contradict.
+    behind: bool = False
+
+
+def _named_behind(context: typer.Context, name: str | None) -> None:
+    """Have a context that stands behind the command in place of whatever was named before it."""
+    if name:
+        root = context.find_root()
+        root.obj = Target(token=before_of(context).token, name=name, said=True, behind=True)
+
+
+ContextBehind = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="The node of this name; see `penstock context`.",
+        metavar="NAME",
+        show_default="the one in use",
+        callback=_named_behind,
+    ),
+]
+
+
+def before_of(context: typer.Context, *others: str | None) -> Target:
+    """Return the node that was named before the command, or by a context behind it, which goes with no other word."""
+    before: Target = context.find_root().obj or Target()
+    if before.behind and any(others):
+        raise Failure("--context and another option both say which node is meant; choose one", USAGE)
+    return before
 
 
 CONTEXT = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 SHARED = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-    for name, default, annotation in (("url", None, Url), ("token", None, _TokenBehind), ("json", False, Json))
+    for name, default, annotation in (
+        ("url", None, Url),
+        ("behind", None, ContextBehind),
+        ("token", None, _TokenBehind),
+        ("json", False, Json),
+    )
 ]
 
 
@@ -113,12 +148,18 @@ def remote(
 
         @functools.wraps(function)
         def run(
-            context: typer.Context, *, url: str | None, token: str | None, json: bool, **parameters: Any
+            context: typer.Context,
+            *,
+            url: str | None,
+            behind: str | None,
+            token: str | None,
+            json: bool,
+            **parameters: Any,
         ) -> int | None:
             if settings:
                 given = [(name, parameters.pop(name)) for name in names]
                 parameters["settings"] = {name: value for name, value in given if value is not None}
-            before = context.find_root().obj or Target()
+            before = before_of(context, url)
             client = connect(url or before.url, token or before.token, before.name)
             try:
                 return function(client, Printer(json=json), **parameters)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.command import Json, Token
+from penstock.cli.command import ContextBehind, Json, Token
 from penstock.cli.pipeline import Master, Plain, carry_out, needs_spark
 from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer, size
@@ -36,6 +36,7 @@ def archive(
     name: Annotated[str | None, typer.Option(help="Name of this archive.", show_default="made of the others")] = None,
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: Master = "local[*]",
     plain: Plain = False,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import Json, Token
+from penstock.cli.command import ContextBehind, Json, Token
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer
@@ -49,6 +49,7 @@ def check(
     file: File,
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: FilesMaster = None,
     explain: Annotated[
@@ -85,6 +86,7 @@ def run(
     file: File,
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: FilesMaster = None,
     once: Annotated[bool, typer.Option("--once", help="Read what is there, and end.")] = False,
@@ -105,6 +107,7 @@ def explain(
     file: File,
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: FilesMaster = None,
     json: Json = False,

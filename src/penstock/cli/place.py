@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from penstock.cli.client import Client
-from penstock.cli.command import Target, connect
+from penstock.cli.command import Target, before_of, connect
 from penstock.cli.failure import USAGE, Failure, Refused
 
 if TYPE_CHECKING:
@@ -61,18 +61,13 @@ def place_of(
 
     if data and url:
         raise Failure("--data and --url both say which node: give one", USAGE)
-    place, before = declared or Place(), before_of(context)
+    place, before = declared or Place(), before_of(context, data, url)
     token = token or before.token
     if data or (url and not url.startswith(HTTP)):
         place = msgspec.structs.replace(place, path=data or "", url=url or "")
     elif url or before.said or not (place.path or place.url):
         place = _asked(place, Target(url, token) if url else before, token)
     return msgspec.structs.replace(place, token=token or place.token)
-
-
-def before_of(context: typer.Context) -> Target:
-    """Return the node that was named before the command."""
-    return context.find_root().obj or Target()
 
 
 def _asked(place: Place, named: Target, token: str | None) -> Place:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command import Json, Token
+from penstock.cli.command import ContextBehind, Json, Token
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.pipeline import needs_spark, one_line
 from penstock.cli.place import Data, Url, place_of
@@ -42,6 +42,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and write nothing.")] = False,
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: Annotated[
         str | None,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command import Json, Token
+from penstock.cli.command import ContextBehind, Json, Token, before_of
 from penstock.cli.failure import USAGE, Failure
 from penstock.cli.pipeline import needs_spark, one_line
-from penstock.cli.place import Data, Url, before_of, place_of
+from penstock.cli.place import Data, Url, place_of
 from penstock.cli.printer import Printer, count
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def report(
     title: Annotated[str, typer.Option(help="What stands above it.")] = "Penstock report",
     data: Data = None,
     url: Url = None,
+    behind: ContextBehind = None,
     token: Token = None,
     master: Annotated[
         str | None,
