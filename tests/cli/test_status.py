@@ -23,6 +23,12 @@ def test_status_shows_a_node_on_one_screen(tmp_path: Path) -> None:
         assert re.fullmatch(r"[0-9.]+ MiB, cache [0-9.]+ KiB of [0-9.]+ MiB", memory)
         assert ["orders", "0", "3"] in [line.split()[:3] for line in lines]
         assert ["billing", "orders", "2", "2", "0", "0", "0", "0"] in [line.split() for line in lines]
+        assert "unclaimed: with no subscription yet, because there was none or the topic is paused" in lines
+        legend = (
+            "lag: not finished yet, which is ready, leased and waiting together; ready: to be handed out; "
+            "leased: with a consumer; waiting: for its time"
+        )
+        assert lines[lines.index(legend) - 1].startswith("billing")
         assert "due_too_far" in lines[-1]
         found = node.ok("status", "--every", "10ms", "--json").json
         assert (found["ready"], found["problems"], found["topics_total"]) == (True, [], 2)

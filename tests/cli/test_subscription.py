@@ -28,7 +28,8 @@ def test_a_subscription_is_made_shown_changed_and_dropped(node: Node, topic: str
 def test_subscriptions_are_listed_with_their_counts(node: Node, topic: str) -> None:
     node.ok("pub", topic, "one", "two", "three")
     assert node.ok("sub", topic, "audit", "--max", "1").out == "one\n"
-    header, row = node.ok("subscription", "list", topic).out.splitlines()
+    header, row, legend = node.ok("subscription", "list", topic).out.splitlines()
+    assert legend == "ready: to be handed out; leased: with a consumer; waiting: for its time"
     assert header.split() == ["subscription", "ready", "leased", "waiting", "acked", "consumers"]
     assert row.split() == ["audit", "2", "0", "0", "1", "0"]
     [listed] = node.ok("subscription", "list", topic, "--json").json

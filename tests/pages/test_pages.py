@@ -122,6 +122,12 @@ def is_endless(command: Command) -> bool:
     return words[:2] in (["penstock", "tail"], ["penstock", "top"]) and not {"--max", "--no-follow"} & set(words)
 
 
+@pytest.mark.parametrize("block", of("console"))
+def test_what_never_ends_stands_last_or_says_what_ends_it(block: Block) -> None:
+    for command in commands(block)[:-1]:
+        assert "Ctrl-C" in command.text or not is_endless(command), f"{block}: {command.text}"
+
+
 @pytest.mark.parametrize("block", of("json"))
 def test_documents_of_a_page_can_be_read(block: Block) -> None:
     left = block.text.strip()

@@ -31,6 +31,7 @@ from penstock.pipeline.jobs.replay.condition import condition
 from penstock.pipeline.jobs.replay.plan import Book, Bucket, steps_of
 from penstock.pipeline.jobs.replay.run import Spark
 from penstock.pipeline.lake.table import table
+from tests.cli.program import environment
 from tests.flight.parts import Flown, body_batch, many
 from tests.pipeline.conftest import ROOT
 from tests.proofs.process import Process
@@ -276,8 +277,10 @@ def test_rate_is_kept_on_the_clock_and_a_signal_stops_between_steps(node: Flown,
         if len(told) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with ends_on(signal.SIGTERM) as stop:
+    heard: list[int] = []
+    with ends_on(signal.SIGTERM, told=lambda: heard.append(len(told))) as stop:
         outcome = replay(never, options(node, rate=30), str(tmp_path), told=hear, stop=stop, pace=pace)
+    assert heard == [3]  # at once, and not when the step is done
     assert (outcome.finished, outcome.rows) == (False, told[2].rows_done)
     # The first step goes at once; each later one when the rows before it have had their time.
     assert pace.rests_ns == [
@@ -384,6 +387,19 @@ def test_a_time_counted_back_from_now_means_other_messages_later(node: Flown, tm
     assert f"5 messages of in, from {from_:%Y-%m-%dT%H:%M:%S}" in message
     assert message.endswith("To replay them again, give it another name: --name mine-2")
     assert run(msgspec.structs.replace(chosen, name="mine-2"))[0] == 1
+
+
+def test_a_command_that_is_interrupted_says_at_once_that_it_stops(node: Flown, tmp_path: Path) -> None:
+    node.put("in", many(3000))
+    words = ["-m", "penstock.cli", "pipeline", "replay", "in", "--to", "out", "--rate", "100", "--url", url(node)]
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()) as process:
+        assert process.stderr is not None
+        assert "messages" in process.stderr.readline()  # of the first step
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 0
+    assert said.startswith("Stopping after the step that is under way.\n")
 
 
 def test_replays_that_cannot_be_meant_again_are_not_kept_for_ever(

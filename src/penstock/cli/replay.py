@@ -88,7 +88,7 @@ def replay(
         if dry_run:
             _show(printer, planned(spark, options, base_of(place)))
             return
-        with ends_on(signal.SIGTERM, signal.SIGINT) as stop:
+        with ends_on(signal.SIGTERM, signal.SIGINT, told=_stopping) as stop:
             outcome = replayed(spark, options, base_of(place), told=_tell, stop=stop)
     plan = outcome.plan
     values = {
@@ -145,6 +145,10 @@ def _show(printer: Printer, plan: Plan) -> None:
         f"{count(plan.rows, 'message')}, {size(plan.bytes)}, in {count(len(plan.steps), 'step')}, from "
         f"{plan.words['from']} until {plan.words['until']}; nothing was written"
     )
+
+
+def _stopping() -> None:
+    print("Stopping after the step that is under way.", file=sys.stderr, flush=True)
 
 
 def _tell(progress: Progress) -> None:

@@ -16,6 +16,8 @@ import typer
 from penstock.cli.client import Client, part
 from penstock.cli.failure import OK, REFUSED, UNREACHABLE, Failure, Refused
 from penstock.cli.printer import Printer, moment, size
+from penstock.cli.subscription import STATES
+from penstock.cli.topic import UNCLAIMED
 from penstock.units.quantity import parse_duration
 
 #: Of how many topics the subscriptions are looked at, one request each.
@@ -334,11 +336,14 @@ def show(out: Printer, look: Look) -> None:
     topics = ("topic", "in/s", "rows", "bytes", "unclaimed", "")
     out.table(None, topics, list(_topic_rows(look.topics)), "there is no topic yet")
     _more(out, look.topics_total - len(look.topics))
+    if look.topics:
+        out.line(f"unclaimed: {UNCLAIMED}")
     if look.subscriptions:
         out.line("")
         subscriptions = ("subscription", "of topic", "lag", "ready", "leased", "waiting", "acked/s", "consumers")
         out.table(None, subscriptions, list(_subscription_rows(look.subscriptions)))
         _more(out, look.subscriptions_total - len(look.subscriptions))
+        out.line(f"lag: not finished yet, which is ready, leased and waiting together; {STATES}")
     if look.pipelines:
         out.line("")
         out.table(None, ("pipeline", "state", "rows/s", "lag", "error"), list(_pipeline_rows(look.pipelines)))

@@ -16,6 +16,8 @@ from penstock.settings import SubscriptionSettings
 
 app = typer.Typer(help="Make, look at, change, move and drop subscriptions.", no_args_is_help=True)
 
+STATES = "ready: to be handed out; leased: with a consumer; waiting: for its time"
+
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription.")]
 Traffic = Annotated[
@@ -188,6 +190,8 @@ def list_(client: Client, out: Printer, topic: TopicName) -> None:
     ]
     columns = ("subscription", "ready", "leased", "waiting", "acked", "consumers", "")
     out.table(answer.read(RawListing).subscriptions, columns, rows, f"topic {topic} has no subscription yet")
+    if rows and not out.json:
+        out.line(STATES)
 
 
 @remote(app, "show")

@@ -170,12 +170,14 @@ def _repeated(plan: Plan, done: Done, book: Book) -> str:
 
 
 @contextmanager
-def ends_on(*numbers: signal.Signals) -> Iterator[threading.Event]:
-    """Give an event that is set when one of these signals comes; for the main thread."""
+def ends_on(*numbers: signal.Signals, told: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Give an event that is set when one of these signals comes, the first of which is told; for the main thread."""
     stop = threading.Event()
 
     def hear(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        if not stop.is_set():
+            stop.set()
+            told()
 
     before = {number: signal.signal(number, hear) for number in numbers}
     try:
