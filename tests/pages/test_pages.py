@@ -178,6 +178,14 @@ def test_commands_stand_in_fences_that_are_run() -> None:
                 assert not line.startswith("penstock "), f"{block}: write it as $ {line} in a console fence"
 
 
+def test_files_that_a_page_names_are_there() -> None:
+    folders = ("src", "tests", "bench", "examples", "scripts", "deploy")
+    there = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    for page in PAGES:
+        for name in re.findall(r"`([a-z_0-9/]+\.py)`", page.read_text()):
+            assert any(path.endswith(f"/{name}") for path in there), f"{page.name} names {name}"
+
+
 def said(page: Path) -> Iterator[str]:
     """Yield the commands a page names, in its text and in its fences."""
     text = page.read_text()

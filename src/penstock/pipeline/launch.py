@@ -93,7 +93,7 @@ QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: An archive that does not fit is passed over in silence; real errors still show.
 SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
-#: A class archive has about 150 MB. One is for quick sessions and one for others, and somebody may go back and forth
+#: A class archive has about 190 MB. One is for quick sessions and one for others, and somebody may go back and forth
 #: between two environments; what was not used for a day belongs to a version that is gone.
 ARCHIVES_MAX = 4
 UNUSED_S = 86_400.0
