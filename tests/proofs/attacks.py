@@ -281,12 +281,115 @@ class HugeRequests(HugeBatches):
             await self.heard(wire, 10)
 
 
+def _sqs(operation: bytes, body: bytes, length: int | None = None) -> bytes:
+    """Return a request to SQS, which may say that its body is longer than what is there of it."""
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    size = len(body) if length is None else length
+    return head + b"X-Amz-Target: AmazonSQS.%b\r\nContent-Length: %d\r\n\r\n%b" % (operation, size, body)
+
+
+class HalfSends(HalfBodies):
+    """Most of a message for a queue of SQS."""
+
+    listener = "sqs.port"
+    weight = 5
+
+    async def once(self) -> None:
+        sent = b'{"QueueUrl": "halves", "MessageBody": "' + b"x" * (900 * 1024)
+        with await self.connected(_sqs(b"SendMessage", sent, MIB)) as wire:
+            await self.heard(wire, 20)
+
+
+class SlowEnqueues(SlowBodies):
+    """A message for a queue of Dynamiq, byte by byte."""
+
+    listener = "dynamiq.port"
+    weight = 5
+
+    async def once(self) -> None:
+        head = b"PUT /v1/queues/slow/message HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n"
+        with await self.connected(head) as wire:
+            for _ in range(1000):
+                await self.send(wire, b"x")
+                if await self.heard(wire, 0.2):
+                    return
+
+
+class AbandonedPolls(Attack):
+    """Waits for messages of a queue that somebody fills, and hangs up on them."""
+
+    listener = "sqs.port"
+    weight = 10
+    rest_s = 0.1
+
+    async def once(self) -> None:
+        poll = _sqs(b"ReceiveMessage", b'{"QueueUrl": "polled", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20}')
+        fill = _sqs(b"SendMessage", b'{"QueueUrl": "polled", "MessageBody": "x"}')
+        with await self.connected(_sqs(b"CreateQueue", b'{"QueueName": "polled"}')) as wire:
+            if not await self.heard(wire, 5):
+                return
+            await self.send(wire, poll if self.number % 4 else fill)
+            await asyncio.sleep(self.random.random())
+            if not self.number % 3:
+                wire.shutdown(socket.SHUT_WR)
+                await self.heard(wire, 5)
+
+
+class AbandonedLeases(AbandonedPolls):
+    """The same by version 2 of Dynamiq."""
+
+    listener = "dynamiq.port"
+    weight = 5
+
+    async def once(self) -> None:
+        body = b'{"max": 1000, "wait": 60}'
+        head = b"POST /v2/queues/polled/leases HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        made = b"PUT /v1/queues/polled HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        with await self.connected(made) as wire:
+            if await self.heard(wire, 5):
+                await self.send(wire, head + body)
+                await asyncio.sleep(self.random.random())
+
+
+class HugeSends(HugeBatches):
+    """Sends a batch to SQS that has far more entries than one may have."""
+
+    listener = "sqs.port"
+    weight = 2
+
+    async def once(self) -> None:
+        entries = b",".join([b'{"Id": "%d", "MessageBody": "x"}' % number for number in range(20_000)])
+        with await self.connected(
+            _sqs(b"SendMessageBatch", b'{"QueueUrl": "huge", "Entries": [%b]}' % entries)
+        ) as wire:
+            await self.heard(wire, 10)
+
+
+class HugeEnqueues(HugeBatches):
+    """Publishes to a queue of Dynamiq as many messages at once as may be, each with a key of its own."""
+
+    listener = "dynamiq.port"
+    weight = 2
+
+    async def once(self) -> None:
+        entries = b",".join([b'{"body": "%b", "key": "%d"}' % (b"x" * 1000, number) for number in range(1000)])
+        body = b'{"messages": [%b]}' % entries
+        head = b"POST /v2/queues/huge/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        made = b"PUT /v1/queues/huge HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        with await self.connected(made) as wire:
+            if await self.heard(wire, 5):
+                await self.send(wire, head + body)
+                await self.heard(wire, 10)
+
+
 ATTACKS: tuple[type[Attack], ...] = (
     HalfBodies,
     HalfRequests,
     HalfMessages,
+    HalfSends,
     SlowBodies,
     SlowHeads,
+    SlowEnqueues,
     Garbage,
     WebGarbage,
     LookupGarbage,
@@ -298,6 +401,10 @@ ATTACKS: tuple[type[Attack], ...] = (
     TopicFloods,
     HugeBatches,
     HugeRequests,
+    AbandonedPolls,
+    AbandonedLeases,
+    HugeSends,
+    HugeEnqueues,
 )
 
 

@@ -156,6 +156,8 @@ def _judge(
         f"memory: {alone / 1e6:.0f} MB before, {watched.most / 1e6:.0f} MB at most, allowed {most / 1e6:.0f} MB",
     )
     print("     " + ", ".join(f"{name} {used / 1e6:.1f} of {of / 1e6:.0f} MB" for name, (used, of) in parts.items()))
+    polls = next(line for line in metrics(node).splitlines() if line.startswith("penstock_sqs_polls "))
+    checks.check(polls.endswith(" 0"), f"receives that nobody waits for any more: {polls}")
     bugs = next(line for line in metrics(node).splitlines() if line.startswith("penstock_bugs_total"))
     checks.check(bugs.endswith(" 0"), f"{bugs}")
 
