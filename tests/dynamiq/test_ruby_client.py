@@ -1,7 +1,8 @@
-"""The calls of Dynamiq's Ruby client, byte for byte as Faraday on net-http-persistent writes them.
+"""The calls of Dynamiq's Ruby client, written down after its source and what Faraday on net-http-persistent sends.
 
-One connection for all of them, and of each answer what the client looks at: it raises what the second column of its
-own table does not have, so a status that is not there is a client that does not work.
+Nobody recorded them from a run of it. One connection for all of them, and of each answer what the client looks at: it
+raises what the second column of its own table does not have, so a status that is not there is a client that does not
+work.
 """
 
 from __future__ import annotations
