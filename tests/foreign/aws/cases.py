@@ -1,14 +1,15 @@
-"""What is asked of moto's server and of a node with the same boto3, and what Amazon answers.
+"""What is asked of moto's server, of ElasticMQ and of a node with the same boto3, and what Amazon answers.
 
 A case is a function of a client and a prefix for names that returns what it saw, without what differs by chance. Its
-decorator says what Amazon answers; where moto or Penstock answer something else, that stands beside it, and
-docs/dialects/queues.md says the same in words.
+decorator says what Amazon answers; where moto, ElasticMQ or Penstock answer something else, that stands beside it, and
+docs/dialects/queues.md says the same in words. ElasticMQ has no SNS, and is not asked about it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tests.sqs.boto import AwsError, Boto
@@ -18,6 +19,7 @@ ARN = "arn:aws:{}:us-east-1:{}:{}"
 
 Ask = Callable[[Boto, str], Any]
 SAME: Any = object()
+UNASKED: Any = object()
 
 
 class Case(NamedTuple):
@@ -27,19 +29,29 @@ class Case(NamedTuple):
     amazon: Any
     moto: Any
     here: Any
+    elasticmq: Any
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether everybody answers as Amazon does."""
+        return all(each in (self.amazon, UNASKED) for each in (self.moto, self.here, self.elasticmq))
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(amazon: Any, *, moto: Any = SAME, here: Any = SAME) -> Callable[[Ask], Ask]:
+def case(amazon: Any, *, moto: Any = SAME, here: Any = SAME, elasticmq: Any = SAME) -> Callable[[Ask], Ask]:
     """Note a case."""
 
     def note(ask: Ask) -> Ask:
-        CASES[ask.__name__] = Case(ask, amazon, amazon if moto is SAME else moto, amazon if here is SAME else here)
+        others = [amazon if each is SAME else each for each in (moto, here, elasticmq)]
+        CASES[ask.__name__] = Case(ask, amazon, *others)
         return ask
 
     return note
+
+
+of_sns = partial(case, elasticmq=UNASKED)
 
 
 def refused(boto: Boto, operation: str, service: str = "sqs", **params: Any) -> Any:
@@ -67,21 +79,26 @@ def entries(*given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"Id": str(at), "MessageBody": "x", **each} for at, each in enumerate(given)]
 
 
+#: What ElasticMQ says, which sends no header for clients that go by the older names.
+BARE = ["QueueDoesNotExist", 400]
+VALUE = ["InvalidAttributeValue", 400]
+
+
 # --- queues -------------------------------------------------------------------------------------------------------
 
 
-@case([OLD + "NonExistentQueue", 400])
+@case([OLD + "NonExistentQueue", 400], elasticmq=BARE)
 def a_queue_that_is_not_there(boto: Boto, name: str) -> Any:
     return refused(boto, "get_queue_url", QueueName=name)
 
 
-@case([OLD + "NonExistentQueue", 400])
+@case([OLD + "NonExistentQueue", 400], elasticmq=BARE)
 def sending_to_a_queue_that_is_not_there(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
     return refused(boto, "send_message", QueueUrl=f"{url}-not", MessageBody="x")
 
 
-@case(["QueueAlreadyExists", 400])
+@case(["QueueAlreadyExists", 400], elasticmq=["QueueNameExists", 400])
 def a_queue_again_with_another_attribute(boto: Boto, name: str) -> Any:
     queue(boto, name, VisibilityTimeout="7")
     return refused(boto, "create_queue", QueueName=name, Attributes={"VisibilityTimeout": "8"})
@@ -95,12 +112,20 @@ def a_queue_again_as_it_is(boto: Boto, name: str) -> Any:
     ]
 
 
-@case([["InvalidParameterValue", 400]] * 3, moto=[*[["InvalidParameterValue", 400]] * 2, "taken"])
+@case(
+    [["InvalidParameterValue", 400]] * 3,
+    moto=[*[["InvalidParameterValue", 400]] * 2, "taken"],
+    elasticmq=[["InvalidAttributeName", 400]] * 3,
+)
 def names_that_no_queue_may_have(boto: Boto, name: str) -> Any:
     return [refused(boto, "create_queue", QueueName=each) for each in ("no spaces", "a" * 81, f"{name}.fifo")]
 
 
-@case([["InvalidAttributeValue", 400]] * 5, moto=["taken", ["InvalidAttributeValue", 400], *["taken"] * 3])
+@case(
+    [["InvalidAttributeValue", 400]] * 5,
+    moto=["taken", ["InvalidAttributeValue", 400], *["taken"] * 3],
+    elasticmq=[*["taken"] * 3, VALUE, "taken"],
+)
 def attributes_out_of_bounds(boto: Boto, name: str) -> Any:
     wrong = {
         "DelaySeconds": "901",
@@ -115,12 +140,12 @@ def attributes_out_of_bounds(boto: Boto, name: str) -> Any:
     ]
 
 
-@case(["InvalidAttributeName", 400], moto="taken", here="taken")
+@case(["InvalidAttributeName", 400], moto="taken", here="taken", elasticmq="taken")
 def an_attribute_that_nobody_knows(boto: Boto, name: str) -> Any:
     return refused(boto, "create_queue", QueueName=name, Attributes={"Colour": "blue"})
 
 
-@case(["InvalidAttributeName", 400])
+@case(["InvalidAttributeName", 400], elasticmq="taken")
 def asking_for_an_attribute_that_nobody_knows(boto: Boto, name: str) -> Any:
     return refused(boto, "get_queue_attributes", QueueUrl=queue(boto, name), AttributeNames=["Colour"])
 
@@ -135,7 +160,11 @@ NEW = {
 }
 
 
-@case(NEW, here={**NEW, "SqsManagedSseEnabled": "false"})
+@case(
+    NEW,
+    here={**NEW, "SqsManagedSseEnabled": "false"},
+    elasticmq={"DelaySeconds": "0", "ReceiveMessageWaitTimeSeconds": "0", "VisibilityTimeout": "30"},
+)
 def what_a_new_queue_starts_with(boto: Boto, name: str) -> Any:
     told = boto.attributes(queue(boto, name))
     own = ("Approximate", "Created", "LastModified", "QueueArn")
@@ -145,6 +174,7 @@ def what_a_new_queue_starts_with(boto: Boto, name: str) -> Any:
 @case(
     [["taken", OLD + "NonExistentQueue"], [OLD + "QueueDeletedRecently", 400]],
     moto=[["taken", OLD + "NonExistentQueue"], "taken"],
+    elasticmq=[["taken", "QueueDoesNotExist"], "taken"],
 )
 def a_deleted_queue_made_again_at_once(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
@@ -152,7 +182,7 @@ def a_deleted_queue_made_again_at_once(boto: Boto, name: str) -> Any:
     return [gone, refused(boto, "create_queue", QueueName=name)]
 
 
-@case(["taken", [OLD + "PurgeQueueInProgress", 403]])
+@case(["taken", [OLD + "PurgeQueueInProgress", 403]], elasticmq=["taken", "taken"])
 def purging_twice_within_a_minute(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
     return [refused(boto, "purge_queue", QueueUrl=url) for _ in range(2)]
@@ -167,7 +197,7 @@ def tags(boto: Boto, name: str) -> Any:
     return [both, boto("list_queue_tags", QueueUrl=url)["Tags"]]
 
 
-@case([["0", "1"], ["2", "3"], ["4"]])
+@case([["0", "1"], ["2", "3"], ["4"]], elasticmq=[["2", "3", "0", "1", "4"]])
 def listing_in_pages(boto: Boto, name: str) -> Any:
     for at in range(5):
         queue(boto, f"{name}-{at}")
@@ -187,7 +217,7 @@ def listing_in_pages(boto: Boto, name: str) -> Any:
 DIGESTS = ["c03410a5204b21cd8229ff754688d743", "1f40e380b43a0e470f42f9a660567bcd", "d6619b3d47b81d3fc72c0db005a70eda"]
 
 
-@case(DIGESTS, moto=[*DIGESTS[:2], None])
+@case(DIGESTS, moto=[*DIGESTS[:2], None], elasticmq=[*DIGESTS[:2], None])
 def digests(boto: Boto, name: str) -> Any:
     sent = boto.send(
         queue(boto, name),
@@ -205,13 +235,18 @@ def digests(boto: Boto, name: str) -> Any:
 @case(
     [["MissingParameter", 400], ["InvalidMessageContents", 400], ["InvalidParameterValue", 400]],
     moto=["taken", "taken", ["InvalidParameterValue", 400]],
+    elasticmq=[VALUE, VALUE, "taken"],
 )
 def bodies_that_no_message_may_have(boto: Boto, name: str) -> Any:
     url = queue(boto, name, MaximumMessageSize="1024")
     return [refused(boto, "send_message", QueueUrl=url, MessageBody=body) for body in ("", "\x01", "x" * 1025)]
 
 
-@case([["InvalidParameterValue", 400]] * 6, moto=[*["taken"] * 4, ["InvalidParameterValue", 400], "taken"])
+@case(
+    [["InvalidParameterValue", 400]] * 6,
+    moto=[*["taken"] * 4, ["InvalidParameterValue", 400], "taken"],
+    elasticmq=["taken", "taken", VALUE, VALUE, ["InvalidParameterValue", 400], VALUE],
+)
 def attributes_that_no_message_may_have(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
     text = {"DataType": "String", "StringValue": "v"}
@@ -233,7 +268,8 @@ def attributes_that_no_message_may_have(boto: Boto, name: str) -> Any:
         [OLD + "InvalidBatchEntryId", 400],
         [OLD + "TooManyEntriesInBatchRequest", 400],
         [OLD + "BatchRequestTooLong", 400],
-    ]
+    ],
+    elasticmq=["taken", ["BatchEntryIdsNotDistinct", 400], "taken", ["TooManyEntriesInBatchRequest", 400], VALUE],
 )
 def batches_that_are_none(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
@@ -254,7 +290,7 @@ def one_bad_entry_among_good_ones(boto: Boto, name: str) -> Any:
     return [[each["Id"] for each in told.get("Successful", [])], failed]
 
 
-@case([["InvalidParameterValue", 400]] * 5)
+@case([["InvalidParameterValue", 400]] * 5, elasticmq=[VALUE, VALUE, VALUE, "taken", ["InvalidParameterValue", 400]])
 def numbers_out_of_bounds(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
     wrong: list[dict[str, Any]] = [
@@ -285,7 +321,9 @@ def a_message_made_visible_comes_again(boto: Boto, name: str) -> Any:
 
 
 @case(
-    [[OLD + "MessageNotInflight", 400], ["InvalidParameterValue", 400]], moto=["taken", ["InvalidParameterValue", 400]]
+    [[OLD + "MessageNotInflight", 400], ["InvalidParameterValue", 400]],
+    moto=["taken", ["InvalidParameterValue", 400]],
+    elasticmq=["taken", "taken"],
 )
 def changing_what_is_visible_and_by_too_much(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
@@ -297,7 +335,11 @@ def changing_what_is_visible_and_by_too_much(boto: Boto, name: str) -> Any:
     return [late, refused(boto, "change_message_visibility", VisibilityTimeout=43201, **handle)]
 
 
-@case([["ReceiptHandleIsInvalid", 404], "taken", "taken"], moto=[["ReceiptHandleIsInvalid", 400], "taken", "taken"])
+@case(
+    [["ReceiptHandleIsInvalid", 404], "taken", "taken"],
+    moto=[["ReceiptHandleIsInvalid", 400], "taken", "taken"],
+    elasticmq=[["ReceiptHandleIsInvalid", 400], "taken", ["ReceiptHandleIsInvalid", 400]],
+)
 def deleting_with_no_handle_and_twice_with_one(boto: Boto, name: str) -> Any:
     url = queue(boto, name)
     boto.send(url, "x")
@@ -341,7 +383,11 @@ def what_a_fifo_queue_asks_for(boto: Boto, name: str) -> Any:
     return [refused(boto, "send_message", QueueUrl=url, MessageBody="x", **each) for each in wrong]
 
 
-@case({"ids": 1, "numbers": 1, "digits": 20, "left": ["x"]}, moto={"ids": 2, "numbers": 1, "digits": 0, "left": ["x"]})
+@case(
+    {"ids": 1, "numbers": 1, "digits": 20, "left": ["x"]},
+    moto={"ids": 2, "numbers": 1, "digits": 0, "left": ["x"]},
+    elasticmq={"ids": 1, "numbers": 1, "digits": 1, "left": ["x"]},
+)
 def a_message_sent_twice_is_stored_once(boto: Boto, name: str) -> Any:
     url = queue(boto, f"{name}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     sent = [boto.send(url, "x", MessageGroupId="g") for _ in range(2)]
@@ -364,7 +410,7 @@ def a_group_waits_for_what_is_out_and_others_do_not(boto: Boto, name: str) -> An
     return [first, second, bodies(boto.receive(url))]
 
 
-@case(["InvalidParameterValue", 400], moto="taken")
+@case(["InvalidParameterValue", 400], moto="taken", elasticmq="taken")
 def deleting_from_a_fifo_queue_what_is_visible_again(boto: Boto, name: str) -> Any:
     url = queue(boto, f"{name}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     boto.send(url, "x", MessageGroupId="g")
@@ -397,7 +443,11 @@ def a_message_that_failed_too_often_is_a_dead_letter(boto: Boto, name: str) -> A
 GONE = [OLD + "NonExistentQueue", 400]
 
 
-@case([["InvalidParameterValue", 400]] * 4, moto=[GONE, "taken", GONE, ["InvalidParameterValue", 400]])
+@case(
+    [["InvalidParameterValue", 400]] * 4,
+    moto=[GONE, "taken", GONE, ["InvalidParameterValue", 400]],
+    elasticmq=[BARE, VALUE, BARE, VALUE],
+)
 def what_cannot_be_a_redrive_policy(boto: Boto, name: str) -> Any:
     letters = arn(boto, queue(boto, f"{name}-dead"))
     wrong = [
@@ -421,6 +471,7 @@ def sources_of_dead_letters(boto: Boto, name: str) -> Any:
 @case(
     [["InvalidParameterValue", 400], ["ResourceNotFoundException", 404], ["ResourceNotFoundException", 404]],
     moto=[["500", 500]] * 3,
+    elasticmq=[["503", 503], BARE, BARE],
 )
 def moves_that_cannot_be(boto: Boto, name: str) -> Any:
     url, letters, _ = redrive(boto, name)
@@ -433,7 +484,7 @@ def moves_that_cannot_be(boto: Boto, name: str) -> Any:
     return [refused(boto, "start_message_move_task", **each) for each in wrong]
 
 
-@case([["InvalidParameterValue", 400]], moto=[["500", 500]])
+@case([["InvalidParameterValue", 400]], moto=[["500", 500]], elasticmq=[["ResourceNotFoundException", 400]])
 def ending_a_move_that_is_none(boto: Boto, name: str) -> Any:
     return [refused(boto, "cancel_message_move_task", TaskHandle="nonsense")]
 
@@ -452,7 +503,7 @@ def fed(boto: Boto, name: str, **attributes: str) -> tuple[str, str, str]:
     return of, url, boto("subscribe", "sns", ReturnSubscriptionArn=True, **given)["SubscriptionArn"]
 
 
-@case(["same", ["NotFound", 404], ["InvalidParameter", 400], ["InvalidParameter", 400]])
+@of_sns(["same", ["NotFound", 404], ["InvalidParameter", 400], ["InvalidParameter", 400]])
 def topics_that_are_there_and_that_are_not(boto: Boto, name: str) -> Any:
     made = topic(boto, name)
     return [
@@ -463,7 +514,7 @@ def topics_that_are_there_and_that_are_not(boto: Boto, name: str) -> Any:
     ]
 
 
-@case(
+@of_sns(
     {
         "keys": [
             "Message", "MessageAttributes", "MessageId", "Signature", "SignatureVersion", "SigningCertURL", "Subject",
@@ -488,7 +539,7 @@ def an_envelope(boto: Boto, name: str) -> Any:
     }
 
 
-@case(["a shirt", {"size": {"DataType": "String", "StringValue": "L"}}])
+@of_sns(["a shirt", {"size": {"DataType": "String", "StringValue": "L"}}])
 def a_raw_copy(boto: Boto, name: str) -> Any:
     of, url, _ = fed(boto, name, RawMessageDelivery="true")
     boto(
@@ -502,7 +553,7 @@ def a_raw_copy(boto: Boto, name: str) -> Any:
     return [copy["Body"], copy.get("MessageAttributes")]
 
 
-@case([["InvalidParameter", 400]] * 4, moto=["taken", ["InvalidParameter", 400], "taken", "taken"])
+@of_sns([["InvalidParameter", 400]] * 4, moto=["taken", ["InvalidParameter", 400], "taken", "taken"])
 def messages_that_no_topic_takes(boto: Boto, name: str) -> Any:
     of = topic(boto, name)
     wrong: list[dict[str, Any]] = [
@@ -514,7 +565,7 @@ def messages_that_no_topic_takes(boto: Boto, name: str) -> Any:
     return [refused(boto, "publish", "sns", TopicArn=of, **each) for each in wrong]
 
 
-@case("for queues")
+@of_sns("for queues")
 def a_message_by_protocol(boto: Boto, name: str) -> Any:
     of, url, _ = fed(boto, name, RawMessageDelivery="true")
     parts = json.dumps({"default": "for all", "sqs": "for queues"})
@@ -523,7 +574,7 @@ def a_message_by_protocol(boto: Boto, name: str) -> Any:
     return copy["Body"]
 
 
-@case(
+@of_sns(
     [
         ["EmptyBatchRequest", 400],
         ["BatchEntryIdsNotDistinct", 400],
@@ -545,7 +596,7 @@ def batches_that_no_topic_takes(boto: Boto, name: str) -> Any:
     ]
 
 
-@case(
+@of_sns(
     [["InvalidParameter", 400], ["InvalidParameter", 400], ["NotFound", 404], "same"],
     moto=["taken", ["InvalidParameter", 400], ["NotFound", 404], "same"],
 )
@@ -561,7 +612,7 @@ def subscriptions_that_cannot_be_and_one_that_is_there(boto: Boto, name: str) ->
     ]
 
 
-@case(
+@of_sns(
     [["InvalidParameter", 400]] * 3,
     moto=[["InvalidParameter", 400], "taken", ["", 0]],
     here=["taken", *[["InvalidParameter", 400]] * 2],
@@ -577,7 +628,7 @@ def what_no_subscription_can_be_set_to(boto: Boto, name: str) -> Any:
     ]
 
 
-@case(["taken", "taken", ["NotFound", 404]])
+@of_sns(["taken", "taken", ["NotFound", 404]])
 def what_is_deleted_twice(boto: Boto, name: str) -> Any:
     of, _, made = fed(boto, name)
     boto("unsubscribe", "sns", SubscriptionArn=made)
@@ -600,7 +651,7 @@ FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@case({name: sorted(taken) for name, (_, taken) in FILTERS.items()})
+@of_sns({name: sorted(taken) for name, (_, taken) in FILTERS.items()})
 def filters(boto: Boto, name: str) -> Any:
     of, told = topic(boto, name), {}
     urls = {}
@@ -628,7 +679,7 @@ def filters(boto: Boto, name: str) -> Any:
     return told
 
 
-@case(
+@of_sns(
     [["InvalidParameter", 400], ["InvalidParameter", 400], "20 digits", ["x"]],
     moto=[["MissingParameter", 400], ["InvalidParameter", 400], "0 digits", ["x"]],
 )
@@ -654,20 +705,20 @@ def a_fifo_topic(boto: Boto, name: str) -> Any:
     return [*told, bodies(boto.receive(url, WaitTimeSeconds=5))]
 
 
-@case(["InvalidParameter", 400])
+@of_sns(["InvalidParameter", 400])
 def a_fifo_queue_at_a_standard_topic(boto: Boto, name: str) -> Any:
     url = queue(boto, f"{name}.fifo", FifoQueue="true")
     return refused(boto, "subscribe", "sns", TopicArn=topic(boto, name), Protocol="sqs", Endpoint=arn(boto, url))
 
 
-@case(["a", "b"])
+@of_sns(["a", "b"])
 def tags_of_a_topic(boto: Boto, name: str) -> Any:
     of = boto("create_topic", "sns", Name=name, Tags=[{"Key": "a", "Value": "1"}])["TopicArn"]
     boto("tag_resource", "sns", ResourceArn=of, Tags=[{"Key": "b", "Value": "2"}])
     return sorted(each["Key"] for each in boto("list_tags_for_resource", "sns", ResourceArn=of)["Tags"])
 
 
-@case(["InvalidParameter", 400], moto="taken")
+@of_sns(["InvalidParameter", 400], moto="taken")
 def a_topic_again_with_other_tags(boto: Boto, name: str) -> Any:
     boto("create_topic", "sns", Name=name, Tags=[{"Key": "a", "Value": "1"}])
     return refused(boto, "create_topic", "sns", Name=name, Tags=[{"Key": "a", "Value": "2"}])
