@@ -108,6 +108,8 @@ kvClient:
     etcdClusters:
       - zone: west
         endpoints: [http://one:2379, "two:2379"]
+      - zone: a
+        endpoints: ["three:2379"]
 aggregator:
   hostID: x
   flush:
@@ -151,6 +153,7 @@ aggregator:
         "routing.namespace": "rp",
         "m3msg_relay.topics": ["metrics"],
         "etcd.zones.west.endpoints": ["one:2379", "two:2379"],
+        "etcd.zones.a.endpoints": ["three:2379"],
         "routing.filters": [
             {
                 "topic": "metrics",

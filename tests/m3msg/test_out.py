@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.m3 import placement
+from penstock.m3.placement import Instance, Placement, Shard
 from penstock.m3.topic import ConsumerService, ServiceId, Topic, encode
 from penstock.registry.etcd.client import Client
 from penstock.registry.etcd.mirror import Edit, Mirror
@@ -236,3 +238,39 @@ def test_a_file_that_cannot_be_used_is_refused_before_the_node_starts(tmp_path: 
     done = inside("config", "check", "--config", tmp_path / "c.toml", cwd=tmp_path)
     assert done.code == 2
     assert said in done.error
+
+
+def test_the_placement_of_a_service_is_read_in_its_own_zone_and_environment(
+    relayed: Relayed, one: Cluster, tmp_path: Path
+) -> None:
+    east, env = Cluster(tmp_path / "east"), relayed.environment
+    with relayed.file.open("a") as file:
+        file.write(f'[etcd.zones.east]\nendpoints = ["{east.endpoints[0]}"]\n')
+    names = [("here", env, "default"), ("there", env, "east"), ("bare", "", ""), ("lost", env, "west")]
+    services = tuple(ConsumerService(service_id=ServiceId(*each), consumption="shared") for each in names)
+    try:
+        with Receiver() as here, Receiver() as there, Receiver() as bare, Receiver() as nobody:
+            for etcd, place, receiver in (
+                (one, f"{env}/here", here),
+                (one, f"{env}/there", nobody),
+                (one, f"{env}/lost", nobody),
+                (one, f"{env}/bare", nobody),
+                (one, "bare", bare),
+                (east, f"{env}/there", there),
+                (east, f"{env}/here", nobody),
+            ):
+                only = Instance(id="x", endpoint=receiver.endpoint, shards=(Shard(0, "available"),))
+                placed = Placement(instances={"x": only}, is_sharded=True)
+                etcd.ctl("put", f"_sd.placement/{place}", stdin=placement.encode(placed))
+            one.ctl("put", f"/topic/{env}/metrics", stdin=encode(Topic(name="metrics", shards=1, services=services)))
+            with relayed.node() as node:
+                wait_for(lambda: "m3msg.east." in node.ok("subscription", "list", "metrics").out, "subscriptions")
+                published(node, "metrics", BODIES[:10])
+                for receiver in (here, there, bare):
+                    wait_for(lambda receiver=receiver: set(receiver.got) == set(BODIES[:10]), "messages")  # type: ignore[misc]
+                assert "service west/" in node.errors()
+                assert "there is no [etcd.zones.west]" in node.errors()
+            assert not nobody.got
+    finally:
+        one.ctl("del", "_sd.placement/bare")
+        east.close()

@@ -65,7 +65,8 @@ def imported(text: str) -> tuple[dict[str, object], dict[str, str]]:
         filters += _filters(backend, _relay(backend, settings, left), left)
     if "routingPolicyConfig" in backends[0] and "routing.key" not in settings:
         left["routingPolicyConfig"] = "without a kvKey there is no policy"
-    for zone in dict.fromkeys(str(settings[name]) for name in ("routing.zone", "m3msg_relay.zone") if name in settings):
+    used = [str(settings[name]) for name in ("routing.zone", "m3msg_relay.zone") if name in settings]
+    for zone in dict.fromkeys((*used, *filter(None, known))):  # services may be in any of them
         settings[f"etcd.zones.{zone}.endpoints"] = known.get(zone, [ENDPOINT])
         if zone not in known:
             left[f"the endpoints of zone {zone}"] = f"the file does not say where its etcd is: {ENDPOINT} was written"

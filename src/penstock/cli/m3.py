@@ -68,7 +68,7 @@ def topic_add(
 ) -> None:
     """Let a service consume a topic."""
     from penstock.config import parse_duration
-    from penstock.m3.topic import ConsumerService, ServiceId
+    from penstock.m3.topic import ConsumerService
 
     if consumption not in ("shared", "replicated"):
         raise Failure(f"--consumption {consumption}: shared or replicated", USAGE)
@@ -76,7 +76,7 @@ def topic_add(
 
     async def add(client: Client, where: EtcdTopology) -> Topic:
         found, revision = await _topic(client, where, name)
-        key = ServiceId(service, where.environment, where.zone)
+        key = _own(where, service)
         if any(each.service_id == key for each in found.services):
             raise Failure(f"{service} consumes {name} already")
         new = ConsumerService(service_id=key, consumption=kind, ttl_ns=parse_duration(ttl))
@@ -91,12 +91,11 @@ def topic_remove(
     name: Name, service: ServiceName, file: File = None, settings: Settings = None, json: Json = False
 ) -> None:
     """Let a service consume a topic no more; what waits for it is gone. One of another zone is named as it is shown."""
-    from penstock.m3.topic import ServiceId
 
     async def remove(client: Client, where: EtcdTopology) -> Topic:
         found, revision = await _topic(client, where, name)
         ids = [each.service_id for each in found.services]
-        gone = _named(name, service, ids, ServiceId(service, where.environment, where.zone))
+        gone = _named(name, service, ids, _own(where, service))
         rest = tuple(each for each in found.services if each.service_id != gone)
         return await _put_topic(client, where, msgspec.structs.replace(found, services=rest), revision)
 
@@ -201,13 +200,19 @@ def _ask(ask: Ask[T], file: str | None, settings: list[str] | None) -> T:
 
     async def asked() -> T:
         zones = Zones(config.etcd.zones)
-        client = zones.client(relay.zone)
         try:
-            return await ask(client, EtcdTopology(client, relay))
+            return await ask(zones.client(relay.zone), EtcdTopology(zones.client, relay))
         finally:
             await zones.close()
 
     return asyncio.run(asked())
+
+
+def _own(where: EtcdTopology, service: str) -> ServiceId:
+    """Return a service of the relay's own zone and environment."""
+    from penstock.m3.topic import ServiceId
+
+    return ServiceId(service, where.environment, where.zone)
 
 
 async def _topic(client: Client, where: EtcdTopology, name: str) -> tuple[Topic, int]:
@@ -229,7 +234,7 @@ async def _put_topic(client: Client, where: EtcdTopology, topic: Topic, revision
 async def _placement(client: Client, where: EtcdTopology, service: str) -> tuple[Placement, int]:
     from penstock.m3.placement import decode
 
-    key = where.placement_key_of(service)
+    key = where.placement_key(_own(where, service))
     entry = await client.get(key.encode())
     if entry is None:
         raise Failure(f"there is no {key} in etcd; `penstock m3 placement init {service} ID=HOST:PORT...` makes it")
@@ -241,7 +246,7 @@ async def _put_placement(
 ) -> Placement:
     from penstock.m3.placement import encode
 
-    await _put(client, where.placement_key_of(service), encode(placement), revision)
+    await _put(client, where.placement_key(_own(where, service)), encode(placement), revision)
     return placement
 
 

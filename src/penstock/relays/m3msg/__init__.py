@@ -25,7 +25,7 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
     relay, dialler, chance = config.of(RelayConfig), LoopDialler(), Random(os.urandom(32))
     if relay.topology:
         return Relay(node, relay, FileTopology(read(relay.topology)), dialler, chance, dialler.close)
-    return Relay(node, relay, EtcdTopology(node.zones.client(relay.zone), relay), dialler, chance, dialler.close)
+    return Relay(node, relay, EtcdTopology(node.zones.client, relay), dialler, chance, dialler.close)
 
 
 RELAY = Dialect(

@@ -199,8 +199,10 @@ def _soon(told: Callable[[T], None], value: T | None) -> Cancel:
 class EtcdTopology:
     """What stands in etcd, in the places where M3 keeps it."""
 
-    def __init__(self, client: Client, config: RelayConfig) -> None:
-        self._client = client
+    def __init__(self, client_of: Callable[[str], Client], config: RelayConfig) -> None:
+        """Ask the client of a zone, which raises ConfigError if there is no such zone."""
+        self._client_of = client_of
+        self._client = client_of(config.zone)
         self.zone = config.zone
         self.environment = config.environment
         self._topics = config.topic_namespace
@@ -215,23 +217,25 @@ class EtcdTopology:
 
     def placement_key(self, service: ServiceId) -> str:
         """Return where the placement of a service is; without an environment that part is left out."""
-        return self.placement_key_of(service.name, service.environment)
-
-    def placement_key_of(self, name: str, environment: str = "") -> str:
-        """Return where the placement of a service of this name is."""
-        return "/".join(part for part in (self._placements, environment or self.environment, name) if part)
+        return "/".join(part for part in (self._placements, service.environment, service.name) if part)
 
     def watch_topic(self, name: str, told: OnTopic) -> Cancel:
         """Tell of a topic as it is and as it becomes."""
-        return self._watch(self.topic_key(name), partial(self._told, topics.decode, told))
+        return self._watch(self._client, self.topic_key(name), partial(self._told, topics.decode, told))
 
     def watch_placement(self, service: ServiceId, told: OnPlacement) -> Cancel:
-        """Tell of the placement of a service as it is and as it becomes."""
-        return self._watch(self.placement_key(service), partial(self._told, placements.decode, told))
+        """Tell of the placement of a service as it is and as it becomes, in its own zone."""
+        try:
+            client = self._client_of(service.zone or self.zone)
+        except ConfigError as error:
+            self.refused += 1
+            _log.warning("service %s is not sent to: %s", service, error)
+            return lambda: None
+        return self._watch(client, self.placement_key(service), partial(self._told, placements.decode, told))
 
     def watch_flag(self, key: str, told: OnFlag) -> Cancel:
         """Tell of a flag, a BoolProto, as it is and as it becomes."""
-        return self._watch(f"_kv/{self.environment}/{key}", partial(self._told, flag, told))
+        return self._watch(self._client, f"_kv/{self.environment}/{key}", partial(self._told, flag, told))
 
     async def close(self) -> None:
         """Tell nothing more."""
@@ -240,12 +244,10 @@ class EtcdTopology:
             await mirror.close()
         self._mirrors.clear()
 
-    def _watch(self, key: str, told: Callable[[str, bytes], None]) -> Cancel:
+    def _watch(self, client: Client, key: str, told: Callable[[str, bytes], None]) -> Cancel:
         from penstock.registry.etcd.mirror import Mirror
 
-        mirror = Mirror(
-            self._client, key.encode(), partial(self._changed, key, told), is_prefix=False, on_state=self._state
-        )
+        mirror = Mirror(client, key.encode(), partial(self._changed, key, told), is_prefix=False, on_state=self._state)
         first = asyncio.get_running_loop().create_task(self._first(mirror, key, told))
         self._mirrors.append((mirror, first))
         return partial(self._unwatch, mirror, first)
