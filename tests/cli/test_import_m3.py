@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 from penstock.m3 import routing
 from tests.cli.program import Node, inside
 from tests.etcd.servers import Cluster, wait_for
+from tests.m3msg.producer import Producer, metric
 from tests.m3msg.receiver import Receiver
 
 COMPLETE = Path(__file__).parents[1] / "fixtures" / "m3aggregator.yaml"
@@ -73,8 +74,10 @@ def test_m3msg_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: 
             cluster.ctl("put", "_kv/default_env/routing-policy", stdin=routing.encode(TYPES))
             wait_for(lambda: node.ok("routing", "show", "--json").json["traffic_types"] == TYPES, "the policy")
             assert "_kv/default_env/routing-policy (in force, revision" in node.ok("routing", "show").out
-            for bits in (0, 1, 2, 3, 4, 8, 16, 17, 18):
-                node.ok("pub", TOPIC, str(bits), "--traffic", str(bits))
+            kinds = {metric(b"metric of %d" % bits, bits): bits for bits in (0, 1, 2, 3, 4, 8, 16, 17, 18)}
+            with Producer(node.port("m3msg.port")) as producer:
+                producer.send(*kinds)
+                producer.until_acked(len(kinds))
             expected = {
                 "m3coordinator": [1, 3, 17],
                 "m3coordinator-staging": [2, 3, 4, 18],
@@ -82,7 +85,7 @@ def test_m3msg_case_50_each_service_gets_exactly_what_its_filter_says(tmp_path: 
                 "m3coordinator-catchall": [0, 1, 2, 3, 17, 18],
             }
             wait_for(lambda: _depth(node) == 0, "all of it")
-            got = {name: sorted(int(body) for body in receiver.got) for name, receiver in receivers.items()}
+            got = {name: sorted(kinds[body] for body in receiver.got) for name, receiver in receivers.items()}
             assert got == expected
             which = node.ok("routing", "test", "experimental", "--json").json["subscriptions"]
             assert [one["subscription"] for one in which if one["accepted"]] == [f"{PREFIX}m3coordinator-staging"]
@@ -192,6 +195,13 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(text: str, told: s
     with pytest.raises(ConfigError) as refused:
         imported(text)
     assert told in str(refused.value)
+
+
+def test_both_kinds_of_pauses_between_retries_are_refused_as_upstream_does() -> None:
+    both = {"messageRetry": {"initialBackoff": "1s"}, "staticMessageRetry": {"backoff": ["60s", "10s"]}}
+    backend = {"dynamicBackend": {"name": "n", "producer": {"writer": {"topicName": TOPIC, **both}}}}
+    with pytest.raises(ConfigError, match="messageRetry and staticMessageRetry"):
+        imported(json.dumps({"aggregator": {"flush": {"handlers": [backend]}}}))
 
 
 def test_that_cutover_and_cutoff_are_ignored_and_pauses_that_are_listed_are_taken_over() -> None:

@@ -89,6 +89,13 @@ def test_the_doctor_asks_the_etcd_of_a_relay_and_of_a_routing_policy(tmp_path: P
     found = {each["what"]: each for each in inside("doctor", "--json", *chosen, cwd=tmp_path).json}
     far = found["etcd 127.0.0.1:1"]
     assert (far["verdict"], "[etcd.zones.far]" in far["todo"]) == ("FAIL", True)
-    (tmp_path / "penstock.toml").write_text('[m3msg_relay]\ntopics = ["metrics"]\nzone = "none"\n')
-    found = {each["what"]: each for each in inside("doctor", "--json", *chosen, cwd=tmp_path).json}
-    assert found["etcd zone none"]["todo"] == "add [etcd.zones.none]"
+
+
+def test_a_relay_whose_zone_is_not_there_is_refused_before_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('[m3msg_relay]\ntopics = ["metrics"]\nzone = "defualt"\n')
+    checked = inside("config", "check", "--config", "penstock.toml", cwd=tmp_path)
+    assert checked.code == 2
+    assert 'm3msg_relay.zone = "defualt": there is no [etcd.zones.defualt]' in checked.error
+    assert "did you mean default?" in checked.error
+    (tmp_path / "penstock.toml").write_text('[m3msg_relay]\nzone = "none"\n')
+    assert inside("config", "check", "--config", "penstock.toml", cwd=tmp_path).code == 0

@@ -256,10 +256,6 @@ def etcd(config: Config, zone: str, holds: str) -> Iterator[Finding]:
 
     from penstock.registry.etcd.client import Client, Health
 
-    if zone not in config.etcd.zones:
-        yield Finding("FAIL", f"etcd zone {zone}", f"is to hold {holds}, and is not there", f"add [etcd.zones.{zone}]")
-        return
-
     async def asked() -> list[Health]:
         client = Client(zone, config.etcd.zones[zone])
         try:

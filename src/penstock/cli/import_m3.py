@@ -109,6 +109,9 @@ def _relay(backend: Mapping[str, object], settings: dict[str, object], left: dic
     producer = _map(backend.get("producer"), "producer")
     topic = ""
     found: dict[str, object] = {}
+    writer = _map(producer.get("writer"), "producer.writer")
+    if writer.get("messageRetry") and _map(writer.get("staticMessageRetry"), "staticMessageRetry").get("backoff"):
+        raise ConfigError("producer.writer has messageRetry and staticMessageRetry, and upstream takes but one of them")
     for part, values in producer.items():
         for name, value in _flat(_map(values, f"producer.{part}")):
             if (part, name) == ("writer", "topicName"):

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from penstock.config import Config, Section, parse_duration
 from penstock.config.tree import Duration, Named, NamedList, SomeSize
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, hint
 
 SECOND_NS = 1_000_000_000
 
@@ -62,6 +62,9 @@ def check(config: Config) -> None:
             is_none = True
         if is_none:
             raise ConfigError(f'm3msg_relay.retry_pauses: "{pause}" is no pause; write durations, like ["1s", "10s"]')
+    if relay.topics and not relay.topology and relay.zone not in config.etcd.zones:
+        way_out = f"add it with its endpoints, or name another: {hint(relay.zone, list(config.etcd.zones))}"
+        raise ConfigError(f'm3msg_relay.zone = "{relay.zone}": there is no [etcd.zones.{relay.zone}]; {way_out}')
     if relay.topics and relay.topology:
         from penstock.relays.m3msg.topology import read
 
