@@ -36,6 +36,16 @@ class Plan:
     trouble_ns: int
     crash_at_end: bool
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the topic ends with its process."""
+        return self.settings.durability == "memory"
+
+    @property
+    def drops(self) -> bool:
+        """Whether the topic holds so few rows that some go before everybody has them."""
+        return self.in_memory and self.settings.memory_rows < 1000
+
 
 def make_plan(random: Random) -> Plan:
     """Draw a plan."""
@@ -57,7 +67,11 @@ def make_plan(random: Random) -> Plan:
             parts=(relay,),
         ),
         relay=relay,
-        settings=TopicSettings(durability=random.choice(("os", "fsync")), shards=random.choice((1, 1, 2))),
+        settings=TopicSettings(
+            durability=random.choice(("os", "fsync", "memory")),
+            shards=random.choice((1, 1, 2)),
+            memory_rows=random.choice((30, 1_000_000)),
+        ),
         shared=shared,
         replicas=replicas,
         gap_ns=random.choice((3, 15, 60)) * MILLISECOND,

@@ -122,12 +122,19 @@ class M3World:
             node.stop()
             self.host.run(int(self._random.random() * 100 * MILLISECOND))
             finish(relay.close())
+            self._forget()
 
     def _crash(self, kind: str) -> None:
         """Let the relay be gone with the node."""
         self._outside.die(self.host.clock)
         self._relay = None
         if kind == POWER and self.plan.settings.durability == "os":
+            self._kept = dict.fromkeys(self._kept, False)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Promise nothing of what was in memory."""
+        if self.plan.in_memory:
             self._kept = dict.fromkeys(self._kept, False)
 
     # --- services -------------------------------------------------------------------------------------------------
@@ -245,7 +252,7 @@ class M3World:
 
     def _check_acked(self) -> None:
         for body, kept in self._kept.items():
-            if not kept:
+            if not kept or self.plan.drops:
                 continue
             if self._shared and not any(body in each.acked for each in self._shared):
                 self.host.fail("every service acks every message", f"nobody of {SHARED} acked {body!r}")
