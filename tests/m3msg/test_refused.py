@@ -80,3 +80,22 @@ def test_a_change_of_shards_is_counted_with_its_topic() -> None:
     way.run()
     (found,) = [each for each in way.relay.samples() if each.name == "refused_changes_total"]
     assert (found.value, found.labels) == (1, {"topic": NAME})
+
+
+@pytest.mark.parametrize("consumption", ["shared", "replicated"])
+def test_shards_of_a_placement_that_the_topic_does_not_have_are_told_and_counted(
+    consumption: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = Way()
+    one, two = way.consumer(), way.consumer()
+    way.topology.placements = {"s": placed({one: [0, 1, 2, 3, 4, 9], two: [4]})}
+    way.topology.say(topic(service("s", consumption)))  # type: ignore[arg-type]
+    way.run()
+    way.publish(*[b"%d" % number for number in range(40)])
+    way.run(2)
+    assert (len(one.got), len(two.got)) == (40, 0)
+    assert figures(way)["unknown_shards"] == 3
+    assert f"service m3msg.s: i{one.port} has 2 shards that the topic, with 4, does not have" in caplog.text
+    way.topology.place("s", placed({one: ALL}))
+    way.run()
+    assert figures(way)["unknown_shards"] == 0

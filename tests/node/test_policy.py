@@ -180,3 +180,31 @@ def test_a_node_whose_mapping_is_in_etcd_does_not_go_by_what_others_put_into_the
 
 def test_m3msg_case_45_without_a_key_nothing_of_etcd_is_asked_for() -> None:
     assert Site(Config(data_dir="data")).node.routing.policy is None
+
+
+def test_a_traffic_type_that_the_mapping_does_not_know_is_told_once_until_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def told() -> list[str]:
+        found = [each for each in caplog.messages if "does not know" in each]
+        caplog.clear()
+        return found
+
+    site = Site()
+    topic = site.node.create_topic("t").now()
+    topic.subscribe("s", SubscriptionSettings(traffic=TrafficSettings(("production", "lost")))).now()
+    assert not told()  # without a mapping there is nothing to know
+    site.node.catalog.set_mapping({"production": 0}).now()
+    site.machine.run()
+    text = "topic t: subscription s takes traffic type lost, which the routing mapping does not know"
+    assert told() == [f"{text}: is_default decides for all its messages"]
+    topic.subscribe("other").now()
+    topic.update_subscription(
+        "s", SubscriptionSettings(traffic=TrafficSettings(("production", "lost"), upstream_filter=True))
+    ).now()
+    assert not told()
+    site.node.catalog.set_mapping({"production": 0, "lost": 1}).now()
+    site.machine.run()
+    site.node.catalog.set_mapping({"production": 0}).now()
+    site.machine.run()
+    assert told() == [f"{text}: it is passed over"]

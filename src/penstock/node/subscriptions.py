@@ -5,6 +5,7 @@ Owns what is under way while the registry does not answer. What they do with mes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from penstock.delivery.subscription import Subscription
 from penstock.disk import unmade
 from penstock.errors import Refusal
 from penstock.filters.acceptance import Acceptance
+from penstock.filters.traffic import unknown
 from penstock.keyed import shard_of
 from penstock.log.shard import Shard
 from penstock.moves.dead import bury
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 _NONE = np.empty(0, np.int64)
 
+_log = logging.getLogger("penstock.routing")
+
 
 class Subscriptions:
     """All of one topic, by name."""
@@ -48,6 +52,8 @@ class Subscriptions:
         #: Those that are being made, and names that are being freed, while the registry does not answer.
         self._coming: Underway[Subscription] = Underway()
         self._going: Underway[None] = Underway()
+        #: Traffic types that it was said of which subscription that they are unknown.
+        self._unknown: set[tuple[str, str]] = set()
 
     def recover(self, due: Sequence[tuple[Offsets, Offsets]]) -> None:
         """Take up those that the registry and the journals tell of; `due` are the rows of each shard not due yet."""
@@ -189,6 +195,25 @@ class Subscriptions:
         for name, rules in rules_of(settings, self._node.routing.mapping, refused).items():
             for cursor in subscriptions[name].cursors:
                 cursor.use_rules(rules._replace(shard=cursor.source.number))
+        self._tell_unknown(settings)
+
+    def _tell_unknown(self, settings: Mapping[str, SubscriptionSettings]) -> None:
+        """Say once which traffic types somebody takes and the mapping lacks; without one there is nothing to know."""
+        mapping, known = self._node.routing.mapping, self._unknown
+        found = {
+            (name, each)
+            for name, one in settings.items()
+            if mapping and one.traffic is not None
+            for each in unknown(one.traffic.allowed, mapping)
+        }
+        self._unknown = found | {(name, each) for name, each in known if name in self.by_name and name not in settings}
+        for name, each in sorted(found - known):
+            traffic = settings[name].traffic
+            follows = "it is passed over"
+            if traffic is not None and not traffic.upstream_filter:
+                follows = "is_default decides for all its messages"
+            text = "topic %s: subscription %s takes traffic type %s, which the routing mapping does not know: %s"
+            _log.warning(text, self._topic.name, name, each, follows)
 
     def update(self, name: str, settings: SubscriptionSettings) -> Answer[Subscription]:
         """Change what a subscription does from now on."""

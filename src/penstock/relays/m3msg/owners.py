@@ -48,6 +48,14 @@ def usable(placement: Placement) -> tuple[Placement, list[str]]:
     return (msgspec.structs.replace(placement, instances=found) if problems else placement), problems
 
 
+def beyond(placement: Placement, shards: int) -> dict[str, int]:
+    """Return how many shards each instance has that the topic does not have."""
+    found = {
+        name: sum(shard.id >= shards for shard in each.shards) for name, each in sorted(placement.instances.items())
+    }
+    return {name: number for name, number in found.items() if number and placement.is_sharded}
+
+
 def shared(placement: Placement, shards: int) -> Owners:
     """Return who may get the messages of each shard; without shards in the placement, everybody of every shard."""
     found: dict[int, list[Owner]] = {}

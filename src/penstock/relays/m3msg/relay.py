@@ -173,6 +173,8 @@ class Relay:
                 yield Sample("refused_placements_total", "counter", text, service.refused, labels)
                 text = "Instances of the placement that have no address that can be used."
                 yield Sample("unusable_instances", "gauge", text, service.unusable, labels)
+                text = "Shards that instances of the placement have and the topic does not."
+                yield Sample("unknown_shards", "gauge", text, service.unknown_shards, labels)
                 yield Sample("lag", "gauge", "Messages that wait to be sent.", service.lag, labels)
                 connections = list(service.connections)
                 open_ = sum(connection.is_open for connection in connections)

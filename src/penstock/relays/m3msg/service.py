@@ -16,7 +16,7 @@ from penstock.m3.topic import ConsumerService, Filters
 from penstock.registry.answer import Answer
 from penstock.relays.m3msg.connection import Connection, Counts, Manner
 from penstock.relays.m3msg.members import REMEMBERED
-from penstock.relays.m3msg.owners import Owner, replicas, shared, usable
+from penstock.relays.m3msg.owners import Owner, beyond, replicas, shared, usable
 from penstock.relays.m3msg.replica import Replica
 from penstock.relays.m3msg.stream import Stream
 from penstock.settings import HOUR_NS, SubscriptionSettings, TrafficSettings
@@ -38,6 +38,8 @@ class Service:
         self.counts = Counts()
         #: Placements that could not be followed, and instances of the one in force that cannot be dialled.
         self.refused = self.unusable = 0
+        #: Shards in it that the topic does not have; each instance counts.
+        self.unknown_shards = 0
         self._stream = stream
         self._shards = shards
         self._manner = manner
@@ -124,6 +126,11 @@ class Service:
         self.unusable = len(problems)
         for problem in problems:
             _log.warning("service %s does without an instance of its placement: %s", self.name, problem)
+        extra = beyond(self._placement, self._shards)
+        self.unknown_shards = sum(extra.values())
+        for name, number in extra.items():
+            text = "service %s: %s has %d shards that the topic, with %d, does not have: nothing goes there"
+            _log.warning(text, self.name, name, number, self._shards)
         self._then(self._place)
 
     def drain(self) -> None:
