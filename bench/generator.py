@@ -29,6 +29,7 @@ class Run(msgspec.Struct, frozen=True):
     redelivered: int = 0
     #: Monotonic seconds, the clock of `time.monotonic`.
     first_at: float = 0.0
+    ended_at: float = 0.0
     min_us: float = 0.0
     p50_us: float = 0.0
     p99_us: float = 0.0

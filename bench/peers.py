@@ -532,10 +532,10 @@ class PenstockRelay(PenstockM3Msg):
         return [*super().command(), "--config", str(self.data / "penstock.toml")]
 
     def through(self, count: int, size: int) -> Run:
-        """Send so many metrics in, and count those that the service got; it ends with the last of them."""
+        """Send so many metrics in, and take the time from the first of them to when the service acked the last."""
         service = generator.started("service", port=self.service_port, count=count)
-        generator.load("pub", dialect=self.dialect, port=self.port, topic="any", size=size, count=count)
-        return generator.finished(service)
+        sent = generator.load("pub", dialect=self.dialect, port=self.port, topic="any", size=size, count=count)
+        return Run(count, generator.finished(service).ended_at - sent.first_at)
 
 
 class PenstockDory(Penstock):

@@ -27,6 +27,7 @@ static void mode_pub(void)
     struct publisher p = publisher_open();
     publisher_run(&p);
     print_rate(publisher_messages(&p), seconds_since(p.start_ns));
+    printf(",\"first_at\":%.6f", (double)p.start_ns / 1e9);
 }
 
 /* wait: each connection publishes one message (or batch) and waits for its reply. */

@@ -87,5 +87,5 @@ void mode_service(void)
             got += take(fd, line, out);
         }
     }
-    printf("\"messages\":%ld,\"seconds\":%.6f", got, seconds_since(first_ns));
+    printf("\"messages\":%ld,\"seconds\":%.6f,\"ended_at\":%.6f", got, seconds_since(first_ns), (double)now_ns() / 1e9);
 }
