@@ -92,7 +92,8 @@ def codec(batch: bytes) -> CodecName:
 class ByteBroker:
     """One broker, with one topic of one partition, and how it will answer."""
 
-    def __init__(self, port: int, topic: str, clock: Clock) -> None:
+    def __init__(self, port: int, topic: str, clock: Clock, host: str = "10.0.0.1") -> None:
+        self.host = host
         self.port = port
         self.topic = topic
         self.clock = clock
@@ -151,7 +152,7 @@ class ByteBroker:
         return pack(">hhiq", 0, -1, 0, self.lifetime_ms)
 
     def _metadata(self, _: Read) -> bytes:
-        brokers = pack(">ii", 1, 1) + text("10.0.0.1") + pack(">ih", self.port, -1)
+        brokers = pack(">ii", 1, 1) + text(self.host) + pack(">ih", self.port, -1)
         partitions = pack(">ihii", 1, 0, 0, 1) + pack(">iiii", 1, 1, 1, 1)
         topics = pack(">ih", 1, 0) + text(self.topic) + b"\0" + partitions
         return pack(">i", 0) + brokers + pack(">hi", -1, 1) + topics
