@@ -290,6 +290,15 @@ class Brokers:
             consumer.close()
         return sorted(found, key=lambda each: (each.partition() or 0, each.offset() or 0))
 
+    def kcat(self, topic: str, partition: int = 0) -> list[str]:
+        """Return what kcat reads of a partition: key, value, time and headers of each message."""
+        words = ["-C", "-q", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-f", "%k|%s|%T|%h\\n"]
+        done = subprocess.run(
+            ["kcat", "-b", self.addresses, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
     def dump(self, topic: str, partitions: Iterable[int] = (0,)) -> str:
         """Return what Kafka's own kafka-dump-log says of partitions' first segments, every record included."""
         files = [

@@ -140,7 +140,7 @@ def test_librdkafka_reads_what_we_wrote(
     assert read_back(one, topic) == [message for messages, *_ in sets for message in messages]
 
 
-def test_kafkas_own_tool_reads_large_batches_of_every_codec(one: Brokers, line: Line, name: Name) -> None:
+def test_kcat_and_kafkas_own_tool_read_large_batches_of_every_codec(one: Brokers, line: Line, name: Name) -> None:
     topic = one.create(name("codecs"), len(NUMBERS))
     shapes: list[list[Message]] = [
         [(None, b"%0100d" % row, 1_700_000_000_000, {}) for row in range(9_000)],
@@ -153,6 +153,13 @@ def test_kafkas_own_tool_reads_large_batches_of_every_codec(one: Brokers, line: 
             (done,) = line.produce(Part(topic, partition, made.pieces)).parts
             assert done.error == 0, (named(done.error), done.why)
     assert read_back(one, topic) == [message for messages in shapes for message in messages] * len(NUMBERS)
+    for partition in NUMBERS.values():
+        assert one.kcat(topic, partition) == [
+            f"{'' if key is None else key.decode()}|{value.decode()}|{time}|"
+            + ",".join(f"{each}={'NULL' if text is None else text}" for each, text in headers.items())
+            for messages in shapes
+            for key, value, time, headers in messages
+        ]
     said = one.dump(topic, NUMBERS.values())
     for codec in NUMBERS:
         assert len(re.findall(rf"^baseOffset.* compresscodec: {codec} .*isvalid: true", said, re.MULTILINE)) == 3
