@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.columns import Offsets
 
-#: What a message takes beside key and value, as Dory counts it; a record of today's format without headers takes less.
+#: What a message takes beside key, value and headers, as Dory counts it, who has no headers; today's records take less.
 MESSAGE_BYTES = 26
 
 
@@ -34,7 +34,7 @@ class Queued(Protocol):
 
     @property
     def sizes(self) -> Offsets:
-        """The bytes of key and value of each."""
+        """The bytes of key, value and headers of each."""
 
     def cut(self, first: int, end: int) -> Self:
         """Return some of them."""

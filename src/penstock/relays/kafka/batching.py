@@ -23,7 +23,7 @@ class Messages(Protocol):
 
     @property
     def sizes(self) -> Offsets:
-        """The bytes of key and value of each."""
+        """The bytes of key, value and headers of each."""
 
     @property
     def times_ns(self) -> Offsets:

@@ -73,9 +73,10 @@ class KafkaRelayConfig(Section, frozen=True, kw_only=True):
     socket_timeout_ns: Duration = MINUTE_NS
     #: A message is sent once to each partition, however often an answer is lost.
     idempotence: bool = True
-    #: A message with a larger key and value is thrown away; at most `message.max.bytes` of the brokers.
+    #: A message whose key, value and headers have more than this, less 26 bytes, is thrown away; at most
+    #: `message.max.bytes` of the brokers.
     message_max_bytes: SomeSize = 1_000_000
-    #: Keys and values in one request, unless a message alone has more.
+    #: Keys, values and headers in one request, unless a message alone has more.
     request_bytes: SomeSize = 1 << 20
     #: Requests that wait for their answer at one broker.
     requests: Annotated[int, Meta(ge=1, le=5)] = 5
