@@ -66,9 +66,10 @@ class Connection:
         self.is_ready = True
         self.line.wake()
 
-    def produce(self, request: Request) -> None:
+    def produce(self, request: Request) -> bool:
         self._requests.append(request)
         self.kafka.clock.call_at(self.kafka.clock.monotonic() + MILLISECOND, self._arrived)
+        return True
 
     def close(self) -> None:
         self.is_closed = True

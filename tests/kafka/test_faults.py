@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from struct import pack
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -45,6 +47,7 @@ FAULTS: dict[str, Fault] = {
 FORGIVEN = {(Api.API_VERSIONS, "says more than it should")}
 
 
+T = TypeVar("T")
 PLAIN = KafkaRelayConfig(topics=("t",), brokers=("10.0.0.1:9092",), restart_max_delay_ns=SECOND)
 
 
@@ -54,6 +57,8 @@ class Way:
     def __init__(
         self, config: KafkaRelayConfig = PLAIN, *, user: str = "", lifetime_ms: int = 0, tls: bool = False
     ) -> None:
+        #: What is done beside the loop, when a test says so.
+        self.work: list[Callable[[], None]] = []
         self.site = Site()
         self._outside = Outside(self.site.machine.scheduler, Weather(Random(7), MILLISECOND, 0.3))
         clock = SimClock(self.site.machine.scheduler, 0, Random(9092))
@@ -76,13 +81,16 @@ class Way:
             login=(lambda: login) if user else None,
         )
         learning = Learning(self.site.machine.clock, lambda work, done: done(work()))
-        outside = KafkaOutside(config, manner, learning)
+        outside = KafkaOutside(config, manner, learning, self._beside)
         self.relay = Relay(self.site.node, config, outside, Random(3), learning=learning)
         self.run(0.1)
         self.topic = self.site.node.topics["t"]
 
     def dial(self, host: str, port: int, protocol: asyncio.Protocol, failed: Failed) -> Dialling:
         return self._outside.dial(self.site.machine.clock, port, protocol, failed)
+
+    def _beside(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        self.work.append(lambda: done(work()))
 
     def run(self, seconds: float) -> None:
         self.site.machine.run(seconds)
@@ -212,6 +220,50 @@ def codecs(*bodies: bytes) -> list[str]:
 
 def test_dory_case_29_a_set_is_compressed_from_a_size_on() -> None:
     assert codecs(b"A" * 101, b"A" * 102) == ["none", "gzip"]
+
+
+LARGE = [b"%0100000d" % number for number in range(3)]
+
+
+def test_what_takes_long_to_compress_is_compressed_beside_the_loop_and_nothing_overtakes_it() -> None:
+    way = Way(replace(PLAIN, compression="gzip"))
+    for body in (b"before", LARGE[0], b"behind"):
+        assert way.site.offer(way.topic, body) == [None]
+    way.run(1)
+    assert (way.broker.stored, len(way.work)) == ([b"before"], 1)
+    way.work.pop()()
+    way.until_stored(3)
+    assert way.broker.stored == [b"before", LARGE[0], b"behind"]
+    assert way.broker.codecs[:2] == ["none", "gzip"]
+
+
+def test_a_connection_that_breaks_while_messages_are_compressed_sends_them_once() -> None:
+    way = Way(replace(PLAIN, compression="gzip"))
+    assert way.site.offer(way.topic, b"before") == [None]
+    way.until_stored(1)
+    assert way.site.offer(way.topic, LARGE[0]) == [None]
+    (line,) = way.relay.router.lines.values()
+    line.failed("it hung up")
+    way.run(5)
+    assert len(way.work) == 2
+    for work in way.work:
+        work()
+    way.until_stored(2)
+    assert way.broker.stored == [b"before", LARGE[0]]
+
+
+def test_a_login_that_is_renewed_while_messages_are_compressed_goes_before_them() -> None:
+    way = Way(replace(PLAIN, compression="gzip"), user="me", lifetime_ms=5000)
+    for number, body in enumerate(LARGE, 1):
+        assert way.site.offer(way.topic, body) == [None]
+        (line,) = way.relay.router.lines.values()
+        while line.wire is not None and line.wire.is_ready:
+            way.run(0.001)
+        way.work.pop()()
+        way.until_stored(number)
+    assert way.broker.stored == LARGE
+    counts = way.relay.router.books.counts
+    assert (way.broker.sessions, counts.pauses) == (2, 0)
 
 
 def test_a_codec_that_fails_costs_a_set_its_compression_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import TypeVar
 
-from penstock.clock import MILLISECOND, SECOND
+from penstock.clock import MILLISECOND, SECOND, Clock
 from penstock.message import Rows
 from penstock.relays.kafka.conversation import Manner
 from penstock.relays.kafka.outside import KafkaOutside
@@ -20,6 +22,9 @@ from tests.simulation.kafka.plan import Plan, make_plan
 from tests.simulation.survival import DEATH
 from tests.simulation.world import Outcome
 
+T = TypeVar("T")
+#: What a thread takes that compresses.
+WORK_NS_MAX = 200 * MILLISECOND
 #: Everything must be in Kafka this long after everything has healed.
 HEAL_NS = 120 * SECOND
 #: Messages that are published in one life of the node: another seed finds more than more of them.
@@ -84,8 +89,14 @@ class KafkaWorld:
             node.obtain(name, settings)
         random, config = self.host.random(f"relay {self.host.life}"), self.plan.relay
         manner = Manner(node.clock, Way(self), random, client_id="sim", timeout_ns=config.socket_timeout_ns)
-        self._relay = Relay(node, config, KafkaOutside(config, manner), random)
+        outside = KafkaOutside(config, manner, run=partial(self._beside, node.clock), beside_bytes=0)
+        self._relay = Relay(node, config, outside, random)
         self._relay.watch = self.book.watch
+
+    def _beside(self, clock: Clock, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Tell what came of work some time later, if the process is still there."""
+        wait_ns = int(self._random.random() ** 4 * WORK_NS_MAX)
+        clock.call_at(clock.monotonic() + wait_ns, partial(done, work()))
 
     def _leave(self) -> None:
         """Let the relay send what it has in hand, as a stopping node does."""

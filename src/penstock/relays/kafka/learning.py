@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from penstock.clock import SECOND, Clock
 from penstock.codecs import Measure, best, measured, said
 from penstock.dialect import Sample
 
+T = TypeVar("T")
 Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 #: Runs work beside the loop, then tells the loop what came of it.
 Run: TypeAlias = Callable[[Callable[[], list[Measure]], Callable[[list[Measure]], None]], None]
@@ -147,17 +148,17 @@ class Learning:
             _log.info("topic %s: compression %s. %s", topic, savings.choice.codec, savings.choice.reason)
 
 
-def beside(work: Callable[[], list[Measure]], done: Callable[[list[Measure]], None]) -> None:
+def beside(work: Callable[[], T], done: Callable[[T], None]) -> None:
     """Run work in a thread of the running loop."""
 
-    def told(future: asyncio.Future[list[Measure]]) -> None:
+    def told(future: asyncio.Future[T]) -> None:
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
             done(future.result())
         else:
-            _log.error("what to compress by could not be measured: %r", error)
+            _log.error("messages could not be compressed: %r", error)
 
     asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(told)
 

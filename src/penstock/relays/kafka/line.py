@@ -34,8 +34,8 @@ class Wire(Protocol):
     def is_ready(self) -> bool:
         """Whether something can be asked."""
 
-    def produce(self, request: Request) -> None:
-        """Send; the answer comes to the line."""
+    def produce(self, request: Request) -> bool:
+        """Send; the answer comes to the line. False: it is not written yet, and the line hears when it is."""
 
     def close(self) -> None:
         """Hang up."""
@@ -83,6 +83,8 @@ class Line:
         self._is_full = False
         self._is_woken = False
         self._settling = False
+        #: The last request that is out is not written yet, and nothing may go before it.
+        self._is_packing = False
 
     # --- what is to go --------------------------------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class Line:
             and not self.is_stopped
             and not self._is_full
             and not self._settling
+            and not self._is_packing
             and len(self.out) < self._sizes.requests
             and bool(self.again or self.queue)
             and not self._must_hear()
@@ -169,7 +172,7 @@ class Line:
         if self.wire is None:
             raise RuntimeError(f"broker {self.broker.id} has no connection to send on")
         try:
-            self.wire.produce(request)
+            self._is_packing = not self.wire.produce(request)
         except Exception as error:  # nothing was written, and nothing will be answered: the next one would be
             _log.exception("messages for broker %d could not be sent", self.broker.id)
             self.returned += sets
@@ -195,6 +198,11 @@ class Line:
             self._rotation.used(topic)
         self._judge.number(sets)
         return sets
+
+    def written(self) -> None:
+        """Go on behind a request that took its time."""
+        self._is_packing = False
+        self.wake()
 
     # --- answers --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from penstock.columns import Buffer
 from penstock.config import host_and_port
@@ -18,7 +19,7 @@ from penstock.relays.kafka.config import KafkaRelayConfig
 from penstock.relays.kafka.conversation import Conversation, Manner
 from penstock.relays.kafka.learning import Learning, beside
 from penstock.relays.kafka.line import Line, Trouble, Wire
-from penstock.relays.kafka.records import Packer
+from penstock.relays.kafka.records import Packed, Packer, Packing
 from penstock.relays.kafka.sequences import Sequences
 from penstock.relays.kafka.sets import Request
 from penstock.relays.kafka.way import Found
@@ -26,45 +27,87 @@ from penstock.relays.kafka.way import Found
 _log = logging.getLogger("penstock.kafka")
 
 MILLISECOND_NS = 1_000_000
+#: Compressing as much as this stops the loop for a millisecond or two; a thread costs a tenth of one.
+BESIDE_BYTES = 64 << 10
 
 #: The user may not produce idempotently.
 _FORBIDDEN = (31, 53)
 
 Failed = Callable[[str], None]
+#: Runs work beside the loop, then tells the loop what came of it.
+Run: TypeAlias = Callable[[Callable[[], list[Packed]], Callable[[list[Packed]], None]], None]
+
+
+class Work(NamedTuple):
+    """What is done beside the loop, and from how many bytes on."""
+
+    run: Run
+    beside_bytes: int
 
 
 class ProduceWire:
     """The connection of a line."""
 
     def __init__(
-        self, line: Line, manner: Manner, packer: Packer, sequences: Sequences | None, timeout_ms: int
+        self, line: Line, manner: Manner, packer: Packer, sequences: Sequences | None, timeout_ms: int, work: Work
     ) -> None:
         self._line = line
+        self._work = work
         self._packer = packer
         self._sequences = sequences
         self._timeout_ms = timeout_ms
+        self._is_closed = False
         #: Topics and errors; each is explained once.
         self._explained: set[tuple[str, int]] = set()
+        #: A request that was packed beside the loop, while nothing can be asked: who we are is being said again.
+        self._packed: list[Buffer] | None = None
         address = line.broker.host, line.broker.port
-        self._conversation = Conversation(address, manner, ready=line.wake, failed=line.failed, hold=line.hold)
+        self._conversation = Conversation(address, manner, ready=self._ready, failed=line.failed, hold=line.hold)
 
     @property
     def is_ready(self) -> bool:
         """Whether something can be sent."""
         return self._conversation.is_ready
 
-    def produce(self, request: Request) -> None:
-        """Send; the answer comes to the line."""
-        parts = [
-            produce.Part(part.topic, part.partition, self._packer.batch(part, self._sequences)) for part in request
-        ]
-        version = self._conversation.version(Api.PRODUCE)
-        body = produce.request(version, parts, produce.ACKS_ALL, self._timeout_ms)
-        self._conversation.ask(Api.PRODUCE, body, self._answered)
+    def produce(self, request: Request) -> bool:
+        """Send; the answer comes to the line. What takes long to compress is sent later: False."""
+        sets = [self._packer.begin(part, self._sequences) for part in request]
+        if sum([each.bytes_to_compress for each in sets]) < self._work.beside_bytes:
+            self._write(self._body(sets, [each.packed() for each in sets]))
+            return True
+        self._work.run(lambda: [each.packed() for each in sets], partial(self._compressed, sets))
+        return False
 
     def close(self) -> None:
         """Hang up."""
+        self._is_closed = True
         self._conversation.close()
+
+    def _body(self, sets: Sequence[Packing], packed: Sequence[Packed]) -> list[Buffer]:
+        parts = [
+            produce.Part(each.topic, each.partition, self._packer.end(each, found))
+            for each, found in zip(sets, packed, strict=True)
+        ]
+        version = self._conversation.version(Api.PRODUCE)
+        return produce.request(version, parts, produce.ACKS_ALL, self._timeout_ms)
+
+    def _compressed(self, sets: Sequence[Packing], packed: Sequence[Packed]) -> None:
+        if not self._is_closed:
+            self._packed = self._body(sets, packed)
+            self._send_packed()
+
+    def _send_packed(self) -> None:
+        if self._packed is not None and self._conversation.is_ready:
+            body, self._packed = self._packed, None
+            self._write(body)
+            self._line.written()
+
+    def _write(self, body: list[Buffer]) -> None:
+        self._conversation.ask(Api.PRODUCE, body, self._answered)
+
+    def _ready(self) -> None:
+        self._send_packed()
+        self._line.wake()
 
     def _answered(self, reader: Reader, version: int) -> None:
         parts = produce.answer(reader, version).parts
@@ -135,8 +178,16 @@ class _Inquiry:
 class KafkaOutside:
     """Makes connections to brokers."""
 
-    def __init__(self, config: KafkaRelayConfig, manner: Manner, learning: Learning | None = None) -> None:
+    def __init__(
+        self,
+        config: KafkaRelayConfig,
+        manner: Manner,
+        learning: Learning | None = None,
+        run: Run = beside,
+        beside_bytes: int = BESIDE_BYTES,
+    ) -> None:
         self._config = config
+        self._work = Work(run, beside_bytes)
         self._manner = manner
         self._packer = Packer(config, learning or Learning(manner.clock, beside))
         self._first = [host_and_port(broker) for broker in config.brokers]
@@ -145,7 +196,7 @@ class KafkaOutside:
     def open(self, line: Line, sequences: Sequences | None) -> Wire:
         """Connect a line to its broker."""
         timeout_ms = self._config.replication_timeout_ns // MILLISECOND_NS
-        return ProduceWire(line, self._manner, self._packer, sequences, timeout_ms)
+        return ProduceWire(line, self._manner, self._packer, sequences, timeout_ms, self._work)
 
     def fetch(
         self, brokers: Sequence[Broker], *, producer: bool, found: Callable[[Found], None], failed: Failed

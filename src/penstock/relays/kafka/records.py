@@ -1,9 +1,13 @@
-"""Record batches of message sets, compressed as their topics are to be."""
+"""Record batches of message sets, compressed as their topics are to be.
+
+Invariant: what compressing needs stands still once a set is laid out, so that it may be done beside the loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import thread_time_ns
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -11,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.columns import Buffer, Offsets
 from penstock.kafka.compression import Compression
 from penstock.kafka.producer_id import NOBODY, Producer
-from penstock.kafka.records import Flags, Piece, Records, laid_out, sealed
+from penstock.kafka.records import Flags, Piece, Records, Sealed, laid_out, sealed
 from penstock.message import Batch
 from penstock.relays.kafka.config import KafkaRelayConfig, TopicManner
 from penstock.relays.kafka.learning import Codec, Learning
@@ -22,6 +26,35 @@ from penstock.relays.kafka.sets import MessageSet
 DORY = "dory"
 
 
+class Packed(NamedTuple):
+    """The record batch of a set, and the CPU time that it took."""
+
+    batch: Sealed
+    spent_ns: int
+
+
+class Packing(NamedTuple):
+    """A set that is laid out, and what is to become of it."""
+
+    topic: str
+    partition: int
+    records: Records
+    compression: Compression
+    producer: Producer
+    sequence: int
+
+    @property
+    def bytes_to_compress(self) -> int:
+        """How much work is left."""
+        return len(self.records.data) if self.compression.codec != "none" else 0
+
+    def packed(self) -> Packed:
+        """Return the record batch; in any thread."""
+        start_ns = thread_time_ns()
+        batch = sealed(self.records, self.compression, self.producer, self.sequence)
+        return Packed(batch, thread_time_ns() - start_ns if self.compression.codec != "none" else 0)
+
+
 class Packer:
     """Packs sets, each as its topic asks for."""
 
@@ -30,8 +63,8 @@ class Packer:
         self._compressions: dict[tuple[Codec, TopicManner], Compression] = {}
         self._learning = learning
 
-    def batch(self, part: MessageSet, sequences: Sequences | None) -> Sequence[Buffer]:
-        """Return the record batch of a set, in pieces."""
+    def begin(self, part: MessageSet, sequences: Sequences | None) -> Packing:
+        """Lay a set out."""
         groups = part.groups
         records = laid_out(
             [
@@ -41,11 +74,13 @@ class Packer:
         )
         producer = NOBODY if sequences is None else Producer(sequences.producer_id, sequences.epoch)
         compression = self._compression(part.topic, groups[0].lane.manner, records)
-        start_ns = thread_time_ns()
-        found = sealed(records, compression, producer, part.sequence)
-        spent_ns = thread_time_ns() - start_ns if compression.codec != "none" else 0
-        self._learning.sent(part.topic, found.plain_bytes, found.sent_bytes, spent_ns, found.fault)
-        return found.pieces
+        return Packing(part.topic, part.partition, records, compression, producer, part.sequence)
+
+    def end(self, packing: Packing, packed: Packed) -> Sequence[Buffer]:
+        """Count what became of a set, and return its record batch in pieces."""
+        batch = packed.batch
+        self._learning.sent(packing.topic, batch.plain_bytes, batch.sent_bytes, packed.spent_ns, batch.fault)
+        return batch.pieces
 
     def _compression(self, topic: str, manner: TopicManner, records: Records) -> Compression:
         codec, level = manner.compression, manner.compression_level
