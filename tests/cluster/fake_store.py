@@ -38,6 +38,8 @@ class FakeStore:
         self.before_read: Callable[[Partition], None] = _all_well
         #: Nothing and nobody gets an answer.
         self.is_away = False
+        #: Topics that have fewer copies than there should be.
+        self.few_copies: dict[str, int] = {}
         self._torn_after: int | None = None
         self.sends = 0
         self.sent_bytes = 0
@@ -86,6 +88,10 @@ class FakeStore:
         """Let a record have another value than was sent."""
         log = self._log(partition)
         log.records = [each._replace(value=value) if each.offset == offset else each for each in log.records]
+
+    def few(self) -> dict[str, int]:
+        """Return which topics have fewer copies than there should be."""
+        return self.few_copies
 
     # --- the store ------------------------------------------------------------------------------------------------
 

@@ -181,6 +181,10 @@ def test_the_doctor_asks_kafka_and_a_registry_in_etcd_is_not_made_from_a_disk(
     monkeypatch.setattr(doctor, "etcd", lambda *_: iter(()))
     found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
     assert [(each["verdict"], each["found"]) for each in found] == [("OK", "answers, holds 1 logs of cluster c")]
+    store.few_copies["c.1.log"] = 1
+    found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
+    assert [each["verdict"] for each in found] == ["WARN"]
+    assert "c.1.log has 1" in found[0]["found"]
     store.is_away = True
     found = [each for each in asked(tmp_path, "doctor", "--json").json if each["what"].startswith("kafka")]
     assert [(each["verdict"], each["todo"]) for each in found] == [("FAIL", "start it, or correct [shared_log]")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import ClassVar
 
+import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -606,3 +607,44 @@ def test_a_broker_that_does_not_tell_who_ends_it_is_left_to_librdkafka(said: byt
         end_earlier(SharedLogConfig(brokers=("127.0.0.1:1", address)), "nobody", 1000)
         thread.join(PATIENCE_S)
     end_earlier(SharedLogConfig(brokers=("127.0.0.1:1",)), "nobody", 1000)
+
+
+def copies(brokers: Brokers, topic: str) -> int:
+    found = brokers.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    return min(len(each.replicas) for each in found.values())
+
+
+def test_a_topic_that_is_made_while_a_broker_is_down_has_three_copies(
+    three: Brokers, name: Callable[[str], str]
+) -> None:
+    topic = f"{name('c')}.log"
+    three.members[2].kill()
+    with closing(KafkaStore(config(three), "c")) as store:
+        wait_for(lambda: len(store._admin.list_topics(timeout=5).brokers) == 2, "Kafka to miss it")
+        store.make(topic, 2)
+        assert copies(three, topic) == 3
+        assert store.few() == {}
+
+
+def test_fewer_copies_than_three_are_told_and_fewer_than_were_asked_for_not_made(
+    one: Brokers, name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = name("c")
+    with closing(KafkaStore(config(one), cluster)) as store:
+        store.make(f"{cluster}.1.log", 1)
+        assert copies(one, f"{cluster}.1.log") == 1
+        assert caplog.text.count("1 copy in Kafka, not 3") == 1
+        store.make(f"{cluster}.1.log", 1)
+        assert store.few() == {f"{cluster}.1.log": 1}
+    with closing(KafkaStore(msgspec.structs.replace(config(one), replication=3), cluster)) as store:
+        with pytest.raises(Refusal, match=r"shared_log\.replication"):
+            store.make(f"{cluster}.2.log", 1)
+        assert store.partitions(f"{cluster}.2.log") == 0
+        caplog.clear()
+        store.make(f"{cluster}.1.log", 1)
+        assert "1 copy in Kafka, not 3" in caplog.text, "one that was made before"
+    with closing(KafkaStore(msgspec.structs.replace(config(one), replication=1), cluster)) as store:
+        caplog.clear()
+        store.make(f"{cluster}.2.log", 1)
+        assert store.few() == {}
+        assert "copy" not in caplog.text

@@ -285,10 +285,16 @@ def kafka(config: Config) -> Finding:
     store = KafkaStore(msgspec.structs.replace(config.shared_log, patience_ns=patience_ns), config.cluster.name)
     try:
         topics = sum(name.endswith(".log") for name in store.topics())
+        few = store.few()
     except OSError as error:
         return Finding("FAIL", f"kafka {brokers}", str(error), "start it, or correct [shared_log]")
     finally:
         store.close()
+    if few:
+        name, copies = next(iter(few.items()))
+        found = f"{len(few)} topics of cluster {config.cluster.name} have too few copies, {name} has {copies}"
+        way = "give them more (kafka-reassign-partitions), or set shared_log.replication to what is enough"
+        return Finding("WARN", f"kafka {brokers}", found, way)
     return Finding("OK", f"kafka {brokers}", f"answers, holds {topics} logs of cluster {config.cluster.name}")
 
 

@@ -271,7 +271,7 @@ class SharedLogConfig(Section, frozen=True, kw_only=True):
 
     #: HOST:PORT of some of its brokers.
     brokers: NamedList = ("127.0.0.1:9092",)
-    #: Copies of each partition; 0 = three, or as many as there are brokers.
+    #: Copies of each partition; 0 = three, or as many as Kafka has brokers. No topic is made with fewer than are set.
     replication: Annotated[int, Meta(ge=0, le=100)] = 0
     #: Of what is sent there.
     compression: Literal["none", "lz4", "zstd"] = "none"

@@ -5,6 +5,7 @@ Owns the clients that make topics and read them; each slot's producer is its wri
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -27,7 +29,9 @@ from penstock.log.kafka.writer import KafkaWriter
 
 T = TypeVar("T")
 
-#: Copies of each partition where there are as many brokers and nothing else was said.
+_log = logging.getLogger(__name__)
+
+#: Copies of each partition where Kafka has as many brokers, up or down, and nothing else was said.
 REPLICATION = 3
 #: Consumers that are kept for the next who reads.
 IDLE_MAX = 16
@@ -58,6 +62,7 @@ class KafkaStore:
         self._admin_client: AdminClient | None = None
         self._idle: list[Consumer] = []
         self._closed = False
+        self._has_warned = False
 
     def make(self, topic: str, partitions: int) -> None:
         """Make a topic, or give one that is there more partitions; Refusal if it could not keep a log."""
@@ -74,6 +79,7 @@ class KafkaStore:
             if time.monotonic() > deadline:
                 raise AwayError(f"{topic} has not got {partitions} partitions within {self._patience_s:.1f} s")
             time.sleep(LOOK_S)
+        self._warn_few(topic)
 
     def drop(self, topic: str) -> None:
         """Remove a topic; nothing happens if it is gone already."""
@@ -99,8 +105,10 @@ class KafkaStore:
     def topics(self) -> Sequence[str]:
         """Return the names of all topics of this cluster's."""
         found = self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "what topics there are")
-        ours = f"{self._cluster}."
-        return sorted(name for name in found.topics if name.startswith(ours) and name.endswith((".log", ".state")))
+        return sorted(name for name in found.topics if self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(f"{self._cluster}.") and name.endswith((".log", ".state"))
 
     def writer(self, name: str) -> KafkaWriter:
         """Return the one writer of a name, and shut every earlier one out first."""
@@ -194,8 +202,19 @@ class KafkaStore:
     # --- making ---------------------------------------------------------------------------------------------------
 
     def _create(self, topic: str, partitions: int) -> None:
-        brokers = len(self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "its brokers").brokers)
-        copies = self._config.replication or min(REPLICATION, brokers)
+        copies = self._config.replication
+        if copies:
+            if self._is_created(topic, partitions, copies):
+                return
+            text = f"Kafka has too few brokers for the {copies} copies of {topic} that shared_log.replication asks for"
+            raise Refusal("unavailable", f"{text}; add brokers, or set it to fewer")
+        # One that is down is a broker all the same, and only Kafka knows of it: how many answer now says nothing.
+        if not self._is_created(topic, partitions, REPLICATION):
+            brokers = len(self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "its brokers").brokers)
+            self._is_created(topic, partitions, min(REPLICATION, brokers))
+
+    def _is_created(self, topic: str, partitions: int, copies: int) -> bool:
+        """Make a topic with so many copies; False if Kafka has not as many brokers."""
         in_sync = str(max(1, copies - 1) if copies > 2 else 1)
         new = NewTopic(
             topic,
@@ -207,11 +226,43 @@ class KafkaStore:
             self._asked(lambda: self._admin.create_topics([new])[topic], f"the topic {topic}")
         except AwayError as error:
             cause = error.__cause__
-            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return
+            code = cause.args[0].code() if isinstance(cause, KafkaException) else None
+            if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                return False
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return True
             if isinstance(cause, KafkaException) and not may_pass(cause):
                 raise Refusal("unavailable", f"Kafka did not make {topic}: {cause.args[0].str()}") from error
             raise
+        return True
+
+    @property
+    def _wanted(self) -> int:
+        return self._config.replication or REPLICATION
+
+    def few(self) -> dict[str, int]:
+        """Return the topics of this cluster's with fewer copies than there should be, and how many each has."""
+        found = self._tried(lambda: self._admin.list_topics(timeout=self._ask_s), "what topics there are")
+        copies = {name: _copies(known) for name, known in found.topics.items() if self._is_ours(name)}
+        return {name: count for name, count in sorted(copies.items()) if 0 < count < self._wanted}
+
+    def _warn_few(self, topic: str) -> None:
+        """Say once that what is written is not as safe as it could be."""
+        if self._has_warned:
+            return
+        known = self._tried(lambda: self._admin.list_topics(topic, timeout=self._ask_s), f"what {topic} has")
+        copies = _copies(known.topics[topic])
+        if 0 < copies < self._wanted:
+            self._has_warned = True
+            _log.warning(
+                "%s has %d %s in Kafka, not %d, and others may have no more: what was acknowledged goes with the disks "
+                "of so few brokers. Give them more copies there (kafka-reassign-partitions), or set "
+                "shared_log.replication to that if it is enough",
+                topic,
+                copies,
+                "copy" if copies == 1 else "copies",
+                self._wanted,
+            )
 
     def _check(self, topic: str) -> None:
         """Refuse a topic that would not keep what is written to it."""
@@ -294,6 +345,11 @@ class KafkaStore:
                     self._idle.append(consumer)
                     return
         consumer.close()
+
+
+def _copies(known: TopicMetadata) -> int:
+    """Return how many copies each partition of a topic has at least; 0 where there are none."""
+    return min((len(each.replicas) for each in known.partitions.values()), default=0)
 
 
 class _Lent:
