@@ -12,7 +12,7 @@ from penstock.disk import LocalDisk
 from penstock.log.kafka.cache import Cache
 from penstock.log.kafka.disk import SharedDisk
 from penstock.log.kafka.file import SharedFile
-from penstock.log.kafka.store import Partition
+from penstock.log.kafka.store import AwayError, GoneError, Partition
 from tests.cluster.fake_store import FakeStore
 from tests.cluster.threads import InlineThreads
 
@@ -130,3 +130,25 @@ def test_one_that_is_removed_while_it_comes_is_not_made_again(node: Node) -> Non
         file.read(0, SIZE)
     file.close()
     assert not os.path.exists(node.path(gone))
+
+
+def away(partition: Partition) -> None:
+    raise GoneError(f"{partition.topic} is not known here")
+
+
+def test_what_one_broker_does_not_know_is_gone_only_if_kafka_begins_behind_it(node: Node) -> None:
+    for number in range(10):
+        node.write(number)
+    gone = [number for number in range(10) if number not in node.here()][:3]
+    node.store.before_read = away
+    for _ in range(2):
+        with pytest.raises(AwayError, match="not known here"):
+            node.read(gone[0])
+    node.store.heal()
+    assert node.read(gone[0]) == content(gone[0])
+    first = next(each for each in node.store.records(LOG) if each.value[:1] == content(gone[2])[:1])
+    node.store.cut(LOG, first.offset)
+    assert node.read(gone[1]) == bytes(SIZE), "zeros, which the log finds to be damaged"
+    assert node.read(gone[2]) == content(gone[2])
+    node.store.drop("c.1.log")
+    assert node.read(next(number for number in range(10) if number not in node.here())) == bytes(SIZE)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import CorruptionError
 from penstock.log.kafka.files import Files, Node, Replay, is_segment
 from penstock.log.kafka.record import is_ours, piece_of
-from penstock.log.kafka.store import GoneError, Partition, Store
+from penstock.log.kafka.store import AwayError, GoneError, Partition, Store, Stored
 
 if TYPE_CHECKING:
     from penstock.log.kafka.disk import CacheDisk
@@ -165,7 +165,7 @@ def fetch(
     firsts = [extent.first for extent in chosen]
     low, high = max(within[0], chosen[0].at), min(within[1], chosen[-1].end)
     try:
-        for stored in store.read(log, firsts[0], chosen[-1].last + 1):
+        for stored in _kept(store, log, firsts[0], chosen[-1].last + 1):
             if not is_ours(stored, _shown(log)):
                 continue
             piece = piece_of(stored, _shown(log))
@@ -179,6 +179,23 @@ def fetch(
     except GoneError as error:
         _log.error("bytes %s to %s of a segment are gone: %s", start, stop, error)
     return low, high
+
+
+def _kept(store: Store, log: Partition, start: int, end: int) -> Iterator[Stored]:
+    """Yield records; without those before the first that is kept, but only where it is sure that there are none."""
+    while start < end:
+        try:
+            for stored in store.read(log, start, end):
+                start = stored.offset + 1
+                yield stored
+            return
+        except GoneError as error:  # which a broker also says that has just become the leader, or not heard yet
+            first, _ = store.bounds(log)
+            if first <= start:
+                text = f"{_shown(log)} has records from {first} on, and did not show {start}"
+                raise AwayError(f"{text}: {error}") from error
+            _log.error("records %s to %s of %s are gone: %s", start, min(first, end) - 1, _shown(log), error)
+            start = first
 
 
 def _warn_damaged(intact: bool, log: Partition, offset: int) -> None:
