@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.log.label import CACHED
 from tests.cli.program import Node, inside
 
 
@@ -33,6 +34,22 @@ def test_a_backup_of_a_stopped_node_is_whole(tmp_path: Path) -> None:
     inside("restore", "copy", "--data", "again", cwd=tmp_path)
     with Node(tmp_path, data="again") as node:
         assert node.ok("sub", "orders", "audit").out == "one\n"
+
+
+def test_a_backup_says_which_topics_are_not_in_it(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        node.ok("pub", "orders", "one")
+        assert node.end() == 0
+    for number in (1, 2):
+        cached = tmp_path / "data" / "shared" / f"{number}.1"
+        (cached / "0").mkdir(parents=True)
+        (cached / CACHED).touch()
+    made = inside("backup", "copy", "--data", "data", cwd=tmp_path)
+    assert made.out.startswith("1 row, ")
+    assert "2 topics of this node are on Kafka, and not in it" in made.out
+    assert inside("backup", "again", "--data", "data", "--json", cwd=tmp_path).json["left_out"] == 2
+    inside("restore", "copy", "--data", "back", cwd=tmp_path)
+    assert not (tmp_path / "back" / "shared").exists()
 
 
 def test_what_cannot_be_copied_says_why(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ def backup(
         raise Failure(
             f"{error.filename or target} cannot be copied: {error.strerror}. The backup is not finished."
         ) from error
-    Printer(json=json).done(made, f"{count(made.rows, 'row')}, {size(made.bytes)} copied from {source} to {target}")
+    text = f"{count(made.rows, 'row')}, {size(made.bytes)} copied from {source} to {target}"
+    if made.left_out:
+        are = "is" if made.left_out == 1 else "are"
+        text += f"; {count(made.left_out, 'topic')} of this node {are} on Kafka, and not in it: docs/cluster.md"
+    Printer(json=json).done(made, text)
 
 
 def restore(

@@ -37,6 +37,8 @@ class Backup(msgspec.Struct, kw_only=True):
     shards: int = 0
     rows: int = 0
     bytes: int = 0
+    #: Topics of the node that are on Kafka, of which it has but a part.
+    left_out: int = 0
 
 
 def backup(data: str, target: str) -> Backup:
@@ -56,6 +58,7 @@ def backup(data: str, target: str) -> Backup:
         _copy(path, os.path.join(target, os.path.relpath(path, data)))
     for place in sorted(places):
         _shard(place, os.path.join(target, os.path.relpath(place, data)), made)
+    made.left_out = sum(label.CACHED in files for _, _, files in os.walk(data))
     made.bytes = sum(os.path.getsize(path) for path in _files(target))
     _sync_tree(target)
     replace_file(LocalDisk(), os.path.join(target, MARK), msgspec.json.encode(made))
