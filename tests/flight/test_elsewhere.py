@@ -14,8 +14,9 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.client import Client, Unreachable
-from penstock.client.connection import Access, Connection
+from penstock.client.connection import Access, Connection, location_of
 from penstock.client.nodes import Nodes
+from penstock.client.wire import Read
 from penstock.dialects.flight import owners
 from penstock.errors import ConfigError, Elsewhere, Refusal
 from penstock.pipeline.stage import Line
@@ -183,6 +184,28 @@ def test_topic_that_moves_is_followed_by_publishers_and_consumers(pair: Pair) ->
         assert second is not None
         assert [message.body for message in second] == [b"2"]
     assert pair.second.bodies("t") == [b"1", b"2"]
+
+
+def test_read_whose_node_dies_in_the_middle_goes_on_at_the_next_row_where_the_topic_is_then(pair: Pair) -> None:
+    pair.forget()
+    bodies = [b"%d" % number + bytes(1_000_000) for number in range(48)]  # more than is on the way at any time
+    for node in (pair.first, pair.second):  # a topic that moves takes its log along
+        for body in bodies:
+            node.put("t", pa.record_batch({"body": [body]}))
+    pair.known(pair.first)
+    pair.known(pair.second)
+    pair.where["t"] = pair.first
+    third = pair.start("third")  # which says where it is
+    with Nodes(Access(f"{url(pair.first)},{url(third)}")) as nodes:
+        found: list[bytes] = []
+        for batch in nodes.read(Read(topic="t", start=0, end=len(bodies), columns=["body"]), 30):
+            if not found:
+                pair.where["t"] = pair.second
+                pair.first.node.share = pair.first.node.places = None
+                pair.first.stop()
+            found += batch.column("body").to_pylist()
+        assert found == bodies
+        assert nodes.to("t").location == location_of(f"grpc+tcp://127.0.0.1:{pair.second.flight.port}")
 
 
 def test_rows_that_name_their_topics_go_to_the_node_of_each(pair: Pair) -> None:
