@@ -230,6 +230,48 @@ def test_little_memory_lets_nobody_in(desk: Desk) -> None:
     assert desk.kind("consumer-handshake", **greeting) == 0
 
 
+def test_little_memory_pushes_nothing_ahead_of_its_time(desk: Desk) -> None:
+    desk.topic("early", prefetch_max_ms=1200)
+    consumer, producer = desk.consumer(topic="early"), desk.producer("early")
+    desk.service.membership.resident = lambda: 95
+    desk.advance(2)
+    desk.made(producer, ("a", 1000), ("now", 0), ("b", 1100))
+    assert consumer.ids() == ["now"]
+    desk.advance(0.999)
+    assert consumer.ids() == []
+    desk.advance(0.001)
+    assert consumer.ids() == ["a"]
+    desk.advance(0.1)
+    assert consumer.ids() == ["b"]
+    desk.service.membership.resident = lambda: 10
+    desk.advance(2)
+    desk.made(producer, ("c", 1000))
+    assert consumer.ids() == ["c"]
+
+
+def test_no_more_messages_go_out_ahead_of_their_time_than_the_topic_lets(desk: Desk) -> None:
+    desk.topic("early", prefetch_max_ms=1200, prefetch_max_count=3, dealer="gladiator")
+    consumers, producer = [desk.consumer(name, topic="early") for name in "xy"], desk.producer("early")
+
+    def ids() -> list[str]:
+        return sorted(name for each in consumers for name in each.ids())
+
+    desk.made(producer, *((f"m{number}", 500 + 100 * number) for number in range(6)), ("now", 0))
+    *seen, now = ids()
+    assert (len(seen), now) == (3, "now")
+    desk.made(producer, ("now2", 0), ("m6", 600))
+    assert ids() == ["now2"]
+    desk.advance(0.499)
+    assert ids() == []
+    due = {f"m{number}": 500 + 100 * number for number in range(6)} | {"m6": 600}
+    for now_ms in range(500, 1101, 10):
+        desk.advance(0.001 if now_ms == 500 else 0.01)
+        seen += ids()
+        assert sum(due[name] > now_ms for name in seen) <= 3
+        assert {name for name, due_ms in due.items() if due_ms <= now_ms} <= set(seen)
+    assert sorted(seen) == sorted(due)
+
+
 def test_timeline_case_44_consumers_hear_where_else_they_should_go_and_lose_no_lease_by_it(desk: Desk) -> None:
     consumers = {f"c{number}": desk.consumer(f"c{number}", room=1000) for number in range(8)}
     desk.advance(3)

@@ -20,8 +20,8 @@ from penstock.delivery.keys import KeyOrder
 from penstock.delivery.leases import FINE_GRAIN_NS, GRAIN_NS, deadline_after
 from penstock.delivery.page import DONE, READY
 from penstock.delivery.pages import Pages
-from penstock.delivery.policies.policy import Policy, Taker
-from penstock.delivery.portion import LOOK_BYTES_MAX, LOOKS_MAX, NO_LIMIT, TAKE_BYTES_MAX, Portion
+from penstock.delivery.policies.policy import NO_LIMIT, Policy, Taker
+from penstock.delivery.portion import LOOK_BYTES_MAX, LOOKS_MAX, TAKE_BYTES_MAX, Portion
 from penstock.delivery.position import FEW_ROWS, LANES_ROWS, Position
 from penstock.delivery.ready import Ready
 from penstock.delivery.rules import Rules

@@ -16,16 +16,13 @@ from penstock.columns import Cuts, Offsets
 from penstock.delivery.due_lane import NEVER_NS, DueLane, earliest
 from penstock.delivery.instant import Instant
 from penstock.delivery.journal import EXPIRED, REMOVED
-from penstock.delivery.policies.policy import Taker
+from penstock.delivery.policies.policy import NO_LIMIT, Taker
 from penstock.delivery.ready import replace_head
 from penstock.delivery.source import Delivery
 from penstock.message import Batch, int64s
 
 if TYPE_CHECKING:
     from penstock.delivery.cursor import Cursor
-
-#: More than anybody could ask for.
-NO_LIMIT = 1 << 62
 
 #: What a look for rows returns when another look at once would find none either.
 NOTHING_NOW = -1
@@ -145,19 +142,28 @@ class Portion:
         codes = list(ready.open_to(taker, rank, self._now, ordered=False))
         if self._cursor.rules.ordered:  # nothing goes before the first row of the shard, whosever that is
             codes = [code for code in ready.by_age()[:1] if code in codes]
-        # A look is answered with what it finds: it cannot keep a row until that is due, as a seat's owner can.
-        until_ns = self._now.wall_ns if taker.owner is not None and self._cursor.states.agenda.lead_ns else NEVER_NS
         for group in (codes,) if rank == 0 else [[code] for code in codes]:
-            more = self._take_due([lane for code in group if isinstance(lane := ready.lane(code), DueLane)], until_ns)
+            more = self._take_of([lane for code in group if isinstance(lane := ready.lane(code), DueLane)], taker)
             for code in group:
                 ready.lane(code)  # nobody looks for rows in one that is empty
             if not more:
                 break
 
-    def _take_due(self, lanes: list[DueLane], until_ns: int) -> bool:
-        """Take from some lanes; tell whether more may be taken elsewhere."""
-        while self._left > 0 and self._bytes_left > 0:
-            wanted = self._left
+    def _take_of(self, lanes: list[DueLane], taker: Taker) -> bool:
+        """Take what is due of some lanes, then what may go ahead of its time; tell whether more may be elsewhere."""
+        if not self._cursor.states.agenda.lead_ns:
+            return self._take_due(lanes, NEVER_NS)
+        # A look is answered with what it finds: it cannot keep a row until that is due, as a seat's owner can.
+        ahead = self._cursor.ready.policy.ahead_rows(self._now.wall_ns) if taker.owner is None else 0
+        if ahead >= self._left:
+            return self._take_due(lanes, NEVER_NS)
+        return self._take_due(lanes, self._now.wall_ns) and (ahead <= 0 or self._take_due(lanes, NEVER_NS, ahead))
+
+    def _take_due(self, lanes: list[DueLane], until_ns: int, most: int = NO_LIMIT) -> bool:
+        """Take from some lanes, so many at most; tell whether more may be taken elsewhere."""
+        while self._left > 0 and self._bytes_left > 0 and most > 0:
+            wanted = min(self._left, most)
+            most -= wanted
             found, due_ns = earliest(lanes, wanted, until_ns)
             if len(found) == 0:
                 return True
@@ -178,9 +184,10 @@ class Portion:
                         delivery.due_ns = due_ns
                     else:
                         delivery.due_ns = due_ns[np.searchsorted(rows, delivery.batch.first + delivery.picks())]
+                    self._cursor.ready.policy.went_ahead(delivery.due_ns, self._now.wall_ns)
             if len(found) < wanted:  # that was all
                 return self._left > 0
-        return False
+        return self._left > 0 and self._bytes_left > 0
 
     def _without_early(self, rows: Offsets, due_ns: Offsets) -> tuple[Offsets, Offsets]:
         """Return what may go out of ready rows; those the clock was set back behind wait again."""

@@ -382,7 +382,8 @@ class Subscription:
         """Return when time brings something: a row of each cursor that is due, a lane that opens. On the wall clock."""
         opens_ns = self.policy.opens_ns(now)
         times: list[int | None] = [cursor.states.agenda.next_ns() for cursor in self.cursors]
-        if self.looks and self.policy.lead_ns:  # these get nothing ahead of its time
+        if self.policy.lead_ns and (self.looks or self.policy.ahead_rows(now.wall_ns) <= 0):
+            # Looks get nothing ahead of its time, and nobody does where too many rows are out so.
             times += [cursor.ready.next_due_ns(now.wall_ns) for cursor in self.cursors]
         return times if opens_ns is None else [*times, opens_ns - now.monotonic_ns + now.wall_ns]
 

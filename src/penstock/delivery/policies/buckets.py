@@ -10,7 +10,8 @@ leased in one place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from penstock.dealing.table import DealerName, Member, Table, deal, moves
 from penstock.dealing.windows import Schedule, Windows
 from penstock.delivery.instant import Instant
 from penstock.delivery.page import Slots
-from penstock.delivery.policies.policy import Policy, Stock, Taker
+from penstock.delivery.policies.policy import NO_LIMIT, Policy, Stock, Taker
 from penstock.message import Batch, int64s
 
 #: So many rows stand in lanes if there are as many: who was due first is known among these.
@@ -54,6 +55,11 @@ class Buckets(Policy):
         self._here: dict[Taker, Member] = {}
         #: Where somebody else gives the tables; none of them may hold yet.
         self._windows: Windows | None = None
+        #: Tells how many rows may be out at once that are not due yet; nothing bounds them where nobody does.
+        self.ahead_max: Callable[[], int] | None = None
+        #: Those that are: by which time the rows of each piece are due, and how many they are; and of all pieces.
+        self._ahead: deque[tuple[int, int]] = deque()
+        self._ahead_rows = 0
         self._schedule = Schedule(dealer, buckets)
         self._stale = False
         self._share = Share(deal(dealer, (), buckets))
@@ -83,6 +89,7 @@ class Buckets(Policy):
         """Go by the tables that were given to the policy before, as far as they are of these buckets."""
         if isinstance(before, Buckets) and before._windows is not None:
             self.use_windows(before._windows)
+            self.ahead_max, self._ahead, self._ahead_rows = before.ahead_max, before._ahead, before._ahead_rows
             if before.buckets == self.buckets:
                 self._schedule = before._schedule
 
@@ -93,6 +100,20 @@ class Buckets(Policy):
             if table is not None and table is not self._share.table:
                 self._go_by(table)
                 self.deal += 1
+
+    def ahead_rows(self, wall_ns: int) -> int:
+        """Return how many more rows may go out now that are not due yet; those that came back count until then."""
+        if self.ahead_max is None:
+            return NO_LIMIT
+        while self._ahead and self._ahead[0][0] <= wall_ns:
+            self._ahead_rows -= self._ahead.popleft()[1]
+        return self.ahead_max() - self._ahead_rows
+
+    def went_ahead(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Count rows that went out and are not due yet."""
+        if self.ahead_max is not None and (rows := int((due_ns > wall_ns).sum())):
+            self._ahead.append((int(due_ns.max()), rows))
+            self._ahead_rows += rows
 
     def opens_ns(self, now: Instant) -> int | None:
         """Return when the next table holds."""

@@ -14,6 +14,9 @@ from penstock.delivery.instant import Instant
 from penstock.delivery.page import Slots
 from penstock.message import Batch
 
+#: More than anybody could ask for.
+NO_LIMIT = 1 << 62
+
 
 class Taker(Protocol):
     """A seat, as a policy sees it."""
@@ -72,6 +75,13 @@ class Policy:
 
     def take_over(self, before: Policy) -> None:
         """Hear which policy was in force until now, under other settings."""
+
+    def ahead_rows(self, wall_ns: int) -> int:
+        """Return how many more rows may go out now that are not due yet."""
+        return NO_LIMIT
+
+    def went_ahead(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Hear when rows are due that went out."""
 
     def joined(self, taker: Taker) -> None:
         """Hear that a seat came."""

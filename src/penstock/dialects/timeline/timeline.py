@@ -119,6 +119,11 @@ class Timeline:
         policy = self.subscription.chosen_policy
         if isinstance(policy, Buckets):
             policy.use_windows(Windows(self.choices.time_window_ms))
+            policy.ahead_max = self._ahead_max
+
+    def _ahead_max(self) -> int:
+        """Return how many messages may be with consumers ahead of their time."""
+        return self.choices.prefetch_max_count if self.node.health.may("prefetch") else 0
 
     def adopt(self, table: Table) -> None:
         """Deal by a table as soon as it holds."""
