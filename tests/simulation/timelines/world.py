@@ -239,9 +239,11 @@ class TimelineWorld:
                 if then is not None:
                     way.down(lambda: then(message, row))
 
-            self.asked(lambda: way.service.change_messages(way.caller, words, rows), command).then(answered)
-            if not told:
-                book.unknown(message)
+            try:
+                self.asked(lambda: way.service.change_messages(way.caller, words, rows), command).then(answered)
+            finally:  # also where the node dies at a write of it
+                if not told:
+                    book.unknown(message)
 
         way.up(act)
 
