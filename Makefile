@@ -71,7 +71,7 @@ PARTS := test-pipeline test-outside test-node test-exactly-once test-crash test-
 .PHONY: peers $(PARTS)
 # Built before the tests, because a compiler takes both cores from whatever runs beside it.
 peers: | $(BIN)/python
-	$(BIN)/python -c "from bench import supply; supply.nsqd(); supply.flight_reader(); supply.m3msg(); supply.kafka()"
+	$(BIN)/python -c "from bench import supply; supply.nsqd(); supply.flight_reader(); supply.m3msg(); supply.kafka(); supply.elasticmq()"
 # Where tests that sync much write, and leave nothing of what passed, as it may be memory; Spark's and the proofs stay on
 # the disk.
 SCRATCH ?=
