@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 NAME = "timeline"
 
 #: What was deleted would come back, and its ids with it, which others may have by then.
-NO_SEEK = "messages of a timeline come once; read the topic's log from there, or as another subscription, which may seek"
+NO_SEEK = (
+    "messages of a timeline come once; read the topic's log from there, or as another subscription, which may seek"
+)
 
 MS = 1_000_000
 #: How a topic is is looked up no more often, however many ask.
