@@ -33,7 +33,7 @@ def states() -> tuple[RowStates, ListJournal]:
     first = PAGE_ROWS - 12
     made.lease_fresh(first, 10, 1, 50 * SECOND, 3 * SECOND)
     made.lease_fresh(first + 10, 10, 2, 60 * SECOND, 4 * SECOND)
-    made.release(np.arange(first + 5, first + 15), 1, 0, NOW)
+    made.returns.release(np.arange(first + 5, first + 15), 1, 0, NOW)
     again = np.arange(first + 5, first + 8)
     made.lease(again, 1, 70 * SECOND, 5 * SECOND)
     made.journal.flush(0, lambda now: np.zeros((0, 5), np.int64), NOW)
@@ -91,7 +91,7 @@ def test_one_lease_is_known_as_those_of_an_array_are(offsets: list[int], holder:
     rows = np.array(offsets)
     versions = made.pages.versions(rows)
     good = made.named.current(rows, versions, holder).tolist()
-    found = [made.pages.lease_of(offset, holder) for offset in offsets]
+    found = [made.pages.few.lease_of(offset, holder) for offset in offsets]
     told = zip(made.pages.details(rows)[2].tolist(), versions.tolist(), strict=True)
     assert found == [lease if holds else (0, -1) for lease, holds in zip(told, good, strict=True)]
 

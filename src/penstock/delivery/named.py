@@ -34,13 +34,13 @@ class NamedLeases:
         for delivery in out:
             rows, first = delivery.rows, delivery.batch.first
             if isinstance(rows, slice):  # straight from the log: what one of them has, all have
-                deadline_ns, version = self._pages.lease_of(first + rows.start)
+                deadline_ns, version = self._pages.few.lease_of(first + rows.start)
                 delivery.versions = [version] * delivery.count
                 ends = (first + rows.start, first + rows.stop - 1)
                 self._journal.held_range(holder, name, ends, 1, deadline_ns + later_ns, version)
             elif delivery.count <= SMALL:
                 offsets = delivery.offsets()
-                deadlines, delivery.versions = self._pages.leases_of(offsets)
+                deadlines, delivery.versions = self._pages.few.leases_of(offsets)
                 ends_ns = [deadline_ns + later_ns for deadline_ns in deadlines]
                 self._journal.held_few(holder, name, offsets, delivery.tries(), ends_ns, delivery.versions)
             else:

@@ -75,7 +75,7 @@ class Portion:
         for delivery in self.out:
             rows = np.array(delivery.offsets(), np.int64)
             states.pages.uncount(rows)
-            states.release(rows, self._holder, 0, self._now)
+            states.returns.release(rows, self._holder, 0, self._now)
         self._cursor.ready.policy.unserved()
 
     def fill_from_line(self) -> None:

@@ -267,7 +267,7 @@ class Seat:
         refused: list[int] = []
         due_ns = now.wall_ns + delay_ns if delay_ns > 0 else 0
         for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
-            refused += _ids(cursor.source.number, cursor.states.release(offsets, self.holder, due_ns, now))
+            refused += _ids(cursor.source.number, cursor.states.returns.release(offsets, self.holder, due_ns, now))
         done = len(ids) - len(refused)
         self.in_flight -= done
         self.released += done
@@ -286,7 +286,7 @@ class Seat:
         cursors = self.subscription.cursors
         if not 0 <= shard < len(cursors):
             return None
-        state, holder = cursors[shard].states.pages.state_of(offset)
+        state, holder = cursors[shard].states.pages.few.state_of(offset)
         return (holder == self.holder) if state == LEASED else None
 
     def flush(self) -> None:
@@ -318,10 +318,10 @@ class Seat:
         """Tell which receipts hold: it has the message on lease, in this version."""
         if len(given) > FEW:
             return self._those(given, lambda states, *rows: states.named.current(*rows, self.holder))
-        cursors, holder = self.subscription.cursors, self.holder
+        pages, holder = [cursor.states.pages.few for cursor in self.subscription.cursors], self.holder
         return [
-            0 <= (id_ - 1) >> OFFSET_BITS < len(cursors)
-            and cursors[(id_ - 1) >> OFFSET_BITS].states.pages.lease_of((id_ - 1) & _OFFSET_MASK, holder)[1] == version
+            0 <= (id_ - 1) >> OFFSET_BITS < len(pages)
+            and pages[(id_ - 1) >> OFFSET_BITS].lease_of((id_ - 1) & _OFFSET_MASK, holder)[1] == version
             for id_, version in given
         ]
 

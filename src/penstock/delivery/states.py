@@ -1,9 +1,9 @@
 """Row states: what a subscription was handed of a shard and has not finished, and every move between ready, leased,
 waiting and done.
 
-`Pages` holds the arrays, `Leases` the deadlines, `Agenda` the waiting rows, `KeyOrder` which keys are out. What
-happens is noted for the journal. Knows nothing of the log but offsets, and no clock: times are passed in. Rows that
-become ready go to `queue`, which puts them into their lanes.
+`Pages` holds the arrays, `Leases` the deadlines, `Agenda` the waiting rows, `KeyOrder` which keys are out, `Returns`
+the way back. What happens is noted for the journal. Knows nothing of the log but offsets, and no clock: times are
+passed in. Rows that become ready go to `queue`, which puts them into their lanes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.delivery.named import NamedLeases
 from penstock.delivery.page import BEGAN_BITS, DONE, LEASED, MOVING, READY, WAITING, Slots, since_all_ns, since_ns
 from penstock.delivery.pages import Pages
 from penstock.delivery.recorder import Recorder
+from penstock.delivery.returns import Returns
 from penstock.delivery.source import JournalFile
 
 _NONE = np.empty(0, np.int64)
@@ -46,6 +47,7 @@ class RowStates:
         due_seen_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self.pages = pages
+        self._few = pages.few
         self.journal = JournalWriter(journal)
         #: The holders that outlive connections: their leases are written down before anybody hears of them.
         self.names = names
@@ -62,6 +64,8 @@ class RowStates:
         self.keeps_due = False
         #: Leases end at multiples of this.
         self.grain_ns = GRAIN_NS
+        #: How rows come back that were out.
+        self.returns = Returns(self, queue)
         self.clear()
 
     def clear(self) -> None:
@@ -75,8 +79,7 @@ class RowStates:
         self.returning = 0
         #: Which keys are out, where the subscription keeps order by key.
         self.keys: KeyOrder | None = None
-        #: Rows taken back from each holder because an earlier one of their key came back.
-        self.revoked: dict[int, int] = {}
+        self.returns.revoked = {}
         if self.names:
             self.pages.keep_versions()
 
@@ -149,11 +152,11 @@ class RowStates:
             self.moving += len(dead)
         return dead
 
-    # --- coming back ----------------------------------------------------------------------------------------------
+    # --- being done, and lasting longer -----------------------------------------------------------------------------
 
     def ack_one(self, offset: int, holder: int, now_ns: int) -> bool:
         """Finish one row; False if this holder does not have it."""
-        began = self.pages.finish_one(offset, holder)
+        began = self._few.finish_one(offset, holder)
         if began is None:
             return False
         if began:
@@ -176,7 +179,7 @@ class RowStates:
 
     def ack_few(self, offsets: list[int], holder: int, now_ns: int, versions: list[int] | None = None) -> list[int]:
         """Finish a few rows, as `ack` would; return those that this holder does not have."""
-        began = self.pages.finish_few(offsets, holder, versions)
+        began = self._few.finish_few(offsets, holder, versions)
         refused: list[int] = []
         if None in began:
             refused = [offset for offset, when in zip(offsets, began, strict=True) if when is None]
@@ -264,83 +267,11 @@ class RowStates:
                     self.named.note_rows(holder, part, deadline_ns, now)
         return offsets[~good]
 
-    def release(self, offsets: Offsets, holder: int, due_ns: int, now: Instant) -> Offsets:
-        """Give rows back, to go out again at once or not before `due_ns`; return those the holder does not have."""
-        good = self.pages.leased(offsets, holder)
-        mine = offsets[good]
-        if len(mine):
-            self._given_back(mine, holder, "released", None, due_ns if due_ns > now.wall_ns else 0, now)
-        return offsets[~good]
-
-    def leave(self, holder: int, now: Instant) -> int:
-        """Give back everything a holder has; return how much that was."""
-        mine = self.leases.of(holder)
-        if len(mine):
-            self._given_back(mine, holder, "released", "left", 0, now)
-        return len(mine)
-
-    def expire(self, now: Instant) -> list[tuple[int, int]]:
-        """Give back what was held too long; return (holder, rows) of each."""
-        ended = []
-        for holder, rows in self.leases.expire(now.monotonic_ns):
-            if self.keys is not None:  # a row that ended before may have revoked some of these
-                rows = rows[self.pages.leased(rows, holder)]
-            self._given_back(rows, holder, "expired", None, 0, now)
-            ended.append((holder, len(rows)))
-        return ended
-
-    def _given_back(
-        self, rows: Offsets, holder: int, event: str, reason: str | None, due_ns: int, now: Instant
-    ) -> None:
-        self.leases.less(holder, len(rows))
-        self.leased -= len(rows)
-        if self.recorder is not None and len(rows):
-            self.recorder.returned(event, rows, self.pages.attempts(rows), reason)  # type: ignore[arg-type]
-        self._back(rows, due_ns, now)
-
     def _free(self, offsets: list[int]) -> None:
         """Let rows go that waited for others of their key."""
         freed = self.keys.finished(offsets) if self.keys is not None else None
         if freed:
             self._queue(np.array(sorted(freed), np.int64))
-
-    def _revoke(self, offsets: Offsets, *, delayed: bool) -> Offsets:
-        """Take back later rows of keys whose earlier rows come back; return which of those may be queued now."""
-        if self.keys is None:
-            return offsets
-        queue, revoked = self.keys.came_back(offsets.tolist(), delayed=delayed)
-        if revoked:
-            rows = np.array(sorted(revoked), np.int64)
-            _, attempts, _, holders = self.pages.details(rows)
-            if self.recorder is not None:
-                self.recorder.returned("released", rows, self.pages.attempts(rows), "order")
-            for holder in np.unique(holders).tolist():
-                count = int((holders == holder).sum())
-                self.leases.less(holder, count)
-                self.revoked[holder] = self.revoked.get(holder, 0) + count
-            self.pages.move(rows, READY)
-            self.journal.released(rows, attempts, np.zeros(len(rows), np.int64), self.pages.versions(rows))
-            self.leased -= len(rows)
-            self.ready += len(rows)
-        return np.array(sorted(queue), np.int64)
-
-    def _back(self, offsets: Offsets, due_ns: int, now: Instant) -> None:
-        queue = self._revoke(offsets, delayed=due_ns > 0)
-        if self.names and len(offsets):
-            self.pages.next_versions(offsets)
-        attempts = self.pages.attempts(offsets).astype(np.int64)
-        versions = self.pages.versions(offsets)
-        self.journal.released(offsets, attempts, np.full(len(offsets), due_ns), versions)
-        if due_ns:
-            self.pages.move(offsets, WAITING, due_ns)
-            self.agenda.put(offsets, np.full(len(offsets), due_ns), now.wall_ns)
-            self.waiting += len(offsets)
-            self.returning += len(offsets)
-        else:
-            self.pages.move(offsets, READY, now.wall_ns if self.keeps_due else 0)
-            self.ready += len(offsets)
-            if len(queue):
-                self._queue(queue)
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -404,7 +335,7 @@ class RowStates:
         offsets = self._still_moving(offsets)
         if len(offsets):
             self.moving -= len(offsets)
-            self._back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
+            self.returns.back(offsets, now.wall_ns + DEAD_RETRY_NS, now)
 
     def _still_moving(self, offsets: Offsets) -> Offsets:
         """Return the rows that nobody finished while they were on their way to the dead-letter topic."""

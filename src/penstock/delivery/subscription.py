@@ -205,7 +205,7 @@ class Subscription:
             if not kept:
                 now = self.host.now()
                 for cursor in self.cursors:
-                    cursor.states.leave(seat.holder, now)
+                    cursor.states.returns.leave(seat.holder, now)
             self.holders.leave(seat, kept)
             if seat.named:
                 self.flush()
@@ -230,7 +230,7 @@ class Subscription:
         """Give back what was held too long; True if there was any."""
         ended = False
         for cursor in self.cursors:
-            for holder, count in cursor.states.expire(now):
+            for holder, count in cursor.states.returns.expire(now):
                 ended = True
                 self.expired_leases += count
                 seat = self.holders.of(holder)
@@ -253,8 +253,9 @@ class Subscription:
     def count_revoked(self) -> None:
         """Give credit back for rows that were taken back because an earlier one of their key was."""
         for cursor in self.cursors:
-            if cursor.states.revoked:
-                revoked, cursor.states.revoked = cursor.states.revoked, {}
+            returns = cursor.states.returns
+            if returns.revoked:
+                revoked, returns.revoked = returns.revoked, {}
                 self._lost(revoked)
 
     def _lost(self, lost: dict[int, int]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
-from penstock.columns import Offsets
 from penstock.delivery.instant import Instant
 from penstock.delivery.seat import Seat
 from penstock.delivery.subscription import Subscription
@@ -24,6 +23,7 @@ from penstock.log import label
 from penstock.log.shard import Shard
 from penstock.message import Batch, Done, int64s
 from penstock.node import making
+from penstock.node.backlogs import Backlogs
 from penstock.node.changes import Changes
 from penstock.node.making import Made
 from penstock.node.storage import Storage
@@ -41,14 +41,6 @@ P = ParamSpec("P")
 _NONE = np.empty(0, np.int64)
 
 
-class Backlog(NamedTuple):
-    """Messages of a subscription: those that are due and could go out, are out on lease, wait for their time."""
-
-    ready: int
-    leased: int
-    waiting: int
-
-
 class Topic:
     """One topic of a running node."""
 
@@ -64,11 +56,14 @@ class Topic:
         "_waking",
         "apply_rules",
         "attach",
+        "backlog",
         "busy",
         "change",
         "changes",
         "chosen",
+        "coming",
         "create_subscription",
+        "deferred",
         "delete_subscription",
         "deleted",
         "disk",
@@ -145,6 +140,8 @@ class Topic:
         #: Who hears what is published, by shard; None where no history is kept.
         self._recorders = node.events.recorders(self.name, len(self.shards)) if node.events is not None else None
         self._timer = DueTimer(node.clock, len(self.shards), self._due, self._delays, self._lead_ns)
+        backlogs = Backlogs(self, self._timer)
+        self.backlog, self.deferred, self.coming = backlogs.backlog, backlogs.deferred, backlogs.coming
         self._followers: list[Callable[[], None]] = []
         #: Something happened since the last tick.
         self.busy = False
@@ -291,7 +288,7 @@ class Topic:
         if subscription.settings.ephemeral and not subscription.seats:
             self.delete_subscription(subscription.name)  # if it is refused, it goes with the next one, or at a start
 
-    # --- more shards, and how much there is -----------------------------------------------------------------------
+    # --- more shards, and how much there is -------------------------------------------------------------------------
 
     def take_in(self, shards: Sequence[Shard]) -> None:
         """Make use of new shards: every subscription reads them from their beginning."""
@@ -319,27 +316,6 @@ class Topic:
     def stored_bytes(self) -> int:
         """Return what its segments hold."""
         return sum(shard.stored_bytes() for shard in self.shards)
-
-    def deferred(self, subscription: Subscription) -> int:
-        """Return the rows a subscription has not come to yet and that are not due either."""
-        return sum(self._timer.between(*stretch) for stretch in subscription.unread())
-
-    def backlog(self, subscription: Subscription) -> Backlog:
-        """Return how many messages of a subscription are not finished, by where they are."""
-        deferred = self.deferred(subscription)
-        ahead = subscription.ahead(self.wall())
-        ready = max(subscription.depth() - deferred - ahead, 0)
-        return Backlog(ready, subscription.in_flight(), subscription.waiting() + deferred + ahead)
-
-    def coming(self, subscription: Subscription, until_ns: int) -> list[Offsets]:
-        """Return, shard by shard, when messages are due that are not yet and are before a time."""
-        found = []
-        for cursor in subscription.cursors:
-            due_ns, offsets = self._timer.coming(cursor.source.number, until_ns)
-            ahead = offsets >= cursor.position.offset  # nobody came to those yet
-            passed = cursor.states.agenda.coming(offsets[~ahead], until_ns, self.wall())
-            found.append(np.concatenate((due_ns[ahead], passed)))
-        return found
 
     # --- time -----------------------------------------------------------------------------------------------------
 
