@@ -34,6 +34,6 @@ def of_every_kind(site: Site, random: Random) -> list[Case]:
 @pytest.mark.parametrize("number", [0, 1], ids=["stopped", "killed"])
 def test_damaged_file_costs_no_more_than_what_is_in_it(left: list[Site], number: int, tmp_path: Path) -> None:
     found = of_every_kind(left[number], Random())
-    assert len({kind_of(case.file) for case in found}) == 9
+    assert len({kind_of(case.file) for case in found}) == 10
     wrong = [(str(case), text) for case in found if (text := tried(left[number], case, tmp_path / "work")[1])]
     assert wrong == []

@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.config import CallersConfig
+from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.dynamiq.queue import SETTINGS
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.timeline.config import TimelineConfig
@@ -37,7 +38,8 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flown]:
     users_in(path, USERS)
     timeline = TimelineConfig(port=0)
     callers = CallersConfig(anonymous="off")
-    with Flown(path, lookup=True, sqs=SqsConfig(port=0), timeline=timeline, callers=callers) as node:
+    dory = DoryConfig(tcp=True, tcp_port=0, http_port=0)
+    with Flown(path, lookup=True, sqs=SqsConfig(port=0), timeline=timeline, dory=dory, callers=callers) as node:
         node.do(lambda: [node.node.create_topic(name).now() for name in ("t", "gone", "u")])
         node.do(lambda: node.node.topic("t").create_subscription("s").now())
         node.do(lambda: node.node.topic("t").create_subscription("queue", SETTINGS).now())
@@ -234,6 +236,9 @@ WAYS: dict[str, Way] = {
     "sqs attributes": aws("GetQueueAttributes", b'{"QueueUrl":"/0/t"}'),
     "sqs set": aws("SetQueueAttributes", b'{"QueueUrl":"/0/t","Attributes":{"DelaySeconds":"0"}}'),
     "sqs create": aws("CreateQueue", b'{"QueueName":"t"}'),
+    "dory pages": http("dory.http_port", "GET", "/queues/json"),
+    "dory discards": http("dory.http_port", "GET", "/discards/plain"),
+    "dory debug": http("dory.http_port", "GET", "/msg_debug/get_topics"),
     "flight put": flights(put),
     "flight get": flights(lambda client, o: client.do_get(flight.Ticket(b'{"topic":"t"}'), o).read_all()),
     "flight info": flights(lambda client, o: client.get_flight_info(flight.FlightDescriptor.for_path("t"), o)),

@@ -189,7 +189,14 @@ DORY = (
     encode("t", b"part")[:-2],
 )
 
-#: By the key of the listener's port.
+DORY_PAGES = (
+    _request("GET /") + _request("GET /queues/json") + _request("GET /discards/plain"),
+    _request("GET /msg_debug/add_topic/t%20u") + _request("GET /msg_debug/get_topics"),
+    _request("GET /msg_debug/del_all_topics") + _request("GET /msg_debug/truncate_files"),
+    _request("POST /metadata_update", b"x=1"),
+)
+
+#: By the key of the listener's port, or of its socket.
 BY_PORT = {
     "nsq.tcp_port": NSQ_TCP,
     "nsq.http_port": NSQ_HTTP,
@@ -198,6 +205,9 @@ BY_PORT = {
     "dynamiq.port": DYNAMIQ,
     "m3msg.port": M3MSG,
     "dory.tcp_port": DORY,
+    "dory.unix_stream_path": DORY,
+    "dory.unix_datagram_path": DORY,
+    "dory.http_port": DORY_PAGES,
     "timeline.port": TIMELINE,
     "api.port": API,
     "flight.port": FLIGHT,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Self
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.config.tree import LimitsConfig
-from penstock.dialects.dory.config import DoryConfig
+from penstock.dialects.dory.config import DATAGRAM, STREAM, DoryConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
@@ -24,6 +26,9 @@ ANSWER_S = 20.0
 
 #: Clients make up names of topics all the time here; more than these are refused, as they shall be.
 LIMITS = LimitsConfig(topics=40, shards=400, topic_shards=8)
+
+#: Sockets with a name instead of a port.
+UNIX = {DATAGRAM: socket.SOCK_DGRAM, STREAM: socket.SOCK_STREAM}
 
 #: What is put, where a command says so.
 BODY = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
@@ -38,7 +43,15 @@ class Victim:
 
     def __init__(self, path: Path) -> None:
         flown, queues, m3msg = FlightConfig(port=0), SqsConfig(port=0), M3MsgConfig(port=0)
-        dory = DoryConfig(tcp=True, tcp_port=0, http_port=0)
+        self._folder = tempfile.mkdtemp(prefix="penstock-fuzz-")  # names of sockets are short
+        self._sockets = {key: f"{self._folder}/{kind.name}" for key, kind in UNIX.items()}
+        dory = DoryConfig(
+            tcp=True,
+            tcp_port=0,
+            http_port=0,
+            unix_datagram_path=self._sockets[DATAGRAM],
+            unix_stream_path=self._sockets[STREAM],
+        )
         timeline = TimelineConfig(port=0, auto_create=True)
         self._served = Served(
             path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, dory=dory, timeline=timeline, limits=LIMITS
@@ -54,6 +67,7 @@ class Victim:
         if self._flight is not None:
             self._flight.close()
         self._served.__exit__()
+        shutil.rmtree(self._folder)
 
     @property
     def node_bugs(self) -> int:
@@ -62,14 +76,13 @@ class Victim:
 
     def tell(self, port: str, data: bytes, cuts: list[float]) -> None:
         """Say something to a listener, and hear what it says until it hangs up."""
-        with socket.create_connection(("127.0.0.1", self._served.ports[port]), ANSWER_S) as line:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._line(port) as line:
             try:
                 for piece in pieces(data, cuts):
                     line.sendall(piece)
                 line.shutdown(socket.SHUT_WR)
                 end = time.monotonic() + ANSWER_S
-                while line.recv(1 << 16):
+                while port != DATAGRAM and line.recv(1 << 16):  # where nobody is answered
                     if time.monotonic() > end:
                         raise Sick(f"{port} still talks {ANSWER_S} s after the last word")
             except TimeoutError:
@@ -77,6 +90,16 @@ class Victim:
             except OSError:
                 pass  # it hung up first
         self._check(port)
+
+    def _line(self, port: str) -> socket.socket:
+        if port in UNIX:
+            line = socket.socket(socket.AF_UNIX, UNIX[port])
+            line.settimeout(ANSWER_S)
+            line.connect(self._sockets[port])
+            return line
+        line = socket.create_connection(("127.0.0.1", self._served.ports[port]), ANSWER_S)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return line
 
     def order(self, data: bytes, kind: str) -> None:
         """Send a document over Flight: an action's body, or the command of a put or an exchange."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.config.tree import HttpConfig
+from penstock.dialects.dory.config import DoryConfig
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.timeline.config import TimelineConfig
@@ -29,6 +30,7 @@ LISTENERS = {
     "nsq.lookup_http_port": ("GET /topics", "POST /topic/create?topic=t"),
     "dynamiq.port": ("GET /v1/queues", "PUT /v1/queues/t/message"),
     "timeline.port": ("GET /v1/info", "PUT /v1/topics/t"),
+    "dory.http_port": ("GET /queues/json", "GET /msg_debug/add_all_topics"),
     "sqs.port": ("GET /?Action=ListQueues", "GET /?Action=CreateQueue&QueueName=t"),
     "api.port": ("GET /api/v1/topics", "POST /api/v1/topics/t/messages?create=true"),
 }
@@ -47,7 +49,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     http = HttpConfig(hosts=("queue.example",))
     sqs = SqsConfig(port=0)
     timeline = TimelineConfig(port=0)
-    with Served(tmp_path_factory.mktemp("data"), nsq=nsq, sqs=sqs, timeline=timeline, http=http, lookup=True) as node:
+    path = tmp_path_factory.mktemp("data")
+    (path / "debug").mkdir()
+    dory = DoryConfig(tcp=True, tcp_port=0, http_port=0, msg_debug_path=str(path / "debug"))
+    with Served(path, nsq=nsq, sqs=sqs, timeline=timeline, dory=dory, http=http, lookup=True) as node:
         yield node
 
 

@@ -67,6 +67,20 @@ def test_another_data_directory_is_refused(shelf: Shelf) -> None:
         shelf.claim("registry", "other")
 
 
+def test_a_damaged_name_of_the_registry_is_refused_and_nothing_is_changed(shelf: Shelf) -> None:
+    owner, path = shelf.claim("registry", "data"), shelf.folder / "data" / FILE
+    flipped = [bytes([*owner[:at], owner[at] ^ 1 << at % 8, *owner[at + 1 :]]) for at in range(len(owner))]
+    for content in (None, *(owner[:at] for at in range(len(owner))), *flipped):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError, match="belongs to"):
+            shelf.claim("registry", "data")
+        assert (path.read_bytes() if content is not None else None) == content
+    path.write_bytes(owner)
+    assert shelf.claim("registry", "data") == owner
+
+
 def test_an_empty_registry_is_not_taken_for_data_that_has_topics(shelf: Shelf) -> None:
     shelf.claim("registry", "data")
     (shelf.folder / "data/topics/1").mkdir(parents=True)

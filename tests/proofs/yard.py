@@ -24,6 +24,7 @@ from penstock.message import Batch, Rows
 from penstock.node.node import Node
 from penstock.node.topic import Topic
 from penstock.settings import SubscriptionSettings, TopicSettings
+from tests.callers.parts import user, users_in
 from tests.fakes import FakeClock, FakeDisk
 from tests.log.disks import UnsyncedFile
 
@@ -162,6 +163,7 @@ def row_of(batch: Batch, row: int) -> Row:
 
 def fill(path: Path) -> tuple[Yard, Truth]:
     """Fill a new data directory with one of everything; its node still runs."""
+    users_in(path, [user("bob", ("publish", "orders"), ("consume", "*"), token="a token")])
     yard = Yard(path)
     node = yard.node
     small = 3000
