@@ -127,7 +127,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     subscriptions: Annotated[int, Meta(ge=1)] = 32_768
     #: Holds of readers outside, like Spark's, which keep rows against retention.
     holds: Annotated[int, Meta(ge=1)] = 1000
-    #: Connections to each listener; of Flight every stream counts.
+    #: Connections to each listener; of Flight every stream that publishes or consumes, from its first message on.
     connections: Annotated[int, Meta(ge=1)] = 10_000
     #: Those of them that come from one address.
     connections_per_address: Annotated[int, Meta(ge=1)] = 5_000
