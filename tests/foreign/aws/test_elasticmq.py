@@ -12,11 +12,7 @@ from tests.foreign.aws.cases import CASES, UNASKED
 from tests.foreign.aws.test_moto import named
 from tests.sqs.boto import REGION, Boto
 
-#: One operation, of a queue that nobody has dead letters in, is not answered at all: not 20 seconds are waited for it.
-SETTINGS = f"""
-aws {{ region = {REGION}, accountId = "000000000000" }}
-pekko.http.server.request-timeout = 1s
-"""
+SETTINGS = f'aws {{ region = {REGION}, accountId = "000000000000" }}\n'
 
 
 @pytest.fixture(scope="module")
