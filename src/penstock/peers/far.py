@@ -45,6 +45,7 @@ class FarIntake:
 
     def refuse(self, refusal: Refusal, count: int, done: Published) -> None:
         """Count rows that are not taken and tell their publisher."""
+        self.passes_time = False
         node = self._topic.node
         node.ledger.add(refusal.code, self._topic.name, count, node.clock.now(), str(refusal))
         done(None, refusal)
