@@ -195,6 +195,40 @@ def test_m3msg_case_25_replicas_have_shards_of_their_own() -> None:
     assert sorted((four.shards[b"c"], five.shards[b"c"])) == [401, 601]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_replicas_share_the_four_connections_to_an_instance(again: bool) -> None:
+    way = Way()
+    one, two = way.consumer(), way.consumer()
+    # The first owner of shards 2 and 3 is the second one of shards 0 and 1.
+    way.topology.placements = {"r": placed({one: [0, 1], two: ALL})}
+    way.topology.say(topic(service("r", "replicated")))
+    way.run()
+    assert (len(one.sessions), len(two.sessions)) == (4, 4)
+    assert len(list(way.service("r").connections)) == 8
+    if again:
+        for session in list(two.sessions):
+            session.hang_up()
+        way.until(lambda: len(two.sessions) == 4)
+    bodies = [b"%d" % number for number in range(80)]
+    way.publish(*bodies, routes=[number % 4 for number in range(80)])
+    way.run(2)
+    assert (one.got, two.got) == (once([each for each in bodies if int(each) % 4 < 2]), once(bodies))
+    assert {two.shards[each] for each in bodies} == {2, 3, 4, 5}
+    counts = way.counts("r")
+    assert (counts.acked, counts.unknown) == (120, 0)
+    assert {each.depth() + each.in_flight() for each in way.topic.subscriptions.values()} == {0}
+    # What one replica needs no more, the other one keeps.
+    way.topology.place("r", placed({one: [0, 1], two: [2, 3]}))
+    way.run()
+    assert (len(one.sessions), len(two.sessions)) == (4, 4)
+    way.publish(b"last", routes=[3])
+    way.run()
+    assert two.got[b"last"] == 1
+    way.topology.place("r", placed({one: ALL}))
+    way.run()
+    assert (len(one.sessions), len(two.sessions)) == (4, 0)
+
+
 def test_m3msg_case_26_what_waits_for_a_replica_goes_to_the_instance_that_takes_its_place_also_after_a_kill() -> None:
     way = Way()
     one, two, three = way.consumer(), way.consumer(), way.consumer()

@@ -28,7 +28,7 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     placement_namespace: str = "_sd.placement"
     #: Connections to each instance; a shard always goes over the same one.
     connections: Annotated[int, Meta(ge=1, le=64)] = 4
-    #: Messages without an ack that one connection may have.
+    #: Messages without an ack that one connection may have, of each replica that it serves.
     in_flight: Annotated[int, Meta(ge=1)] = 65_536
     #: A message without an ack is sent again after this, and each time after twice as long, up to the next (0 = the
     #: most there is, 12 h). Up to half of it is left off by chance.

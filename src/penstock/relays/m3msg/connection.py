@@ -1,6 +1,7 @@
 """One connection to one instance of a consumer service: messages out, acks back.
 
-Owns a seat while it stands. What is not acked in time goes out again, over whatever connection has the shard then.
+Owns a seat in the subscription of each replica that it serves, while it stands. What is not acked in time goes out
+again, over whatever connection has the shard then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -60,28 +61,25 @@ class Manner(Protocol):
         """Return when to dial again."""
 
 
-class Connection:
-    """A link, and the seat that is there while it stands."""
+class Served(NamedTuple):
+    """A replica that is sent over a connection."""
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        name: str,
-        attach: Callable[..., Seat],
-        manner: Manner,
-        counts: Counts,
-        shards: int,
-        first_shard: int,
-    ) -> None:
-        #: Which rows its instance may have, where that depends on their time.
-        self._keep: Keep | None = None
-        self._attach = attach
+    attach: Callable[..., Seat]
+    #: Which rows the instance may have, where that depends on their time.
+    keep: Keep | None
+
+
+class Connection:
+    """A link, and the seats that are there while it stands."""
+
+    def __init__(self, address: tuple[str, int], name: str, manner: Manner, counts: Counts, shards: int) -> None:
         self._name = name
         self._manner = manner
         self._counts = counts
         self._shards = shards
-        self._first_shard = first_shard
-        self._seat: Seat | None = None
+        #: By the first of the replica's shards, by which acks are told apart.
+        self._served: dict[int, Served] = {}
+        self._seats: dict[int, Seat] = {}
         self._reader = AckReader()
         #: Since when what was sent does not leave; None while it does.
         self._full_ns: int | None = None
@@ -101,56 +99,68 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """How many messages wait for their ack."""
-        return self._seat.in_flight if self._seat is not None else 0
+        return sum(seat.in_flight for seat in self._seats.values())
 
     @property
     def is_open(self) -> bool:
         """Whether it can be sent to."""
-        return self._seat is not None
+        return bool(self._seats)
 
-    def judge_by(self, keep: Keep | None) -> None:
-        """Take only what this says of rows; what it refuses is finished."""
-        self._keep = keep
-        if self._seat is not None:
-            self._seat.keep = keep
+    @property
+    def is_used(self) -> bool:
+        """Whether a replica is sent over it."""
+        return bool(self._served)
+
+    def serve(self, first_shard: int, attach: Callable[..., Seat], keep: Keep | None) -> None:
+        """Send the rows of a replica as well, and of these only what `keep` says; what it refuses is finished."""
+        self._served[first_shard] = Served(attach, keep)
+        if first_shard in self._seats:
+            self._seats[first_shard].keep = keep
+        elif self.link.is_open:
+            self._sit(first_shard)
+        self.link.connect()
+
+    def leave(self, first_shard: int) -> None:
+        """Send nothing more of a replica; what is out is for others."""
+        self._served.pop(first_shard, None)
+        self._rise(first_shard)
 
     def drain(self) -> None:
         """Send nothing more; acks of what is out still come."""
         self._draining = True
-        if self._seat is not None:
-            self._seat.set_credit(0)
+        for seat in self._seats.values():
+            seat.set_credit(0)
 
     def close(self) -> None:
         """Leave; whatever is out is for others."""
-        self._leave()
+        self._rise_all()
         self.link.close()
 
     # --- the link calls these -------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """Take a seat."""
+        """Take seats."""
         self.link.settled()
         self._reader = AckReader(self._manner.frame_bytes)
         self._full_ns = None
-        if self._draining:  # a node that stops gives no seats
-            return
-        self._seat = self._attach(
-            self._deliver,
-            lease_ns=self._manner.retry.after_ns(1),
-            name=self._name,
-            keep=self._keep,
-            evict=self._evicted,
-        )
-        self._seat.set_credit(self._manner.in_flight)
+        for first_shard in list(self._served):
+            self._sit(first_shard)
 
     def received(self, data: bytes) -> None:
         """Finish what was acked."""
         said = self._reader.feed(data)
-        if said is not None and self._seat is not None:
+        if said is not None:
             ids = np.asarray(said.id, np.uint64).view(np.int64)
-            unknown = len(self._seat.ack(ids))
-            self._counts.acked += len(ids) - unknown
-            self._counts.unknown += unknown
+            acked = 0
+            for first_shard, seat in list(self._seats.items()):
+                mine = ids
+                if len(self._seats) > 1:
+                    shards = np.asarray(said.shard, np.uint64)
+                    mine = ids[(shards >= first_shard) & (shards < first_shard + self._shards)]
+                if len(mine):
+                    acked += len(mine) - len(seat.ack(mine))
+            self._counts.acked += acked
+            self._counts.unknown += len(ids) - acked
         if self._reader.frames.fault:
             self.link.drop(self._reader.frames.fault)
 
@@ -165,39 +175,58 @@ class Connection:
     def hold(self, full: bool) -> None:
         """Send nothing more while what was sent does not leave."""
         self._full_ns = self._manner.clock.monotonic() if full else None
-        if self._seat is not None:
+        for seat in list(self._seats.values()):
             if full:
-                self._seat.block()
+                seat.block()
             else:
-                self._seat.unblock()
+                seat.unblock()
 
     def closed(self, why: str) -> None:
         """Give back what is out; it goes to whoever has its shard."""
         self._counts.resets += 1
-        self._leave()
+        self._rise_all()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        seat, self._seat = self._seat, None
+    def _sit(self, first_shard: int) -> None:
+        if self._draining:  # a node that stops gives no seats
+            return
+        served = self._served[first_shard]
+        seat = self._seats[first_shard] = served.attach(
+            partial(self._deliver, first_shard),
+            lease_ns=self._manner.retry.after_ns(1),
+            name=self._name,
+            keep=served.keep,
+            evict=partial(self._evicted, first_shard),
+        )
+        if self._full_ns is not None:
+            seat.block()
+        seat.set_credit(self._manner.in_flight)
+
+    def _rise(self, first_shard: int) -> None:
+        seat = self._seats.pop(first_shard, None)
         if seat is not None:
             seat.close()
 
-    def _evicted(self) -> None:
+    def _rise_all(self) -> None:
+        for first_shard in list(self._seats):
+            self._rise(first_shard)
+
+    def _evicted(self, first_shard: int) -> None:
         """Hang up: without a seat a link that stands would let its shards wait for nobody."""
-        self._leave()
+        self._rise(first_shard)
         self.link.drop("it could not be sent to")
 
-    def _finish(self, ids: list[int]) -> None:
-        if self._seat is not None:
-            self._seat.ack(ids)
+    def _finish(self, first_shard: int, ids: list[int]) -> None:
+        if first_shard in self._seats:
+            self._seats[first_shard].ack(ids)
 
-    def _deliver(self, deliveries: list[Delivery]) -> None:
-        seat, retry = self._seat, self._manner.retry
+    def _deliver(self, first_shard: int, deliveries: list[Delivery]) -> None:
+        seat, retry = self._seats.get(first_shard), self._manner.retry
         if seat is None:
             return
         for delivery in deliveries:
-            out = framed(delivery, self._shards, self._first_shard, self._manner.clock.now(), self._manner.frame_bytes)
+            out = framed(delivery, self._shards, first_shard, self._manner.clock.now(), self._manner.frame_bytes)
             self.link.write(memoryview(out.wire))
             self._counts.sent += delivery.count
             attempts = delivery.attempts
@@ -213,5 +242,5 @@ class Connection:
             if out.too_large:
                 self._counts.too_large += len(out.too_large)
                 _log.warning("%d messages are larger than a frame may be, and are not sent", len(out.too_large))
-                seat.subscription.host.call_soon(partial(self._finish, out.too_large))
+                seat.subscription.host.call_soon(partial(self._finish, first_shard, out.too_large))
         seat.lease_ns = retry.after_ns(1)

@@ -1,18 +1,17 @@
-"""One subscription of a consumer service, and the connections over which its messages go out.
+"""One subscription of a consumer service, and who gets its messages.
 
 A shared service has one, a replicated one has one for each place among the owners of a shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.columns import Offsets
-from penstock.config import host_and_port
 from penstock.delivery.policies.routed import Routed, routes
 from penstock.delivery.seat import Keep, Seat
 from penstock.delivery.source import Delivery
@@ -21,8 +20,9 @@ from penstock.errors import ConfigError
 from penstock.filters.acceptance import SHARD_SET
 from penstock.filters.shards import ShardFilter
 from penstock.message import Batch
-from penstock.relays.m3msg.connection import Connection, Counts, Manner
-from penstock.relays.m3msg.owners import NOBODY, UNWANTED, Owner, dealt, taker
+from penstock.relays.m3msg.connection import Counts, Manner
+from penstock.relays.m3msg.connections import Connections
+from penstock.relays.m3msg.owners import NOBODY, UNWANTED, Owner, dealt
 from penstock.relays.m3msg.stream import Attach
 
 
@@ -34,7 +34,7 @@ class Replica:
         attach: Attach,
         subscription: Subscription,
         manner: Manner,
-        connections: int,
+        connections: Connections,
         counts: Counts,
         shards: int,
         first_shard: int,
@@ -42,12 +42,12 @@ class Replica:
         self.subscription = subscription
         self._attach = attach
         self._manner = manner
-        self._number = connections
+        self._connections = connections
         self._counts = counts
         self._shards = shards
         self._first_shard = first_shard
-        #: By the endpoint of the instance.
-        self._connections: dict[str, list[Connection]] = {}
+        #: Where its rows are sent.
+        self._endpoints: set[str] = set()
         #: Who takes what is not sent, by their names.
         self._discarding: dict[str, Seat] = {}
         self._owners: Mapping[int, Sequence[Owner]] | None = None
@@ -56,11 +56,6 @@ class Replica:
         self._shard_set = ""
         self._is_draining = False
 
-    @property
-    def connections(self) -> Iterator[Connection]:
-        """All of them."""
-        return (each for some in self._connections.values() for each in some)
-
     def place(self, owners: Mapping[int, Sequence[Owner]], *, discards: bool) -> None:
         """Send to these owners from now on; `discards`: what nobody has is not kept."""
         if self._is_draining:
@@ -68,9 +63,9 @@ class Replica:
         self._owners, self._discards = owners, discards
         self._shard_set = self.subscription.settings.shard_set
         endpoints = {owner.endpoint for some in owners.values() for owner in some}
-        for gone in [endpoint for endpoint in self._connections if endpoint not in endpoints]:
-            for connection in self._connections.pop(gone):
-                connection.close()
+        for gone in sorted(self._endpoints - endpoints):
+            self._connections.leave(gone, self._first_shard)
+        self._endpoints = endpoints
         policy = self.subscription.chosen_policy
         if not isinstance(policy, Routed):
             raise ConfigError(f"subscription {self.subscription.name} is not dealt by routes, and cannot be relayed")
@@ -78,16 +73,14 @@ class Replica:
         if self._shard_set:
             # Of its own shards, whatever `route` a message brought.
             wanted = ShardFilter(self._shard_set).verdicts(list(range(self._shards))).tolist()
-        deal = dealt(owners, self._shards, self._number, wanted)
+        deal = dealt(owners, self._shards, self._connections.number, wanted)
         policy.deal_to(deal.lanes, deal.takers)
         self._discard(NOBODY, discards and NOBODY in deal.takers)
         self._discard(UNWANTED, UNWANTED in deal.takers)
-        for endpoint in sorted(endpoints - self._connections.keys()):
-            self._connections[endpoint] = [self._connection(endpoint, number) for number in range(self._number)]
-        keep = self._timely(owners)
-        for connection in self.connections:
-            connection.judge_by(keep)
-            connection.link.connect()
+        attach, keep = partial(self._attach, self.subscription), self._timely(owners)
+        for endpoint in sorted(endpoints):
+            for connection in self._connections.to(endpoint):
+                connection.serve(self._first_shard, attach, keep)
         self.subscription.pump()
 
     def configured(self) -> None:
@@ -98,28 +91,14 @@ class Replica:
     def drain(self) -> None:
         """Send nothing more, to nobody who comes either."""
         self._is_draining = True
-        for connection in self.connections:
-            connection.drain()
 
     def close(self) -> None:
-        """Hang up."""
-        for connection in self.connections:
-            connection.close()
-        self._connections.clear()
+        """Send nothing more, and hang up on who gets nothing of other replicas."""
+        for endpoint in sorted(self._endpoints):
+            self._connections.leave(endpoint, self._first_shard)
+        self._endpoints = set()
         for name in list(self._discarding):
             self._discard(name, False)
-
-    def _connection(self, endpoint: str, number: int) -> Connection:
-        attach = partial(self._attach, self.subscription)
-        return Connection(
-            host_and_port(endpoint),
-            taker(endpoint, number),
-            attach,
-            self._manner,
-            self._counts,
-            self._shards,
-            self._first_shard,
-        )
 
     # --- what is not sent -----------------------------------------------------------------------------------------
 

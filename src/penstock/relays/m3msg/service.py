@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -14,7 +14,8 @@ from penstock.errors import PenstockError
 from penstock.m3.placement import Placement
 from penstock.m3.topic import ConsumerService, Filters
 from penstock.registry.answer import Answer
-from penstock.relays.m3msg.connection import Connection, Counts, Manner
+from penstock.relays.m3msg.connection import Counts, Manner
+from penstock.relays.m3msg.connections import Connections
 from penstock.relays.m3msg.members import REMEMBERED
 from penstock.relays.m3msg.owners import Owner, beyond, replicas, shared, usable
 from penstock.relays.m3msg.replica import Replica
@@ -43,7 +44,7 @@ class Service:
         self._stream = stream
         self._shards = shards
         self._manner = manner
-        self._number = connections
+        self.connections = Connections(connections, manner, self.counts, shards)
         self._replicas: list[Replica] = []
         self._placement: Placement | None = None
         self._closed = self._is_draining = False
@@ -64,11 +65,6 @@ class Service:
     def has_subscription(self) -> bool:
         """Whether there is a subscription of its own already."""
         return bool(self._subscriptions())
-
-    @property
-    def connections(self) -> Iterator[Connection]:
-        """All of them."""
-        return (connection for replica in self._replicas for connection in replica.connections)
 
     @property
     def is_placed(self) -> bool:
@@ -138,6 +134,8 @@ class Service:
         self._is_draining = True
         for replica in self._replicas:
             replica.drain()
+        for connection in self.connections:
+            connection.drain()
 
     def close(self) -> None:
         """Hang up; what is not acked is sent again by whoever comes next."""
@@ -283,7 +281,13 @@ class Service:
         def made(subscription: Subscription) -> None:
             first_shard = number * self._shards
             replica = Replica(
-                self._stream.attach, subscription, self._manner, self._number, self.counts, self._shards, first_shard
+                self._stream.attach,
+                subscription,
+                self._manner,
+                self.connections,
+                self.counts,
+                self._shards,
+                first_shard,
             )
             self._replicas.append(replica)
             if self._is_draining:
