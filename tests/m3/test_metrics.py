@@ -227,6 +227,25 @@ def test_timed_and_forwarded_metrics_are_read_with_their_traffic_types() -> None
         assert (found.id, found.time_ns, found.policies, found.traffic) == (b"t", 7, (POLICY,), 6), number
 
 
+@given(
+    aggregates.map(lambda metric: metric._replace(is_aggregated=False)),
+    st.sampled_from([0, 1590268]),
+    st.sampled_from(["forwarded", "timed", "timed_staged", "timed_policy"]),
+)
+def test_timed_and_forwarded_metrics_are_read_back(metric: Metric, aggregations: int, form: metrics.Form) -> None:
+    if form != "timed_policy":  # which has no room for them
+        metric = metric._replace(aggregations=aggregations)
+    written = metrics.encode_unaggregated(metric, form)
+    assert alike(metrics.decode(written, NOW), metric)
+    assert written[1] == ["sample", "forwarded", "timed", "timed_staged", "timed_policy"].index(form) + 3
+
+
+@pytest.mark.parametrize("form", ["forwarded", "timed", "timed_policy"])
+def test_a_form_that_has_one_policy_takes_no_other_number(form: metrics.Form) -> None:
+    with pytest.raises(ValueError, match="one policy"):
+        metrics.encode_unaggregated(FOO._replace(policies=()), form)
+
+
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [

@@ -8,6 +8,7 @@
 | RoutingPolicy | 1 traffic_types |
 | MetricWithMetadatas | 1 type; 2 counter; 3 batch timer; 4 gauge; 5 forwarded; 6, 7, 8 timed: {1 metric; 2 metadata} |
 | Counter, BatchTimer, Gauge | 1 id; 2 value: int64, packed doubles, double; 3 annotation; 4 client_time_nanos |
+| ForwardMetadata, TimedMetadata | 1 aggregation_id; 2 storage_policy; 7, 3 routing_policy |
 | StagedMetadatas | 1 repeated {1 cutover_nanos; 2 tombstoned; 3 metadata {1 pipelines, repeated}} |
 | PipelineMetadata | 1 aggregation_id {1 id}; 2 storage_policies, repeated; 3 pipeline; 6 routing_policy |
 
@@ -33,6 +34,12 @@ Kind = Literal["", "counter", "timer", "gauge"]
 #: The fields of MetricWithMetadatas: samples by kind, and the timed ones.
 _SAMPLES: dict[int, Kind] = {2: "counter", 3: "timer", 4: "gauge"}
 _FORWARDED, _TIMED, _TIMED_STAGED, _TIMED_POLICY = 5, 6, 7, 8
+#: How a metric that is not aggregated is put: a sample of its kind, one that another aggregator forwarded, or one with
+#: a time of its own, whose metadata is of one policy, in stages, or nothing but the policy.
+Form = Literal["sample", "forwarded", "timed", "timed_staged", "timed_policy"]
+_FORMS: dict[Form, int] = {
+    "forwarded": _FORWARDED, "timed": _TIMED, "timed_staged": _TIMED_STAGED, "timed_policy": _TIMED_POLICY,
+}  # fmt: skip
 _DOUBLE = Struct("<d")
 #: Policies that are remembered by their bytes: there are few, and one in every metric.
 POLICIES_MAX = 1024
@@ -88,11 +95,14 @@ def encode(metric: Metric) -> bytes:
     """Return an aggregated metric as upstream writes it."""
     if len(metric.policies) != 1 or len(metric.values) != 1:
         raise ValueError("an aggregated metric has one policy and one value")
-    return bytes_field(
-        1,
+    return bytes_field(1, _with_policy_bytes(metric))
+
+
+def _with_policy_bytes(metric: Metric) -> bytes:
+    return (
         bytes_field(1, _timed_bytes(metric))
         + bytes_field(2, policy_bytes(metric.policies[0]))
-        + bytes_field(3, number_field(1, metric.traffic)),
+        + bytes_field(3, number_field(1, metric.traffic))
     )
 
 
@@ -145,17 +155,33 @@ def unaggregated(data: bytes, now_ns: int) -> Metric:
     return _with_one(found, metadata, 7 if kind + 1 == _FORWARDED else 3)
 
 
-def encode_unaggregated(metric: Metric) -> bytes:
-    """Return a counter, gauge or timer with one pipeline for all its policies, in force since ever."""
-    numbers = {kind: no for no, kind in _SAMPLES.items()}
-    if metric.kind not in numbers:
-        raise ValueError("a metric that is not aggregated is a counter, a gauge or a timer")
-    no = numbers[metric.kind]
+def encode_unaggregated(metric: Metric, form: Form = "sample") -> bytes:
+    """Return a metric that an aggregator is to take; a sample has one pipeline for all its policies, since ever."""
+    if form == "sample":
+        numbers = {kind: no for no, kind in _SAMPLES.items()}
+        if metric.kind not in numbers:
+            raise ValueError("a metric that is not aggregated is a counter, a gauge or a timer")
+        no, value = numbers[metric.kind], _sample_bytes(metric)
+    else:
+        no, value = _FORMS[form], _forwarded_bytes(metric) if form == "forwarded" else _timed_bytes(metric)
+        if form != "timed_staged" and len(metric.policies) != 1:
+            raise ValueError(f"a metric of the form {form} has one policy")
+    if form == "timed_policy":
+        return number_field(1, no - 1) + bytes_field(no, _with_policy_bytes(metric))
+    if form in ("forwarded", "timed"):
+        metadata = bytes_field(1, number_field(1, metric.aggregations))
+        metadata += bytes_field(2, policy_bytes(metric.policies[0]))
+        metadata += bytes_field(7 if form == "forwarded" else 3, number_field(1, metric.traffic))
+    else:
+        metadata = _staged_bytes(metric)
+    return number_field(1, no - 1) + bytes_field(no, bytes_field(1, value) + bytes_field(2, metadata))
+
+
+def _staged_bytes(metric: Metric) -> bytes:
     pipeline = bytes_field(1, number_field(1, metric.aggregations))
     pipeline += b"".join(bytes_field(2, policy_bytes(policy)) for policy in metric.policies)
     pipeline += bytes_field(3, b"") + bytes_field(6, number_field(1, metric.traffic))
-    staged = bytes_field(1, bytes_field(3, bytes_field(1, pipeline)))
-    return number_field(1, no - 1) + bytes_field(no, bytes_field(1, _sample_bytes(metric)) + bytes_field(2, staged))
+    return bytes_field(1, bytes_field(3, bytes_field(1, pipeline)))
 
 
 def _sample(data: bytes, kind: Kind) -> Metric:
@@ -222,6 +248,11 @@ def _forwarded(data: bytes) -> Metric:
             case 5:
                 annotation = field.data()
     return Metric(id_, _kind(kind), time_ns, tuple(values), annotation=annotation)
+
+
+def _forwarded_bytes(metric: Metric) -> bytes:
+    out = number_field(1, KINDS.index(metric.kind)) + _some(2, metric.id) + number_field(3, metric.time_ns)
+    return out + _some(4, b"".join(map(_DOUBLE.pack, metric.values))) + _some(5, metric.annotation)
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
