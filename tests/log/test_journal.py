@@ -290,6 +290,25 @@ def test_sync_after_the_end_is_no_good_news(tmp_path: Path) -> None:
     assert isinstance(told[0], OSError)
 
 
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_whoever_waits_for_the_sync_after_the_one_under_way_hears_what_became_of_it(
+    tmp_path: Path, is_removed: bool
+) -> None:
+    disk = ManualDisk()
+    journal, _ = reopened(tmp_path, disk)
+    told: list[str] = []
+    journal.append([(1, 1, 1, 1, 1)])
+    journal.keep(lambda error: told.append(f"first {error or 'kept'}"))
+    journal.append([(2, 2, 2, 2, 2)])
+    journal.keep(lambda error: told.append(f"second {'lost' if error else 'kept'}"))
+    if is_removed:
+        journal.remove()  # its topic went to another node, which has what was synced
+    else:
+        journal.close(nothing)
+    disk.run("sync")
+    assert told == ["first kept", f"second {'lost' if is_removed else 'kept'}"]
+
+
 def test_sync_of_what_is_synced_is_told_at_once(tmp_path: Path) -> None:
     disk = ManualDisk()
     journal, _ = reopened(tmp_path, disk)

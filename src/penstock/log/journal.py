@@ -82,6 +82,7 @@ class Journal:
         self._unheard: OSError | None = None
         #: Closed or removed: nothing more is to be done for it.
         self.ended = False
+        self._is_removed = False
         #: Bytes that recovery cut from the end because they were not whole.
         self.cut_bytes = 0
         #: Called before anything is written in this life; what it raises, whoever writes hears.
@@ -273,7 +274,7 @@ class Journal:
 
     def remove(self) -> None:
         """Remove the journal for good."""
-        self.ended = True
+        self.ended = self._is_removed = True
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -310,10 +311,13 @@ class Journal:
         if self._held:
             self.append([])
         if self._held or self.suspect or self._file is None:
-            unwritten = self._held or self.suspect
-            error = OSError("the journal's last entries are not written: the disk is full or failed")
+            error: OSError | None = None
+            if self._is_removed:  # with what came behind the last sync, which whoever goes on has not
+                error = OSError(f"the journal {self._name} of {self._directory} is gone")
+            elif self._held or self.suspect:
+                error = OSError("the journal's last entries are not written: the disk is full or failed")
             for done in group:
-                done(error if unwritten else None)
+                done(error)
             return
         self._syncing, self._unsynced = True, False
         file, named, generation = self._file, self._named, self._generation
