@@ -187,16 +187,24 @@ class StoreWay:
     def send(self, writer: Writer, partition: Partition, records: Sequence[Record]) -> Sequence[int]:
         """Send, if the way is open."""
         self._ask()
-        if self.fuse and self._random.random() < 0.5:
+        if self.fuse == 1 and self._random.random() < 0.5:
+            self._send_some(writer, partition, records)
             self._burn()
         if self._random.random() < self.lost:
-            raise AwayError("what was sent got lost")
+            self._send_some(writer, partition, records)
+            raise AwayError("the rest of what was sent got lost")
         offsets = writer.send(partition, records)
         if self.fuse:
             self._burn()
         if self._random.random() < self.lost:
             raise AwayError("the answer got lost")
         return offsets
+
+    def _send_some(self, writer: Writer, partition: Partition, records: Sequence[Record]) -> None:
+        """Send the first of them, or none: records go in order, and not in one piece."""
+        some = self._random.randrange(len(records))
+        if some:
+            writer.send(partition, records[:some])
 
     def send_soon(
         self, writer: Writer, partition: Partition, record: Record, told: Callable[[int | OSError], None]

@@ -30,7 +30,7 @@ EVENTS_MAX = 2500
 #: What may happen to a node.
 TROUBLES = (
     *("kill", "fuse", "pause", "pause", "stand still", "stand still", "registry", "store", "both", "stop"),
-    *("roads", "roads"),
+    *("roads", "roads", "all registry", "all store"),
 )
 
 
@@ -177,6 +177,14 @@ class ClusterWorld:
             member.stop()
         elif what == "roads":
             member.lose_roads()
+        elif what == "all store":
+            self._store.is_away = True
+            scheduler.after(long_ns, self._store.heal)
+        elif what == "all registry":
+            for each in self.members:
+                if each.node is not None:
+                    each.registry.is_cut = True
+                    scheduler.after(long_ns, partial(self._uncut, each, each.life))
         else:
             if what != "store":
                 member.registry.is_cut = True
@@ -201,6 +209,7 @@ class ClusterWorld:
     def _heal(self) -> None:
         """Let everything be well, and see that everything comes to its end."""
         self.is_busy = False
+        self._store.heal()
         self.book.record("heal")
         for member in self.members:
             member.heal()
