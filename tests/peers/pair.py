@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -70,21 +70,27 @@ class FakeLogs:
 
 
 class Pair:
-    """Nodes n1 and n2."""
+    """Nodes n1 and n2, and more where they are named."""
 
     def __init__(
-        self, path: Path, *, cluster: Mapping[str, Any] | None = None, host: str = "127.0.0.1", **config: Any
+        self,
+        path: Path,
+        *,
+        cluster: Mapping[str, Any] | None = None,
+        host: str = "127.0.0.1",
+        names: Sequence[str] = ("n1", "n2"),
+        **config: Any,
     ) -> None:
         self.host = host
         path.mkdir(parents=True, exist_ok=True)
         secret = path / "secret"
         secret.write_text(SECRET + "\n")
         self.nodes: dict[str, Served] = {}
-        for number, name in enumerate(("n1", "n2"), 1):
+        for number, name in enumerate(names, 1):
             chosen = {"secret_file": str(secret), **(cluster or {})}
-            own = ClusterConfig(name="test", node=name, port=0, lease_ns=2 * SECOND, slots=2, **chosen)
+            own = ClusterConfig(name="test", node=name, port=0, lease_ns=2 * SECOND, slots=len(names), **chosen)
             self.nodes[name] = Served(path / name, cluster=own, seed=number, **config)
-        self.n1, self.n2 = self.nodes.values()
+        self.n1, self.n2 = list(self.nodes.values())[:2]
         self._thread = threading.Thread(target=self._run, name="nodes")
         self._started: Future[None] = Future()
 

@@ -217,16 +217,19 @@ def test_a_queue_that_nobody_has_now_refuses_its_copy_and_the_others_get_theirs(
 def test_dynamiq_case_24_nodes_of_a_cluster_have_ranges_that_meet_and_say_the_same_of_each_other(
     tmp_path: Path,
 ) -> None:
-    with Pair(tmp_path, dynamiq=DynamiqConfig(name="zz", port=0)) as pair:
+    names = ("n1", "n2", "n3")
+    with Pair(tmp_path, names=names, dynamiq=DynamiqConfig(name="zz", port=0)) as pair:
+        nodes = list(pair.nodes.values())
         for path in ("/v1", ""):
-            ranges = [queue_service(node, "GET", f"{path}/status/partitionrange").json for node in (pair.n1, pair.n2)]
+            ranges = [queue_service(node, "GET", f"{path}/status/partitionrange").json for node in nodes]
             assert ranges == [
-                {"bottom": "0", "top": "4611686018427387903"},
-                {"bottom": "4611686018427387903", "top": "9223372036854775807"},
+                {"bottom": "0", "top": "3074457345618258602"},
+                {"bottom": "3074457345618258602", "top": "6148914691236517204"},
+                {"bottom": "6148914691236517204", "top": "9223372036854775807"},
             ]
-            said = queue_service(pair.n1, "GET", f"{path}/status/servers").content.decode()
-            assert [line.split()[:2] for line in said.splitlines()] == [["Member:", "n1"], ["Member:", "n2"]]
-            assert said == queue_service(pair.n2, "GET", f"{path}/status/servers").content.decode()
+            said = [queue_service(node, "GET", f"{path}/status/servers").content.decode() for node in nodes]
+            assert [line.split()[:2] for line in said[0].splitlines()] == [["Member:", name] for name in names]
+            assert said[0] == said[1] == said[2]
 
 
 def test_nsq_over_http_answers_on_either_node(pair: Pair) -> None:
