@@ -19,7 +19,7 @@ from penstock.clock import MILLISECOND, SECOND, Timer
 from penstock.cluster.balance import Balance, Client
 from penstock.cluster.drift import Target
 from penstock.cluster.entries import Entry
-from penstock.cluster.figures import Figures
+from penstock.cluster.figures import Direction, Figures
 from penstock.cluster.health import Reason
 from penstock.cluster.overseer import Overseer
 from penstock.cluster.records import BrokerRecord, ClientRecord, Role, counted
@@ -103,6 +103,7 @@ class Membership:
         self._cpu_share = 0.0
         #: Answers of the registry so far, and the time they took.
         self._answered = (0.0, 0.0)
+        self._registry_bytes = {"in": 0, "out": 0}
         self._registry_latency_ms = 0.0
         #: What was last said of what changes all the time, and when.
         self._figures: BrokerRecord | None = None
@@ -315,6 +316,11 @@ class Membership:
             self._registry_latency_ms = mean_s * 1000
             self.figures.latency("sync", "", mean_s)
         self._answered = (answers, seconds)
+        ways: dict[Direction, str] = {"in": "received_bytes_total", "out": "sent_bytes_total"}
+        for way, name in ways.items():
+            size = int(told.get(name, 0))
+            self.figures.network(way, "sync", "", size - self._registry_bytes[way])
+            self._registry_bytes[way] = size
         return bool(told.get("up", 1))
 
     def _say_changes(self) -> None:

@@ -68,6 +68,7 @@ def test_while_it_sends_the_node_is_told_what_time_it_is_here_about_every_second
     monkeypatch.setattr("penstock.client.timeline.producer.PING_S", 0)
     producer.create(b"b")
     assert len(fake.pings) == 2
+    assert fake.pings[0].rtt_ms == 0 < fake.pings[1].rtt_ms < 60_000
 
 
 def test_what_was_sent_over_a_connection_that_broke_is_stored_once(fake: FakeTimelines, producer: Producer) -> None:

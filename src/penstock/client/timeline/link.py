@@ -82,6 +82,8 @@ class Link:
         #: Grows with each session: streams of an older one are of no use.
         self.generation = 0
         self._not_before = 0.0
+        #: How long the last ping took.
+        self._rtt_ms = 0.0
 
     @property
     def url(self) -> str:
@@ -151,8 +153,11 @@ class Link:
         with self._lock:
             session, connection = self._session, self._connection
         if session and connection is not None:
+            began_s = time.monotonic()
             try:
-                act(connection, "ping", wire.Ping(session_id=session, local_ts_ms=now_ms), wire.Pong)
+                asked = wire.Ping(session_id=session, local_ts_ms=now_ms, rtt_ms=self._rtt_ms)
+                act(connection, "ping", asked, wire.Pong)
+                self._rtt_ms = (time.monotonic() - began_s) * 1000
             except PenstockError:
                 pass  # whatever is wrong, the next request finds out
 

@@ -220,6 +220,8 @@ class Ping(Request):
 
     local_ts_ms: int
     session_id: str = ""
+    #: How long the last one took until it was answered; 0 where that is not known.
+    rtt_ms: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,8 @@ class Consumer:
         #: Its active leases were pushed, so that it may get others.
         self.is_hydrated = False
         self.joined_ns = self._clock.now()
+        #: When it asked for what it has on lease.
+        self._opened_ns = 0
         self.status: ConsumerStatus | None = None
         #: How much may still be pushed before it says something again.
         self._room = 0
@@ -123,6 +125,8 @@ class Consumer:
             rack=session.rack,
         )
         self.session, self.timeline = session, timeline
+        self._opened_ns = self._clock.monotonic()
+        self._reception.report.consumed(session.topic, None)
         self._name = pushes.Name(session.member)
         session.stream = self
         timeline.consumers[session.member] = self
@@ -138,6 +142,7 @@ class Consumer:
         if self._ended or self.timeline is None or self.seat is None:
             return
         if error is not None:
+            self._reception.report.lease_failed(self.timeline.topic.name)
             self._fail(Fault(Kind.STORAGE, str(error)))
             return
         ids = np.array([lease.id for lease in self.seat.leases()], np.int64)
@@ -150,6 +155,7 @@ class Consumer:
         if found:
             self._push(pushes.of_leases(self.timeline, self._name, found, self.timeline.node.now()))
         self.is_hydrated = True
+        self._reception.report.hydrated(self.session.topic, self._opened_ns)
         self._say(Down(hydrated=True))
         self._reception.hydrated(self)
         self.grant()
@@ -172,9 +178,10 @@ class Consumer:
         timeline, session = self.timeline, self.session
         if timeline is None or session is None:
             return
+        began_ns = self._clock.monotonic()
         push = pushes.of_deliveries(timeline, self._name, deliveries, timeline.node.now())
         timeline.note_delivered(push.batch)
-        self._reception.report.pushed(session.topic, push.batch)
+        self._reception.report.pushed(session.topic, push.batch, began_ns)
         self._push(push)
 
     def _push(self, push: pushes.Push) -> None:
@@ -241,7 +248,10 @@ class Consumer:
 
     def _fail(self, fault: Fault) -> None:
         if not self._ended:
-            self._reception.report.failed(self.session.topic if self.session is not None else "")
+            report = self._reception.report
+            report.failed(self.session.topic if self.session is not None else "")
+            if self.session is None:
+                report.consumed("", fault)
             self._say(Down(error=fault.error("consume"), end=str(fault)))
             self._stream.end(str(fault))
             self.closed()

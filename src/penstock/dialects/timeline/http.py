@@ -27,6 +27,7 @@ from penstock.rest.reading import unquoted
 
 if TYPE_CHECKING:
     from penstock.dialects.timeline.service import Service
+    from penstock.dialects.timeline.sessions import Session
     from penstock.node.node import Node
 
 V1 = "/v1"
@@ -208,14 +209,23 @@ class Http(App):
         asked = _read(request.body, LeaseIn)
         session = self._service.sessions.find(asked.session_id, "consumer")
         request.caller.check("receive", session.topic)
+        report = self._service.report
+        try:
+            poll = self._poll(session, asked)
+            request.on_gone(partial(poll.end, "the client is gone"))
+            found = poll.begin(asked.wait_ms, fresh=asked.fresh)
+        except (Fault, Refusal) as error:
+            found = Answer.refused(error)
+        found.then(lambda _, error: report.consumed(session.topic, error))
+        return found.then_make(_leases)
+
+    def _poll(self, session: Session, asked: LeaseIn) -> Poll:
         timeline = self._service.admitted(session)
         if not 1 <= asked.limit <= self._service.config.max_batch or not 0 <= asked.wait_ms <= WAIT_MS_MAX:
             most = self._service.config.max_batch
             raise Fault(Kind.PROTOCOL, f"limit is 1 to {most}, and wait_ms 0 to {WAIT_MS_MAX}")
         self._service.report.check("lease")
-        poll = Poll(self._service.report, timeline, session, asked.limit)
-        request.on_gone(lambda: poll.end("the client is gone"))
-        return poll.begin(asked.wait_ms, fresh=asked.fresh).then_make(_leases)
+        return Poll(self._service.report, timeline, session, asked.limit)
 
 
 def _told(reply: Any) -> Response:

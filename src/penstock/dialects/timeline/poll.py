@@ -124,11 +124,11 @@ class Poll:
             said = f"topic {self._session.topic} was deleted" if gone else "leases could not be written down; ask again"
             self._refuse(Fault(Kind.TOPIC_DELETING if gone else Kind.STORAGE, said))
             return
-        timeline = self._timeline
+        timeline, began_ns = self._timeline, self._timeline.node.clock.monotonic()
         name = pushes.Name(self._session.member)
         batch = pushes.of_deliveries(timeline, name, deliveries, timeline.node.now()).batch
         timeline.note_delivered(batch)
-        self._report.pushed(self._session.topic, batch)
+        self._report.pushed(self._session.topic, batch, began_ns)
         self._give(batch)
 
     def _give(self, batch: pa.RecordBatch) -> None:

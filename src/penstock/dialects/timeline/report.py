@@ -17,7 +17,7 @@ from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.dialects.timeline.timeline import MS, Kinds, Timeline
 from penstock.dialects.timeline.topics import Topics
-from penstock.errors import Refusal
+from penstock.errors import Elsewhere, Refusal
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -66,6 +66,7 @@ class Report:
         failed = total if kinds is None else int((kinds != 0).sum())
         self._figures.message("create", topic, total, failed)
         self._figures.network("in", "producer", topic, rows.nbytes)
+        self._figures.network("out", "storage", topic, rows.nbytes * (total - failed) // max(total, 1))
         self._query("create", "range", "all", topic, began_ns, error)
         self._figures.command("create-messages", topic, is_well=error is None)
         if error is None or kind_of(error) not in _NOT_THE_PRODUCERS:
@@ -93,17 +94,36 @@ class Report:
         """Tell of a consumer's stream that ended in error."""
         self._figures.channel_errors["consumer", topic if topic in self._topics.by_name else ""] += 1
 
-    def pushed(self, topic: str, batch: pa.RecordBatch) -> None:
+    def consumed(self, topic: str, error: Exception | None) -> None:
+        """Tell of a consumer that opened a stream or asked for leases, or why it could not."""
+        if isinstance(error, Elsewhere):
+            return  # it is told there
+        self._figures.command("consume", topic, is_well=error is None)
+        if error is not None and topic:
+            self.lease_failed(topic)
+
+    def lease_failed(self, topic: str) -> None:
+        """Tell that somebody could not have leases, nobody knows how many."""
+        self._figures.lease("create", topic, 0, 1)
+
+    def pushed(self, topic: str, batch: pa.RecordBatch, began_ns: int) -> None:
         """Tell of leases that began."""
         size = len(columns.content_of(batch.column("body"))[1])
         self._figures.lease("create", topic, len(batch), body_bytes=size)
+        self._figures.network("in", "storage", topic, size)
         self._figures.network("out", "consumer", topic, size)
         late_ms = self._clock.now() / MS - np.asarray(batch.column("timestamp_ms"), np.float64)
         self._figures.delivered(topic, late_ms / 1000)
+        query = Query("update", "range", "waiting" if (late_ms < 0).any() else "available", topic)
+        self._figures.query(query, (self._clock.monotonic() - began_ns) / SECOND)
 
     def hydrated(self, topic: str, began_ns: int) -> None:
         """Tell that somebody was told what it holds."""
         self._query("read", "range", "processing", topic, began_ns, None)
+
+    def counted(self, topic: str, status: Filter, began_ns: int, error: Exception | None) -> None:
+        """Tell of somebody who wanted messages counted."""
+        self._query("read", "range", status, topic, began_ns, error)
 
     def expired(self, topic: str, count: int) -> None:
         """Tell of leases that ended by themselves."""

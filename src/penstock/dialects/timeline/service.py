@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 _OPS: Mapping[str, Op] = {"delete": "delete", "extend-lease": "extend", "release": "release"}
 
+#: A client that says that it waited longer is not believed.
+RTT_MS_MAX = 60_000
+
 
 class _Named(msgspec.Struct):
     topic_id: str = ""
@@ -213,10 +216,12 @@ class Service:
             raise Fault(
                 Kind.PROTOCOL, f"{asked.status!r} is no state; there are all, available, waiting, processing"
             ) from None
-        timeline = self.topics.find(asked.topic_id)
+        timeline, began_ns = self.topics.find(asked.topic_id), self.node.clock.monotonic()
         if asked.from_ms is None and asked.to_ms is None:
-            return Answer.of(wire.Counted(n=timeline.count(status)))
-        counted = timeline.count_between(status, asked.from_ms, asked.to_ms)
+            counted = Answer.of(timeline.count(status))
+        else:
+            counted = timeline.count_between(status, asked.from_ms, asked.to_ms)
+        counted.then(lambda _, error: self.report.counted(asked.topic_id, status, began_ns, error))
         return counted.then_make(lambda total: wire.Counted(n=total))
 
     def ping(self, caller: Caller, asked: wire.Ping) -> Answer[wire.Pong]:
@@ -226,7 +231,9 @@ class Service:
             timeline = self.topics.by_name.get(session.topic)
             if timeline is not None:
                 session.spend(timeline.choices.rqs_limit_per_client, self.node.clock.monotonic())
-            # How long it was on its way is not known.
+            # How long it was on its way is not known; how long the last one took it may say.
+            if 0 < asked.rtt_ms <= RTT_MS_MAX:
+                self.membership.figures.latency(session.role, session.topic, asked.rtt_ms / 1000)
             self.membership.told_time(session.role, session.topic, session.member, asked.local_ts_ms, caller.voice)
         return Answer.of(wire.Pong(local_ts_ms=asked.local_ts_ms, partner_ts_ms=self.now_ms()))
 

@@ -120,6 +120,8 @@ class Members:
         self.answered = 0
         self.seconds = 0.0
         self.moves = 0
+        #: Bytes of questions that were answered, and of the answers.
+        self.sent = self.received = 0
 
     @property
     def present(self) -> Member:
@@ -159,6 +161,8 @@ class Members:
             self._token = ""
             reply = await member.ask(method, request, seconds, await self._known(member, seconds))
         self.answered += 1
+        self.sent += request.ByteSize()
+        self.received += reply.ByteSize()
         self.seconds += time.monotonic() - began
         return reply
 

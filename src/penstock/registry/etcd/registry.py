@@ -158,6 +158,8 @@ class EtcdRegistry:
         yield Figure("moves_total", "counter", "Members of etcd that were left for another.", members.moves)
         yield Figure("answers_total", "counter", "Questions that etcd answered.", members.answered)
         yield Figure("answer_seconds_total", "counter", "The time that these took.", members.seconds)
+        yield Figure("sent_bytes_total", "counter", "The bytes of these questions.", members.sent)
+        yield Figure("received_bytes_total", "counter", "The bytes of the answers.", members.received)
 
     def later(self, work: Coroutine[Any, Any, T]) -> Answer[T]:
         """Return the answer that some work will bring."""
