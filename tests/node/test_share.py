@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from penstock.clock import MILLISECOND, SECOND
@@ -26,6 +27,7 @@ from penstock.node.polls import Polls
 from penstock.node.topic import Topic
 from penstock.registry import EmbeddedRegistry
 from penstock.settings import TopicSettings
+from penstock.tally import Interval
 from tests.cluster.fake_store import FakeStore
 from tests.fakes import FakeClock, FakeDisk, FakeTimer
 from tests.registry.far import Far, Trouble
@@ -125,12 +127,12 @@ class Cluster:
         self.clocks: dict[str, NodeClock] = {}
         self.nodes: dict[str, Node] = {}
 
-    def start(self, name: str) -> Node:
+    def start(self, name: str, *, counts: bool = False) -> Node:
         config = Config(
             data_dir=str(self.path / name),
             cluster=ClusterConfig(name="c", node=name, slots=8, lease_ns=LEASE_NS),
             topic=TopicConfig(log="kafka"),
-            events=EventsConfig(mode="off"),
+            events=EventsConfig() if counts else EventsConfig(mode="off"),
         )
         clock = self.clocks[name] = NodeClock(self.clock)
         registry = Far(self.server, clock, random.Random(name), Trouble(delay_ns=MILLISECOND))
@@ -211,6 +213,21 @@ class Consumer:
 
     def _evict(self) -> None:
         self.evicted += 1
+
+
+def test_a_node_of_a_cluster_says_in_its_counts_which_it_is(cluster: Cluster) -> None:
+    nodes = [cluster.start(name, counts=True) for name in ("n1", "n2")]
+    cluster.run()
+    made(cluster, nodes[0], "t")
+    publish(cluster.owner("t").topic("t"), b"one")
+    cluster.run(30 * SECOND)
+    for node in nodes:
+        own = node.topics.get(f"_penstock.counts@{node.config.cluster.node}")
+        assert (own is not None) == ("t" in node.topics)
+        if own is not None:
+            batch = own.shards[0].read(0)
+            assert batch is not None
+            assert msgspec.json.decode(batch.row_body(0), type=Interval).node == node.config.cluster.node
 
 
 def test_a_topic_is_with_one_node_and_the_others_know_with_which(cluster: Cluster) -> None:
