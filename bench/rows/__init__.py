@@ -46,6 +46,7 @@ Row = Callable[[Plan], Iterator[Result]]
 ROWS: Mapping[str, Row] = {
     "publish": publish.run,
     "deliver": deliver.run,
+    "deliver-memory": deliver.run_in_memory,
     "deliver-lone": deliver.run_lone,
     "wait": wait.run,
     "http": http.run,
