@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.config import Config, Endpoint, Section
     from penstock.node.node import Node
     from penstock.settings import Measure, TopicSettings
+
+
+Labels: TypeAlias = Mapping[str, str]
 
 
 class Bound:
@@ -91,6 +94,28 @@ class Hindered(Protocol):
         """Return what holds it back, a sentence each; the node is ready all the same."""
 
 
+class Families(Protocol):
+    """Where families of metrics are written."""
+
+    def family(
+        self, name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[tuple[Labels, float]]
+    ) -> None:
+        """Add one metric; a sample is its labels and its value."""
+
+    def histogram(
+        self, name: str, text: str, bounds: Iterable[float], found: Iterable[tuple[Labels, Iterable[int], float]]
+    ) -> None:
+        """Add one histogram: by labels the counts between the bounds, and the sum."""
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A dialect at work with metrics that samples cannot tell: histograms, or names that others gave them."""
+
+    def describe(self, out: Families, *, seed_names: bool) -> None:
+        """Write them; with `seed_names` also under those others know."""
+
+
 class Choices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a dialect lets people choose of a topic; kept in the topic's settings under the dialect's name."""
 
@@ -120,6 +145,8 @@ class Dialect(NamedTuple):
     is_on: Callable[[Config], bool] | None = None
     #: Whether it takes messages elsewhere: it ends once nothing comes in any more, so that it has had all of it.
     is_way_out: bool = False
+    #: What it keeps in which zones of etcd: (zone, what).
+    zones: Callable[[Config], Iterable[tuple[str, str]]] = lambda _: ()
 
     def starts(self, config: Config) -> bool:
         """Tell whether it is to be started."""

@@ -15,9 +15,9 @@ from penstock.client.timeline import wire
 from penstock.client.wire import encoded
 from penstock.cluster.records import BrokerRecord, ClientRecord
 from penstock.dialects.timeline.errors import Fault, of_refusal
+from penstock.dialects.timeline.metrics import describe
 from penstock.errors import Refusal
 from penstock.observe.exposition import Exposition
-from penstock.observe.timelines import describe
 from penstock.registry.answer import Answer
 from penstock.registry.embedded import EmbeddedRegistry
 from tests.observe.test_metrics import promtool, value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 
 from penstock.api.endpoint import Call, Endpoint, Reply
-from penstock.dialect import Hindered
+from penstock.dialect import Described, Hindered
 from penstock.node.node import Node
 from penstock.observe.exposition import CONTENT_TYPE
 from penstock.observe.metrics import exposition
@@ -77,7 +78,11 @@ async def metrics(call: Call[None, None]) -> Reply:
     """Return the metrics in Prometheus' text format."""
     served = {name: each.running.samples() for name, each in call.node.served.items()}
     connected = {name: sum(1 for _ in each.running.peers()) for name, each in call.node.served.items()}
-    text = exposition(call.node, call.context.lag, call.context.version, served, connected, call.node.config.metrics)
+    settings, running = call.node.config.metrics, [each.running for each in call.node.served.values()]
+    described = [
+        partial(each.describe, seed_names=settings.seed_names) for each in running if isinstance(each, Described)
+    ]
+    text = exposition(call.node, call.context.lag, call.context.version, served, connected, described, settings)
     return Reply(text.encode(), CONTENT_TYPE)
 
 

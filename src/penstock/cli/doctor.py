@@ -237,16 +237,16 @@ def node(loaded: Loaded) -> Finding:
 
 def zones(config: Config) -> dict[str, list[str]]:
     """Return the zones of etcd that are in use, and what each holds."""
-    from penstock.relays.m3msg.config import RelayConfig
+    from penstock.cli.table import TABLE
 
-    relay = config.of(RelayConfig)
     found: dict[str, list[str]] = {}
     if config.registry.kind == "etcd":
         found.setdefault(config.registry.zone, []).append(config.registry.prefix)
     if config.routing.key:
         found.setdefault(config.routing.zone, []).append("the routing policy")
-    if relay.topics and not relay.topology:
-        found.setdefault(relay.zone, []).append("M3's topics and placements")
+    for dialect in TABLE:
+        for zone, what in dialect.zones(config):
+            found.setdefault(zone, []).append(what)
     return found
 
 

@@ -10,7 +10,7 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Literal, Protocol, TypeAlias
 
 from penstock.budget import Share
@@ -24,7 +24,7 @@ from penstock.filters.traffic import unknown
 from penstock.intake.ledger import Ledger
 from penstock.log.quota import Quota
 from penstock.log.shard import Shard
-from penstock.observe import pipelines, quotas, timelines
+from penstock.observe import pipelines, quotas
 from penstock.observe.exposition import NO_LABELS, Exposition, Labels
 from penstock.observe.lag import LoopLag
 from penstock.registry import registry
@@ -146,10 +146,6 @@ class NodeSlots(Protocol):
     quota: Quota
 
     @property
-    def membership(self) -> timelines.BrokerSlots | None:
-        """What it is in a cluster, where it serves timelines."""
-
-    @property
     def share(self) -> ShareSlots | None:
         """What it has of a cluster's topics."""
 
@@ -195,6 +191,7 @@ def exposition(
     version: str,
     served: Mapping[str, Iterable[Figure]],
     connected: Mapping[str, int],
+    described: Iterable[Callable[[Exposition], None]],
     settings: MetricsConfig,
 ) -> str:
     """Return everything there is to say about a node and those who serve it, in Prometheus' text format."""
@@ -204,8 +201,8 @@ def exposition(
     _subscriptions(out, node.topics)
     _missing(out, node)
     pipelines.describe(out, node.pipelines)
-    if node.membership is not None:
-        timelines.describe(out, node.membership, seed_names=settings.seed_names)
+    for describe in described:
+        describe(out)
     found = [({"dialect": name}, count) for name, count in connected.items()]
     out.family("penstock_connections", "gauge", "Who is connected, as the list of peers tells, by dialect.", found)
     _served(out, served)

@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Self
 
 from penstock.config import Config
-from penstock.dialect import Bound, Peer, Sample
+from penstock.dialect import Bound, Families, Peer, Sample
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.http import Http
+from penstock.dialects.timeline.metrics import describe
 from penstock.dialects.timeline.service import Service
 from penstock.http import Door, Listener
 from penstock.http.away import join
@@ -67,6 +68,10 @@ class Timelines:
             labels = {"topic": timeline.topic.name}
             yield Sample("consumers", "gauge", "Consumers with a stream.", len(timeline.consumers), labels)
             yield Sample("ids", "gauge", "Message ids that are looked up.", len(timeline.index), labels)
+
+    def describe(self, out: Families, *, seed_names: bool) -> None:
+        """Tell how the brokers of the cluster do."""
+        describe(out, self.service.membership, seed_names=seed_names)
 
     def peers(self) -> Iterable[Peer]:
         """Return who is connected."""

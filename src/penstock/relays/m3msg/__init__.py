@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.config import Config
@@ -28,6 +28,11 @@ async def start(node: Node, config: Config, bound: Mapping[str, Bound]) -> Runni
     return Relay(node, relay, EtcdTopology(node.zones.client, relay), dialler, chance, dialler.close)
 
 
+def _zones(config: Config) -> Iterable[tuple[str, str]]:
+    relay = config.of(RelayConfig)
+    return [(relay.zone, "M3's topics and placements")] if relay.topics and not relay.topology else []
+
+
 RELAY = Dialect(
     "m3msg_relay",
     RelayConfig,
@@ -36,4 +41,5 @@ RELAY = Dialect(
     start,
     is_on=lambda config: bool(config.of(RelayConfig).topics),
     is_way_out=True,
+    zones=_zones,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from penstock.cluster.drift import TARGETS, Drift
 from penstock.cluster.figures import (
@@ -26,7 +26,9 @@ from penstock.cluster.figures import (
     TopicOp,
 )
 from penstock.cluster.health import REASONS, Health
-from penstock.observe.exposition import Exposition, Labels, Sample
+from penstock.dialect import Families, Labels
+
+Sample: TypeAlias = tuple[Labels, float]
 
 #: What clients may ask for, as the protocol calls it.
 COMMANDS = (
@@ -69,7 +71,7 @@ class Family(NamedTuple):
     samples: Sequence[Sample]
 
 
-def describe(out: Exposition, broker: BrokerSlots, *, seed_names: bool) -> None:
+def describe(out: Families, broker: BrokerSlots, *, seed_names: bool) -> None:
     """Add everything there is to say about timelines."""
     constant = {"cluster": broker.cluster}
     for family in _families(broker):

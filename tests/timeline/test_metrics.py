@@ -12,9 +12,9 @@ from penstock.cluster.drift import Drift
 from penstock.cluster.figures import Figures, Levels, Query, windows_of
 from penstock.cluster.health import Health
 from penstock.config.check import LABELS_MAX, OWN_LABELS, check_labels
+from penstock.dialects.timeline.metrics import describe
 from penstock.errors import ConfigError
 from penstock.observe.exposition import Exposition
-from penstock.observe.timelines import describe
 from tests.observe.test_metrics import promtool, value
 
 SAMPLE = re.compile(
