@@ -12,5 +12,5 @@ from tests.proofs.hostile import prove
 
 def test_hostile_clients_cost_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checks = Checks()
-    prove(tmp_path, 4.0, 60, "128MiB", checks, timed=False)
+    prove(tmp_path, 4.0, 60, "128MiB", checks)
     assert checks.failed == 0, capsys.readouterr().out

