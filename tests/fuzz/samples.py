@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from penstock.callers.carried import Carried
 from penstock.dory import encode
+from penstock.peers.preface import NONCE_BYTES, VERSION, Challenge, Hello, Refused, Visit, Welcome, written
 
 
 def _sized(data: bytes) -> bytes:
@@ -189,6 +191,15 @@ DORY = (
     encode("t", b"part")[:-2],
 )
 
+_HELLO = Hello(VERSION, "test", "n2", "n1", b"1" * NONCE_BYTES)
+
+PEERS = (
+    written(_HELLO),
+    written(_HELLO) + written(Visit(b"2" * 32, "publish", Carried(), b"{}")),
+    written(Challenge(VERSION, "n1", b"1" * NONCE_BYTES, b"2" * 32)) + written(Welcome()),
+    written(Refused("forbidden", "no")),
+)
+
 DORY_PAGES = (
     _request("GET /") + _request("GET /queues/json") + _request("GET /discards/plain"),
     _request("GET /msg_debug/add_topic/t%20u") + _request("GET /msg_debug/get_topics"),
@@ -204,6 +215,7 @@ BY_PORT = {
     "nsq.lookup_http_port": LOOKUP_HTTP,
     "dynamiq.port": DYNAMIQ,
     "m3msg.port": M3MSG,
+    "cluster.port": PEERS,
     "dory.tcp_port": DORY,
     "dory.unix_stream_path": DORY,
     "dory.unix_datagram_path": DORY,

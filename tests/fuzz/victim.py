@@ -6,19 +6,25 @@ import shutil
 import socket
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.cli import daemon
+from penstock.config import ClusterConfig
 from penstock.config.tree import LimitsConfig
 from penstock.dialects.dory.config import DATAGRAM, STREAM, DoryConfig
 from penstock.dialects.flight.config import FlightConfig
 from penstock.dialects.m3msg.config import M3MsgConfig
 from penstock.dialects.sqs.config import SqsConfig
 from penstock.dialects.timeline.config import TimelineConfig
+from tests.cluster.fake_store import FakeStore
 from tests.fuzz.mutation import pieces
+from tests.peers.pair import FakeLogs
 from tests.served import Served
 
 #: Longer than the node thinks about anything that fits into an example.
@@ -53,13 +59,17 @@ class Victim:
             unix_stream_path=self._sockets[STREAM],
         )
         timeline = TimelineConfig(port=0, auto_create=True)
-        self._served = Served(
-            path, lookup=True, flight=flown, sqs=queues, m3msg=m3msg, dory=dory, timeline=timeline, limits=LIMITS
-        )
+        path.mkdir(parents=True)
+        secret = path / "secret"
+        secret.write_text("known to the nodes of this cluster, and to nobody here\n")
+        cluster = ClusterConfig(name="test", node="n1", port=0, slots=1, secret_file=str(secret))
+        dialects: dict[str, Any] = {"flight": flown, "sqs": queues, "m3msg": m3msg, "dory": dory, "timeline": timeline}
+        self._served = Served(path, lookup=True, limits=LIMITS, cluster=cluster, **dialects)
         self._flight: flight.FlightClient | None = None
 
     def __enter__(self) -> Self:
-        self._served.__enter__()
+        with patch.object(daemon, "SharedLogs", partial(FakeLogs, FakeStore())):
+            self._served.__enter__()
         self._flight = flight.connect(f"grpc://127.0.0.1:{self._served.ports['flight.port']}")
         return self
 
