@@ -215,9 +215,13 @@ def test_streams_that_read_have_a_limit_and_who_does_not_read_gives_way(tmp_path
             flown.read("t", end=1)
         flown.advance(61)
         assert flown.read("t", end=1).num_rows == 1
-        idle[1].cancel()
-        with pytest.raises(pa.ArrowException):
-            idle[0].read_all()
+        cut = 0
+        for reader in idle:  # whoever was stuck first
+            try:
+                reader.read_all()
+            except pa.ArrowException:
+                cut += 1
+        assert cut == 1
         flown.until(lambda: not flown.flight.service.gets._taken)
         assert flown.do(lambda: flown.node.budget.output.used) == 0
 
