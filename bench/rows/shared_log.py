@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from statistics import median
 
 import msgspec
 
@@ -20,9 +21,13 @@ from bench.peers import Kafka, Penstock, Server, fleet
 from bench.plan import Plan
 from bench.report import Result, at_least, at_most, cpu, p50_ms, p99_ms, rate, ratio, result, shown, table_row
 from bench.supply import ROOT, Missing
+from penstock.columns import BASE_COLUMNS
 from penstock.config.tree import SharedLogConfig
+from penstock.log.frame import template_of
 from penstock.log.kafka.librdkafka import KafkaStore
+from penstock.log.kafka.record import log_record
 from penstock.log.kafka.store import Partition, Record
+from penstock.message import Batch
 
 SIZE = 100
 #: Messages of one turn of the producer.
@@ -112,7 +117,7 @@ def _answered(plan: Plan, node: Member, kafka: Kafka) -> Result:
         at_most(2, _later_ms(numbers, p50_ms), " ms", "p50 later by "),
         at_most(2, _later_ms(numbers, p99_ms), " ms", "p99 later by "),
     ]
-    work = "PUB and its OK, one connection, log on Kafka; peer: Kafka's own acks=all in an open transaction"
+    work = "PUB and its OK, one connection, log on Kafka; peer: the same bytes, acks=all in an open transaction"
     return result("shared-log", work, numbers, goals, {})
 
 
@@ -137,9 +142,9 @@ def _begun(plan: Plan, node: Member) -> Result:
         took.append(arrivals(node.port, [topic])[0] - began)
         await_until(node.is_ready, "all topics to be open")
         measure.settle(node.pid)
-    best = min(took)  # what others on the machine do only ever adds
+    seconds = median(took)
     work = f"start of a node with an empty disk, one shard of {plan.backlog:,} messages on Kafka, to the first delivery"
-    return table_row("shared-log", work, {KAFKA: f"{best:.2f} s"}, [at_most(FIRST_S_MAX, best, " s")], {})
+    return table_row("shared-log", work, {KAFKA: f"{seconds:.2f} s"}, [at_most(FIRST_S_MAX, seconds, " s")], {})
 
 
 def produced(made: Cluster, compression: str = "none") -> Sample:
@@ -153,13 +158,20 @@ def produced(made: Cluster, compression: str = "none") -> Sample:
     return Sample(SENT / told["seconds"], told["cpu"] * 1e6 / SENT)
 
 
+def lone_record() -> Record:
+    """Return what a node sends of one message, byte for byte."""
+    row = Batch(1, 1, time.time_ns(), [0, SIZE], bytes(SIZE), "nsq", {}, 0)
+    frame = b"".join(template_of(BASE_COLUMNS).encode(row))
+    return log_record("1.1", "0/00000000000000000000.0.arrows", len(frame), frame, len(frame))
+
+
 def round_trips(kafka: Kafka) -> Sample:
     """Time sends of one record in an open transaction, one after the other."""
     store = KafkaStore(SharedLogConfig(brokers=(f"127.0.0.1:{kafka.port}",)), "raw")
     topic = f"raw.{kafka.topic()}.log"
     store.make(topic, 1)
     writer = store.writer(topic)
-    record = Record(bytes(5 * SIZE), {})
+    record = lone_record()
     took = []
     began = cpu_began = 0.0
     for number in range(-TRIPS // 10, TRIPS):  # the first ones find the way
