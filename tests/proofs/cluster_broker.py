@@ -1,13 +1,13 @@
 """Proof that three nodes on etcd and Kafka keep what one node promises, whatever of them dies.
 
 Publishers and consumers of NSQ (through lookup), SQS and the SDK are at work, each with any node, while nodes are
-killed with -9, stopped, paused for longer than their lease, and cut off from all others, from etcd or from Kafka;
-brokers of Kafka and members of etcd are killed one at a time, and the whole etcd is away for a minute. In the end
-nothing that was acknowledged is lost, no offset names two messages, what the SDK published is there once, a message of
-SQS is with one receiver at a time and never comes back once its delete was answered, keys come in order, and every
-topic is empty for its consumers.
+killed with -9, stopped, restarted one by one, paused for longer than their lease, and cut off from all others, from
+etcd or from Kafka; brokers of Kafka and members of etcd are killed one at a time, and the whole etcd is away for a
+minute. In the end nothing that was acknowledged is lost, no offset names two messages, what the SDK published is there
+once, a message of SQS is with one receiver at a time and never comes back once its delete was answered, keys come in
+order, and every topic is empty for its consumers.
 
-    python -m tests.proofs.cluster_broker --troubles 11
+    python -m tests.proofs.cluster_broker --troubles 12
     python -m tests.proofs.cluster_broker --short
 """
 
@@ -216,12 +216,12 @@ class Proof:
         elif kind in CUTS:
             self._cut(kind)
         elif kind == "stop":
-            member = random.choice(trio.members)
-            since_s = time.monotonic()
-            if (code := member.stop()) != 0:
-                self.surprises.append(f"{member.name} ended with {code}: {member.process.last_words()[-500:]}")
-            self.more(f"stop {member.name}", since_s)
-            member.start()
+            self._restart(random.choice(trio.members))
+        elif kind == "restart all":
+            for member in random.sample(trio.members, len(trio.members)):
+                self._look()
+                self._restart(member)
+                trio.wait()
         elif kind == "kafka":
             broker = random.choice(trio.kafka.members)
             since_s = time.monotonic()
@@ -242,6 +242,14 @@ class Proof:
             for each in trio.etcd.members:
                 each.resume()
             self.more(f"etcd back after {AWAY_S:.0f} s", since_s)
+
+    def _restart(self, member: Member) -> None:
+        """Let a node end in order, wait until the others have what it had, and start it again."""
+        since_s = time.monotonic()
+        if (code := member.stop()) != 0:
+            self.surprises.append(f"{member.name} ended with {code}: {member.process.last_words()[-500:]}")
+        self.more(f"stop {member.name}", since_s)
+        member.start()
 
     def _look(self) -> None:
         self._looked = {name: len(book.came) for name, book in self.books.items()}
@@ -584,6 +592,7 @@ def _errors(member: Member) -> list[str]:
 def troubles_of(count: int) -> list[str]:
     """Return what goes wrong, in turns."""
     turns = ["kill", "pause", "cut", "kafka", "etcd", "cut-etcd", "stop", "deaf", "kill", "cut-kafka", "away"]
+    turns.append("restart all")
     if not network.is_possible():
         print("     nobody is cut off: that needs root, and `ip`", flush=True)
         turns = [turn for turn in turns if turn not in CUTS]
