@@ -127,15 +127,15 @@ class Cluster:
         self.clocks: dict[str, NodeClock] = {}
         self.nodes: dict[str, Node] = {}
 
-    def start(self, name: str, *, counts: bool = False) -> Node:
+    def start(self, name: str, clock: NodeClock | None = None, way: type[Far] = Far, *, counts: bool = False) -> Node:
         config = Config(
             data_dir=str(self.path / name),
             cluster=ClusterConfig(name="c", node=name, slots=8, lease_ns=LEASE_NS),
             topic=TopicConfig(log="kafka"),
             events=EventsConfig() if counts else EventsConfig(mode="off"),
         )
-        clock = self.clocks[name] = NodeClock(self.clock)
-        registry = Far(self.server, clock, random.Random(name), Trouble(delay_ns=MILLISECOND))
+        clock = self.clocks[name] = clock or NodeClock(self.clock)
+        registry = way(self.server, clock, random.Random(name), Trouble(delay_ns=MILLISECOND))
         disk = FakeDisk(clock)
         engine = Engine(self.store, ClockThreads(clock), disk)
         node = self.nodes[name] = Node(config, clock, disk, random.Random(name), registry, engine=engine)
