@@ -183,6 +183,7 @@ class Desk:
         session: str,
         *messages: tuple[str | None, int] | tuple[str | None, int, bytes],
         relative: bool = True,
+        timeout_ms: int = 0,
     ) -> Answer[pa.RecordBatch]:
         """Begin to create messages."""
         rows = pa.record_batch(
@@ -193,7 +194,7 @@ class Desk:
             ],
             wire.CREATED,
         )
-        words = wire.CreateMessages(session_id=session, relative=relative)
+        words = wire.CreateMessages(session_id=session, relative=relative, timeout_ms=timeout_ms)
         return self.service.create_messages(self.caller, self, words, rows)
 
     def made(self, session: str, *messages: Any, **more: Any) -> list[str]:

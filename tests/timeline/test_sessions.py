@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from penstock.callers import Caller
 from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
 from penstock.client.wire import decoded, encoded
+from penstock.dialects.timeline import timeline
 from penstock.dialects.timeline.errors import KINDS, Fault, of_refusal
 from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.errors import REASONS, Refusal
+from penstock.node.admission import publish
 from penstock.registry.answer import Answer
 from tests.fakes import FakeClock
 from tests.timeline.desk import Consuming, Desk, Stream
@@ -100,6 +104,43 @@ def test_leases_and_pings_of_a_session_count_in_how_often_it_may_ask(tmp_path: P
     assert desk.ask("POST", "/v1/ping", {"local_ts_ms": 1})[0] == 200, "one without a session counts in none"
     desk.advance(0.501)
     assert desk.ask("POST", "/v1/lease", {"session_id": consumer})[0] == 200
+
+
+def test_who_does_not_want_to_wait_longer_hears_that_it_takes_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    desk.topic()
+    producer = desk.producer()
+    held: list[Callable[[], None]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline, "publish", lambda *given: held.append(partial(publish, *given)))
+        late, patient = desk.creating(producer, ("a", 0), timeout_ms=50), desk.creating(producer, ("b", 0))
+    in_time = desk.creating(producer, ("c", 0), timeout_ms=50)
+    desk.advance(0.049)
+    assert (late.is_given, in_time.now().column("kind").to_pylist()) == (False, [0])
+    desk.advance(0.001)
+    with pytest.raises(Fault) as fault:
+        late.now()
+    assert (fault.value.kind, patient.is_given) == (Kind.BROKER_TIMEOUT, False)
+    for each in held:
+        each()
+    desk.settle()
+    assert patient.now().column("kind").to_pylist() == [0]
+    assert desk.create(producer, ("a", 0))[0]["kind"] == Kind.DUPLICATE_ID, "it was done all the same"
+
+
+def test_commands_are_answered_in_the_time_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path)
+    desk.topic()
+    never: Answer[Any] = Answer()
+    monkeypatch.setitem(desk.service.commands, "count", (wire.Count, lambda caller, asked: never))
+    asked = encoded(wire.Count(topic_id="t", timeout_ms=50))
+    answer = desk.service.act("count", desk.caller, asked)
+    desk.advance(0.05)
+    assert answer.now().error.kind == Kind.BROKER_TIMEOUT
+    poll = {"session_id": desk.greet(), "wait_ms": 60_000, "timeout_ms": 50}
+    assert desk.ask("POST", "/v1/lease", poll) == (200, {"messages": []})
 
 
 def test_versions_that_are_too_old_are_refused_and_so_is_one_session_too_many(tmp_path: Path) -> None:

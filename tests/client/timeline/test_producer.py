@@ -82,6 +82,12 @@ def test_what_was_sent_over_a_connection_that_broke_is_stored_once(fake: FakeTim
     assert "create: row 1 of 2" in str(caught.value)
 
 
+def test_what_was_not_answered_in_time_may_be_stored(fake: FakeTimelines, producer: Producer) -> None:
+    fake.stored[b"a"] = (0, b"body")
+    fake.errors = [Error(kind=Kind.BROKER_TIMEOUT, message="there is no answer", should_retry=True)]
+    assert producer.create(Scheduled(b"body", message_id="a")) == [b"a"]
+
+
 def test_a_pause_that_the_node_asks_for_is_kept(fake: FakeTimelines, producer: Producer) -> None:
     fake.errors = [Error(kind=Kind.THROTTLED, message="wait", throttled_ms=300, should_retry=True)]
     began = time.monotonic()

@@ -20,6 +20,7 @@ from penstock.client.connection import Connection, Unreachable, refusal_of
 from penstock.client.timeline import wire
 from penstock.client.timeline.error import TimelineError
 from penstock.client.timeline.link import Link, SessionRetry
+from penstock.client.timeline.wire import Kind
 from penstock.errors import PenstockError
 
 #: Batches under way before an answer is waited for.
@@ -79,6 +80,7 @@ class Asking:
                         reply, rows = self._read()
                         piece = under_way.popleft()
                         if reply.error is not None and reply.error.message:
+                            piece.unsure = piece.unsure or reply.error.kind == Kind.BROKER_TIMEOUT
                             left.append(piece)
                             raise TimelineError(reply.error)
                         retry.renew()

@@ -100,7 +100,7 @@ class Request:
     """What every request may carry."""
 
     trace_id: str = ""
-    #: How long it is worth being carried out; 0 = the node's own limit.
+    #: After so long without an answer the answer is that (203), and what was asked for may still be done; 0 = never.
     timeout_ms: int = 0
 
 

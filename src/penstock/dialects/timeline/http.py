@@ -181,7 +181,7 @@ class Http(App):
             ],
             wire.CREATED,
         )
-        words = wire.CreateMessages(session_id=asked.session_id, trace_id=asked.trace_id)
+        words = wire.CreateMessages(session_id=asked.session_id, trace_id=asked.trace_id, timeout_ms=asked.timeout_ms)
         self._service.sessions.find(asked.session_id, "producer")  # another node's is brought there, with its body
         request.let_go()
         made = self._service.create_messages(request.caller, request.connection, words, rows)
@@ -200,7 +200,9 @@ class Http(App):
             ],
             wire.CHANGED,
         )
-        words = wire.Change(session_id=asked.session_id, command=command, trace_id=asked.trace_id)
+        words = wire.Change(
+            session_id=asked.session_id, command=command, trace_id=asked.trace_id, timeout_ms=asked.timeout_ms
+        )
         done = self._service.change_messages(request.caller, words, rows)
         return done.then_make(lambda batch: _replies(batch, command))
 
@@ -213,7 +215,8 @@ class Http(App):
         try:
             poll = self._poll(session, asked)
             request.on_gone(partial(poll.end, "the client is gone"))
-            found = poll.begin(asked.wait_ms, fresh=asked.fresh)
+            wait_ms = min(asked.wait_ms, asked.timeout_ms) if asked.timeout_ms > 0 else asked.wait_ms
+            found = poll.begin(wait_ms, fresh=asked.fresh)
         except (Fault, Refusal) as error:
             found = Answer.refused(error)
         found.then(lambda _, error: report.consumed(session.topic, error))

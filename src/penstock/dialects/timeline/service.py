@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -50,6 +50,10 @@ _OPS: Mapping[str, Op] = {"delete": "delete", "extend-lease": "extend", "release
 
 #: A client that says that it waited longer is not believed.
 RTT_MS_MAX = 60_000
+#: No answer is waited for longer because somebody says so.
+TIMEOUT_MS_MAX = 24 * 3600 * 1000
+
+T = TypeVar("T")
 
 
 class _Named(msgspec.Struct):
@@ -133,7 +137,8 @@ class Service:
         takes, method = known
         reply = wire.ACTIONS[name][1]
         try:
-            asked = method(caller, decoded(raw, takes))
+            document: Any = decoded(raw, takes)
+            asked = self._in_time(method(caller, document), document.timeout_ms)
         except Exception as error:
             asked = Answer.refused(error)
         answer: Answer[Any] = Answer()
@@ -258,7 +263,8 @@ class Service:
             self.report.created(session, rows, None if created is None else created.kinds, error, began_ns)
 
         made.then(told)
-        return made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
+        replies = made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
+        return self._in_time(replies, asked.timeout_ms)
 
     def _create_messages(
         self, caller: Caller, publisher: object, session: Session, asked: wire.CreateMessages, rows: pa.RecordBatch
@@ -295,7 +301,8 @@ class Service:
             self.report.changed(asked.command, session, len(rows), kinds, error, began_ns)
 
         done.then(told)
-        return done.then_make(lambda found: replied(ids, found.kinds, found.expiration_ms, found.versions))
+        replies = done.then_make(lambda found: replied(ids, found.kinds, found.expiration_ms, found.versions))
+        return self._in_time(replies, asked.timeout_ms)
 
     def _change_messages(
         self, session: Session, asked: wire.Change, ids: pa.BinaryArray, rows: pa.RecordBatch
@@ -320,6 +327,27 @@ class Service:
             text = f"{rows} messages at once; timeline.max_batch allows {self.config.max_batch}: divide them"
             raise Fault(Kind.PROTOCOL, text)
         return timeline
+
+    def _in_time(self, answer: Answer[T], timeout_ms: int) -> Answer[T]:
+        """Return an answer, or after so long that it takes longer; what was asked for goes on all the same."""
+        if timeout_ms <= 0 or answer.is_given:
+            return answer
+        timed: Answer[T] = Answer()
+        text = f"there is no answer after {timeout_ms} ms; what was asked for may still be done"
+        at_ns = self.node.clock.monotonic() + min(timeout_ms, TIMEOUT_MS_MAX) * MILLISECOND
+        timer = self.node.clock.call_at(at_ns, lambda: timed.refuse(Fault(Kind.BROKER_TIMEOUT, text)))
+
+        def told(value: T | None, error: Exception | None) -> None:
+            timer.cancel()
+            if timed.is_given:
+                return
+            if error is None:
+                timed.give(cast(T, value))
+            else:
+                timed.refuse(error)
+
+        answer.then(told)
+        return timed
 
 
 def _filled(column: pa.Array) -> pa.BinaryArray:
