@@ -362,6 +362,14 @@ def test_greetings_and_info_tell_the_brokers(desk: Desk) -> None:
     assert value(text, "penstock_selector_over_capacity_total", topic="t", cluster="penstock") == 2
 
 
+def test_info_tells_which_brokers_clock_is_off(desk: Desk) -> None:
+    (broker,) = desk.act("info").brokers
+    assert not broker["drifting"]
+    pong(desk, desk.consumer(), ahead_ms=101, seconds=3)
+    (broker,) = desk.act("info").brokers
+    assert (broker["drifting"], broker["drift_ms"]) == (True, 101)
+
+
 def test_a_strict_broker_refuses_who_is_too_many(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "data", clients_preferred=1, clients_most=2, clients_strict=True)
     desk.topic()

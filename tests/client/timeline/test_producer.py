@@ -82,6 +82,22 @@ def test_what_was_sent_over_a_connection_that_broke_is_stored_once(fake: FakeTim
     assert "create: row 1 of 2" in str(caught.value)
 
 
+def test_the_program_hears_that_the_nodes_clock_is_another(
+    fake: FakeTimelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.timeline.producer.PING_S", 0)
+    monkeypatch.setattr("penstock.client.timeline.producer.time.time", lambda: fake.now_ms / 1000)
+    heard: list[float] = []
+    with Timeline("t", fake.url) as timeline, timeline.producer("g", on_drift=heard.append) as producer:
+        producer.create(b"a")
+        assert heard == []
+        fake.now_ms += 3_600_000
+        monkeypatch.setattr("penstock.client.timeline.producer.time.time", lambda: fake.now_ms / 1000 - 3600)
+        for _ in range(3):
+            producer.create(b"b")
+        assert len(heard) == 1 < heard[0] / 60_000, "half of the answers said so when it was told"
+
+
 def test_what_was_not_answered_in_time_may_be_stored(fake: FakeTimelines, producer: Producer) -> None:
     fake.stored[b"a"] = (0, b"body")
     fake.errors = [Error(kind=Kind.BROKER_TIMEOUT, message="there is no answer", should_retry=True)]

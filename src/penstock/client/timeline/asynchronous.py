@@ -141,6 +141,7 @@ class AsyncTimeline:
         producer_id: str = "",
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
+        on_drift: Callable[[float], object] | None = None,
     ) -> AsyncProducer:
         """Become a producer. See `Timeline.producer`."""
         become = partial(
@@ -149,6 +150,7 @@ class AsyncTimeline:
             producer_id=producer_id,
             batch_messages=batch_messages,
             batch_bytes=batch_bytes,
+            on_drift=on_drift,
         )
         return AsyncProducer(await self._threads.call(become))
 

@@ -15,6 +15,7 @@ from penstock.client import wire as native
 from penstock.client.connection import Access, Connection, Unreachable, location_of, locations_of
 from penstock.client.retry import RetryPolicy
 from penstock.client.timeline import wire
+from penstock.client.timeline.drift import Sample
 from penstock.client.timeline.error import TimelineError, check
 from penstock.errors import Elsewhere, PenstockError, Refusal
 
@@ -148,18 +149,23 @@ class Link:
         """Carry out an action with the session's token, for as long as patience lasts."""
         return self.patiently(lambda: act(self.connection(), name, document(self.session()), kind))
 
-    def ping(self, now_ms: int) -> None:
-        """Tell the node what time it is here, where there is a session; it does without if it does not hear it."""
+    def ping(self, now_ms: float) -> Sample | None:
+        """Tell the node what time it is here, where there is a session; it does without if it does not hear it.
+
+        Return what time it is there, if it said so.
+        """
         with self._lock:
             session, connection = self._session, self._connection
-        if session and connection is not None:
-            began_s = time.monotonic()
-            try:
-                asked = wire.Ping(session_id=session, local_ts_ms=now_ms, rtt_ms=self._rtt_ms)
-                act(connection, "ping", asked, wire.Pong)
-                self._rtt_ms = (time.monotonic() - began_s) * 1000
-            except PenstockError:
-                pass  # whatever is wrong, the next request finds out
+        if not session or connection is None:
+            return None
+        began_s = time.monotonic()
+        try:
+            asked = wire.Ping(session_id=session, local_ts_ms=int(now_ms), rtt_ms=self._rtt_ms)
+            pong = act(connection, "ping", asked, wire.Pong)
+        except PenstockError:
+            return None  # whatever is wrong, the next request finds out
+        self._rtt_ms = (time.monotonic() - began_s) * 1000
+        return Sample(now_ms, pong.partner_ts_ms, now_ms + self._rtt_ms)
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         """Do something with the node until it works."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.client.outgoing import Bytes, Moment
 from penstock.client.timeline import wire
 from penstock.client.timeline.asking import Asking, Piece
+from penstock.client.timeline.drift import Drift, Sample
 from penstock.client.timeline.error import RefusedRow, RefusedRows
 from penstock.client.timeline.link import Link
 from penstock.client.timeline.outgoing import Row, Schedulable, Scheduled, batch_of, message_id_of, rows_of
@@ -32,7 +33,14 @@ PING_S = 1.0
 class Producer:
     """Creates messages for one producer group, which owns them."""
 
-    def __init__(self, link: Link, *, batch_messages: int = BATCH_MESSAGES, batch_bytes: int = BATCH_BYTES) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+        on_drift: Callable[[float], object] | None = None,
+    ) -> None:
         self._link = link
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
@@ -42,6 +50,10 @@ class Producer:
         self._buffer: list[Row] = []
         self._buffered_bytes = 0
         self._pinged_s = -PING_S
+        self._on_drift = on_drift
+        self._drift = Drift()
+        self._drift_url = ""
+        self._was_drifting = False
 
     def __enter__(self) -> Producer:
         return self
@@ -137,7 +149,19 @@ class Producer:
         now_s = time.monotonic()
         if now_s - self._pinged_s >= PING_S:
             self._pinged_s = now_s
-            self._link.ping(int(time.time() * 1000))
+            sample = self._link.ping(time.time() * 1000)
+            if sample is not None:
+                self._note_drift(sample)
+
+    def _note_drift(self, sample: Sample) -> None:
+        if self._drift_url != self._link.url:  # another node has another clock
+            self._drift_url = self._link.url
+            self._drift.clear()
+        self._drift.add(sample)
+        drifts, told = self._drift.is_active, self._was_drifting
+        self._was_drifting = drifts
+        if drifts != told and self._on_drift is not None:
+            self._on_drift(self._drift.offset_ms)
 
     def _pieces(self, rows: list[Row]) -> Iterator[Piece]:
         """Cut rows into requests: so many, so many bytes, and all of them with one meaning of their times."""

@@ -167,8 +167,13 @@ class Timeline:
         producer_id: str = "",
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
+        on_drift: Callable[[float], object] | None = None,
     ) -> Producer:
-        """Become a producer of a group, which owns what it creates. An id of its own is made where none is given."""
+        """Become a producer of a group, which owns what it creates. An id of its own is made where none is given.
+
+        `on_drift` hears how many milliseconds the node's clock is ahead once that is more than 100; times that do not
+        count from now on are meant by that clock. What it raises comes out of the call that sent messages.
+        """
         _check_text("group", group)
         _check_number("batch_messages", batch_messages)
         _check_number("batch_bytes", batch_bytes)
@@ -184,7 +189,7 @@ class Timeline:
         except BaseException:
             link.close()
             raise
-        return Producer(link, batch_messages=batch_messages, batch_bytes=batch_bytes)
+        return Producer(link, batch_messages=batch_messages, batch_bytes=batch_bytes, on_drift=on_drift)
 
     @hinted
     def consumer(

@@ -21,10 +21,12 @@ from penstock.client.timeline import wire
 from penstock.client.timeline.wire import Kind
 from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND
+from penstock.cluster.drift import is_active
 from penstock.cluster.entries import Entry
 from penstock.cluster.health import Op
 from penstock.cluster.overseer import Overseer
 from penstock.cluster.places import name_of
+from penstock.cluster.records import BrokerRecord
 from penstock.dialects.timeline import leases
 from penstock.dialects.timeline.config import TimelineConfig
 from penstock.dialects.timeline.counting import Status
@@ -183,7 +185,7 @@ class Service:
                 self.overseer.find(asked.topic_id)
         told = wire.Informed(
             cluster=self.config.cluster,
-            brokers=[msgspec.to_builtins(record) for record in self.membership.brokers()],
+            brokers=[_shown(record) for record in self.membership.brokers()],
             topics=[self.described(entry) for entry in entries],
             preference=self.reception.preference("consumer", asked.topic_id),
         )
@@ -348,6 +350,12 @@ class Service:
 
         answer.then(told)
         return timed
+
+
+def _shown(record: BrokerRecord) -> dict[str, Any]:
+    """Return a broker as clients are told of it."""
+    drifting = any(is_active(offset_ms) for offset_ms in (record.drift_ms, record.registry_drift_ms))
+    return {**msgspec.to_builtins(record), "drifting": drifting}
 
 
 def _filled(column: pa.Array) -> pa.BinaryArray:
