@@ -230,6 +230,7 @@ WAYS: dict[str, Way] = {
     "timeline producer": http("timeline.port", "POST", "/v1/producer-handshake", _PRODUCER),
     "timeline consumer": http("timeline.port", "POST", "/v1/consumer-handshake", b'{"topic_id":"t","consumer_id":"c"}'),
     "timeline count": http("timeline.port", "GET", "/v1/topics/t/count"),
+    "timeline redeal": http("timeline.port", "POST", "/v1/redeal", b'{"topic_id":"t"}'),
     "timeline topic": http("timeline.port", "GET", "/v1/topics/t"),
     "sqs send": aws("SendMessage", b'{"QueueUrl":"/0/t","MessageBody":"x"}'),
     "sqs receive": aws("ReceiveMessage", b'{"QueueUrl":"/0/t"}'),

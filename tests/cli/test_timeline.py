@@ -28,6 +28,7 @@ def test_messages_are_put_counted_and_consumed_when_they_are_due(node: Node, top
     table = node.ok("timeline", "info").out.splitlines()
     assert table[0].split() == ["topic", "state", "available", "waiting", "processing", "consumers"]
     assert [topic, "live", "0", "1", "0", "0"] in [line.split() for line in table]
+    assert node.ok("timeline", "redeal", topic).out == f"{topic} has no consumers to deal buckets to\n"
     assert node.ok("timeline", "delete", topic).out == f"timeline {topic} is deleted\n"
 
 

@@ -395,6 +395,26 @@ def test_consumers_are_dealt_buckets_by_the_table_in_the_registry(desk: Desk) ->
     assert [member.name for member in table.members] == ["c2"]
 
 
+def test_an_operator_has_buckets_dealt_anew_that_leaves_have_scattered(desk: Desk) -> None:
+    desk.topic("r", dealer="rack", bucket_count=12)
+    assert desk.act("redeal", topic_id="r") == wire.Redealt(is_dealt=False)
+    consumers = [desk.consumer(f"c{number}", topic="r", rack="a") for number in range(3)]
+    consumers[0].close()
+    desk.advance(3)
+
+    def own() -> list[int]:
+        table = desk.service.membership.tables.at_present("r")
+        assert table is not None
+        return list(table.work("c1").own)
+
+    assert own() != list(range(6))
+    assert desk.ask("POST", "/v1/redeal", {"topic_id": "r"}) == (200, {"is_dealt": True})
+    desk.advance(3)
+    assert own() == list(range(6))
+    assert desk.kind("redeal", topic_id="none") == 401
+    assert desk.service.membership.figures.commands["redeal", "r"] == 2
+
+
 def test_timeline_case_41_metrics_tell_what_happened_and_promtool_reads_them(desk: Desk) -> None:
     producer, consumer = desk.producer(), desk.consumer(lease_ms=5_000)
     desk.made(producer, ("a", 0, b"12345"), ("b", 1_500), ("c", 2_500), ("d", 2_600), ("e", 9_000))

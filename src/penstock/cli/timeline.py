@@ -123,6 +123,15 @@ def delete(client: Client, out: Printer, topic: Topic) -> None:
     out.done({"topic": topic}, f"timeline {topic} is deleted")
 
 
+@remote(app, "redeal")
+def redeal(client: Client, out: Printer, topic: Topic) -> None:
+    """Deal the buckets of a timeline anew, as whole ranges; leases stay where they are."""
+    with _timeline(client, topic) as timeline:
+        is_dealt = timeline.redeal()
+    text = f"the buckets of {topic} are dealt anew" if is_dealt else f"{topic} has no consumers to deal buckets to"
+    out.done({"topic": topic, "is_dealt": is_dealt}, text)
+
+
 @remote(app, "info")
 def info(
     client: Client,

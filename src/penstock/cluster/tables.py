@@ -21,6 +21,7 @@ from penstock.dealing.form import pack, unpack
 from penstock.dealing.table import DealerName, Member, Table, deal, moves
 from penstock.dealing.windows import Schedule, Windows
 from penstock.errors import CorruptionError, Refusal
+from penstock.registry.answer import Answer
 from penstock.registry.registry import Cancel, Event, Registry
 
 #: Brokers that have consumers of a topic write its table one after the other, the last after this share of a window:
@@ -118,18 +119,19 @@ class Tables:
         self._told.append(told)
         return lambda: self._told.remove(told) if told in self._told else None
 
-    def redeal(self, topic: str) -> bool:
-        """Deal as if nothing had been dealt before, which clears what joins and leaves have scattered."""
+    def redeal(self, topic: str) -> Answer[bool]:
+        """Deal as if nothing had been dealt before, which clears what joins and leaves have scattered.
+
+        Answers with whether there was something to deal.
+        """
         dealt = self._topics.get(topic)
-        if dealt is None:
-            return False
-        last = dealt.schedule.last
-        if last is None:
-            return False  # the first deal is on its way
+        last = dealt.schedule.last if dealt is not None else None
+        members = self._members(dealt) if dealt is not None else []
+        if dealt is None or last is None or not members:
+            return Answer.of(False)  # nobody is here, or the first deal is on its way
         window = dealt.windows.at(self._now_ms()) + 1
-        fresh = deal(last.dealer, self._members(dealt), last.buckets, None, window)
-        self._write(dealt, msgspec.structs.replace(fresh, epoch=last.epoch + 1))
-        return True
+        fresh = deal(last.dealer, members, last.buckets, None, window)
+        return self._write(dealt, msgspec.structs.replace(fresh, epoch=last.epoch + 1)).then_make(lambda _: True)
 
     def _members(self, dealt: _Dealt) -> list[Member]:
         return [Member(each.rack, each.id) for each in self._records.members(dealt.entry.id, dealt.entry.incarnation)]
@@ -166,11 +168,11 @@ class Tables:
         else:
             self._write(dealt, table)
 
-    def _write(self, dealt: _Dealt, table: Table) -> None:
+    def _write(self, dealt: _Dealt, table: Table) -> Answer[int]:
         key, topic = self._keys.table(dealt.entry.id), self._keys.topic(dealt.entry.id)
         kept, there = self._registry.get(key), self._registry.get(topic)
         if there is None:
-            return
+            return Answer.refused(Refusal("not_found", f"topic {dealt.entry.id} is gone"))
         guards = {key: kept.revision if kept else 0, topic: there.revision}
 
         def told(_: int | None, error: Exception | None) -> None:
@@ -179,7 +181,9 @@ class Tables:
             elif not (isinstance(error, Refusal) and error.code == "conflict"):
                 self._changed(dealt.entry.id)  # at the next deal point, again
 
-        self._registry.propose({key: pack(table)}, (), guards).then(told)
+        written = self._registry.propose({key: pack(table)}, (), guards)
+        written.then(told)
+        return written
 
     def _heard(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -125,6 +125,10 @@ class AsyncTimeline:
         """Drop the topic with all of its messages."""
         await self._threads.call(self._timeline.delete)
 
+    async def redeal(self) -> bool:
+        """Deal the buckets anew from the next window on. See `Timeline.redeal`."""
+        return await self._threads.call(self._timeline.redeal)
+
     async def info(self) -> dict[str, Any]:
         """Return what the node knows of the topic."""
         return await self._threads.call(self._timeline.info)

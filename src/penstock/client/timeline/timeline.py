@@ -133,6 +133,13 @@ class Timeline:
         """Drop the topic with all of its messages."""
         self._act("delete", wire.TimelineDeleteTopic(id=self.topic, cluster=self._cluster), wire.Done)
 
+    def redeal(self) -> bool:
+        """Deal the buckets anew from the next window on, without a thought for who had which.
+
+        That makes whole ranges of what joins and leaves have scattered. False if nobody is there to deal to.
+        """
+        return self._act("redeal", wire.Redeal(topic_id=self.topic, cluster=self._cluster), wire.Redealt).is_dealt
+
     def info(self) -> dict[str, Any]:
         """Return what the node knows of the topic."""
         found = self._act("info", wire.Info(topic_id=self.topic, cluster=self._cluster), wire.Informed)

@@ -147,6 +147,22 @@ class TimelineDeleteTopic(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Redeal(Request):
+    """Action `redeal`: deal the buckets of a topic anew, without a thought for who had which."""
+
+    topic_id: str
+    cluster: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redealt(Answered):
+    """Reply to `Redeal`."""
+
+    #: Whether somebody was there to deal to.
+    is_dealt: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Done(Answered):
     """Reply of `create`, `delete` and `unsubscribe`."""
 
@@ -353,6 +369,7 @@ class Down(Answered):
 ACTIONS: dict[str, tuple[type, type]] = {
     "create": (TimelineCreate, Done),
     "delete": (TimelineDeleteTopic, Done),
+    "redeal": (Redeal, Redealt),
     "producer-handshake": (ProducerHandshake, Session),
     "consumer-handshake": (ConsumerHandshake, Session),
     "info": (Info, Informed),

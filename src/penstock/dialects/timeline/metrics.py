@@ -32,8 +32,8 @@ Sample: TypeAlias = tuple[Labels, float]
 
 #: What clients may ask for, as the protocol calls it.
 COMMANDS = (
-    "create", "delete", "producer-handshake", "consumer-handshake", "info", "ping", "create-messages", "consume",
-    "delete-messages", "extend-lease", "release", "count", "unsubscribe",
+    "create", "delete", "redeal", "producer-handshake", "consumer-handshake", "info", "ping", "create-messages",
+    "consume", "delete-messages", "extend-lease", "release", "count", "unsubscribe",
 )  # fmt: skip
 
 

@@ -85,6 +85,7 @@ class Service:
         self.commands: Mapping[str, tuple[type, Callable[[Caller, Any], Answer[Any]]]] = {
             "create": (wire.TimelineCreate, self.topics.create),
             "delete": (wire.TimelineDeleteTopic, self.topics.delete),
+            "redeal": (wire.Redeal, self.topics.redeal),
             "producer-handshake": (wire.ProducerHandshake, self.reception.greet_producer),
             "consumer-handshake": (wire.ConsumerHandshake, self.reception.greet_consumer),
             "info": (wire.Info, self.info),

@@ -119,6 +119,14 @@ class Topics:
         self._node.health.check("admin")
         return self._overseer.delete(asked.id).then_make(lambda _: wire.Done())
 
+    def redeal(self, caller: Caller, asked: wire.Redeal) -> Answer[wire.Redealt]:
+        """Deal the buckets of a topic anew, from the next window on."""
+        check_cluster(asked.cluster, self._overseer.cluster)
+        caller.check("change", asked.topic_id)
+        self._overseer.find(asked.topic_id)
+        self._node.health.check("admin")
+        return self._tables.redeal(asked.topic_id).then_make(lambda is_dealt: wire.Redealt(is_dealt=is_dealt))
+
     # --- at work --------------------------------------------------------------------------------------------------
 
     def find(self, ident: str) -> Timeline:
