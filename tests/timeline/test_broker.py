@@ -195,6 +195,28 @@ def test_timeline_case_39_three_of_four_busy_consumers_stop_the_topic_until_one_
     assert sum(len(each.ids()) for each in consumers) == 8
 
 
+def test_timeline_case_39_consumers_that_do_not_read_what_was_pushed_are_busy(desk: Desk) -> None:
+    consumers = [desk.consumer(f"c{number}") for number in range(4)]
+    producer = desk.producer()
+
+    def stops() -> bool:
+        desk.made(producer, (None, 0))
+        desk.advance(0.1)
+        return not any(each.ids() for each in consumers)
+
+    for each in consumers[:3]:
+        each.is_full = True
+    desk.advance(1)
+    assert not stops(), "for a moment that is nothing"
+    desk.advance(1)
+    assert stops()
+    for each in consumers[:2]:
+        each.is_full = False
+        each.talk.drained()
+    desk.settle()
+    assert not stops()
+
+
 def test_timeline_case_40_without_the_registry_nothing_is_leased_anew_and_holders_may_delete(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: A consumer that answers pings and then says nothing for so many of them is gone, whatever its connection says.
 PINGS_MISSED = 3
 
+#: A stream into which nothing more has gone for so many ticks takes no pushes.
+STUCK_TICKS = 2
+
 #: What was pushed is looked up by its id until it is deleted; beyond twice what is on lease, it is cleaned up.
 _STALE_MAX = 1024
 
@@ -63,6 +66,8 @@ class Consumer:
         #: Ticks since it said anything; whether it answers pings.
         self._silent = 0
         self._has_ponged = False
+        #: Ticks at which its stream was full, one after the other.
+        self._full = 0
         first_ns = self._clock.monotonic() + reception.config.first_status_ns
         self._patience: Timer | None = self._clock.call_at(first_ns, self._lose_patience)
         self._ticker: Timer | None = None
@@ -71,6 +76,11 @@ class Consumer:
     def caller(self) -> Caller:
         """Who it is."""
         return self._caller
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has no room, or does not read what was pushed."""
+        return self._full >= STUCK_TICKS or (self.status is not None and self.status.available_buffer_size == 0)
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
@@ -106,7 +116,7 @@ class Consumer:
             self._open(session)
         elif session is not self.session:
             raise Fault(Kind.PROTOCOL, "a stream is for one session")
-        self._reception.heard(self, status.available_buffer_size)
+        self._reception.heard(self)
         self.grant()
 
     def _open(self, session: Session) -> None:
@@ -203,13 +213,20 @@ class Consumer:
     def drained(self) -> None:
         """Go on where a full stream stopped it."""
         if not self._ended:
+            self._note_full(0)
             self.grant()
+
+    def _note_full(self, ticks: int) -> None:
+        was_busy, self._full = self.is_busy, ticks
+        if self.is_busy != was_busy:
+            self._reception.heard(self)
 
     def _tick(self) -> None:
         """Tell how the topic is, now and again."""
         if self._ended or self.timeline is None:
             return
         self._silent += 1
+        self._note_full(self._full + 1 if self._stream.is_full else 0)
         if self._has_ponged and self._silent > PINGS_MISSED:
             # Its buckets would wait for it for as long as nobody notices.
             self._fail(Fault(Kind.NO_CONNECTION, f"no answer to {PINGS_MISSED} pings"))

@@ -180,13 +180,13 @@ class Reception:
             self._membership.leave("consumer", session.topic, session.member).then(_told)
             self._grant_all(session.topic)
 
-    def heard(self, consumer: Consumer, room: int) -> None:
-        """Hear how much room a consumer has; others may go on, or have to wait, if most have none."""
+    def heard(self, consumer: Consumer) -> None:
+        """Hear whether a consumer is busy; others may go on, or have to wait, if most are."""
         session = consumer.session
         if session is not None:
             health = self.node.health
             before = health.may_push(session.topic)
-            health.consumer(session.topic, session.member, is_busy=room == 0)
+            health.consumer(session.topic, session.member, is_busy=consumer.is_busy)
             if health.may_push(session.topic) != before:
                 self._grant_all(session.topic)
 
