@@ -35,5 +35,5 @@ def test_a_node_is_announced_where_somebody_vouches_for_it(tmp_path: Path, token
                 reason = "wrong_secret" if token else "no_secret"
                 service.until(lambda: service.node.gate.refusals[reason, "nsq.lookup_tcp_port"] > 0)
                 assert found(service) == []
-                node.until(lambda: bool(link.trouble))
-                assert token not in link.trouble or not token
+                node.until(lambda: bool(link.problem))
+                assert token not in link.problem or not token

@@ -20,7 +20,7 @@ from penstock.disk import LocalDisk
 from penstock.errors import Elsewhere, Refusal
 from penstock.log.kafka.engine import Engine
 from penstock.log.kafka.threads import RealThreads
-from penstock.node.places import Places
+from penstock.node.known import Places
 from penstock.peers.reception import Reception
 from penstock.peers.running import Running
 from tests.cluster.fake_store import FakeStore

@@ -1,6 +1,6 @@
 """The checker's book: all topics, subscriptions and messages.
 
-Everybody who watches the node from outside (the tap on its connections, the admin, the pollers, the census after a
+Everybody who watches the node from outside (the tap on its connections, the admin, the pollers, the log after a
 restart) writes into this one book; it raises a `Violation` the moment something cannot be.
 """
 

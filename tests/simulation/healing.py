@@ -52,7 +52,7 @@ class Healed(Surroundings, Protocol):
     def live(self, ending: Ending) -> None:
         """Go on until the node ends in this way, and start it again."""
 
-    def take_census(self, topic: Topic) -> None:
+    def read_log(self, topic: Topic) -> None:
         """Read everything a topic's log holds and compare it with the book."""
 
 
@@ -86,7 +86,7 @@ def heal(world: Healed) -> None:
     check_filtered(_node(world), book)
     world.elsewhere.heal()
     for topic in sorted(topics_of(_node(world)), key=lambda topic: topic.name not in book.buriers):
-        world.take_census(topic)
+        world.read_log(topic)
     if world.plan.crash_at_end:
         world.live(Ending(DEATH, book.slack_ns + MILLISECOND, 0, None, MILLISECOND, 0))
         _drain(world)

@@ -1,6 +1,6 @@
 """What must outlive a crash, and what must be true once everything has healed.
 
-A crash makes some of what the book says uncertain; the census of the log after the restart settles the messages
+A crash makes some of what the book says uncertain; what the log holds after the restart settles the messages
 again, the deliveries that follow settle the rest.
 """
 
@@ -29,7 +29,7 @@ class Stored(NamedTuple):
     body: bytes
 
 
-class Census(NamedTuple):
+class LogContents(NamedTuple):
     """What one topic's log holds, and what the node says is lost."""
 
     stored: list[Stored]
@@ -129,7 +129,7 @@ def _keeps_sessions(book: Book, row: Row) -> bool:
     return book.full_ns < row.leased_ns and not book.jumpy
 
 
-def census(book: Book, topic: TopicModel, found: Census) -> None:
+def compare_log(book: Book, topic: TopicModel, found: LogContents) -> None:
     """Compare a topic's log with the book after a restart: nothing lost that was promised, nothing new, no mix-up."""
     present: set[Message] = set()
     for stored in found.stored:
@@ -152,10 +152,10 @@ def census(book: Book, topic: TopicModel, found: Census) -> None:
             # What retention dropped a moment before the process died, the next one may find.
             message.presence = Presence.MAYBE if topic.tight else Presence.GONE
     _check_stored_order(book, topic)
-    book.record("census", topic.name, len(present))
+    book.record("log", topic.name, len(present))
 
 
-def _may_be_gone(book: Book, topic: TopicModel, message: Message, found: Census) -> bool:
+def _may_be_gone(book: Book, topic: TopicModel, message: Message, found: LogContents) -> bool:
     if topic.settings.durability == "memory" and topic.settings.memory_rows < 1000:
         return True  # the oldest go when there is no room
     if topic.cut_unseen or (topic.shaken and _is_reported(message, found)):
@@ -163,7 +163,7 @@ def _may_be_gone(book: Book, topic: TopicModel, message: Message, found: Census)
     return topic.tight and not needed(book, topic, message)
 
 
-def _is_reported(message: Message, found: Census) -> bool:
+def _is_reported(message: Message, found: LogContents) -> bool:
     """Tell whether the node says of the gap in which a message is missing that something is damaged or cut there."""
     if message.id is None:
         return bool(found.cut or found.damaged)

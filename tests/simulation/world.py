@@ -34,7 +34,7 @@ from tests.simulation.publisher import Publisher
 from tests.simulation.queues.tap import QueueTap
 from tests.simulation.session import Session
 from tests.simulation.speech import NSQ, Connect, Speech
-from tests.simulation.survival import DEATH, POWER, Census, Stored, census, crash
+from tests.simulation.survival import DEATH, POWER, LogContents, Stored, compare_log, crash
 from tests.simulation.topics import topics_of
 from tests.simulation.trouble import Trouble
 
@@ -222,7 +222,7 @@ class World:
         self._reconcile(node)
         # Dead letters first: what lies there, the topic it came from need not have any more.
         for topic in sorted(topics_of(node), key=lambda topic: topic.name not in self.book.buriers):
-            self.take_census(topic)
+            self.read_log(topic)
             for name, subscription in self.book.topics[topic.name].subscriptions.items():
                 subscription.filtered_from = topic.subscriptions[name].counts()["filtered"]
         for model in self.book.topics.values():
@@ -278,7 +278,7 @@ class World:
         if dict(node.routing.mapping) != book.mapping:
             book.remap(dict(node.routing.mapping))
 
-    def take_census(self, topic: Topic) -> None:
+    def read_log(self, topic: Topic) -> None:
         """Read everything a topic's log holds and compare it with the book."""
         stored: list[Stored] = []
         for shard in topic.shards:
@@ -302,7 +302,7 @@ class World:
                 offset = batch.end
         damaged = [(shard.number, damage.first, damage.end) for shard in topic.shards for damage in shard.damaged]
         cut = {shard.number for shard in topic.shards if shard.cut_bytes}
-        census(self.book, self.book.topics[topic.name], Census(stored, damaged, cut))
+        compare_log(self.book, self.book.topics[topic.name], LogContents(stored, damaged, cut))
 
     def _observe(self) -> None:
         """Take note of topics that the node made by itself, and of subscriptions that went with their last consumer."""

@@ -176,7 +176,7 @@ def test_who_is_refused_comes_back_later_and_later_and_not_at_the_same_time_as_o
         scene.outside.mood = "refuse"
         scene.link.connect()
         scene.go(60)
-        assert scene.link.trouble == "refused"
+        assert scene.link.problem == "refused"
         dials = scene.outside.dials
         steps = [later - sooner for sooner, later in pairwise(dials)]
         for number, step in enumerate(steps):
@@ -193,10 +193,10 @@ def test_a_peer_that_proved_itself_is_tried_again_soon(scene: Scene) -> None:
     for _ in range(3):
         scene.outside.peer.say(b"welcome")
         scene.go()
-        assert scene.link.trouble == ""
+        assert scene.link.problem == ""
         before_ns = scene.clock.monotonic()
         scene.outside.peer.hang_up(ConnectionResetError("reset"))
-        assert scene.link.trouble == "reset"
+        assert scene.link.problem == "reset"
         assert not scene.link.is_open
         scene.go(0.1)
         assert scene.outside.dials[-1] - before_ns <= FIRST_NS + MILLISECOND
@@ -209,7 +209,7 @@ def test_a_peer_that_hangs_up_before_it_proved_itself_is_tried_later_and_later(s
         scene.go(FIRST_NS * 32 / SECOND)
     steps = [later - sooner for sooner, later in pairwise(scene.outside.dials)]
     assert len(scene.outside.dials) == 6
-    assert scene.link.trouble == "it hung up"
+    assert scene.link.problem == "it hung up"
     assert steps[4] > FIRST_NS * 4
 
 
@@ -218,9 +218,9 @@ def test_who_does_not_accept_is_given_up_after_a_while() -> None:
     scene.outside.mood = "silent"
     scene.link.connect()
     scene.go(4.9)
-    assert (scene.link.trouble, len(scene.outside.dials)) == ("", 1)
+    assert (scene.link.problem, len(scene.outside.dials)) == ("", 1)
     scene.go(0.2)
-    assert (scene.link.trouble, len(scene.outside.dials)) == ("it did not accept for 5 s", 2)
+    assert (scene.link.problem, len(scene.outside.dials)) == ("it did not accept for 5 s", 2)
     scene.outside.mood = "accept"
     scene.go(6)
     assert scene.story == ["opened"]
@@ -232,7 +232,7 @@ def test_who_does_not_answer_is_dropped_by_the_speaker(scene: Scene) -> None:
     scene.speaker.gives_up = True
     scene.go(3)
     assert scene.story == ["opened", "closed: no answer"]
-    assert scene.link.trouble == "no answer"
+    assert scene.link.problem == "no answer"
     scene.go(0.1)
     assert scene.story == ["opened"]
 
@@ -301,12 +301,12 @@ def test_a_server_that_nobody_vouches_for_is_told_nothing() -> None:
     scene = secured(trusted=False)
     assert scene.story == []
     assert scene.outside.peers[0].heard == b""
-    assert "certificate verify failed" in scene.link.trouble
+    assert "certificate verify failed" in scene.link.problem
 
 
 def test_a_server_that_wants_a_certificate_says_so() -> None:
     scene = secured(ask=True)
-    assert "certificate required" in scene.link.trouble
+    assert "certificate required" in scene.link.problem
     assert scene.outside.peers[0].heard == b""
 
 
@@ -314,9 +314,9 @@ def test_a_server_that_does_not_agree_on_keys_is_given_up() -> None:
     scene = Scene(client_context(str(FILES.authority)))
     scene.link.connect()
     scene.go(4.9)
-    assert scene.link.trouble == ""
+    assert scene.link.problem == ""
     scene.go(0.1)
-    assert scene.link.trouble == "it did not agree on keys for 5 s"
+    assert scene.link.problem == "it did not agree on keys for 5 s"
     assert scene.story == []
 
 

@@ -201,9 +201,9 @@ class Cursor:
         bytes_max = NO_LIMIT if taker.owner is None else LOOK_BYTES_MAX
         if taker.owner is None and self.ready.many and not self.ready.policy.by_due:
             bytes_max = TAKE_BYTES_MAX
-        keeper = holder if self.states.keys is None else taker.keeper
+        key_holder = holder if self.states.keys is None else taker.key_holder
         deadline_ns = deadline_after(now.monotonic_ns, lease_ns, self.states.grain_ns)
-        portion = Portion(self, limit, holder, keeper, deadline_ns, now, bytes_max)
+        portion = Portion(self, limit, holder, key_holder, deadline_ns, now, bytes_max)
         try:
             if self.ready.many:
                 portion.fill_from_lanes(taker, rank)

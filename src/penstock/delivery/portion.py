@@ -40,14 +40,14 @@ LOOKS_MAX = 16
 class Portion:
     """Rows leased so far, and how many more there may be."""
 
-    __slots__ = ("_bytes_left", "_cursor", "_deadline_ns", "_holder", "_keeper", "_left", "_now", "out")
+    __slots__ = ("_bytes_left", "_cursor", "_deadline_ns", "_holder", "_key_holder", "_left", "_now", "out")
 
     def __init__(
         self,
         cursor: Cursor,
         limit: int,
         holder: int,
-        keeper: int,
+        key_holder: int,
         deadline_ns: int,
         now: Instant,
         bytes_max: int = NO_LIMIT,
@@ -56,7 +56,7 @@ class Portion:
         self._left = limit
         self._bytes_left = bytes_max
         self._holder = holder
-        self._keeper = keeper
+        self._key_holder = key_holder
         self._deadline_ns = deadline_ns
         self._now = now
         self.out: list[Delivery] = []
@@ -287,7 +287,7 @@ class Portion:
         replace_head(queue, piece[len(part) :])
         live = self._live(batch, part)
         if states.keys is not None and len(live):
-            live = states.keys.admitted(batch, live, self._keeper)
+            live = states.keys.admitted(batch, live, self._key_holder)
             if states.keys.freed:
                 freed, states.keys.freed = states.keys.freed, []
                 cursor.ready.queue(np.array(sorted(freed), np.int64))

@@ -157,7 +157,7 @@ class Seat:
         return 0 if self.blocked or self.gone else self.credit - self.in_flight
 
     @property
-    def keeper(self) -> int:
+    def key_holder(self) -> int:
         """Who keys belong to while rows of them are out here: what one look found, another shall not go on with."""
         return self.holder if self.owner is None else self.look_number
 

@@ -401,7 +401,7 @@ def on_hand(recorders: Sequence[Recorder]) -> Callable[[list[Delivery]], None]:
 
     n, bases, tally = recorders[0].one_in, [recorder.base for recorder in recorders], recorders[0].tally
 
-    def handed(deliveries: list[Delivery]) -> None:
+    def tell(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             tally.delivered += delivery.count
             if delivery.attempts.__class__ is not int:
@@ -422,7 +422,7 @@ def on_hand(recorders: Sequence[Recorder]) -> Callable[[list[Delivery]], None]:
                     continue
             recorders[shard].delivered(delivery)
 
-    return handed
+    return tell
 
 
 def _messages(runs: dict[Kind, list[Piece]], discards: dict[Kind, int], one_in: int) -> Iterator[_Message]:

@@ -84,7 +84,7 @@ class Holdings:
         #: Topics that are being opened, by name.
         self.coming: dict[str, Answer[Topic]] = {}
         #: What cannot be used, and why.
-        self.troubles: dict[str, str] = {}
+        self.unusable: dict[str, str] = {}
         #: Topics that are looked at again in a while, by name.
         self._retries: set[str] = set()
         #: How many topics were opened: each has a directory of its own, whatever threads still do in an earlier one.
@@ -100,11 +100,11 @@ class Holdings:
 
     def why(self, record: TopicRecord) -> str:
         """Return what keeps a topic of these slots from being used, if that is known."""
-        return self.troubles.get(_topic(record.name)) or self.troubles.get(_slot(self._slot(record)), "")
+        return self.unusable.get(_topic(record.name)) or self.unusable.get(_slot(self._slot(record)), "")
 
     def is_stuck(self, name: str) -> bool:
-        """Tell whether a topic of these slots cannot be opened, by itself: not for its slot's trouble."""
-        record = self._node.catalog.known(name) if _topic(name) in self.troubles else None
+        """Tell whether a topic of these slots cannot be opened, by itself: not for its slot's problem."""
+        record = self._node.catalog.known(name) if _topic(name) in self.unusable else None
         return record is not None and record.settings.log == "kafka" and self._slot(record) in self.ready
 
     # --- slots come -----------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Holdings:
             self._note(what, error)
             self._later(partial(self._fence, held))
         else:
-            self.troubles.pop(what, None)
+            self.unusable.pop(what, None)
             held.writer = writer
             for record in self._node.catalog.topics():
                 self._node.guarded(f"topic {record.name}", partial(self.heard, record))
@@ -218,7 +218,7 @@ class Holdings:
         except Exception:
             self._let_go(topic)
             raise
-        self.troubles.pop(_topic(name), None)
+        self.unusable.pop(_topic(name), None)
         if not record.is_made:  # whoever made it came no further
             node.catalog.update_topic(name, is_made=True)
         _log.info("topic %s is here now", name)
@@ -372,14 +372,14 @@ class Holdings:
     def _forget(self, held: Held) -> None:
         """Have a slot no more, nor anything to say of what is in it."""
         del self._held[held.number]
-        self.troubles.pop(_slot(held.number), None)
+        self.unusable.pop(_slot(held.number), None)
         for record in self._node.catalog.topics():
             if self._slot(record) == held.number:
-                self.troubles.pop(_topic(record.name), None)
+                self.unusable.pop(_topic(record.name), None)
 
     def vanished(self, name: str) -> None:
         """Have nothing more to say of a topic that was deleted, or of which the registry says nothing."""
-        self.troubles.pop(_topic(name), None)
+        self.unusable.pop(_topic(name), None)
 
     def _cut(self, made: Made) -> None:
         """Let go of files that are nobody's any more, and send nothing of them."""
@@ -419,8 +419,8 @@ class Holdings:
 
     def _note(self, what: str, error: BaseException | None) -> None:
         text = str(error)
-        if self.troubles.get(what) != text:
-            self.troubles[what] = text
+        if self.unusable.get(what) != text:
+            self.unusable[what] = text
             trace = None if isinstance(error, PenstockError | OSError) else error
             _log.warning("%s cannot be used: %s; trying again", what, text, exc_info=trace)
 

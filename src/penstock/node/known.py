@@ -5,15 +5,30 @@ Where there is no cluster, this is what the node has itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.dialect import C, Chosen
+from penstock.errors import Refusal
 from penstock.registry.catalog import TOPICS
 from penstock.registry.records import TopicRecord
 from penstock.settings import SubscriptionSettings
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
+
+
+class Places(Protocol):
+    """Knows where the topics of a cluster are, as far as they are not here, and says so to the node."""
+
+    def refusal(self, name: str) -> Refusal | None:
+        """Return why a topic that is not open here cannot be had here; None if the cluster does not know it."""
+
+    def address(self, node: str) -> str | None:
+        """Return HOST:PORT where other nodes reach this one, None if it is not there."""
+
+    def listeners(self, node: str) -> Mapping[str, str]:
+        """Return HOST:PORT where clients reach a node, by the keys of its endpoints."""
 
 
 class Known:

@@ -59,7 +59,7 @@ class Lifecycle:
         #: Topics of this disk that are not open because the registry has something of them that cannot be read, by
         #: name; and what of them cannot, where that is not their own record.
         self._unread: set[str] = set()
-        self.troubles: dict[str, str] = {}
+        self.unopened: dict[str, str] = {}
         self._unwatch: list[Cancel] = []
         self.absent = Absent(node)
 
@@ -103,7 +103,7 @@ class Lifecycle:
             self._catalog.subscriptions(record)
         except CorruptionError as error:
             self._unread.add(name)
-            self.troubles[name] = str(error)
+            self.unopened[name] = str(error)
             _log.error("topic %s is not opened: %s", name, error)
             return None
         if not self.absent.has_files(record):
@@ -119,8 +119,8 @@ class Lifecycle:
 
     def check_readable(self, name: str) -> None:
         """Refuse a topic that is not open because the registry has something of it that cannot be read."""
-        if name in self.troubles:
-            raise Refusal("unavailable", f"topic {name} cannot be used now: {self.troubles[name]}", SECOND)
+        if name in self.unopened:
+            raise Refusal("unavailable", f"topic {name} cannot be used now: {self.unopened[name]}", SECOND)
         self._catalog.topic(name)
 
     def _heard(self, _: Sequence[Event]) -> None:
@@ -133,7 +133,7 @@ class Lifecycle:
         if record is None and TOPICS + name in self._catalog.unreadable():
             return
         self._unread.discard(name)
-        self.troubles.pop(name, None)
+        self.unopened.pop(name, None)
         if record is None or name in self._topics or name in self.coming or self._node.stopping:
             return
         if self._is_here(record) and self._disk.exists(self._directories.of(record.number)):
@@ -312,7 +312,7 @@ class Lifecycle:
 
     def problems(self) -> list[str]:
         """Return what the registry has of topics that cannot be read, one sentence each."""
-        return self._catalog.problems() + [f"topic {name}: {why}" for name, why in sorted(self.troubles.items())]
+        return self._catalog.problems() + [f"topic {name}: {why}" for name, why in sorted(self.unopened.items())]
 
     def delete(self, topic: Topic) -> Answer[None]:
         """Drop a topic with everything in it."""
@@ -323,7 +323,7 @@ class Lifecycle:
         """Tell whether a topic is this node's, and was found to be such that it cannot be opened."""
         share = self._node.share
         is_held = share is not None and share.holdings.is_stuck(name)
-        return name not in self._topics and (is_held or name in self.troubles)
+        return name not in self._topics and (is_held or name in self.unopened)
 
     def is_going(self, name: str) -> bool:
         """Tell whether a topic is being deleted."""

@@ -41,12 +41,11 @@ from penstock.node.audit import Audit
 from penstock.node.events import HISTORIES, Events
 from penstock.node.events import TOPIC as EVENTS
 from penstock.node.holds import Holds
-from penstock.node.known import Known
+from penstock.node.known import Known, Places
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.membership import Membership
 from penstock.node.opening import open_registry
 from penstock.node.pipelines import Pipelines
-from penstock.node.places import Places
 from penstock.node.routing import Routing
 from penstock.node.share import ClusterShare
 from penstock.node.slices import Slices

@@ -100,7 +100,7 @@ class ClusterShare:
     def _why(self, record: TopicRecord) -> str:
         lifecycle = self._node.lifecycle
         missing = lifecycle.absent.missing.get(record.name)
-        return missing or self.holdings.why(record) or lifecycle.troubles.get(record.name, "")
+        return missing or self.holdings.why(record) or lifecycle.unopened.get(record.name, "")
 
     def address(self, node: str) -> str | None:
         """Return HOST:PORT where other nodes reach this one, None if it is not there."""
@@ -224,7 +224,7 @@ class ClusterShare:
         found = [self.slots.problem] if self.slots.problem else []
         if self._is_new:
             found.append("this node has no part of the cluster yet")
-        found += [f"{what}: {why}" for what, why in sorted(self.holdings.troubles.items())]
+        found += [f"{what}: {why}" for what, why in sorted(self.holdings.unusable.items())]
         found += self._strangers.problems()
         return found + [f"topic {topic.name}: {why}" for topic, why in self._stalled()]
 
@@ -235,7 +235,7 @@ class ClusterShare:
     def figures(self) -> Iterator[Figure]:
         """Return what there is to measure."""
         yield from self.slots.figures()
-        yield Figure("troubles", "gauge", "Slots and topics that could not be opened.", len(self.holdings.troubles))
+        yield Figure("troubles", "gauge", "Slots and topics that could not be opened.", len(self.holdings.unusable))
         kept = self.holdings.kept
         yield Figure("cache_bytes", "gauge", "Closed segments of topics on Kafka that are on this disk.", kept.bytes)
         text = "Bytes of closed segments that came from Kafka because somebody read them."

@@ -87,7 +87,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.address = address
         #: Why it cannot be used, empty while all is well.
-        self.trouble = ""
+        self.problem = ""
         self._what = what
         self._speaker = speaker
         self._clock = clock
@@ -135,9 +135,9 @@ class Link(asyncio.Protocol):
                 self.drop(str(error))
 
     def settled(self) -> None:
-        """Take the speaker's word that the peer is what it should be: whatever breaks now is a new trouble."""
+        """Take the speaker's word that the peer is what it should be: whatever breaks now is a new problem."""
         self._backoff.reset()
-        self.trouble = ""
+        self.problem = ""
 
     def drop(self, why: str) -> None:
         """Give this connection up, and come back later."""
@@ -249,9 +249,9 @@ class Link(asyncio.Protocol):
             self._closed = True
             self._lost(why)
             return
-        if not self.trouble:  # said once, not at every attempt
+        if not self.problem:  # said once, not at every attempt
             self._log.warning("%s %s cannot be used: %s; trying again", self._what, self.name, why)
-        self.trouble = why
+        self.problem = why
         self._arm(self._backoff.next_ns(), self.connect)
 
     def _arm(self, delay_ns: int, call: Callable[[], None]) -> None:

@@ -270,7 +270,7 @@ def test_a_service_elsewhere_sees_every_shard_as_a_partition(broker: Broker, net
     broker.clock.run()
     assert addresses(service, "t") == []
     assert registrar.links[0].connected
-    assert not registrar.links[0].trouble
+    assert not registrar.links[0].problem
 
 
 def test_known_channels_exist_before_the_first_message(broker: Broker, network: FakeNetwork) -> None:
@@ -347,7 +347,7 @@ def test_a_service_that_is_down_is_tried_again_later_and_later(
 ) -> None:
     network.up = False
     registrar = elsewhere(broker, network)
-    assert registrar.links[0].trouble == "refused"
+    assert registrar.links[0].problem == "refused"
     broker.advance(60)
     # at the latest at 0, .25, .75, 1.75, 3.75, 7.75, 15.75, 30.75, 45.75 s; each pause may be half as long
     assert 9 <= network.dials <= 14
@@ -355,7 +355,7 @@ def test_a_service_that_is_down_is_tried_again_later_and_later(
     broker.client().pub("t", b"x")
     broker.advance(15)
     assert addresses(service, "t") == ["me"]
-    assert registrar.links[0].trouble == ""
+    assert registrar.links[0].problem == ""
 
 
 def test_a_lost_connection_comes_back_soon_with_what_changed_meanwhile(
@@ -381,7 +381,7 @@ def test_a_service_that_stops_answering_is_dropped(broker: Broker, service: Serv
     registrar = elsewhere(broker, network)
     network.wires[0].stalled = True
     broker.advance(30)
-    assert "1 commands were not answered" in registrar.links[0].trouble
+    assert "1 commands were not answered" in registrar.links[0].problem
     broker.advance(0.25)
     assert network.dials == 2
     assert registrar.links[0].connected
@@ -396,7 +396,7 @@ def test_a_service_that_answers_wrongly_is_dropped_and_tried_again(
     network.protocols[0].data_received(reply)
     broker.clock.run()
     assert not link.connected
-    assert link.trouble.startswith("it sent no lookup protocol")
+    assert link.problem.startswith("it sent no lookup protocol")
     broker.advance(1)
     assert link.connected
 

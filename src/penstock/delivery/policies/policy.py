@@ -36,7 +36,7 @@ class Taker(Protocol):
         """Whom it takes for, if it asks but once."""
 
     @property
-    def keeper(self) -> int:
+    def key_holder(self) -> int:
         """Who keys belong to while rows of them are out here: the holder, or a look that is for it."""
 
 

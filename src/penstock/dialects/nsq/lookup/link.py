@@ -97,9 +97,9 @@ class ServiceLink:
         return self._link.name
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why the service cannot be used, empty while all is well."""
-        return self._link.trouble
+        return self._link.problem
 
     @property
     def connected(self) -> bool:
