@@ -13,7 +13,8 @@ from penstock.errors import Refusal
 from penstock.log import label
 from penstock.node.audit import TOPIC as AUDIT
 from penstock.node.events import HISTORIES
-from penstock.registry.catalog import COUNTERS, DELETED, SUBSCRIPTIONS, TOPICS
+from penstock.registry.catalog import DELETED, SUBSCRIPTIONS, TOPICS
+from penstock.registry.counters import COUNTERS
 from penstock.settings import TopicSettings
 from tests.node.test_share import LEASE_NS, Cluster, Consumer, made, publish
 

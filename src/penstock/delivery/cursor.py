@@ -6,12 +6,12 @@ It has a `Position` in the log; below it a row has a state (`RowStates`) or is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns import Offsets
+from penstock.columns import OFFSET_BITS, Offsets
 from penstock.delivery import journal as records
 from penstock.delivery import recovery
 from penstock.delivery.instant import Instant
@@ -30,6 +30,7 @@ from penstock.delivery.states import RowStates
 from penstock.message import Batch
 
 _NONE = np.empty(0, np.int64)
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 class Cursor:
@@ -425,3 +426,22 @@ class Cursor:
     def depth(self) -> int:
         """Return the rows that could be handed out now if there were credit."""
         return self.states.ready + self.position.unread_rows()
+
+
+def by_shard(cursors: Sequence[Cursor], ids: Offsets, refused: list[int]) -> Iterator[tuple[Cursor, Offsets]]:
+    """Yield each shard's cursor with ascending, distinct offsets; what cannot be is added to `refused`."""
+    places = ids - 1
+    if len(places) > 1 and not bool((places[1:] > places[:-1]).all()):
+        places, first = np.unique(places, return_index=True)
+        if len(places) < len(ids):
+            refused += np.delete(ids, first).tolist()
+    if len(cursors) == 1 and len(places) and places[0] >= 0 and places[-1] <= _OFFSET_MASK:
+        yield cursors[0], places
+        return
+    shards = places >> OFFSET_BITS
+    for shard in np.unique(shards).tolist():
+        part = places[shards == shard]
+        if 0 <= shard < len(cursors):
+            yield cursors[shard], part & _OFFSET_MASK
+        else:
+            refused += (part + 1).tolist()

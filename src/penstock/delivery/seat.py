@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.columns import OFFSET_BITS, Offsets, id_of
+from penstock.delivery.cursor import by_shard
 from penstock.delivery.page import LEASED
 from penstock.delivery.source import Delivery
 from penstock.errors import Refusal
@@ -216,7 +217,7 @@ class Seat:
         now_ns = host.monotonic()
         refused: list[int] = []
         if len(ids) > FEW:
-            for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+            for cursor, offsets in by_shard(subscription.cursors, np.asarray(ids, np.int64), refused):
                 refused += _ids(cursor.source.number, cursor.states.ack(offsets, self.holder, now_ns))
         elif len(ids) > 1 and len(cursors) == 1:
             # Whatever else an id says, it is a row of the one shard or of none.
@@ -249,7 +250,7 @@ class Seat:
         subscription.host.touch()
         now = subscription.host.now()
         refused: list[int] = []
-        for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+        for cursor, offsets in by_shard(subscription.cursors, np.asarray(ids, np.int64), refused):
             most_ns = subscription.settings.lease_max_ns
             rest = cursor.states.extend(
                 offsets, self.holder, lease_ns, most_ns, now, begun_ns=self.lease_ns, renew=renew
@@ -266,7 +267,7 @@ class Seat:
         now = subscription.host.now()
         refused: list[int] = []
         due_ns = now.wall_ns + delay_ns if delay_ns > 0 else 0
-        for cursor, offsets in subscription.by_shard(np.asarray(ids, np.int64), refused):
+        for cursor, offsets in by_shard(subscription.cursors, np.asarray(ids, np.int64), refused):
             refused += _ids(cursor.source.number, cursor.states.returns.release(offsets, self.holder, due_ns, now))
         done = len(ids) - len(refused)
         self.in_flight -= done

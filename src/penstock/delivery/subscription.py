@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.columns import OFFSET_BITS, Offsets, place_of
 from penstock.delivery import dealer
-from penstock.delivery.cursor import Cursor
+from penstock.delivery.cursor import Cursor, by_shard
 from penstock.delivery.dealer import Dealer
 from penstock.delivery.durations import Durations
 from penstock.delivery.holders import Holders
@@ -30,7 +30,6 @@ from penstock.errors import Refusal
 from penstock.message import Batch
 from penstock.settings import SubscriptionSettings
 
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -314,7 +313,7 @@ class Subscription:
         Return the ids of those that were not finished before.
         """
         there = self.unfinished(ids)
-        for cursor, offsets in self.by_shard(there, []):
+        for cursor, offsets in by_shard(self.cursors, there, []):
             self._lost(cursor.remove(offsets))
         self._changed()
         return there
@@ -322,7 +321,7 @@ class Subscription:
     def unfinished(self, ids: list[int] | Offsets) -> Offsets:
         """Return those of some ids whose messages are there and not finished, each once, in order."""
         found = [_EMPTY]
-        for cursor, offsets in self.by_shard(np.asarray(ids, np.int64), []):
+        for cursor, offsets in by_shard(self.cursors, np.asarray(ids, np.int64), []):
             found.append((cursor.source.number << OFFSET_BITS) + cursor.unfinished(offsets) + 1)
         return np.concatenate(found)
 
@@ -441,21 +440,3 @@ class Subscription:
         if not 0 <= shard < len(self.cursors):
             raise Refusal("bad_offset", f"there is no shard {shard} in this topic")
         return self.cursors[shard]
-
-    def by_shard(self, ids: Offsets, refused: list[int]) -> Iterator[tuple[Cursor, Offsets]]:
-        """Yield each shard's cursor with ascending, distinct offsets; what cannot be is added to `refused`."""
-        places = ids - 1
-        if len(places) > 1 and not bool((places[1:] > places[:-1]).all()):
-            places, first = np.unique(places, return_index=True)
-            if len(places) < len(ids):
-                refused += np.delete(ids, first).tolist()
-        if len(self.cursors) == 1 and len(places) and places[0] >= 0 and places[-1] <= _OFFSET_MASK:
-            yield self.cursors[0], places
-            return
-        shards = places >> OFFSET_BITS
-        for shard in np.unique(shards).tolist():
-            part = places[shards == shard]
-            if 0 <= shard < len(self.cursors):
-                yield self.cursors[shard], part & _OFFSET_MASK
-            else:
-                refused += (part + 1).tolist()

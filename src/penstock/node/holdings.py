@@ -162,7 +162,7 @@ class Holdings:
         store, threads, cache = self._engine
         topic = topic_of(self._cluster, record.incarnation)
         quota, written = making.quota_of(node, record), label_of(node.catalog, record)
-        counted = node.catalog.subscriptions_counted()
+        counted = node.catalog.counters.subscriptions()
 
         def work() -> Made:
             disk = SharedDisk(cache, store, writer, path, topic, threads, shards, self.kept)

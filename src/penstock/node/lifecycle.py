@@ -66,10 +66,10 @@ class Lifecycle:
     def open_all(self) -> None:
         """Open what the registry knows, at the start of the node; what it does not know is set aside."""
         numbers = self._directories.numbers()
-        counted = self._catalog.subscriptions_counted()
+        counted = self._catalog.counters.subscriptions()
         if numbers[1] > counted:
             check_age(self._catalog, self._directories, self._config, counted)
-        self._catalog.count_from(*numbers)
+        self._catalog.counters.begin_after(*numbers)
         known = set()
         # A node of a cluster may lose its disk and go on; what it told of itself is no reason not to.
         is_bare = self._node.share is not None and not self._disk.list(self._directories.topics)

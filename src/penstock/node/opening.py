@@ -9,7 +9,8 @@ from penstock.config import Config
 from penstock.disk import Disk
 from penstock.errors import CorruptionError
 from penstock.log import label
-from penstock.registry.catalog import SUBSCRIPTION_COUNTER, Catalog
+from penstock.registry.catalog import Catalog
+from penstock.registry.counters import SUBSCRIPTION_COUNTER
 from penstock.registry.embedded import EmbeddedRegistry
 from penstock.registry.records import TopicRecord
 from penstock.rescue.directories import Directories, filled

@@ -8,7 +8,6 @@ that it was deleted; a record that cannot be read is never told as none.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
@@ -20,6 +19,7 @@ from penstock.errors import CorruptionError, Refusal
 from penstock.m3 import routing
 from penstock.registry.answer import Answer
 from penstock.registry.attempt import Compose, Draft, attempt
+from penstock.registry.counters import COUNTERS, SUBSCRIPTION_COUNTER, TOPIC_COUNTER, Counters
 from penstock.registry.reader import Reader
 from penstock.registry.records import (
     DeletedTopic,
@@ -44,9 +44,6 @@ SUBSCRIPTIONS = "subscription/"
 #: Topics that are gone and whose data may not be, by number.
 DELETED = "deleted/"
 MAPPING = "routing/mapping"
-COUNTERS = "counter/"
-TOPIC_COUNTER = "counter/topic"
-SUBSCRIPTION_COUNTER = "counter/subscription"
 #: With the sign bit free, an incarnation fits every int64 column and offset document.
 INCARNATION_BITS = 63
 #: What is to be done about a record that cannot be read.
@@ -72,11 +69,9 @@ class Catalog:
         self.registry = registry
         self._clock = clock
         self._random = random
-        #: The largest numbers that were seen, by counter: what is put back from a backup has smaller ones.
-        self._seen: dict[str, int] = {}
         #: Tells what cannot be read, whoever met it.
         self.reader = Reader()
-        registry.watch(COUNTERS, registry.revision, self._counted)
+        self.counters = Counters(registry, self.reader)
 
     def topics(self) -> list[TopicRecord]:
         """Return all topics whose records can be read, by name."""
@@ -100,8 +95,7 @@ class Catalog:
 
     def unreadable(self) -> dict[str, str]:
         """Return why each key cannot be read that was met here."""
-        for counter in (TOPIC_COUNTER, SUBSCRIPTION_COUNTER):  # met when it is too late
-            self._is_count(counter, self.registry.get(counter))
+        self.counters.look()
         return self.reader.unreadable(self.registry)
 
     def problems(self) -> list[str]:
@@ -160,7 +154,7 @@ class Catalog:
             check_topic_settings(settings)
             if self.registry.get(TOPICS + name):
                 raise Refusal("conflict", f"topic {name} exists already")
-            number, counted, guards = self._next_number(TOPIC_COUNTER)
+            number, counted, guards = self._number(TOPIC_COUNTER)
             record = TopicRecord(
                 name=name,
                 number=number,
@@ -279,24 +273,6 @@ class Catalog:
         left = [key for number in numbers for key in self.registry.list(f"{SUBSCRIPTIONS}{number}/")]
         return self.remove([*left, *(f"{DELETED}{number}" for number in numbers)])
 
-    def subscriptions_counted(self) -> int:
-        """Return the largest number that a subscription was ever given; any, where nobody can tell.
-
-        None is given then, so none is given twice.
-        """
-        entry = self.registry.get(SUBSCRIPTION_COUNTER)
-        return _number(entry) if self._is_count(SUBSCRIPTION_COUNTER, entry) else sys.maxsize
-
-    def count_from(self, topic_number: int, subscription_number: int) -> None:
-        """Give no number up to these any more: what is on disk had them, whatever the registry knows of it."""
-        for counter, number in ((TOPIC_COUNTER, topic_number), (SUBSCRIPTION_COUNTER, subscription_number)):
-            self._seen[counter] = max(self._seen.get(counter, 0), number)
-
-    def _counted(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.value is not None and event.value.isdigit():
-                self._seen[event.key] = max(self._seen.get(event.key, 0), int(event.value))
-
     def subscriptions(self, topic: TopicRecord) -> list[SubscriptionRecord]:
         """Return the subscriptions of a topic, by name; CorruptionError if one cannot be read.
 
@@ -328,7 +304,7 @@ class Catalog:
                 raise Refusal("not_found", f"there is no topic {topic.name} any more")
             if self.registry.get(key):
                 raise Refusal("conflict", f"topic {topic.name} has a subscription {name} already")
-            number, counted, guards = self._next_number(SUBSCRIPTION_COUNTER)
+            number, counted, guards = self._number(SUBSCRIPTION_COUNTER)
             record = SubscriptionRecord(
                 topic_number=topic.number,
                 name=name,
@@ -471,34 +447,17 @@ class Catalog:
 
         return self.registry.watch(MAPPING, self.registry.revision, on_events)
 
-    def _next_number(self, counter: str) -> tuple[int, dict[str, bytes], dict[str, int]]:
-        """Return a number, what to put together with what gets it, and the guard of that."""
-        entry = self.registry.get(counter)
-        if not self._is_count(counter, entry):
+    def _number(self, counter: str) -> tuple[int, dict[str, bytes], dict[str, int]]:
+        """Return a number that was never given, what to put together with what gets it, and the guard of that."""
+        found = self.counters.next(counter)
+        if found is None:
             raise self._unread(counter)
-        number = max(_number(entry), self._seen.get(counter, 0)) + 1
-        return number, {counter: b"%d" % number}, {counter: entry.revision if entry else 0}
-
-    def _is_count(self, counter: str, entry: Entry | None) -> bool:
-        """Tell whether a counter says a number, or is not there; else that is told."""
-        if entry is None or entry.value.isdigit():
-            return True
-        what, least = counter.removeprefix(COUNTERS), self._seen.get(counter, 0)
-        self.reader.note(
-            counter,
-            entry,
-            f"registry entry {counter} is no number, so no {what} is made. Put back what was there, or a number that "
-            f"no {what} ever had (more than {least}, which is known here); do not remove the key",
-        )
-        return False
+        number, revision = found
+        return number, {counter: b"%d" % number}, {counter: revision}
 
     def _guard(self, key: str) -> dict[str, int]:
         entry = self.registry.get(key)
         return {key: entry.revision if entry else 0}
-
-
-def _number(entry: Entry | None) -> int:
-    return int(entry.value) if entry is not None else 0
 
 
 def _subscriptions_of(topic: TopicRecord) -> str:

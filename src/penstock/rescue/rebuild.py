@@ -24,11 +24,10 @@ from penstock.log.label import Label
 from penstock.registry.catalog import (
     DELETED,
     INCARNATION_BITS,
-    SUBSCRIPTION_COUNTER,
     SUBSCRIPTIONS,
-    TOPIC_COUNTER,
     TOPICS,
 )
+from penstock.registry.counters import SUBSCRIPTION_COUNTER, TOPIC_COUNTER
 from penstock.registry.frames import HEADER, Change, frame, mark, salvage, scan
 from penstock.registry.records import DeletedTopic, SubscriptionRecord, TopicRecord, encoded, read
 from penstock.rescue import fanouts

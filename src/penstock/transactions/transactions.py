@@ -171,7 +171,7 @@ class Transactions:
         if record is not None and record.batch == batch:
             done((0, True), None)
         else:
-            self._checked(names).then(lambda _, error: done((0, False) if error is None else None, error))
+            _checked(self._node, names).then(lambda _, error: done((0, False) if error is None else None, error))
 
     def _carry_out(self, decision: Decision, part: Part) -> None:
         """Begin what was decided for a topic, if that is here and it is not begun."""
@@ -256,7 +256,7 @@ class Transactions:
                 del self._running[record.key]
                 self._node.staging.remove([name_of(record.query, record.batch, old) for old in record.attempts])
 
-        self._write_down(asked, record.key, lambda: self._checked(asked.names).then_ask(put), begun)
+        self._write_down(asked, record.key, lambda: _checked(self._node, asked.names).then_ask(put), begun)
 
     def _write_down(
         self,
@@ -280,19 +280,6 @@ class Transactions:
 
         self._beginning[key] = answer = write()
         answer.then(told)
-
-    def _checked(self, names: list[str]) -> Answer[None]:
-        """Answer once it is known that attempts are what was staged: what is damaged must not be begun with."""
-        answer: Answer[None] = Answer()
-
-        def done(_: None, error: BaseException | None) -> None:
-            if error is None:
-                answer.give(None)
-            else:
-                answer.refuse(error if isinstance(error, Exception) else Refusal("unavailable", str(error)))
-
-        self._node.disk.submit("read", partial(self._node.staging.check, names), done)
-        return answer
 
     def _after(self, asked: _Asked, answer: tuple[int, bool] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -372,7 +359,7 @@ class Transactions:
             return self._records.put(record, [last.key] if old and last is not None else []).then_make(lambda _: record)
 
         def begin() -> Answer[TransactionRecord]:
-            return self._checked(asked.names).then_ask(lambda _: self._topic(asked, name)).then_ask(write)
+            return _checked(self._node, asked.names).then_ask(lambda _: self._topic(asked, name)).then_ask(write)
 
         self._write_down(asked, key_of(asked.query, name), begin)
 
@@ -470,6 +457,20 @@ class Transactions:
         # Attempts of tasks that lost, and of a driver that died: their batch is committed.
         lost = () if record.is_old else staging.of_query(record.query, record.topic, record.batch)
         staging.remove(sorted((names | set(lost)) - spared))
+
+
+def _checked(node: Node, names: list[str]) -> Answer[None]:
+    """Answer once it is known that attempts are what was staged: what is damaged must not be begun with."""
+    answer: Answer[None] = Answer()
+
+    def done(_: None, error: BaseException | None) -> None:
+        if error is None:
+            answer.give(None)
+        else:
+            answer.refuse(error if isinstance(error, Exception) else Refusal("unavailable", str(error)))
+
+    node.disk.submit("read", partial(node.staging.check, names), done)
+    return answer
 
 
 def _where(record: TransactionRecord) -> str:

@@ -125,6 +125,33 @@ class Message:
         self._consumer.release(self, due)
 
 
+class Voice:
+    """What a consumer says on the stream that is open, from whatever thread; nothing where none is."""
+
+    def __init__(self) -> None:
+        self._writer: flight.FlightStreamWriter | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, writer: flight.FlightStreamWriter) -> None:
+        """Speak on a stream from now on."""
+        with self._lock:
+            self._writer = writer
+
+    def say(self, words: wire.Up) -> None:
+        """Say something; a broken connection shows in the reader's thread."""
+        with self._lock, suppress(pa.ArrowException, OSError):
+            if self._writer is not None:
+                self._writer.write_metadata(native.encoded(words))
+
+    def hang_up(self) -> None:
+        """Say nothing more on this stream."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(pa.ArrowException, OSError):
+                writer.done_writing()
+
+
 class Consumer:
     """Takes messages of one timeline under one name."""
 
@@ -146,8 +173,7 @@ class Consumer:
         self._taken = 0
         #: Deletes that came too late: the message was somebody else's, or will be.
         self.refused = 0
-        self._writer: flight.FlightStreamWriter | None = None
-        self._writing = threading.Lock()
+        self._voice = Voice()
         #: What the node was last told there is room for, less what it pushed since.
         self._told_room = 0
         self._said_s = 0.0
@@ -320,13 +346,12 @@ class Consumer:
             self._leaving = True
             self._changed.notify_all()
         try:
-            if self._was_open and self._failure is None:
-                self._leave()
-        except PenstockError:
-            pass  # leases end by themselves
+            with suppress(PenstockError):  # leases end by themselves
+                if self._was_open and self._failure is None:
+                    self._leave()
         finally:
             self._closing.set()
-            self._hang_up()
+            self._voice.hang_up()
             for thread in self._threads:
                 if thread.ident is not None and thread is not threading.current_thread():
                     thread.join(CLOSE_S)
@@ -383,7 +408,7 @@ class Consumer:
         return max(most - len(self._leases), 0)
 
     def _send_status(self, *, ping: bool = False, room: int | None = None) -> None:
-        """Say what there is room for; a broken connection shows in the reader's thread."""
+        """Say what there is room for."""
         with self._changed:
             self._said_s = time.monotonic()
             now_ms = self._clock()
@@ -403,12 +428,7 @@ class Consumer:
                 self._last_ping = max(self._last_ping + 1, int(now_ms))
                 asked = wire.Ping(local_ts_ms=self._last_ping)
                 self._pings[self._last_ping] = now_ms
-        self._write(wire.Up(status=status, ping=asked))
-
-    def _write(self, words: wire.Up) -> None:
-        with self._writing, suppress(pa.ArrowException, OSError):
-            if self._writer is not None:
-                self._writer.write_metadata(native.encoded(words))
+        self._voice.say(wire.Up(status=status, ping=asked))
 
     # --- the thread that reads ------------------------------------------------------------------------------------
 
@@ -439,8 +459,7 @@ class Consumer:
         self._session = self._link.session()
         connection = self._link.connection()
         writer, reader = connection.talk("timeline.consume")
-        with self._writing:
-            self._writer = writer
+        self._voice.begin(writer)
         self._drift.clear()
         self._pings.clear()
         self._send_status(ping=True)
@@ -461,7 +480,7 @@ class Consumer:
                 if self._moves():
                     return
         finally:
-            self._hang_up()
+            self._voice.hang_up()
             with suppress(pa.ArrowException, OSError):
                 reader.cancel()
                 writer.close()
@@ -480,7 +499,7 @@ class Consumer:
             self._take_pong(words.pong)
         if words.ping is not None:
             pong = wire.Pong(local_ts_ms=words.ping.local_ts_ms, partner_ts_ms=int(self._clock()))
-            self._write(wire.Up(pong=pong))
+            self._voice.say(wire.Up(pong=pong))
         if words.switch is not None:
             self._switch = words.switch
         if words.status is not None:
@@ -523,17 +542,9 @@ class Consumer:
         if switch is None or not self._habits.follow or self._window < switch.window:
             return False
         self._switch = None
-        if not switch.broker.address:
-            return False
-        self._link.move(switch.broker.address)
-        return True
-
-    def _hang_up(self) -> None:
-        with self._writing:
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            with suppress(pa.ArrowException, OSError):
-                writer.done_writing()
+        if switch.broker.address:
+            self._link.move(switch.broker.address)
+        return bool(switch.broker.address)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
