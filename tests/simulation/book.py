@@ -190,6 +190,23 @@ class Book:
         if message.stored_ns is None:
             message.stored_ns = self.now_ns
 
+    def stored_at(self, message: Message, id_: int) -> None:
+        """Note where a message is: its own place, or that of the one it repeats, which then is as safe as promised."""
+        if message.dedup:
+            same = [other for other in message.topic.dedups[message.dedup] if other.order < message.order]
+            alive = [other for other in same if other.presence in (Presence.MUST, Presence.MAYBE)]
+            # One of an earlier life without an id was not in the log that this life's keys come from.
+            first = next(
+                (other for other in alive if other.id == id_ or (other.id is None and other.life == self.life)), None
+            )
+            if first is not None:
+                message.presence = Presence.REFUSED
+                message, alive = first, []
+            if any(other.presence is Presence.MUST for other in alive):
+                self.fail("idempotence", f"{message.name} has the key of {alive[0].name} and was stored as well")
+        self.named(message, id_)
+        self.stored(message)
+
     def refused(self, message: Message, reason: str) -> None:
         """Note that the node did not take a message; a failed sync leaves it open whether it is there."""
         message.answered = True

@@ -120,24 +120,9 @@ class Publisher(Actor):
             book.record("stored", messages[0].name, f"{receipt.first_id:x}", receipt.count)
             for message, id_ in zip(messages, receipt.ids(), strict=True):
                 message.answered = True
-                self._stored(message, id_)
+                book.stored_at(message, id_)
 
         return done
-
-    def _stored(self, message: Message, id_: int) -> None:
-        """Note where a message is: its own place, or that of the one it repeats, which then is as safe as promised."""
-        book = self.world.book
-        if message.dedup:
-            same = [other for other in message.topic.dedups[message.dedup] if other.order < message.order]
-            alive = [other for other in same if other.presence in (Presence.MUST, Presence.MAYBE)]
-            first = next((other for other in alive if other.id in (id_, None)), None)
-            if first is not None:
-                message.presence = Presence.REFUSED
-                message, alive = first, []
-            if any(other.presence is Presence.MUST for other in alive):
-                book.fail("idempotence", f"{message.name} has the key of {alive[0].name} and was stored as well")
-        book.named(message, id_)
-        book.stored(message)
 
 
 def _signed(bits: int) -> int:

@@ -10,12 +10,16 @@ import pytest
 from penstock.delivery.receipts import written
 from penstock.dialects.sqs.ids import message_id
 from penstock.shown import shown_id
+from tests.simulation.book import Book
 from tests.simulation.clock import Scheduler
 from tests.simulation.disk import Died
 from tests.simulation.extras import Extras
+from tests.simulation.history import History
 from tests.simulation.machine import Machine
+from tests.simulation.model import Message, Presence
 from tests.simulation.queues.wire import Reply, ReplyReader, receipt, shown_in
 from tests.simulation.runner import failure_of
+from tests.simulation.survival import DEATH, LogContents, compare_log, crash
 from tests.simulation.taste import EQUAL, GLOB, LIST, REGEX, HeaderTest
 from tests.simulation.wire import Form, FrameReader, pub_ext, traced
 
@@ -138,6 +142,28 @@ def test_wall_clock_between_two_times_knows_its_jumps() -> None:
     scheduler.run_until(200)
     assert scheduler.wall_between(0, 200) == (start_ns, start_ns + 150)
     assert scheduler.wall_between(150, 200) == (start_ns + 100, start_ns + 150)
+
+
+def test_key_of_a_message_that_died_with_the_process_is_taken_again() -> None:
+    book = Book(Scheduler(Random("turns")), History(), 0)
+    topic = book.topic("t")
+    topic.tight = True
+
+    def publish(body: bytes) -> Message:
+        message = book.offer(topic, body, "publisher")
+        message.dedup = b"key"
+        topic.dedups.setdefault(message.dedup, []).append(message)
+        return message
+
+    lost = publish(b"m00001 ")
+    crash(book, DEATH)
+    compare_log(book, topic, LogContents([], [], set()))
+    again = publish(b"m00002 ")
+    book.stored_at(again, 1)
+    assert (again.id, again.presence, lost.id) == (1, Presence.MUST, None)
+    repeated = publish(b"m00003 ")
+    book.stored_at(repeated, 1)
+    assert repeated.presence is Presence.REFUSED
 
 
 def test_frames_are_read_in_any_cuts() -> None:
