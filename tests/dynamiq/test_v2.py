@@ -334,6 +334,17 @@ def test_who_waits_for_a_queue_that_is_deleted_hears_of_it(desk: Desk, client: C
     assert (status, msgspec.json.decode(content)["error"]["code"]) == (410, "gone")
 
 
+def test_long_polls_that_end_with_the_node_are_answered_in_the_order_they_came(desk: Desk, client: Client) -> None:
+    client.queue("jobs")
+    polls, topic = desk.dynamiq.queues.polls, desk.node.topics["jobs"]
+    answered: list[int] = []
+    for number in range(100):
+        poll = polls.begin(topic, topic.subscriptions["queue"], str(number), 1, SECOND, SECOND)
+        poll.answer.then(lambda found, error, number=number: answered.append(number))  # type: ignore[misc]
+    polls.stop()
+    assert answered == list(range(100))
+
+
 def test_a_thousand_long_polls_share_what_comes_and_nothing_is_held_twice(desk: Desk, client: Client) -> None:
     client.queue("jobs")
     ask = b'POST /v2/queues/jobs/leases HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n{"wait": 60}'

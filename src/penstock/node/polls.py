@@ -30,7 +30,8 @@ class Polls:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.waiting: set[Poll] = set()
+        #: In the order they came.
+        self.waiting: dict[Poll, None] = {}
 
     def begin(
         self,
@@ -75,7 +76,7 @@ class Poll:
             return
         until_ns = self._clock.monotonic() + (0 if self._polls.node.stopping else wait_ns)
         self._patience_ns = until_ns + PATIENCE_NS
-        self._polls.waiting.add(self)
+        self._polls.waiting[self] = None
         if wait_ns and not self._polls.node.stopping:
             self._timer = self._clock.call_at(until_ns, self._settle)
         else:
@@ -113,7 +114,7 @@ class Poll:
             self.answer.refuse(Refusal("disk_failed", text))
 
     def _end(self) -> None:
-        self._polls.waiting.discard(self)
+        self._polls.waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         if self._look is not None:
