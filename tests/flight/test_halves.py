@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from confluent_kafka import Producer
 
 from penstock.clock import SECOND
 from penstock.config import LimitsConfig
@@ -121,6 +122,24 @@ def test_calls_that_say_nothing_take_so_many_threads_and_no_more(small: Flown, m
     writer.close()
     for call in calls:
         call.__exit__()
+
+
+def test_threads_of_other_libraries_are_no_calls_that_say_nothing(
+    small: Flown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halves, "UNHEARD_MAX", 20)
+    idle = small.connect()
+    list(idle.list_flights(b"", limited()))
+    before = len(os.listdir("/proc/self/task"))
+    producers = [Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}) for _ in range(10)]
+    small.until(lambda: len(os.listdir("/proc/self/task")) >= before + 30)
+    with Call(small.flight.port, "DoPut") as call:
+        call.say(MIB)
+        call.send(MIB // 2)
+        small.until(lambda: on_its_way(small) >= MIB // 2)  # it was looked
+    assert faults(small) == {}
+    list(idle.list_flights(b"", limited()))
+    assert len(producers) == 10
 
 
 def test_the_largest_of_many_half_messages_gives_way_where_memory_is_full(small: Flown) -> None:

@@ -43,6 +43,9 @@ SPARE_BYTES = 1 << 20
 UNHEARD_NS = 30 * SECOND
 #: So many threads may wait like that; where there are more, connections without a known call are hung up on at once.
 UNHEARD_MAX = 256
+#: What gRPC calls the threads of its server, of which the kernel keeps 15 letters: each call has one, and so many more
+#: wait for calls.
+CALL_THREAD, SPARE_THREADS = b"grpcpp_sync_ser", 2
 
 #: What is said beside a batch, or in a command, an action or a ticket: 30 ms of reading at most.
 WORDS_BYTES_MAX = 2 << 20
@@ -91,8 +94,6 @@ class Halves:
         self._told_ns = 0
         self._pause_s = IDLE_S
         self._port = 0
-        #: Threads that there are beside those of calls.
-        self._others = 0
 
     # --- calls, on their threads ----------------------------------------------------------------------------------
 
@@ -135,7 +136,6 @@ class Halves:
     def watch(self, port: int) -> None:
         """Look at the connections to a port from now on."""
         self._port = port
-        self._others = _threads()
         Thread(target=self._run, name="flight-halves", daemon=True).start()
 
     def close(self) -> None:
@@ -145,9 +145,9 @@ class Halves:
 
     def _run(self) -> None:
         try:
-            of = families(self._port)
+            of, threads = families(self._port), _Threads()
             while not self._ended:
-                self._service.bridge.tell(partial(self.told, traffic(self._port, of), _threads()))
+                self._service.bridge.tell(partial(self.told, traffic(self._port, of), threads.count()))
                 self._wake.wait(self._pause_s)
                 self._wake.clear()
                 if self._cut:
@@ -194,7 +194,7 @@ class Halves:
         late = [key for since_ns, key in strange if now_ns - since_ns >= UNHEARD_NS]
         for key in late:
             self._hang_up(key, Refusal("too_slow", f"nothing whole came of it in {UNHEARD_NS // SECOND} s"))
-        over = waiting - reading.total() - self._others - UNHEARD_MAX - len(late)
+        over = waiting - reading.total() - SPARE_THREADS - UNHEARD_MAX - len(late)
         if over > 0:
             why = Refusal("too_many_connections", f"{over + UNHEARD_MAX} threads wait for calls that say nothing")
             others = [key for _, key in strange[len(late) :]]
@@ -247,10 +247,29 @@ class _Heard:
         return chunk
 
 
-def _threads() -> int:
-    """Return how many threads are none of Python's, but gRPC's and other libraries'; `Dummy-` is such a one."""
-    ours = sum(not thread.name.startswith("Dummy-") for thread in enumerate_threads())
-    return len(os.listdir("/proc/self/task")) - ours
+class _Threads:
+    """The threads of gRPC's calls. Other libraries have threads, too: librdkafka six for each producer, at any time."""
+
+    def __init__(self) -> None:
+        #: Whether they are gRPC's, of those that were there at the last look.
+        self._known: dict[str, bool] = {}
+
+    def count(self) -> int:
+        """Return how many there are; 10 µs for each thread that is new."""
+        known = self._known
+        there = os.listdir("/proc/self/task")
+        self._known = {each: known[each] if each in known else _is_of_calls(each) for each in there}
+        # What Python began on one of them is called the same; `Dummy-` is what it calls one that it did not begin.
+        ours = {str(each.native_id) for each in enumerate_threads() if not each.name.startswith("Dummy-")}
+        return sum(is_of_calls and each not in ours for each, is_of_calls in self._known.items())
+
+
+def _is_of_calls(thread: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/comm", "rb", buffering=0) as name:
+            return name.read().rstrip() == CALL_THREAD
+    except OSError:  # it has ended
+        return False
 
 
 def check_words(size: int) -> None:
