@@ -132,3 +132,29 @@ def test_a_connection_that_could_not_be_sent_to_once_is_made_anew(monkeypatch: p
     way.publish(b"a", routes=[0])
     way.run(30)
     assert (list(one.got), len(one.sessions)) == ([b"a"], 4)
+
+
+def test_a_replica_that_could_not_be_sent_once_is_sent_again_and_does_not_break_the_connection_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    way = Way()
+    one, two = way.consumer(), way.consumer()
+    # The first owner of shards 2 and 3 is the second one of shards 0 and 1.
+    way.topology.placements = {"r": placed({one: [0, 1], two: [0, 1, 2, 3]})}
+    way.topology.say(topic(service("r", "replicated")))
+    way.run()
+    sessions = list(two.sessions)
+    failed: list[Any] = []
+
+    def fails(*told: Any) -> Framed:
+        if told[2] == 0 or failed:
+            return framed(*told)
+        failed.append(told)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(connection, "framed", fails)
+    way.publish(b"a", routes=[0])
+    way.run(30)
+    assert (len(failed), one.got[b"a"], two.got[b"a"]) == (1, 1, 1)
+    assert (list(two.sessions), len(sessions), way.counts("r").resets) == (sessions, 4, 0)
+    assert {each.depth() + each.in_flight() for each in way.topic.subscriptions.values()} == {0}

@@ -165,12 +165,15 @@ class Connection:
             self.link.drop(self._reader.frames.fault)
 
     def beat(self) -> None:
-        """Give up on who does not read."""
+        """Give up on who does not read, and take the seats anew that were lost."""
         if (
             self._full_ns is not None
             and self._manner.clock.monotonic() - self._full_ns >= self._manner.write_timeout_ns
         ):
             self.link.drop(f"it did not read for {self._manner.write_timeout_ns / SECOND:g} s")
+            return
+        for first_shard in [each for each in self._served if each not in self._seats]:
+            self._sit(first_shard)
 
     def hold(self, full: bool) -> None:
         """Send nothing more while what was sent does not leave."""
@@ -213,9 +216,10 @@ class Connection:
             self._rise(first_shard)
 
     def _evicted(self, first_shard: int) -> None:
-        """Hang up: without a seat a link that stands would let its shards wait for nobody."""
+        """Take the seat anew at the next beat, not at once: it may fail again. Without any other, hang up."""
         self._rise(first_shard)
-        self.link.drop("it could not be sent to")
+        if not self._seats:
+            self.link.drop("it could not be sent to")
 
     def _finish(self, first_shard: int, ids: list[int]) -> None:
         if first_shard in self._seats:
