@@ -239,3 +239,25 @@ def test_a_service_whose_subscription_is_being_deleted_while_it_is_placed_anew_i
     way.publish(b"after")
     way.run(5)
     assert list(one.got) == [b"after"]
+
+
+def test_a_replica_that_comes_while_the_subscription_of_one_before_it_goes_has_its_own_place() -> None:
+    site = FarSite()
+    site.machine.run(2)
+    site.node.obtain(NAME)
+    site.machine.run(2)
+    way = Way(site=site)
+    one, two = way.consumer(), way.consumer()
+    way.topology.placements = {"r": placed({one: ALL})}
+    way.topology.say(topic(service("r", "replicated")))
+    way.run(5)
+    first = way.topic.subscription("m3msg.r")
+    way.topic.delete_subscription("m3msg.r")
+    way.run(0.05)
+    way.topology.place("r", placed({one: ALL, two: ALL}))
+    way.run(5)
+    assert way.topic.subscription("m3msg.r") is not first
+    way.publish(b"after")
+    way.run(5)
+    assert (one.got[b"after"], two.got[b"after"]) == (1, 1)
+    assert {each.depth() + each.in_flight() for each in way.topic.subscriptions.values()} == {0}

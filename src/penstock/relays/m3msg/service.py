@@ -279,6 +279,8 @@ class Service:
             return Answer.of(None)
 
         def made(subscription: Subscription) -> None:
+            if len(self._replicas) != number:  # one before it was lost meanwhile: begin there
+                return
             first_shard = number * self._shards
             replica = Replica(
                 self._stream.attach,
