@@ -271,6 +271,37 @@ def test_what_a_callback_raises_ends_the_consumer_and_is_raised_by_take(
     assert len(fake.greeted) == 1
 
 
+def test_one_that_a_callback_ended_still_sends_its_deletes_and_gives_back_what_nobody_took(
+    fake: FakeTimelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "DELETE_S", 3600.0)
+    # Another node is named: one whose callback raises has no reason to go there.
+    urls = f"{fake.url},{fake.url.replace('127.0.0.1', 'localhost')}"
+    with (
+        Timeline("t", urls) as timeline,
+        timeline.consumer("c", on_status=lambda _: 1 // 0, status_tick=3600) as consumer,
+    ):
+        fake.push("a", "b", due_ms=0, lease_ms=1 << 50)
+        message = consumer.take(timeout=PATIENCE_S)
+        assert message is not None
+        message.delete()
+        until(lambda: len(consumer._leases) == 1)
+        fake.say(status=TopicStatus(available=1))
+        until(lambda: fake.talks[-1].is_closed)
+        assert fake.asked == []
+    assert [row[:2] for row in fake.asked] == [("delete", 1), ("release", 1)]
+    assert len(fake.greeted) == 1
+
+
+def test_one_whose_connection_failed_for_good_asks_for_nothing_more(fake: FakeTimelines) -> None:
+    with Timeline("t", fake.url) as timeline, timeline.consumer("c", status_tick=3600) as consumer:
+        fake.push("a", due_ms=0, lease_ms=1 << 50)
+        until(lambda: len(consumer._leases) == 1)
+        fake.say(end="forbidden: not any more")
+        until(lambda: consumer._failure is not None)
+    assert fake.asked == []
+
+
 @pytest.mark.parametrize("follow", [True, False])
 def test_a_broker_that_is_suggested_is_gone_to_in_its_window(fake: FakeTimelines, follow: bool) -> None:
     other = fake.url.replace("127.0.0.1", "localhost")

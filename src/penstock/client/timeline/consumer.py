@@ -152,6 +152,32 @@ class Voice:
                 writer.done_writing()
 
 
+class Pings:
+    """When the node was asked what time it is there, and whether it said so the last time."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, float] = {}
+        self._last = 0
+        #: The last one was answered.
+        self.settled = threading.Event()
+
+    def ask(self, now_ms: float) -> wire.Ping:
+        """Return one more."""
+        self._last = max(self._last + 1, int(now_ms))
+        self._asked[self._last] = now_ms
+        return wire.Ping(local_ts_ms=self._last)
+
+    def answered(self, pong: wire.Pong) -> float | None:
+        """Return when it was asked for this; None where it was not, or before it was forgotten."""
+        if pong.local_ts_ms == self._last:
+            self.settled.set()
+        return self._asked.pop(pong.local_ts_ms, None)
+
+    def forget(self) -> None:
+        """Wait for no answer to those that were asked."""
+        self._asked.clear()
+
+
 class Consumer:
     """Takes messages of one timeline under one name."""
 
@@ -164,10 +190,7 @@ class Consumer:
         self._leases = Leases()
         self._drift = Drift()
         self._was_drifting = False
-        self._pings: dict[int, float] = {}
-        self._last_ping = 0
-        #: The last ping was answered.
-        self._settled = threading.Event()
+        self._pings = Pings()
         self._deletes: list[Lease] = []
         self._deleted_s = 0.0
         self._taken = 0
@@ -187,6 +210,8 @@ class Consumer:
         self._closing = threading.Event()
         #: What went wrong for good; the program hears of it once it took what was there before.
         self._failure: BaseException | None = None
+        #: It was the connection or the node: there is nobody to be asked for anything.
+        self._is_lost = False
         self._ended = False
         self._threads = [
             threading.Thread(target=self._read, name="penstock timeline", daemon=True),
@@ -347,7 +372,7 @@ class Consumer:
             self._changed.notify_all()
         try:
             with suppress(PenstockError):  # leases end by themselves
-                if self._was_open and self._failure is None:
+                if self._was_open and not self._is_lost:
                     self._leave()
         finally:
             self._closing.set()
@@ -359,10 +384,11 @@ class Consumer:
             self._link.close()
 
     def _leave(self) -> None:
-        self._settled.clear()
-        self._send_status(ping=True, room=0)
+        if self._failure is None:  # else its stream is over
+            self._pings.settled.clear()
+            self._send_status(ping=True, room=0)
         self.flush()
-        self._settled.wait(CLOSE_S)  # whatever was pushed before the node knew is here by then
+        self._pings.settled.wait(CLOSE_S)  # whatever was pushed before the node knew is here by then
         with self._changed:
             left = self._leases.left()
         if left:
@@ -378,7 +404,7 @@ class Consumer:
                     self._say_some()
             except PenstockError as error:
                 if not isinstance(error, Unreachable):
-                    self._fail(error)
+                    self._fail(error, is_lost=True)
             except BaseException as error:
                 self._fail(error)
                 return
@@ -425,9 +451,7 @@ class Consumer:
             )
             asked = None
             if ping:
-                self._last_ping = max(self._last_ping + 1, int(now_ms))
-                asked = wire.Ping(local_ts_ms=self._last_ping)
-                self._pings[self._last_ping] = now_ms
+                asked = self._pings.ask(now_ms)
         self._voice.say(wire.Up(status=status, ping=asked))
 
     # --- the thread that reads ------------------------------------------------------------------------------------
@@ -451,7 +475,7 @@ class Consumer:
                 try:
                     retry.rest(error, lambda: self._link.forget(self._session))
                 except PenstockError as final:
-                    self._fail(final)
+                    self._fail(final, is_lost=True)
                     return
 
     def _stream(self, retry: SessionRetry) -> None:
@@ -461,7 +485,7 @@ class Consumer:
         writer, reader = connection.talk("timeline.consume")
         self._voice.begin(writer)
         self._drift.clear()
-        self._pings.clear()
+        self._pings.forget()
         self._send_status(ping=True)
         opened = False
         try:
@@ -484,7 +508,7 @@ class Consumer:
             with suppress(pa.ArrowException, OSError):
                 reader.cancel()
                 writer.close()
-        if not self._closing.is_set():
+        if not self._closing.is_set() and self._failure is None:
             raise Unreachable(f"{self._link.url} ended the exchange")
 
     def _push(self, leases: list[Lease]) -> None:
@@ -515,9 +539,7 @@ class Consumer:
             raise refusal_of(words.end)
 
     def _take_pong(self, pong: wire.Pong) -> None:
-        if pong.local_ts_ms == self._last_ping:
-            self._settled.set()
-        sent_ms = self._pings.pop(pong.local_ts_ms, None)
+        sent_ms = self._pings.answered(pong)
         if sent_ms is None:
             return
         with self._changed:
@@ -546,12 +568,14 @@ class Consumer:
             self._link.move(switch.broker.address)
         return bool(switch.broker.address)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *, is_lost: bool = False) -> None:
         with self._changed:
             if self._failure is None:
                 self._failure = error
+            self._is_lost |= is_lost
             self._changed.notify_all()
         self._joined.set()
+        self._pings.settled.set()  # no answer comes any more
 
 
 def steady() -> Clock:
