@@ -10,6 +10,7 @@ from time import thread_time_ns
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import Buffer, Offsets
@@ -99,8 +100,10 @@ def null_empty(batch: Batch, rows: slice | Offsets) -> bool | Flags:
     source = batch.source
     if isinstance(source, str):
         return source == DORY
+    # Of the rows that are meant only: a sealed batch goes out by its partitions, with a call for each.
     if isinstance(source, list):
-        found = np.array([each == DORY for each in source], np.bool_)[rows]
+        some = source[rows] if isinstance(rows, slice) else [source[row] for row in rows.tolist()]
+        found = np.array([each == DORY for each in some], np.bool_)
     else:
-        found = np.asarray(pc.equal(source, DORY))[rows]
+        found = np.asarray(pc.equal(source[rows] if isinstance(rows, slice) else source.take(pa.array(rows)), DORY))
     return bool(found[0]) if (found == found[0]).all() else found
