@@ -98,6 +98,20 @@ def test_the_program_hears_that_the_nodes_clock_is_another(
         assert len(heard) == 1 < heard[0] / 60_000, "half of the answers said so when it was told"
 
 
+def test_what_on_drift_raises_comes_once_everything_is_sent_and_hides_no_refusal(fake: FakeTimelines) -> None:
+    def producer(timeline: Timeline) -> Producer:
+        return timeline.producer("g", batch_messages=1, on_drift=lambda _: 1 // 0)
+
+    with Timeline("t", fake.url) as timeline:
+        with producer(timeline) as one, pytest.raises(ZeroDivisionError):
+            one.create([b"x"] * 7)
+        assert len(fake.stored) == 7
+        twice = [Scheduled(b"a", message_id=name) for name in ("a", "b", "a", "c")]
+        with producer(timeline) as two, pytest.raises(RefusedRows) as caught:
+            two.create(twice)
+    assert ([each.row for each in caught.value.refused], len(fake.stored)) == ([2], 10)
+
+
 def test_what_was_not_answered_in_time_may_be_stored(fake: FakeTimelines, producer: Producer) -> None:
     fake.stored[b"a"] = (0, b"body")
     fake.errors = [Error(kind=Kind.BROKER_TIMEOUT, message="there is no answer", should_retry=True)]

@@ -139,11 +139,13 @@ class Producer:
     def _carry_out(self, pieces: Iterator[Piece], count: int) -> None:
         refused: list[RefusedRow] = []
         for piece, replies in self._creating.ask(pieces):
-            self._ping()
             done = (Kind.NONE, Kind.DUPLICATE_ID) if piece.unsure else (Kind.NONE,)
             refused += refused_in(piece, replies, done)
-        if refused:
-            raise RefusedRows("create", sorted(refused), count)
+        try:
+            self._ping()  # behind all answers: what it tells the program may raise
+        finally:
+            if refused:
+                raise RefusedRows("create", sorted(refused), count)
 
     def _ping(self) -> None:
         now_s = time.monotonic()
