@@ -102,6 +102,15 @@ def test_poll_whose_client_goes_leaves_nothing_that_is_answered_before_it_is_due
     assert answered(second) == ["a"]
 
 
+def test_poll_whose_client_goes_is_no_failure(desk: Desk) -> None:
+    desk.topic()
+    poll(desk, desk.greet()).close()
+    desk.settle()
+    figures = desk.service.membership.figures
+    assert figures.commands["consume", "t"] == 1
+    assert (figures.command_errors.total(), figures.lease_errors.total()) == (0, 0)
+
+
 def test_poll_is_answered_at_once_with_what_is_due_of_a_topic_that_prefetches(desk: Desk) -> None:
     desk.topic(prefetch_max_ms=1200)
     desk.made(desk.producer(), ("now", 0), ("soon", 500), ("later", 1100))

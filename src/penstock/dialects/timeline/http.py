@@ -214,7 +214,7 @@ class Http(App):
         report = self._service.report
         try:
             poll = self._poll(session, asked)
-            request.on_gone(partial(poll.end, "the client is gone"))
+            request.on_gone(poll.give_up)
             wait_ms = min(asked.wait_ms, asked.timeout_ms) if asked.timeout_ms > 0 else asked.wait_ms
             found = poll.begin(wait_ms, fresh=asked.fresh)
         except (Fault, Refusal) as error:

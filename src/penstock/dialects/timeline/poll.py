@@ -64,6 +64,10 @@ class Poll:
         """Answer that it is over."""
         self._refuse(Fault(kind, why))
 
+    def give_up(self) -> None:
+        """Answer with nothing: whoever asked hung up, which is no failure."""
+        self._give(_nothing())
+
     # --- what it has already --------------------------------------------------------------------------------------
 
     def _look_at_held(self, seat: Seat) -> None:
