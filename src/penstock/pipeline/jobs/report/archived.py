@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pipeline.jobs.report import own
 from penstock.pipeline.jobs.report.options import COUNTS_TOPIC, EVENTS_TOPIC, Report
 from penstock.pipeline.jobs.report.plain import TYPES, Arrows
 from penstock.pipeline.lake.table import format_of, table
@@ -51,11 +52,11 @@ def _plain(rows: pa.Table) -> pa.Table | None:
 
 def _own(tables: Sequence[pa.Table], kind: str) -> pa.Table | None:
     """Return what tables have of a kind of topics that nodes keep of themselves; None if that is nothing."""
-    found = [
-        each.filter(
-            pc.or_kleene(pc.equal(each.column("topic"), kind), pc.starts_with(each.column("topic"), f"{kind}@"))
-        ).select(list(Report.EVENT_COLUMNS))
-        for each in tables
-        if {"topic", *Report.EVENT_COLUMNS} <= set(each.column_names)
-    ]
+    found = []
+    for each in tables:
+        if {"topic", *Report.EVENT_COLUMNS} <= set(each.column_names):
+            topics = each.column("topic")
+            names = [name for name in topics.unique().to_pylist() if name is not None and own.is_of(name, kind)]
+            mine = each.filter(pc.is_in(topics, pa.array(names, topics.type)))
+            found.append(mine.select(list(Report.EVENT_COLUMNS)))
     return pa.concat_tables(found) if any(map(len, found)) else None

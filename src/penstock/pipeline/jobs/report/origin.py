@@ -64,7 +64,7 @@ def frames(
 def _own(tables: Sequence[DataFrame], kind: str) -> list[DataFrame]:
     """Return what tables of an archive have of topics that nodes keep of themselves; one without any knows of none."""
     found = [
-        each.where((sql.col("topic") == kind) | sql.col("topic").startswith(f"{kind}@")).select(*Report.EVENT_COLUMNS)
+        each.where(own.is_of(sql.col("topic"), kind)).select(*Report.EVENT_COLUMNS)
         for each in tables
         if {"topic", *Report.EVENT_COLUMNS} <= set(each.columns)
     ]

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
     from penstock.client.wire import TopicInfo
     from penstock.pipeline.store import Store
 
 _log = logging.getLogger("penstock.report")
 
 
-def is_of(name: str, kind: str) -> bool:
-    """Tell whether a topic is the one of this kind, or that of some node of a cluster."""
-    return name == kind or name.startswith(f"{kind}@")
+@overload
+def is_of(name: str, kind: str) -> bool: ...
+@overload
+def is_of(name: Column, kind: str) -> Column: ...
+def is_of(name: str | Column, kind: str) -> bool | Column:
+    """Tell whether a topic is the one of a kind, or that of some node of a cluster; of a column, as Spark says it."""
+    return (name == kind) | name.startswith(f"{kind}@")
 
 
 def found(store: Store, kind: str, there: Iterable[str]) -> dict[str, TopicInfo]:
