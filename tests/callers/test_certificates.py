@@ -95,6 +95,7 @@ ASKED = {
     "sqs.port": "/?Action=ListQueues",
     "dynamiq.port": "/v1/queues/t",
     "timeline.port": "/v1/topics",
+    "nsq.https_port": "/stats",
 }
 
 
@@ -130,3 +131,24 @@ def test_any_https_listener_knows_a_client_by_its_certificate_and_speaks_no_olde
         for refused in (old, stranger):
             with pytest.raises(OSError):
                 status(refused)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_nsq_knows_a_client_by_the_authority_of_the_node_and_speaks_no_older_tls(tmp_path: Path, shown: bool) -> None:
+    users_in(tmp_path, [user(NAME, ("publish", "t"), secret="")])
+    node = Served(
+        tmp_path,
+        tls_cert=str(FILES.server),
+        tls_key=str(FILES.server_key),
+        tls_client_ca=str(FILES.authority),
+        tls_min_version="tls1.3",
+        callers=CallersConfig(anonymous="off"),
+    )
+    old = FILES.client_context(shown=shown)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with node, Client(node.tcp_port, FILES.client_context(shown=shown)) as client, Client(node.tcp_port, old) as late:
+        client.identify(tls_v1=True)
+        client.send(pub("t", b"x"))
+        assert client.told() == ("OK" if shown else "E_AUTH_FIRST AUTH required before PUB")
+        with pytest.raises(OSError):
+            late.identify(tls_v1=True)

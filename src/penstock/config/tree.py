@@ -374,10 +374,11 @@ class Config(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""
-    #: Certificates that vouch for those that clients may show to listeners for HTTPS: such a client is the user of its
-    #: common name. One that shows none must show something else.
+    #: Certificates that vouch for those that clients may show to listeners for HTTPS, and over NSQ's TCP: such a client
+    #: is the user of its common name. One that shows none must show something else. With nsq.tls_client_auth_policy,
+    #: NSQ's listeners go by nsq.tls_root_ca_file instead.
     tls_client_ca: Named = ""
-    #: The oldest that listeners speak; Flight's is 1.2, whatever this says.
+    #: The oldest that listeners speak, NSQ's too unless nsq.tls_min_version is later; Flight's is 1.2 whatever is said.
     tls_min_version: TlsVersion = "tls1.2"
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
