@@ -261,3 +261,21 @@ def test_a_replica_that_comes_while_the_subscription_of_one_before_it_goes_has_i
     way.run(5)
     assert (one.got[b"after"], two.got[b"after"]) == (1, 1)
     assert {each.depth() + each.in_flight() for each in way.topic.subscriptions.values()} == {0}
+
+
+def test_a_service_that_goes_while_its_placement_waits_for_the_registry_calls_nobody() -> None:
+    site = FarSite()
+    site.machine.run(2)
+    site.node.obtain(NAME)
+    site.machine.run(2)
+    way = Way(site=site)
+    one = way.consumer()
+    way.topology.say(topic(service("s")))
+    way.run(5)
+    way.topic.delete_subscription("m3msg.s")  # made anew, which takes the registry a while
+    way.run(0.25)
+    way.topology.place("s", placed({one: ALL}))
+    way.run(0.05)
+    way.service("s").close()
+    way.run(5)
+    assert one.sessions == []

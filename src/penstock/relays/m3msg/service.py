@@ -139,6 +139,7 @@ class Service:
 
     def close(self) -> None:
         """Hang up; what is not acked is sent again by whoever comes next."""
+        self.drain()  # a placement may wait for the registry, and would call somebody when that answers
         self._closed = True
         for replica in self._replicas:
             replica.close()
