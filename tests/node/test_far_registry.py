@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from penstock.clock import MILLISECOND
+from penstock.clock import MILLISECOND, SECOND
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
+from penstock.disk import Disk
 from penstock.errors import Refusal
+from penstock.log.quota import Quota
+from penstock.log.shard import Shard
+from penstock.node import growth, making
 from penstock.node.node import Node
+from penstock.node.topic import Topic
 from penstock.registry import EmbeddedRegistry
 from penstock.registry.answer import Answer
+from penstock.registry.catalog import Catalog
+from penstock.registry.records import Growth, TopicRecord
 from penstock.settings import SubscriptionSettings, TopicSettings
 from tests.nsq.parts import Broker, Client
 from tests.registry.far import Far, Trouble
@@ -310,6 +319,74 @@ def test_a_growth_that_turns_out_to_be_done_gives_the_topic_its_shards(broker: F
     paused = topic.pause(paused=True)
     broker.advance(2)
     paused.now()
+
+
+def unanswered(broker: FarBroker) -> Topic:
+    """Return a topic whose record names three shards, of which its node does not know yet."""
+    broker.client().send(pub("t", b"one"))
+    broker.advance(2)
+    broker.upset(answer_lost=1.0)
+    broker.far.deafen()
+    answer = grown(broker, 3)
+    broker.advance(15)
+    with pytest.raises(Refusal):
+        answer.now()
+    return broker.node.topic("t")
+
+
+def test_a_growth_that_cannot_say_where_the_others_end_now_does_not_go_by_what_was_said_before(
+    broker: FarBroker,
+) -> None:
+    topic = unanswered(broker)
+    broker.client().send(pub("t", b"two"))  # the record says that this is from after the growth
+    broker.upset(refused=1.0)
+    broker.far.hear()
+    broker.advance(2)
+    assert ([shard.end for shard in topic.shards], topic.intake.is_held) == ([2], False)
+    broker.upset()
+    broker.advance(growth.AGAIN_NS / SECOND + 2)
+    assert ([shard.end for shard in topic.shards], topic.record.grown[-1].ends) == ([2, 0, 0], (2,))
+
+
+def test_a_growth_that_somebody_else_wrote_at_the_same_time_is_not_taken_for_ones_own(broker: FarBroker) -> None:
+    broker.client().send(pub("t", b"one"))
+    broker.advance(2)
+    answer, topic = grown(broker, 3), broker.node.topic("t")
+    other = Catalog(broker.far.server, broker.clock, random.Random(2))
+    settings = msgspec.structs.replace(topic.settings, shards=3)
+    other.update_topic("t", settings=settings, grown=(Growth(shards=1, first=1, ends=(0,), at_ns=0),)).now()
+    broker.advance(2)
+    with pytest.raises(Refusal, match="has 3 shards by now"):
+        answer.now()
+    assert ([shard.end for shard in topic.shards], topic.intake.is_held) == ([1], False)
+    broker.advance(growth.AGAIN_NS / SECOND + 2)
+    assert ([shard.end for shard in topic.shards], topic.record.grown[-1].ends) == ([1, 0, 0], (1,))
+
+
+def test_shards_that_the_record_names_and_that_cannot_be_had_now_stay_on_the_disk_and_are_tried_again(
+    broker: FarBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unanswered(broker)
+    broker.upset()
+    make, tries = making._shard, []
+
+    def full(node: Node, disk: Disk, record: TopicRecord, path: str, quota: Quota, number: int, *rest: Any) -> Shard:
+        tries.append(number)
+        if number == 2:
+            raise OSError(28, os.strerror(28))
+        return make(node, disk, record, path, quota, number, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "_shard", full)
+        broker.far.hear()
+        broker.advance(2)
+    assert (tries, len(topic.shards)) == ([1, 2], 1)
+    assert broker.disk.exists(f"{topic.path}/1")
+    [said] = [each.getMessage() for each in caplog.records if each.name == "penstock.node" and "shards" in each.msg]
+    assert said.startswith("topic t has 1 of the 3 shards that its record names; the others are tried again in 60 s: ")
+    assert "No space left on device" in said
+    broker.advance(growth.AGAIN_NS / SECOND)
+    assert [shard.end for shard in topic.shards] == [1, 0, 0]
 
 
 def test_fewer_shards_than_a_growth_that_turns_out_to_be_done_are_refused_as_ever(broker: FarBroker) -> None:

@@ -76,8 +76,13 @@ def more(
     quota: Quota,
     numbers: Iterable[int],
     settings: TopicSettings,
+    *,
+    named: bool = False,
 ) -> list[Shard]:
-    """Return shards that a topic gets besides those it has, made; blocking. All of them, or none."""
+    """Return shards that a topic gets besides those it has, made; blocking. All of them, or none.
+
+    Those that the record may have `named` already stay on the disk, whatever happens.
+    """
     made: list[Shard] = []
     try:
         for number in numbers:
@@ -85,7 +90,7 @@ def more(
     except Exception:
         for shard in made:
             with suppress(OSError):  # whoever makes them again finds them empty
-                shard.delete()
+                shard.drop() if named else shard.delete()
         raise
     return made
 

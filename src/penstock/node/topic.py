@@ -74,6 +74,7 @@ class Topic:
         "is_growing",
         "is_leaving",
         "is_shared",
+        "is_short",
         "monotonic",
         "name",
         "node",
@@ -104,6 +105,8 @@ class Topic:
         self.is_leaving = False
         #: Shards are being made that it will have.
         self.is_growing = False
+        #: Its record names shards that it does not have, or may do so; they are waited for.
+        self.is_short = False
         self._roster = roster = Subscriptions(self)
         self.subscriptions = roster.by_name
         self.subscribe, self.subscription, self.attach = roster.subscribe, roster.get, roster.attach
