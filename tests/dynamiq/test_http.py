@@ -221,6 +221,22 @@ def test_a_store_that_takes_nothing_gives_no_id(desk: Desk) -> None:
     assert desk.ask("PUT", "/v1/topics/t/message", b"x") == (200, J, b'{"a":""}')
 
 
+def test_a_queue_of_which_the_registry_cannot_be_read_is_told_of_when_its_topic_is_published_to(desk: Desk) -> None:
+    for queue in ("away", "here"):
+        desk.queue(queue)
+        desk.ask("PUT", "/v1/topics/t")
+        desk.ask("PUT", f"/v1/topics/t/queues/{queue}")
+    [key] = desk.node.registry.list(f"subscription/{desk.node.topics['away'].record.number}/")
+    desk.node.registry.propose({key: b"of a later version"}).now()
+    desk.kill()
+    assert "away" not in desk.node.topics
+    told = desk.ask("PUT", "/v1/topics/t/message", b"x").json
+    assert (list(told), told["away"]) == (["away", "here"], "")
+    [copied] = desk.ask("POST", "/v2/topics/t/messages", b'{"messages": [{"body": "x"}]}').json["data"]["results"]
+    assert list(copied["ids"]) == ["here"]
+    assert (list(copied["errors"]), copied["errors"]["away"]["code"]) == (["away"], "unavailable")
+
+
 def test_who_sends_faster_than_its_quota_is_slowed_then_told_when_to_come_back(tmp_path: Path) -> None:
     users_in(tmp_path, [], UserQuota(messages_per_second=1))
     desk = Desk(tmp_path)

@@ -274,7 +274,7 @@ class Http(App):
             if not request.caller.may("create", name):
                 return Answer.of(document({}))
             return self._fanouts.create(name).then_make(lambda _: document({}))
-        topics = [topic for topic in self._fanouts.topics(name) if self._queues.is_queue(topic.name)]
+        topics = self._queues.among(self._fanouts.topics(name))
         keys = {topic.name: topic.incarnation for topic in topics}
 
         def done(copies: Copies) -> None:

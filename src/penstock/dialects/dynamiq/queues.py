@@ -13,6 +13,7 @@ from penstock.dialects.dynamiq.choices import DynamiqChoices
 from penstock.dialects.dynamiq.codec import is_name
 from penstock.dialects.dynamiq.queue import NAME, SETTINGS, Queue
 from penstock.node.polls import Polls
+from penstock.peers.far import Reached, Unreached
 from penstock.registry.answer import Answer
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Queues:
     def is_queue(self, name: str) -> bool:
         """Tell whether there is a queue of a name, here or on another node."""
         return self._node.known.subscription(name, NAME) is not None
+
+    def among(self, topics: list[Reached]) -> list[Reached]:
+        """Return which of some topics are queues; what cannot be reached may be one, and is not lost in silence."""
+        return [topic for topic in topics if isinstance(topic, Unreached) or self.is_queue(topic.name)]
 
     def _here(self, name: str) -> Queue | None:
         topic = self._node.topics.get(name)

@@ -145,7 +145,7 @@ class TopicResource:
         if self._fanouts.get(name) is None:
             raise Refusal("not_found", f"there is no topic {name}; POST {V2}/topics makes one")
         drafts = self._messages.drafts(call.request.body)
-        topics = [topic for topic in self._fanouts.topics(name) if self._all_queues.is_queue(topic.name)]
+        topics = self._all_queues.among(self._fanouts.topics(name))
         told: Answer[shapes.CopiedAll] = Answer()
 
         def done(copies: Copies) -> None:
