@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 
 from penstock.client.timeline.wire import Kind
+from penstock.columns import Offsets
+from penstock.delivery import oldest
+from penstock.delivery.due_lane import due_of
 from penstock.dialects.timeline import timeline
 from penstock.dialects.timeline.errors import Fault
 from penstock.errors import Refusal
 from penstock.intake.receipt import Published
+from penstock.message import Batch
 from penstock.node.admission import publish
 from tests.timeline.desk import Consuming, Desk, due_ids
 
@@ -417,6 +421,35 @@ def test_the_oldest_message_is_the_one_that_was_due_first_of_those_that_are_due(
     assert desk.kinds("delete", producer, ("now", None)) == [0]
     desk.advance(0.1)
     assert shown() == (1, 200)
+
+
+def test_what_is_to_come_is_looked_at_once_however_often_somebody_asks_for_the_oldest_message(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def look(batch: Batch, offsets: Offsets) -> Offsets:
+        looked.extend(offsets.tolist())
+        return due_of(batch, offsets)
+
+    desk.topic()
+    desk.made(desk.producer(), ("a", 0))
+    desk.advance(1)
+    desk.made(desk.producer(), ("b", 0))
+    desk.kill()
+    monkeypatch.setattr(oldest, "due_of", look)
+
+    def lag_ms() -> int:
+        desk.advance(0.1)
+        return desk.service.topics.find("t").status().oldest_lag_ms
+
+    before = lag_ms()
+    assert (before >= 1100, looked) == (True, [0, 1])
+    assert (lag_ms() - before, looked) == (100, [0, 1])
+    desk.made(desk.producer(), ("c", 0))
+    assert (lag_ms() - before, looked) == (200, [0, 1, 2])
+    assert desk.kinds("delete", desk.producer(), ("a", None)) == [0]
+    assert (before - lag_ms(), looked[3:]) == (700, [1])  # what is left of its batch
 
 
 def test_the_oldest_message_is_due_since_its_release(desk: Desk) -> None:

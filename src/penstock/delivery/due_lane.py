@@ -76,9 +76,15 @@ class DueLane:
 
     def heads(self, are_ready: Callable[[Offsets], npt.NDArray[np.bool_]]) -> Offsets:
         """Return of every run the first row that is ready still: others stand here until somebody comes to them."""
+        firsts = np.sort(np.array([run.offsets[run.at] for run in self._runs], np.int64))
+        good_firsts = set(firsts[are_ready(firsts)].tolist())  # mostly all of them, and that is asked once
         found: list[int] = []
         for run in self._runs:
-            at, size = run.at, 1
+            first = int(run.offsets[run.at])
+            if first in good_firsts:
+                found.append(first)
+                continue
+            at, size = run.at + 1, 4
             while at < len(run.offsets):
                 part = run.offsets[at : at + size]
                 good = np.isin(part, (ordered := np.sort(part))[are_ready(ordered)])

@@ -21,7 +21,7 @@ from penstock.columns import OFFSET_BITS, Offsets
 from penstock.dealing.buckets import drawn
 from penstock.dealing.table import Table
 from penstock.dealing.windows import Windows
-from penstock.delivery.oldest import oldest_ns
+from penstock.delivery.oldest import Oldest
 from penstock.delivery.policies.buckets import Buckets
 from penstock.dialects.timeline import columns
 from penstock.dialects.timeline.choices import TimelineChoices
@@ -99,6 +99,8 @@ class Timeline:
         self.delivered = 0
         self._status: TopicStatus | None = None
         self._status_ns = 0
+        #: One per shard.
+        self._oldest: list[Oldest] = []
         #: Of the leases that ended by themselves, those that were counted already.
         self.told_expired = subscription.expired_leases
         self._rates = Rates(node.clock.monotonic(), topic.published)
@@ -310,7 +312,10 @@ class Timeline:
     def _oldest_lag_ms(self) -> int:
         """Return for how long what was due first could have gone out."""
         wall_ns = self.node.clock.now()
-        found = [time_ns for cursor in self.subscription.cursors if (time_ns := oldest_ns(cursor, wall_ns)) is not None]
+        cursors = self.subscription.cursors
+        self._oldest += [Oldest() for _ in cursors[len(self._oldest) :]]
+        looks = [oldest.ns(cursor, wall_ns) for oldest, cursor in zip(self._oldest, cursors, strict=True)]
+        found = [time_ns for time_ns in looks if time_ns is not None]
         return (wall_ns - min(found)) // MS if found else 0
 
     def count(self, status: Status) -> int:
