@@ -76,6 +76,8 @@ class Portion:
             rows = np.array(delivery.offsets(), np.int64)
             states.pages.uncount(rows)
             states.returns.release(rows, self._holder, 0, self._now)
+            if delivery.due_ns is not None:
+                self._cursor.ready.policy.came_back(delivery.due_ns, self._now.wall_ns)
         self._cursor.ready.policy.unserved()
 
     def fill_from_line(self) -> None:

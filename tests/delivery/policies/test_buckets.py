@@ -449,6 +449,54 @@ def test_what_one_subscription_is_given_ahead_of_its_time_others_get_when_it_is_
     assert all(at_ns >= due_ns - PREFETCH_NS for _, at_ns in got[:2])
 
 
+def test_each_row_that_comes_due_makes_room_for_another_one_ahead_of_its_time() -> None:
+    bench = Bench(settings(prefetch_ns=PREFETCH_NS))
+    policy_of(bench).ahead_max = lambda: 3
+    put(bench, *range(5), due_ns=[bench.instant.wall_ns + (100 + number) * SECOND // 10 for number in range(5)])
+    one = Consumer(bench, "a")
+    assert one.take() == []
+    bench.advance(99 * SECOND // 10)
+    assert one.take() == [0, 1, 2]
+    bench.advance(SECOND // 10)
+    assert one.take() == [3]
+    bench.advance(SECOND // 10)
+    assert one.take() == [4]
+
+
+def test_rows_that_could_not_be_leased_do_not_count_as_ahead_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(settings(prefetch_ns=PREFETCH_NS))
+    policy = policy_of(bench)
+    policy.ahead_max = lambda: 5
+    one = Consumer(bench, "a")
+    due_ns = bench.instant.wall_ns + 10 * SECOND
+    put(bench, 1, 2, 3, due_ns=[due_ns, due_ns + SECOND, due_ns + SECOND])
+    assert one.take() == []
+    bench.advance(8 * SECOND)
+    assert one.take() == [1]
+
+    def full(*_: object) -> None:
+        raise Refusal("disk_full", "no lease can be noted")
+
+    one.seat.set_credit(0)
+    bench.advance(SECOND)
+    assert one.take() == []
+    one.seat.credit = 2
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.journal, "append", full)
+        with pytest.raises(Refusal, match="no lease can be noted"):
+            bench.cursor.take(2, one.seat, 60 * SECOND, bench.instant, 0)
+    assert policy.ahead_rows(bench.instant.wall_ns) == 4
+    one.seat.set_credit(1000)
+    assert one.take() == [2, 3]
+
+
+def test_without_prefetch_nothing_counts_as_ahead_of_its_time() -> None:
+    policy = Buckets()
+    policy.ahead_max = lambda: 5
+    policy.went_ahead(np.array([SECOND]), 0)  # the clock was set back
+    assert policy.ahead_rows(0) == 5
+
+
 def test_prefetch_comes_in_time_on_a_node_where_nothing_else_happens() -> None:
     site = Site()
     topic = site.node.create_topic("t").now()

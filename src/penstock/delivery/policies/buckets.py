@@ -10,7 +10,6 @@ leased in one place.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
@@ -57,9 +56,7 @@ class Buckets(Policy):
         self._windows: Windows | None = None
         #: Tells how many rows may be out at once that are not due yet; nothing bounds them where nobody does.
         self.ahead_max: Callable[[], int] | None = None
-        #: Those that are: by which time the rows of each piece are due, and how many they are; and of all pieces.
-        self._ahead: deque[tuple[int, int]] = deque()
-        self._ahead_rows = 0
+        self._ahead = Ahead()
         self._schedule = Schedule(dealer, buckets)
         self._stale = False
         self._share = Share(deal(dealer, (), buckets))
@@ -89,7 +86,7 @@ class Buckets(Policy):
         """Go by the tables that were given to the policy before, as far as they are of these buckets."""
         if isinstance(before, Buckets) and before._windows is not None:
             self.use_windows(before._windows)
-            self.ahead_max, self._ahead, self._ahead_rows = before.ahead_max, before._ahead, before._ahead_rows
+            self.ahead_max, self._ahead = before.ahead_max, before._ahead
             if before.buckets == self.buckets:
                 self._schedule = before._schedule
 
@@ -103,17 +100,17 @@ class Buckets(Policy):
 
     def ahead_rows(self, wall_ns: int) -> int:
         """Return how many more rows may go out now that are not due yet; those that came back count until then."""
-        if self.ahead_max is None:
-            return NO_LIMIT
-        while self._ahead and self._ahead[0][0] <= wall_ns:
-            self._ahead_rows -= self._ahead.popleft()[1]
-        return self.ahead_max() - self._ahead_rows
+        return NO_LIMIT if self.ahead_max is None else self.ahead_max() - self._ahead.rows(wall_ns)
 
     def went_ahead(self, due_ns: Offsets, wall_ns: int) -> None:
         """Count rows that went out and are not due yet."""
-        if self.ahead_max is not None and (rows := int((due_ns > wall_ns).sum())):
-            self._ahead.append((int(due_ns.max()), rows))
-            self._ahead_rows += rows
+        if self.lead_ns and self.ahead_max is not None:
+            self._ahead.add(due_ns, wall_ns)
+
+    def came_back(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Count rows no more of which nobody has heard."""
+        if self.lead_ns and self.ahead_max is not None:
+            self._ahead.take(due_ns, wall_ns)
 
     def opens_ns(self, now: Instant) -> int | None:
         """Return when the next table holds."""
@@ -195,6 +192,35 @@ class Buckets(Policy):
         if member is None:
             return stock.codes() if rank or not self._here else ()
         return share.own(member.name) if rank == 0 else share.backups(member.name)
+
+
+class Ahead:
+    """Rows that are out and not due yet, by when they are."""
+
+    def __init__(self) -> None:
+        #: Ascending times; small runs grow together, so that there are few of them.
+        self._runs: list[Offsets] = []
+
+    def rows(self, wall_ns: int) -> int:
+        """Return how many they are; those that are due by now are forgotten."""
+        left = [run[np.searchsorted(run, wall_ns, side="right") :] for run in self._runs]
+        self._runs = [run for run in left if len(run)]
+        return sum(map(len, self._runs))
+
+    def add(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Take in those of some rows that are not due yet."""
+        run = np.sort(due_ns[due_ns > wall_ns])
+        if len(run):
+            while self._runs and len(self._runs[-1]) <= 2 * len(run):
+                run = np.sort(np.concatenate((self._runs.pop(), run)))
+            self._runs.append(run)
+
+    def take(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Undo an `add`."""
+        gone = np.sort(due_ns[due_ns > wall_ns])
+        run = np.sort(np.concatenate(self._runs)) if self._runs else gone[:0]
+        places = np.searchsorted(run, gone) + np.arange(len(gone)) - np.searchsorted(gone, gone)
+        self._runs = [np.delete(run, places[places < len(run)])]
 
 
 class Share:

@@ -83,6 +83,9 @@ class Policy:
     def went_ahead(self, due_ns: Offsets, wall_ns: int) -> None:
         """Hear when rows are due that went out."""
 
+    def came_back(self, due_ns: Offsets, wall_ns: int) -> None:
+        """Hear of rows that went out at this time, and did not after all."""
+
     def joined(self, taker: Taker) -> None:
         """Hear that a seat came."""
 
