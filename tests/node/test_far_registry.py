@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock.clock import MILLISECOND, SECOND
+from penstock.config import LimitsConfig
 from penstock.dialects.nsq import DIALECT
 from penstock.dialects.nsq.config import NsqConfig
 from penstock.dialects.nsq.tcp.server import Server
@@ -319,6 +320,58 @@ def test_a_growth_that_turns_out_to_be_done_gives_the_topic_its_shards(broker: F
     paused = topic.pause(paused=True)
     broker.advance(2)
     paused.now()
+
+
+def test_subscriptions_that_are_being_made_count(tmp_path: Path) -> None:
+    broker = FarBroker(tmp_path, limits=LimitsConfig(subscriptions=2))
+    made = [broker.node.create_topic(name) for name in "tu"]
+    broker.advance(2)
+    topics = [each.now() for each in made]
+    answers = [topics[number % 2].create_subscription(f"s{number}") for number in range(2)]
+    with pytest.raises(Refusal, match=r"all topics together have 2 subscriptions already; limits\.subscriptions"):
+        topics[0].create_subscription("late").now()
+    broker.advance(2)
+    assert [len(topic.subscriptions) for topic in topics] == [1, 1]
+    topics[0].delete_subscription("s0")
+    broker.advance(2)
+    answers.append(topics[1].create_subscription("again"))
+    broker.advance(2)
+    assert [answer.now().name for answer in answers] == ["s0", "s1", "again"]
+
+
+def test_a_subscription_that_could_not_be_made_counts_no_more(tmp_path: Path) -> None:
+    broker = FarBroker(tmp_path, limits=LimitsConfig(subscriptions=1))
+    made = broker.node.create_topic("t")
+    broker.advance(2)
+    broker.upset(refused=1.0)
+    refused = made.now().create_subscription("s")
+    broker.advance(2)
+    with pytest.raises(Refusal, match="busy"):
+        refused.now()
+    broker.upset()
+    again = made.now().create_subscription("s")
+    broker.advance(2)
+    assert again.now().name == "s"
+
+
+def test_holds_that_are_being_kept_count_once_each(tmp_path: Path) -> None:
+    broker = FarBroker(tmp_path, limits=LimitsConfig(holds=2))
+    made = broker.node.create_topic("t")
+    broker.advance(2)
+    holds, record = broker.node.holds, made.now().record
+    broker.upset(refused=1.0)
+    refused = holds.hold("query 0", record, [0], SECOND)
+    broker.advance(2)
+    with pytest.raises(Refusal, match="busy"):
+        refused.now()
+    broker.upset()
+    answers = [holds.hold(f"query {number}", record, [0], SECOND) for number in (1, 1, 2)]
+    with pytest.raises(Refusal, match="there are 2 holds already"):
+        holds.hold("query 3", record, [0], SECOND).now()
+    broker.advance(2)
+    for answer in answers:
+        answer.now()
+    assert len(holds) == 2
 
 
 def unanswered(broker: FarBroker) -> Topic:

@@ -47,6 +47,8 @@ class Holds:
         self.most = most
         registry = catalog.registry
         self._records = catalog.each(KEYS, HoldRecord)
+        #: Keys of holds that the registry is asked to keep, one for each time.
+        self._coming: list[str] = []
         #: Hears no more what other nodes are told.
         self.close = registry.watch(KEYS, registry.revision, self._heard)
 
@@ -71,7 +73,8 @@ class Holds:
         if not 0 < ttl_ns <= TTL_NS_MAX:
             return Answer.refused(Refusal("bad_request", f"a hold lasts 1 ms to {TTL_NS_MAX // 1_000_000} ms"))
         key = _key(name, topic.name)
-        if key not in self._records and len(self._records) >= self.most:
+        keys = {*self._records, *self._coming}
+        if key not in keys and len(keys) >= self.most:
             text = f"there are {self.most} holds already; limits.holds may be raised"
             return Answer.refused(Refusal("limit_reached", text))
         record = HoldRecord(
@@ -82,7 +85,10 @@ class Holds:
             until_ns=self._clock.now() + ttl_ns,
         )
         put = self._catalog.put(key, msgspec.msgpack.encode(record))
-        return put.then_make(lambda _: self._records.update({key: record}))
+        self._coming.append(key)
+        kept = put.then_make(lambda _: self._records.update({key: record}))
+        kept.then(lambda _, __: self._coming.remove(key))
+        return kept
 
     def topics(self, name: str) -> list[str]:
         """Return the topics that holds of a name are on."""

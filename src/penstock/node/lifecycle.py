@@ -33,6 +33,7 @@ from penstock.rescue.labels import label_of
 from penstock.settings import Measure, TopicSettings
 
 if TYPE_CHECKING:
+    from penstock.delivery.subscription import Subscription
     from penstock.node.node import Node
 
 _log = logging.getLogger("penstock.node")
@@ -55,6 +56,8 @@ class Lifecycle:
         self._going: Underway[None] = Underway()
         #: How many shards each of the former will have.
         self._making: dict[str, int] = {}
+        #: How many subscriptions are being made.
+        self._subscribing = 0
         self._turns = Turns(node.clock)
         #: Topics of this disk that are not open because the registry has something of them that cannot be read, by
         #: name; and what of them cannot, where that is not their own record.
@@ -227,14 +230,24 @@ class Lifecycle:
             raise self._beyond("limits.shards", name, why)
 
     def check_subscriptions(self, topic: str, have: int) -> None:
-        """Refuse a topic that has so many subscriptions one more, or all topics together."""
+        """Refuse a topic that has so many subscriptions one more, or all topics together; those that come count."""
         limits = self._config.limits
         if have >= limits.topic_subscriptions:
             why = f"topic {topic} has {have} subscriptions already"
             raise self._beyond("limits.topic_subscriptions", topic, why)
-        total = sum(len(each.subscriptions) for each in self._topics.values())
+        total = sum(len(each.subscriptions) for each in self._topics.values()) + self._subscribing
         if total >= limits.subscriptions:
             raise self._beyond("limits.subscriptions", topic, f"all topics together have {total} subscriptions already")
+
+    def subscribing(self, made: Answer[Subscription]) -> Answer[Subscription]:
+        """Count a subscription from now on that is being made, of whichever topic, and return it."""
+
+        def came(_: Subscription | None, __: Exception | None) -> None:
+            self._subscribing -= 1
+
+        self._subscribing += 1
+        made.then(came)
+        return made
 
     def _beyond(self, limit: str, name: str, why: str) -> Refusal:
         self._node.ledger.add(limit, name, 1, self._node.clock.now())

@@ -91,7 +91,7 @@ class Subscriptions:
         except Refusal as refusal:
             return Answer.refused(refusal)
         recorded = self._recorded(name, settings, self._starts(earliest=earliest))
-        return self._coming.add(name, recorded.then_make(self._created))
+        return self._coming.add(name, self._node.lifecycle.subscribing(recorded.then_make(self._created)))
 
     def _starts(self, *, earliest: bool) -> tuple[int, ...]:
         if earliest:
