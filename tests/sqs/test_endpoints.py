@@ -233,6 +233,29 @@ def test_what_an_endpoint_does_not_take_goes_to_the_dead_letters(boto: Boto, nam
     assert len(hook.of(NOTIFICATION)) == 3
 
 
+def test_what_an_endpoint_does_not_take_waits_while_the_queue_of_its_dead_letters_cannot_be_read(
+    data: Path, hook: Hook
+) -> None:
+    with Served(data, sqs=SqsConfig(port=0)) as node, Boto(node.ports["sqs.port"]) as boto:
+        boto.queue("dead")
+        outbox = (
+            OUTBOX
+            + subscribed(boto, "t", hook, RedrivePolicy=json.dumps({"deadLetterTargetArn": arn("dead")})).rpartition(
+                ":"
+            )[2]
+        )
+        registry, number = node.node.registry, node.node.topics["dead"].record.number
+        [key] = registry.list(f"subscription/{number}/")
+        node.do(lambda: registry.propose({key: b"of a later version"}).now())
+    hook.statuses[:] = [404]
+    with Served(data, sqs=SqsConfig(port=0)) as node, Boto(node.ports["sqs.port"]) as boto:
+        assert "dead" not in node.node.topics
+        publish(boto, "t", "not there")
+        hook.wait(NOTIFICATION, 1)
+        node.until(lambda: node.node.topics[outbox].subscriptions["endpoint"].waiting() == 1)
+        assert node.node.ledger.total("undelivered", outbox) == 0
+
+
 def test_what_waits_for_two_hours_at_an_endpoint_that_fails_is_undelivered(
     node: Served, boto: Boto, name: str, hook: Hook
 ) -> None:

@@ -22,6 +22,7 @@ from penstock.dialects.sqs.names import FIFO, Names, check_name, is_name
 from penstock.errors import Refusal
 from penstock.node.node import Node
 from penstock.node.topic import Topic
+from penstock.peers.far import Reached, Unreached, reached
 from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings
 
@@ -98,6 +99,11 @@ class Queues:
     def is_queue(self, name: str) -> bool:
         """Tell whether there is a queue of a name, here or on another node."""
         return self.node.known.subscription(name, QUEUE) is not None
+
+    def reach(self, name: str) -> Reached | None:
+        """Return a queue, wherever it is, or what cannot be reached and may be one; None if there is no such queue."""
+        found = reached(self.node, name)
+        return found if isinstance(found, Unreached) or self.is_queue(name) else None
 
     def _target(self, name: str) -> SqsChoices | None:
         return self.node.known.chosen(name, SqsChoices) if self.is_queue(name) else None

@@ -31,7 +31,6 @@ from penstock.moves.letters import LEFT_BEHIND, as_letters
 from penstock.moves.move import Origin, Piece, move
 from penstock.node.node import Change
 from penstock.node.topic import Topic
-from penstock.peers.far import reached
 from penstock.registry.answer import Answer
 from penstock.settings import SubscriptionSettings
 from penstock.wire.dial import LoopDialler
@@ -342,7 +341,7 @@ class Courier:
         """Take rows of a batch to the dead letters of their subscription; where there are none, they are gone."""
         node, queues, member = self._couriers.node, self._couriers.topics.queues, self._member()
         queue = dead_letters(member.attributes, queues.names) if member is not None else None
-        found = reached(node, queue) if queue is not None and queues.is_queue(queue) else None
+        found = queues.reach(queue) if queue is not None else None
         kept: list[Parcel] = []
         lost: list[Parcel] = []
         for parcel in [each for each in parcels if self.has(each)]:

@@ -163,12 +163,12 @@ class Publisher:
         by_queue = {member.queue: (id_, member) for id_, member in record.members.items() if member.queue}
         found = [Recipient(topic, *by_queue.pop(topic.name, ("", _RAW))) for topic in fanouts.topics(name)]
         for queue, (id_, member) in by_queue.items():
-            again = reached(self._node, queue) if queues.is_queue(queue) else None
+            again = queues.reach(queue)
             if again is not None and not isinstance(again, Unreached):
                 fanouts.add(name, again)  # it was deleted and made again: it gets messages again, from whomever
             elif again is None:
                 letters = dead_letters(member.attributes, queues.names)
-                again = reached(self._node, letters) if letters is not None and queues.is_queue(letters) else None
+                again = queues.reach(letters) if letters is not None else None
             if again is not None:
                 found.append(Recipient(again, id_, member))
         for id_, member in record.members.items():
