@@ -201,12 +201,16 @@ class FarSite(Site):
         self.node = Node(self.config, clock, disk, Random(1), far)
 
 
-def test_a_service_that_comes_back_while_the_registry_still_removes_it_is_sent_to() -> None:
+def far_way() -> Way:
     site = FarSite()
     site.machine.run(2)
     site.node.obtain(NAME)
     site.machine.run(2)
-    way = Way(site=site)
+    return Way(site=site)
+
+
+def test_a_service_that_comes_back_while_the_registry_still_removes_it_is_sent_to() -> None:
+    way = far_way()
     one, two = way.consumer(), way.consumer()
     way.topology.placements = {"r": placed({one: ALL, two: ALL})}
     way.topology.say(topic(service("r", "replicated")))
@@ -220,15 +224,11 @@ def test_a_service_that_comes_back_while_the_registry_still_removes_it_is_sent_t
         way.publish(b"after %d" % _)
         way.run(5)
         assert (one.got[b"after %d" % _], two.got[b"after %d" % _]) == (1, 1)
-        assert site.node.catalog.registry.get(f"m3msg/{NAME}/m3msg.r")
+        assert way.site.node.catalog.registry.get(f"m3msg/{NAME}/m3msg.r")
 
 
 def test_a_service_whose_subscription_is_being_deleted_while_it_is_placed_anew_is_sent_to() -> None:
-    site = FarSite()
-    site.machine.run(2)
-    site.node.obtain(NAME)
-    site.machine.run(2)
-    way = Way(site=site)
+    way = far_way()
     one = way.consumer()
     way.topology.say(topic(service("s")))
     way.run(5)
@@ -242,11 +242,7 @@ def test_a_service_whose_subscription_is_being_deleted_while_it_is_placed_anew_i
 
 
 def test_a_replica_that_comes_while_the_subscription_of_one_before_it_goes_has_its_own_place() -> None:
-    site = FarSite()
-    site.machine.run(2)
-    site.node.obtain(NAME)
-    site.machine.run(2)
-    way = Way(site=site)
+    way = far_way()
     one, two = way.consumer(), way.consumer()
     way.topology.placements = {"r": placed({one: ALL})}
     way.topology.say(topic(service("r", "replicated")))
@@ -264,11 +260,7 @@ def test_a_replica_that_comes_while_the_subscription_of_one_before_it_goes_has_i
 
 
 def test_a_service_that_goes_while_its_placement_waits_for_the_registry_calls_nobody() -> None:
-    site = FarSite()
-    site.machine.run(2)
-    site.node.obtain(NAME)
-    site.machine.run(2)
-    way = Way(site=site)
+    way = far_way()
     one = way.consumer()
     way.topology.say(topic(service("s")))
     way.run(5)
