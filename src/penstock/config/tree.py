@@ -374,11 +374,10 @@ class Config(Section, frozen=True, kw_only=True):
     #: Certificate and key (PEM) of every listener.
     tls_cert: str = ""
     tls_key: str = ""
-    #: Certificates that vouch for those that clients may show to listeners for HTTPS, and over NSQ's TCP: such a client
-    #: is the user of its common name. One that shows none must show something else. With nsq.tls_client_auth_policy,
-    #: NSQ's listeners go by nsq.tls_root_ca_file instead.
+    #: Certificates that vouch for those that clients may show to listeners: such a client is the user of its common
+    #: name. One that shows none must show something else. A dialect whose section names certificates goes by those.
     tls_client_ca: Named = ""
-    #: The oldest that listeners speak, NSQ's too unless nsq.tls_min_version is later; Flight's is 1.2 whatever is said.
+    #: The oldest that listeners speak, unless their dialect's section names a later one. Those of gRPC speak 1.2, too.
     tls_min_version: TlsVersion = "tls1.2"
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
