@@ -49,6 +49,17 @@ def test_expired_lease_is_delivered_again(bench: Bench) -> None:
     assert bench.subscription.expired_leases == 1
 
 
+def test_whoever_waits_gets_what_somebody_else_found_to_be_over(bench: Bench) -> None:
+    bench.shard.put([b"hello"])
+    first, second = bench.receiver(), bench.receiver()
+    assert first.take() == [b"hello"]
+    bench.advance(61 * SECOND)  # somebody counts: no tick will find a lease that ended
+    bench.is_open = True
+    for call in bench.soon:
+        call()
+    assert [body for _, body, _ in second.got + first.got] == [b"hello"]
+
+
 def test_attempts_count_every_delivery(bench: Bench) -> None:
     bench.shard.put([b"hello"])
     receiver = bench.receiver()

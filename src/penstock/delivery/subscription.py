@@ -225,8 +225,12 @@ class Subscription:
 
     # --- back -----------------------------------------------------------------------------------------------------
 
-    def expire(self, now: Instant) -> bool:
-        """Give back what was held too long; True if there was any."""
+    def expire(self, now: Instant) -> None:
+        """Give back what was held too long, between two ticks; who waits in line gets it in the next turn."""
+        if self._end_leases(now):
+            self.host.call_soon(self.pump)
+
+    def _end_leases(self, now: Instant) -> bool:
         ended = False
         for cursor in self.cursors:
             for holder, count in cursor.states.returns.expire(now):
@@ -281,7 +285,7 @@ class Subscription:
     def tick(self, now: Instant) -> tuple[bool, bool]:
         """End leases and write down acks; tell whether there were any, and whether rows wait for their time."""
         waiting = False
-        happened = ended = self.expire(now)
+        happened = ended = self._end_leases(now)
         for cursor in self.cursors:
             waiting = waiting or cursor.states.waiting > 0
             if cursor.dirty:
