@@ -20,7 +20,8 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 #: Found nowhere; and put before it is known where its row is.
 ABSENT, COMING = -1, 0
 
-_EMPTY, _TOMB = np.uint64(0), np.uint64(1)
+#: What stands in a place that no row has: none ever had it, or one did.
+_EMPTY, _TOMB = 0, 1
 _GROUP = 8
 _SIZE_MIN = 1024
 #: A table fuller than this moves into one that is so full then, so many rows for each that is added.
@@ -33,12 +34,12 @@ _RESERVED = 0.7
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _HALF = np.uint64(32)
-_FIRST = np.ones(1, np.bool_)
-#: Which place of a group is the first, second, ... free one, by its free places as bits; -1 where there are fewer.
-_PLACES = np.full((1 << _GROUP, _GROUP + 1), -1, np.int64)
-for _bits in range(1 << _GROUP):
-    for _rank, _place in enumerate(each for each in range(_GROUP) if _bits >> _GROUP - 1 - each & 1):
-        _PLACES[_bits, _rank] = _place
+#: For so few rows numpy's calls cost more than plain Python.
+_FEW = 24
+#: A free place of a group for each row in turn, by its free places as bits: rows side by side want different ones.
+_PLACES = np.zeros((1 << _GROUP, _GROUP), np.int64)
+for _bits in range(1, 1 << _GROUP):
+    _PLACES[_bits] = np.resize([each for each in range(_GROUP) if _bits >> _GROUP - 1 - each & 1], _GROUP)
 #: Below the first place.
 _BEFORE = np.full(1, -1)
 
@@ -167,10 +168,9 @@ class _Table:
 
     def find(self, hashes: Hashes) -> Ids:
         """Return the row of each, ABSENT where there is none."""
-        found = np.full(len(hashes), ABSENT, np.int64)
         places = self._places(hashes)
-        good = places >= 0
-        found[good] = self._flat_ids[places[good]]
+        found = self._flat_ids[places]
+        found[places < 0] = ABSENT
         return found
 
     def update(self, hashes: Hashes, ids: Ids) -> npt.NDArray[np.bool_]:
@@ -204,42 +204,65 @@ class _Table:
         """Put in rows that are not there, and return where; there must be room."""
         self.live += len(hashes)
         places = np.empty(len(hashes), np.int64)
-        group = self._home(hashes)
-        left = np.argsort(group, kind="stable")
-        group = group[left]
-        while len(left):
-            # Rows of one group stand together: each takes the next one of its free places.
-            begins = np.flatnonzero(np.concatenate((_FIRST, group[1:] != group[:-1])))
-            rank = np.arange(len(group)) - np.repeat(begins, np.diff(np.append(begins, len(group))))
-            free = np.packbits(self.hashes[group] <= _TOMB, axis=1)[:, 0]
-            column = _PLACES[free, np.minimum(rank, _GROUP)]
-            fits = column >= 0
-            at = (group * _GROUP + column)[fits]
+        left, group = np.arange(len(hashes)), self._home(hashes)
+        while len(left) > _FEW:
+            free = np.packbits(self.hashes.take(group, 0) <= _TOMB)
+            fits = np.flatnonzero(free)
             rows = left[fits]
-            self._used += int((self._flat[at] == _EMPTY).sum())
-            self._flat[at], self._flat_ids[at], places[rows] = hashes[rows], ids[rows], at
-            left, group = left[~fits], (group[~fits] + 1) % len(self.hashes)
+            at = group[fits] * _GROUP + _PLACES[free[fits], fits % _GROUP]
+            fresh, wanted = self._flat[at] == _EMPTY, hashes[rows]
+            self._flat[at], self._flat_ids[at], places[rows] = wanted, ids[rows], at
+            # Of rows that want the same place one has it now. Those others try again, of full groups in the next one.
+            stays = self._flat[at] == wanted
+            self._used += int(np.count_nonzero(fresh & stays))
+            group = (group + (free == 0)) % len(self.hashes)
+            on = np.ones(len(left), np.bool_)
+            on[fits[stays]] = False
+            left, group = left[on], group[on]
+        for row, home in zip(left.tolist(), group.tolist(), strict=True):
+            places[row] = place = self._free_place(home)
+            self._flat[place], self._flat_ids[place] = hashes[row], ids[row]
         return places
+
+    def _free_place(self, group: int) -> int:
+        while True:
+            there: list[int] = self.hashes[group].tolist()
+            if _TOMB in there:
+                return group * _GROUP + there.index(_TOMB)
+            if _EMPTY in there:
+                self._used += 1
+                return group * _GROUP + there.index(_EMPTY)
+            group = (group + 1) % len(self.hashes)
 
     def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return the group in which each is looked for first: its upper half as a fraction of the table."""
-        return ((hashes >> _HALF) * np.uint64(len(self.hashes)) >> _HALF).astype(np.int64)
+        return ((hashes >> _HALF) * np.uint64(len(self.hashes)) >> _HALF).view(np.int64)
 
     def _places(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return where each stands, -1 where it does not."""
         places = np.full(len(hashes), -1, np.int64)
-        left = np.arange(len(hashes))
-        group = self._home(hashes)
-        while len(left):
-            there = self.hashes[group]
-            hits, columns = np.nonzero(there == hashes[left][:, None])
-            # Groups are filled from their first place on, so that one is full if its last place is.
-            on = there[:, -1] != _EMPTY
+        left, group = np.arange(len(hashes)), self._home(hashes)
+        while len(left) > _FEW:
+            there = self.hashes.take(group, 0)
+            on = np.packbits(there == _EMPTY) == 0
+            hits = np.flatnonzero(there == hashes[left][:, None])
             if len(hits):
-                places[left[hits]] = group[hits] * _GROUP + columns
-                on[hits] = False
+                rows = hits // _GROUP
+                places[left[rows]] = group[rows] * _GROUP + hits % _GROUP
+                on[rows] = False
             left, group = left[on], (group[on] + 1) % len(self.hashes)
+        for row, home, wanted in zip(left.tolist(), group.tolist(), hashes[left].tolist(), strict=True):
+            places[row] = self._place(home, wanted)
         return places
+
+    def _place(self, group: int, wanted: int) -> int:
+        while True:
+            there: list[int] = self.hashes[group].tolist()
+            if wanted in there:
+                return group * _GROUP + there.index(wanted)
+            if _EMPTY in there:
+                return -1
+            group = (group + 1) % len(self.hashes)
 
 
 #: Where rows stand whose places are not known yet.
