@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
+from penstock.columns import Offsets
 from penstock.errors import Refusal
 from penstock.message import Batch
 
@@ -36,6 +38,12 @@ class Receipt(msgspec.Struct, eq=False):
                 ids.append(next_id)
                 next_id += 1
         return ids
+
+    def column(self) -> Offsets:
+        """Return the same as a column."""
+        if self.elsewhere:
+            return np.array(self.ids(), np.int64)
+        return np.arange(self.first_id, self.first_id + self.count)
 
 
 class PartRefusal(Refusal):

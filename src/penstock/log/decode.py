@@ -406,6 +406,8 @@ def largest(column: Column) -> int:
     """Return the largest value of a numeric column, 0 if it has none."""
     if isinstance(column, list):
         return max((int(value) for value in column if value is not None), default=0)
+    if len(column) and not column.null_count:
+        return int(np.asarray(column).max())
     # Imported late: it takes a tenth of a second, which a Spark executor that only reads need not wait for.
     import pyarrow.compute as pc
 

@@ -119,14 +119,14 @@ def _runs(found: list[Place]) -> list[list[Any]]:
         topic, receipt, _ = found[0]
         if not receipt.elsewhere:
             return [[topic, *place_of(receipt.first_id), receipt.count]] if receipt.count else []
-        ids = np.array(receipt.ids(), np.int64)
+        ids = receipt.column()
         names = np.zeros(len(ids), np.int64)
     else:
         count = sum(len(rows) for _, _, rows in found if rows is not None)
         ids, names = np.zeros(count, np.int64), np.zeros(count, np.int64)
         for number, (_, receipt, rows) in enumerate(found):
             assert rows is not None
-            ids[rows] = receipt.ids()
+            ids[rows] = receipt.column()
             names[rows] = number
     cuts = np.flatnonzero((np.diff(ids) != 1) | (np.diff(names) != 0)) + 1
     starts = [0, *cuts.tolist()]

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import SMALL
+
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
@@ -34,8 +36,6 @@ _RESERVED = 0.7
 #: Odd numbers without a pattern, as of the golden ratio.
 _MIX, _STEP = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _HALF = np.uint64(32)
-#: For so few rows numpy's calls cost more than plain Python.
-_FEW = 24
 #: A free place of a group for each row in turn, by its free places as bits: rows side by side want different ones.
 _PLACES = np.zeros((1 << _GROUP, _GROUP), np.int64)
 for _bits in range(1, 1 << _GROUP):
@@ -205,7 +205,7 @@ class _Table:
         self.live += len(hashes)
         places = np.empty(len(hashes), np.int64)
         left, group = np.arange(len(hashes)), self._home(hashes)
-        while len(left) > _FEW:
+        while len(left) > SMALL:
             free = np.packbits(self.hashes.take(group, 0) <= _TOMB)
             fits = np.flatnonzero(free)
             rows = left[fits]
@@ -242,7 +242,7 @@ class _Table:
         """Return where each stands, -1 where it does not."""
         places = np.full(len(hashes), -1, np.int64)
         left, group = np.arange(len(hashes)), self._home(hashes)
-        while len(left) > _FEW:
+        while len(left) > SMALL:
             there = self.hashes.take(group, 0)
             on = np.packbits(there == _EMPTY) == 0
             hits = np.flatnonzero(there == hashes[left][:, None])

@@ -37,7 +37,7 @@ from penstock.dialects.timeline.report import Report
 from penstock.dialects.timeline.sessions import Session, Sessions
 from penstock.dialects.timeline.storage import Storage
 from penstock.dialects.timeline.talks import change_talk, create_talk, replied, whole
-from penstock.dialects.timeline.timeline import Created, Timeline
+from penstock.dialects.timeline.timeline import Created, Timeline, Wanted
 from penstock.dialects.timeline.topics import Topics
 from penstock.errors import Elsewhere, Refusal
 from penstock.node.membership import Habits, Membership
@@ -277,10 +277,8 @@ class Service:
         due_ms = whole(rows.column("due_ms"), 0 if asked.relative else now_ms)
         if asked.relative:
             due_ms = np.minimum(due_ms, (1 << 62)) + now_ms
-        batch = pa.record_batch(
-            {"message_id": rows.column("message_id"), "due_ms": pa.array(due_ms), "body": _filled(rows.column("body"))}
-        )
-        return timeline.create(caller, publisher, session.group.encode(), batch, _trace(asked.trace_id))
+        wanted = Wanted(rows.column("message_id"), due_ms, _filled(rows.column("body")))
+        return timeline.create(caller, publisher, session.group.encode(), wanted, _trace(asked.trace_id))
 
     def change_messages(self, caller: Caller, asked: wire.Change, rows: pa.RecordBatch) -> Answer[pa.RecordBatch]:
         """Delete, extend or release messages, each by itself."""

@@ -60,6 +60,15 @@ _DUE_MS_MAX = (1 << 63) // MS - 1
 Kinds: TypeAlias = npt.NDArray[np.int32]
 
 
+class Wanted(NamedTuple):
+    """Messages that somebody wants to create."""
+
+    #: Empty where one is to be made.
+    ids: pa.BinaryArray
+    due_ms: Offsets
+    bodies: pa.BinaryArray
+
+
 class Created(NamedTuple):
     """What became of messages that somebody wanted to create."""
 
@@ -144,36 +153,34 @@ class Timeline:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def create(
-        self, caller: Caller, publisher: object, group: bytes, batch: pa.RecordBatch, trace: int | None = None
+        self, caller: Caller, publisher: object, group: bytes, wanted: Wanted, trace: int | None = None
     ) -> Answer[Created]:
-        """Take messages in (message_id, due_ms, body); each is stored or refused by itself. Budget: 1 us a row.
+        """Take messages in; each is stored or refused by itself. Budget: 1 us a row.
 
         An id that is being written is judged once that is over: who sent it again after its connection broke takes the
         answer that it is there for stored.
         """
         if self.is_whole.is_given:
-            return self._create(caller, publisher, group, batch, trace)
-        return self.is_whole.then_ask(lambda _: self._create(caller, publisher, group, batch, trace))
+            return self._create(caller, publisher, group, wanted, trace)
+        return self.is_whole.then_ask(lambda _: self._create(caller, publisher, group, wanted, trace))
 
     def _create(
-        self, caller: Caller, publisher: object, group: bytes, batch: pa.RecordBatch, trace: int | None
+        self, caller: Caller, publisher: object, group: bytes, wanted: Wanted, trace: int | None
     ) -> Answer[Created]:
-        count = len(batch)
-        ids = _with_ids(batch.column("message_id"))
-        now_ms = self.now_ms()
-        due_ms = np.asarray(batch.column("due_ms"), np.int64)
-        kinds = self._judged(ids, due_ms, batch.column("body"), now_ms)
+        due_ms, count = wanted.due_ms, len(wanted.ids)
+        ids = _with_ids(wanted.ids)
+        kinds = self._judged(ids, due_ms, wanted.bodies, self.now_ms())
         hashes = self.index.hashes(ids)
         if self._refuse_known(hashes, kinds):
             before = next(answer for answer, written in self._writing.items() if np.isin(written, hashes).any())
-            return before.settled().then_ask(lambda _: self._create(caller, publisher, group, batch, trace))
+            return before.settled().then_ask(lambda _: self._create(caller, publisher, group, wanted, trace))
         good = kinds == 0
         created = Created(ids, kinds)
         stored = int(good.sum())
         if not stored:
             return Answer.of(created)
         names = {
-            "body": batch.column("body"),
+            "body": wanted.bodies,
             "due": pa.array(due_ms * MS),
             "message_id": ids,
             "group": pa.repeat(pa.scalar(group, pa.binary()), count),
@@ -237,7 +244,7 @@ class Timeline:
     ) -> None:
         del self._writing[answer]
         if receipt is not None:
-            self.index.settle(expected, hashes, np.asarray(receipt.ids(), np.int64))
+            self.index.settle(expected, hashes, receipt.column())
             answer.give(created)
             return
         stored = error.ids if isinstance(error, PartRefusal) else {}
