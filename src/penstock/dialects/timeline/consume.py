@@ -18,7 +18,7 @@ from penstock.client.wire import decoded, encoded
 from penstock.clock import MILLISECOND, Timer
 from penstock.delivery.seat import Seat
 from penstock.delivery.source import Delivery
-from penstock.dialects.timeline import columns, pushes
+from penstock.dialects.timeline import pushes
 from penstock.dialects.timeline.errors import Fault, of_refusal
 from penstock.dialects.timeline.reading import Found, read
 from penstock.dialects.timeline.sessions import Session
@@ -205,9 +205,9 @@ class Consumer:
             live = {lease.id for lease in self.seat.leases()} | set(ids.tolist())
             self.held = {name: id_ for name, id_ in self.held.items() if id_ in live}
 
-    def forget(self, ids: pa.BinaryArray) -> None:
+    def forget(self, names: list[bytes]) -> None:
         """Know messages no more that it deleted."""
-        for name in columns.values(ids):
+        for name in names:
             self.held.pop(name, None)
 
     def drained(self) -> None:

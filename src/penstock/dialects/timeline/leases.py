@@ -42,9 +42,9 @@ class Changed(NamedTuple):
     #: 0, or why not.
     kinds: Kinds
     #: When its lease ends now; 0 where it has none.
-    expiration_ms: Offsets
+    expiration_ms: Offsets | int = 0
     #: 0 where it has no new one.
-    versions: Offsets
+    versions: Offsets | int = 0
 
 
 class Look(NamedTuple):
@@ -103,21 +103,25 @@ def delete(timeline: Timeline, session: Session, ids: pa.BinaryArray, versions: 
     if session.role == "producer":
         return _delete_owned(timeline, session.group.encode(), ids)
 
+    names = columns.values(ids)
+
     def act(found: Offsets) -> Changed:
         kinds = _judged(timeline, session, found, versions)
         _settle_repeated(found, kinds, Kind.MESSAGE_NOT_FOUND)
-        good, rows, gone = kinds == 0, found, ids
-        if not good.all():
+        rows, gone, forgotten = found, ids, names
+        if kinds.any():
+            good = kinds == 0
             rows, gone = found[good], ids.filter(pa.array(good))
+            forgotten = columns.values(gone)
         if len(rows):
             _with_seat(timeline, session, lambda seat: seat.ack(rows), len(rows))
             _forget(timeline, rows, gone)
             consumer = timeline.consumers.get(session.member)
             if consumer is not None:
-                consumer.forget(gone)
-        return Changed(kinds, np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64))
+                consumer.forget(forgotten)
+        return Changed(kinds)
 
-    return _rows(timeline, session, ids).then_make(act)
+    return _rows(timeline, session, ids, names).then_make(act)
 
 
 def extend(
@@ -143,7 +147,7 @@ def extend(
             _with_seat(timeline, session, do, 0)
         return _after(timeline, found, kinds)
 
-    return _rows(timeline, session, ids).then_make(act)
+    return _rows(timeline, session, ids, columns.values(ids)).then_make(act)
 
 
 def release(
@@ -173,18 +177,18 @@ def release(
         core = look(timeline.subscription, found[good]).versions
         for id_, time_ms, version in zip(found[good].tolist(), due_ms[good].tolist(), core.tolist(), strict=True):
             timeline.released[id_] = (time_ms, version)
-        return changed._replace(expiration_ms=np.zeros(len(ids), np.int64))
+        return changed._replace(expiration_ms=0)
 
-    return _rows(timeline, session, ids).then_make(act)
+    return _rows(timeline, session, ids, columns.values(ids)).then_make(act)
 
 
-def _rows(timeline: Timeline, session: Session, ids: pa.BinaryArray) -> Answer[Offsets]:
+def _rows(timeline: Timeline, session: Session, ids: pa.BinaryArray, names: list[bytes]) -> Answer[Offsets]:
     """Answer with the rows of messages: what the consumer was pushed it is asked for first."""
     consumer = timeline.consumers.get(session.member)
     if consumer is None:
         return timeline.rows_of(ids)
     held = consumer.held
-    found = np.array([held.get(id_, 0) for id_ in columns.values(ids)], np.int64)
+    found = np.array([held.get(id_, 0) for id_ in names], np.int64)
     if found.all():
         return Answer.of(found)
     missing = np.flatnonzero(found == 0)
@@ -301,7 +305,7 @@ def _owned(timeline: Timeline, group: bytes, ids: pa.BinaryArray, found: Offsets
         if good.any():
             timeline.subscription.remove(np.sort(found[good]))
             _forget(timeline, found[good], ids.filter(pa.array(good)))
-        answer.give(Changed(kinds, np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)))
+        answer.give(Changed(kinds))
 
     read(timeline.topic, found[there], act)
     return answer

@@ -89,7 +89,7 @@ class Poll:
         if self.answer.is_given:
             return
         timeline = self._timeline
-        due_ms = [pushes.due_ms(timeline, each) for each in found]
+        due_ms = [pushes.due_ms(timeline, each, each.rows) for each in found]
         first_ms = min((int(times.min()) for times in due_ms), default=None)
         now_ms = timeline.now_ms()
         if first_ms is None or first_ms > now_ms:

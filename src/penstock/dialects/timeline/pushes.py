@@ -58,10 +58,10 @@ def of_leases(timeline: Timeline, consumer: Name, found: Sequence[Found], now: I
     return _ordered([_part(timeline, consumer, each, now) for each in found])
 
 
-def due_ms(timeline: Timeline, found: Found) -> Offsets:
+def due_ms(timeline: Timeline, found: Found, picks: columns.Picks) -> Offsets:
     """Return when rows are due: since their last release, where they had one."""
     shard, batch, rows, _ = found
-    due = columns.due_ms(batch, columns.picks(rows))
+    due = columns.due_ms(batch, picks)
     if not timeline.released:
         return due
     ids = shard_ids(shard, batch.first + rows).tolist()
@@ -74,9 +74,9 @@ def _part(timeline: Timeline, consumer: Name, found: Found, now: Instant) -> tup
     offsets = batch.first + rows
     attempts, ends_ns, versions = timeline.subscription.cursors[shard].states.pages.leases(offsets)
     ids = shard_ids(shard, offsets)
-    due = due_ms(timeline, found)
-    ends_ms = (ends_ns + (now.wall_ns - now.monotonic_ns)) // MS
     picks = columns.picks(rows)
+    due = due_ms(timeline, found, picks)
+    ends_ms = (ends_ns + (now.wall_ns - now.monotonic_ns)) // MS
     cells = [
         pa.array(ends_ms.view(np.uint64)),
         consumer.cells(len(rows)),

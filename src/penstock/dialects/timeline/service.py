@@ -266,7 +266,7 @@ class Service:
             self.report.created(session, rows, None if created is None else created.kinds, error, began_ns)
 
         made.then(told)
-        replies = made.then_make(lambda created: replied(created.ids, created.kinds, None, 1))
+        replies = made.then_make(lambda created: replied(created.ids, created.kinds, 0, 1))
         return self._in_time(replies, asked.timeout_ms)
 
     def _create_messages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.callers import Caller
 from penstock.client.timeline.wire import CHANGED, CREATED, REPLIED, Change, CreateMessages, Kind, Reply
 from penstock.client.wire import decoded, encoded
+from penstock.columns import Offsets
 from penstock.dialects.timeline.errors import KINDS, Fault
 from penstock.errors import Refusal
 from penstock.offers import Stream
@@ -117,41 +118,41 @@ def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         raise Fault(Kind.PROTOCOL, f"the columns are not {', '.join(schema.names)}: {error}") from None
 
 
+_NONE = np.empty(0, np.int64)
 _TEXTS = {0: None, **{int(kind): known.text for kind, known in KINDS.items()}}
 
 
 def replied(
     ids: pa.BinaryArray,
     kinds: np.ndarray[tuple[int], np.dtype[np.int32]],
-    expiration_ms: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
-    versions: np.ndarray[tuple[int], np.dtype[np.int64]] | int,
+    expiration_ms: Offsets | int,
+    versions: Offsets | int,
 ) -> pa.RecordBatch:
     """Return what became of messages as rows."""
     count = len(ids)
+    texts = pa.nulls(count, pa.string())
     if kinds.any():
         texts = pa.array([_TEXTS[kind] for kind in kinds.tolist()], pa.string())
         versions = np.where(kinds == 0, versions, 0)
-    else:
-        texts = pa.nulls(count, pa.string())
     return pa.record_batch(
         [
             ids,
             pa.array(kinds.astype(np.uint16)),
             texts,
-            pa.nulls(count, pa.uint64()) if expiration_ms is None else _or_null(expiration_ms.astype(np.uint64)),
-            _or_null(np.full(count, versions, np.uint16)),
+            _or_null(expiration_ms, count, np.uint64),
+            _or_null(versions, count, np.uint16),
         ],
         REPLIED,
     )
 
 
-def _or_null(values: np.ndarray[tuple[int], np.dtype[Any]]) -> pa.Array:
-    """Return numbers, null where they are 0."""
-    if values.all():
-        return pa.array(values)
-    return (
-        pa.array(values, mask=values == 0) if values.any() else pa.nulls(len(values), pa.from_numpy_dtype(values.dtype))
-    )
+def _or_null(values: Offsets | int, count: int, kind: type[np.uint64 | np.uint16]) -> pa.Array:
+    """Return numbers, or the one that all rows have; null where it is 0."""
+    if isinstance(values, int):
+        values = np.full(count, values) if values else _NONE
+    if not values.any():
+        return pa.nulls(count, pa.from_numpy_dtype(kind))
+    return pa.array(values.astype(kind), mask=None if values.all() else values == 0)
 
 
 def whole(column: pa.Array, default: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
