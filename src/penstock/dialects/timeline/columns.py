@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -168,10 +167,9 @@ def content_of(array: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], memoryview
 
 
 def values(array: pa.BinaryArray) -> list[bytes]:
-    """Return the values of a column without nulls, for a fraction of what Arrow's own list costs."""
-    cuts, content = content_of(array)
-    raw = bytes(content)
-    return [raw[start:stop] for start, stop in pairwise((cuts - cuts[0]).tolist())]
+    """Return the values of a column: by way of numpy, as Arrow's own list was slow before pyarrow 26."""
+    found: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
+    return found
 
 
 def _array(column: Column, name: str) -> pa.Array:
