@@ -7,6 +7,7 @@ import json
 import os
 import re
 import site
+import stat
 import subprocess
 import sys
 import venv
@@ -16,10 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from penstock.errors import ConfigError
 from penstock.pipeline import launch
 from penstock.pipeline import session as start
+from penstock.pipeline.session import SOCKETS, SOCKETS_PLACE
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,6 +208,29 @@ def test_a_worker_looks_for_garbage_among_what_its_tasks_made_only(spark: SparkS
     one = spark.range(1, numPartitions=1).mapInArrow(kept, "objects long")
     # A worker's first task still sees none.
     assert max(one.collect()[0][0] for _ in range(4)) > 10_000
+
+
+def test_a_worker_that_plans_looks_for_garbage_among_what_its_tasks_made_only(spark: SparkSession) -> None:
+    class Kept(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "kept"
+
+        def schema(self) -> str:
+            from penstock.pipeline import source
+
+            return f"{source.PenstockSource.name()} int, n{gc.get_freeze_count()} int"
+
+    spark.dataSource.register(Kept)
+    counts = [int(spark.read.format("kept").load().columns[1][1:]) for _ in range(4)]
+    assert max(counts) > 10_000
+
+
+def test_java_and_python_talk_on_sockets_of_this_user_alone(spark: SparkSession) -> None:
+    settings = dict(spark.sparkContext.getConf().getAll())
+    assert settings[SOCKETS] == "true"
+    assert stat.S_IMODE(os.stat(settings[SOCKETS_PLACE]).st_mode) == 0o700
+    assert launch.sockets(Path("/home", "x" * 60)) is None  # their names would be too long
 
 
 def test_second_start_uses_the_class_archive_and_a_command_says_its_own_lines_only(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The process that Spark forks its Python workers from, as PySpark has it, but for two things.
 
-Run as a program, by Spark. A worker whose task was stopped finds its pipe closed, which is no error of anybody's and
-prints no traceback. A worker looks for garbage after each task, and the next one waits for that: what was imported is
-left out of it.
+A worker whose task was stopped finds its pipe closed, which is no error of anybody's and prints no traceback. A worker
+looks for garbage after each task, and the next one waits for that: what was imported is left out of it. Run as a
+program, by Spark, for tasks; workers that plan are always forked from PySpark's own, and are mended once they run.
 """
 
 from __future__ import annotations
@@ -10,8 +10,21 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+from typing import Any
 
-from pyspark import daemon
+PYSPARK = "pyspark.daemon"
+
+
+def mend() -> None:
+    """Give what differs to a worker that was forked from PySpark's own process; nothing happens in any other."""
+    main: Any = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", "") == PYSPARK:
+        _give(main)
+
+
+def _give(daemon: Any) -> None:
+    daemon.traceback = _Tracebacks()
+    daemon.gc = _Garbage()
 
 
 class _Tracebacks:
@@ -42,6 +55,7 @@ class _Garbage:
 
 
 if __name__ == "__main__":
-    daemon.traceback = _Tracebacks()  # type: ignore[assignment,attr-defined]
-    daemon.gc = _Garbage()  # type: ignore[assignment,attr-defined]
+    from pyspark import daemon
+
+    _give(daemon)
     daemon.manager()

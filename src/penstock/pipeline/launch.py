@@ -98,6 +98,9 @@ SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 ARCHIVES_MAX = 4
 UNUSED_S = 86_400.0
 
+#: The longest directory in which Spark's sockets fit, whose names have 42 letters: macOS takes 103 in all, Linux 107.
+SOCKETS_BYTES_MAX = 103 - 42 - 1
+
 #: What Spark 4.3 is made for.
 OLDEST_VERSION = 17
 #: From this version on Java makes its archive in one step, and without one of its own below it.
@@ -191,6 +194,15 @@ def spark_home(cache: Path) -> Path:
     for name in ("bin", "jars", "sbin"):
         _link(home / name, package / name)
     return home
+
+
+def sockets(cache: Path) -> str | None:
+    """Return the directory for sockets between Java and Python; None where their names would be too long.
+
+    Whoever may connect may run code, and nothing asks for a secret there: the cache is this user's alone.
+    """
+    place = str(cache)
+    return place if len(os.fsencode(place)) <= SOCKETS_BYTES_MAX else None
 
 
 def log4j(cache: Path) -> Path:

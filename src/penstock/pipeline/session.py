@@ -34,6 +34,9 @@ HERE = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+#: Between Java and Python on TCP an answer waits 40 ms for an acknowledgement that is held back.
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKETS_PLACE = "spark.python.unix.domain.socket.dir"
 #: Processes that make an archive; kept so that nobody waits for them.
 _makers: list[subprocess.Popen[bytes]] = []
 
@@ -125,8 +128,10 @@ def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) 
     daemon = {DAEMON: "penstock.pipeline.daemon"} if os.environ["PYSPARK_PYTHON"] == sys.executable else {}
     java_options = [STACK, f"-Dlog4j2.configurationFile={launch.log4j(cache)}", *switches, *used]
     threads = _threads(master)
+    sockets = {SOCKETS: "true", SOCKETS_PLACE: place} if (place := launch.sockets(cache)) else {}
     return {
         **HERE,
+        **sockets,
         **daemon,
         "spark.sql.shuffle.partitions": str(threads),
         "spark.default.parallelism": str(threads),

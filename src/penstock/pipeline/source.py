@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import Refusal
+from penstock.pipeline import daemon
 from penstock.pipeline import options as option_words
 from penstock.pipeline.conditions import Conditions
 from penstock.pipeline.options import EARLIEST, Options, parsed
@@ -31,6 +32,9 @@ from penstock.pipeline.store import opened, subscribed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Every worker that plans imports this, whichever way it came to the source.
+daemon.mend()
 
 #: The part of Spark that asks which filters the source takes on, where that is switched on.
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
