@@ -230,7 +230,16 @@ def test_java_and_python_talk_on_sockets_of_this_user_alone(spark: SparkSession)
     settings = dict(spark.sparkContext.getConf().getAll())
     assert settings[SOCKETS] == "true"
     assert stat.S_IMODE(os.stat(settings[SOCKETS_PLACE]).st_mode) == 0o700
-    assert launch.sockets(Path("/home", "x" * 60)) is None  # their names would be too long
+
+
+def test_a_process_that_stops_no_session_leaves_no_sockets() -> None:
+    script = (
+        "from penstock.pipeline import launch, session; print(launch.sockets()); session(quick=True).range(9).count()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    place = Path(done.stdout.strip())
+    assert place.name.startswith("penstock-")
+    assert not place.exists()
 
 
 def test_second_start_uses_the_class_archive_and_a_command_says_its_own_lines_only(tmp_path: Path) -> None:

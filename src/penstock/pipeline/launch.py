@@ -6,6 +6,8 @@ Invariant: everything in the cache can be removed at any time and is made again;
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import importlib.util
 import os
@@ -98,8 +100,8 @@ SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 ARCHIVES_MAX = 4
 UNUSED_S = 86_400.0
 
-#: The longest directory in which Spark's sockets fit, whose names have 42 letters: macOS takes 103 in all, Linux 107.
-SOCKETS_BYTES_MAX = 103 - 42 - 1
+#: Names of sockets may have some hundred letters, and what TMPDIR says may have as many.
+SOCKETS_BASE = "/tmp"
 
 #: What Spark 4.3 is made for.
 OLDEST_VERSION = 17
@@ -196,13 +198,19 @@ def spark_home(cache: Path) -> Path:
     return home
 
 
-def sockets(cache: Path) -> str | None:
-    """Return the directory for sockets between Java and Python; None where their names would be too long.
+@functools.cache
+def sockets() -> str | None:
+    """Return this process's directory for sockets between Java and Python, made if it can be.
 
-    Whoever may connect may run code, and nothing asks for a secret there: the cache is this user's alone.
+    Whoever may connect may run code, and nothing asks for a secret there: only this user gets in. It goes when the
+    process ends, because Spark leaves its sockets there unless it is stopped.
     """
-    place = str(cache)
-    return place if len(os.fsencode(place)) <= SOCKETS_BYTES_MAX else None
+    try:
+        place = tempfile.mkdtemp(prefix="penstock-", dir=SOCKETS_BASE)
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def log4j(cache: Path) -> Path:

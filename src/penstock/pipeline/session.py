@@ -128,7 +128,7 @@ def _local(master: str, quick: bool, archive: bool, options: Mapping[str, str]) 
     daemon = {DAEMON: "penstock.pipeline.daemon"} if os.environ["PYSPARK_PYTHON"] == sys.executable else {}
     java_options = [STACK, f"-Dlog4j2.configurationFile={launch.log4j(cache)}", *switches, *used]
     threads = _threads(master)
-    sockets = {SOCKETS: "true", SOCKETS_PLACE: place} if (place := launch.sockets(cache)) else {}
+    sockets = {SOCKETS: "true", SOCKETS_PLACE: place} if (place := launch.sockets()) else {}
     return {
         **HERE,
         **sockets,
