@@ -14,10 +14,10 @@ from penstock.columns import Column
 from penstock.log import label
 from penstock.log.shard import Shard, open_shard
 from penstock.message import Rows
+from penstock.pipeline.batch import FilteringReader
 from penstock.pipeline.options import parsed
 from penstock.pipeline.scan import Task
 from penstock.pipeline.schema import struct
-from penstock.pipeline.source import FilteringReader
 from penstock.pipeline.stream import StreamReader
 from penstock.settings import TopicSettings
 from tests.fakes import START_NS, FakeClock

@@ -1,13 +1,12 @@
 """`format("penstock")`: topics as batch and streaming DataFrames.
 
-Owns the classes that Spark calls, and nothing they do. Found by Spark through `pyspark_penstock`.
+Owns what Spark asks of a format, and nothing that answers it. Found by Spark through `pyspark_penstock`, for which it
+starts a process at a session's first read: what is imported up here, that read waits for.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -15,29 +14,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
-    InputPartition,
 )
-from pyspark.sql.types import StructType
 
-from penstock.errors import Refusal
 from penstock.pipeline import daemon
-from penstock.pipeline import options as option_words
-from penstock.pipeline.conditions import Conditions
-from penstock.pipeline.options import EARLIEST, Options, parsed
-from penstock.pipeline.planning import checked, ending, planned, starting
-from penstock.pipeline.scan import Scan
-from penstock.pipeline.schema import Shape, struct
-from penstock.pipeline.store import opened, subscribed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 # Every worker that plans imports this, whichever way it came to the source.
 daemon.mend()
-
-#: The part of Spark that asks which filters the source takes on, where that is switched on.
-PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PenstockSource(DataSource):
@@ -50,23 +35,25 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that are read unless `.schema(...)` says others."""
+        from penstock.pipeline.options import parsed
+        from penstock.pipeline.schema import struct
+
         options = parsed(self.options)
         return struct(options.columns, headers=options.headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for `spark.read`."""
-        options = parsed(self.options)
-        option_words.for_batch(options)
-        # Spark refuses a reader that takes filters while spark.sql.python.filterPushdown.enabled is off.
-        kind = FilteringReader if _pushes_filters() else BatchReader
-        return kind(options, schema)
+        from penstock.pipeline import batch
+
+        return batch.reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader for `spark.readStream`."""
+        from penstock.pipeline import options
         from penstock.pipeline.stream import StreamReader
 
-        option_words.for_stream(self.options)
-        return StreamReader(parsed(self.options), schema)
+        options.for_stream(self.options)
+        return StreamReader(options.parsed(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer for `df.write`."""
@@ -79,40 +66,3 @@ class PenstockSource(DataSource):
         from penstock.pipeline import sink
 
         return sink.stream_writer(self.options, schema, overwrite)
-
-
-class BatchReader(DataSourceReader):
-    """One batch read of topics."""
-
-    def __init__(self, options: Options, schema: StructType) -> None:
-        shape = Shape(schema)
-        self._scan = Scan(options, shape, Conditions(shape.schema))
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the tasks, one per core at most."""
-        scan = self._scan
-        store = opened(scan.options)
-        topics = subscribed(store, scan.options)
-        if not topics:
-            raise Refusal("not_found", f"option subscribePattern: no topic matches {scan.options.pattern}")
-        start = checked(starting(store, topics, scan.options, EARLIEST), topics, scan.options)
-        end = ending(store, topics, scan.options)
-        return list(planned(topics, start, end, scan.options, scan.shape, scan.conditions))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
-        return self._scan.batches(partition)
-
-
-class FilteringReader(BatchReader):
-    """A batch read to which Spark hands its filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take on filters, and return those that Spark must apply itself."""
-        return self._scan.conditions.push(filters)
-
-
-def _pushes_filters() -> bool:
-    """Tell whether the process that asks for a reader is the one that hands filters to it."""
-    main: Any = sys.modules.get("__main__")
-    return PUSHDOWN_WORKER in sys.modules or getattr(getattr(main, "__spec__", None), "name", "") == PUSHDOWN_WORKER
