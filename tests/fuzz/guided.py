@@ -36,6 +36,10 @@ with atheris.instrument_imports(
 
 from tests.fuzz import samples
 
+#: Atheris keeps what it saw compared, 1 to 2 kB a run, which without its tracing is not so: in a few minutes that comes
+#: to more than the 2 GB that libFuzzer allows. What one call may allocate stays at these.
+MEMORY = ("-rss_limit_mb=12288", "-malloc_limit_mb=2048")
+
 LIMITS = Limits(message_bytes_max=1 << 16, body_bytes_max=1 << 18)
 
 
@@ -128,7 +132,7 @@ def main() -> None:
     corpus = Path(tempfile.mkdtemp(prefix="penstock-fuzz-"))
     for number, sample in enumerate(said):
         (corpus / str(number)).write_bytes(sample)
-    atheris.Setup([sys.argv[0], *sys.argv[2:], str(corpus)], decoder)
+    atheris.Setup([sys.argv[0], *MEMORY, *sys.argv[2:], str(corpus)], decoder)
     atheris.Fuzz()
 
 
