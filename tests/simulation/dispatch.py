@@ -80,7 +80,7 @@ def _check_order(book: Book, subscription: SubscriptionModel, row: Row, holder: 
         theirs = other.message
         if theirs.offered_ns <= subscription.ordered_ns or theirs.id is None:
             continue
-        if other.state is State.LEASED and not other.is_open() and book.now_ns < other.expires_ns and not other.maybe:
+        if _is_out(book, subscription, other):
             if other.holder is not holder or other.look != look:
                 book.fail("order by key", f"{who} went out while {theirs.name} is at another consumer")
             if theirs.id > message.id:
@@ -90,6 +90,14 @@ def _check_order(book: Book, subscription: SubscriptionModel, row: Row, holder: 
                 book.fail("order by key", f"{who} is one too many: {out} are out")
         elif theirs.id < message.id and not message.due_ns and _comes_before(book, subscription, other, message):
             book.fail("order by key", f"{who} went out before {theirs.name} ({other.state.value})")
+
+
+def _is_out(book: Book, subscription: SubscriptionModel, row: Row) -> bool:
+    """Tell whether a row is at a consumer for sure."""
+    if row.state is not State.LEASED or row.is_open() or book.now_ns >= row.expires_ns or row.maybe:
+        return False
+    # An earlier row of its key may have come back, taken this one with it, and been too old to go out again.
+    return not subscription.may_be_revoked(row, book.now_ns)
 
 
 def _check_moved(book: Book, subscription: SubscriptionModel, row: Row) -> None:
@@ -102,7 +110,7 @@ def _check_moved(book: Book, subscription: SubscriptionModel, row: Row) -> None:
         theirs = other.message
         if theirs.offered_ns <= subscription.ordered_ns:
             continue
-        if other.state is State.LEASED and not other.is_open() and book.now_ns < other.expires_ns and not other.maybe:
+        if _is_out(book, subscription, other):
             book.fail("order by key", f"{who} went out while {theirs.name} is out of another shard")
         if is_before and not message.due_ns and _comes_before(book, subscription, other, message):
             book.fail("order by key", f"{who} went out before {theirs.name} of its old shard ({other.state.value})")
